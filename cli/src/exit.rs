@@ -1,0 +1,27 @@
+//! How the command ends: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or
+//! kernel feature.
+
+use std::process::ExitCode;
+
+use sluicegate::error::{Error, Kind};
+
+/// An exit status that is not ours: that of a command run for the user.
+#[derive(Debug, thiserror::Error)]
+#[error("exit status {0}")]
+pub struct Status(pub u8);
+
+/// Prints what went wrong and turns it into the exit status.
+pub fn with(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if let Some(Status(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
+    }
+    eprintln!("sluice: {error:#}");
+    match error.downcast_ref::<Error>().map(Error::kind) {
+        Some(Kind::Usage) => ExitCode::from(2),
+        Some(Kind::Privilege) => ExitCode::from(3),
+        Some(Kind::Runtime) | None => ExitCode::FAILURE,
+    }
+}

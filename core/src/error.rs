@@ -1,0 +1,210 @@
+//! What can go wrong, and what to do about it.
+//!
+//! Every message names the operation, the object it was done to, the reason, and, where
+//! there is one, the remedy. [`Error::kind`] sorts errors by who can mend them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operation that failed, on what, why, and the remedy.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("{operation} {object}: {source}{}", then(.remedy))]
+    System {
+        /// What was attempted, as a verb: "bind", "map".
+        operation: &'static str,
+        /// What it was attempted on: "packet:eth0", "/tmp/a.pcap".
+        object: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the user can do; empty where there is nothing to say.
+        remedy: String,
+    },
+
+    /// The process lacks a capability.
+    #[error("{operation} needs {capability}: {remedy}")]
+    Privilege {
+        /// What was attempted: "opening packet:eth0".
+        operation: String,
+        /// The capability's name: "CAP_NET_RAW".
+        capability: &'static str,
+        /// How to get it.
+        remedy: String,
+    },
+
+    /// The kernel or the card lacks a feature.
+    #[error("{feature} is not available: {remedy}")]
+    Unsupported {
+        /// The feature, with the kernel that has it: "PACKET_FANOUT (Linux 3.1)".
+        feature: String,
+        /// What to use in its place.
+        remedy: String,
+    },
+
+    /// A port's name or one of its options makes no sense.
+    #[error("port '{port}': {reason}")]
+    Port {
+        /// The name as the user wrote it.
+        port: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+
+    /// A filter expression does not compile.
+    #[error("filter '{expression}': {message}{}", at(.column))]
+    Filter {
+        /// The expression as the user wrote it.
+        expression: String,
+        /// The compiler's complaint.
+        message: String,
+        /// Where the expression stops making sense: a byte offset from its start.
+        column: Option<usize>,
+    },
+
+    /// A file is not what it should be.
+    #[error("{}: {reason} (at byte {offset})", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Where in the (uncompressed) file.
+        offset: u64,
+        /// What is wrong there.
+        reason: String,
+    },
+
+    /// An interface that was in use has been removed.
+    #[error("{object} is gone: {remedy}")]
+    Gone {
+        /// The interface.
+        object: String,
+        /// How to go on.
+        remedy: String,
+    },
+
+    /// Wrong use of the library or of a command.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Who can mend an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The input is wrong: a name, an option, an expression.
+    Usage,
+    /// A privilege or a kernel feature is missing.
+    Privilege,
+    /// It failed while running.
+    Runtime,
+}
+
+impl Error {
+    /// Who can mend it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
+            Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
+            Self::System { .. } | Self::File { .. } | Self::Gone { .. } => Kind::Runtime,
+        }
+    }
+
+    /// The system call that just failed, by `errno`.
+    pub fn last_os(operation: &'static str, object: impl Into<String>) -> Self {
+        Self::system(operation, object, io::Error::last_os_error())
+    }
+
+    /// A failed system call without a remedy of its own.
+    pub fn system(
+        operation: &'static str,
+        object: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let (object, source) = (object.into(), source.into());
+        Self::System {
+            operation,
+            object,
+            source,
+            remedy: String::new(),
+        }
+    }
+
+    /// A failed file operation.
+    pub fn path(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::ENOSPC) => "free some space or write elsewhere",
+            Some(libc::EDQUOT) => "the quota is used up: free some space or write elsewhere",
+            Some(libc::EROFS) => "the file system is read-only: write elsewhere",
+            _ => "",
+        };
+        Self::system(operation, path.display().to_string(), source).remedy(remedy)
+    }
+
+    /// The same error with what to do about it. Only a system error takes one.
+    #[must_use]
+    pub fn remedy(mut self, text: impl Into<String>) -> Self {
+        if let Self::System { remedy, .. } = &mut self {
+            *remedy = text.into();
+        }
+        self
+    }
+
+    /// The kernel's error number, where the kernel said no.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::System { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+fn then(remedy: &str) -> String {
+    if remedy.is_empty() {
+        String::new()
+    } else {
+        format!("; {remedy}")
+    }
+}
+
+fn at(column: &Option<usize>) -> String {
+    column.map_or_else(String::new, |column| format!(" (at column {})", column + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_operation_object_reason_and_remedy() {
+        let error = Error::system(
+            "bind",
+            "packet:eth0",
+            io::Error::from_raw_os_error(libc::ENODEV),
+        )
+        .remedy("see `sluice capture` for the interfaces there are");
+        assert_eq!(
+            error.to_string(),
+            "bind packet:eth0: No such device (os error 19); \
+             see `sluice capture` for the interfaces there are"
+        );
+        assert_eq!(error.kind(), Kind::Runtime);
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn a_column_is_shown_counted_from_one() {
+        let error = Error::Filter {
+            expression: "udp prot 53".into(),
+            message: "syntax error".into(),
+            column: Some(4),
+        };
+        assert_eq!(
+            error.to_string(),
+            "filter 'udp prot 53': syntax error (at column 5)"
+        );
+        assert_eq!(error.kind(), Kind::Usage);
+    }
+}

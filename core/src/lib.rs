@@ -1,0 +1,10 @@
+//! Packets between Linux and a program at the speed of the wire, on the stock kernel.
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod ledger;
+pub mod memory;
+pub mod port;
+pub mod ring;
+
+pub use error::{Error, Result};

@@ -1,0 +1,127 @@
+//! A mapping that unmaps itself.
+//!
+//! [`Mmap`] hands out addresses, never slices: whoever shares the memory with the kernel or
+//! with another process knows when which byte may be read, and proves it there.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use crate::error::{Error, Result};
+
+/// The unit mappings are made in.
+pub const PAGE_BYTES: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A region of memory, readable and writable, unmapped when dropped.
+#[derive(Debug)]
+pub struct Mmap {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: Mmap holds an address range, not references into it. Sending or sharing it moves
+// no data; each access to the memory behind it is an unsafe operation with its own proof.
+unsafe impl Send for Mmap {}
+// SAFETY: as above.
+unsafe impl Sync for Mmap {}
+
+impl Mmap {
+    /// Private memory, zeroed, backed by nothing; pages come into being when touched.
+    pub fn anonymous(bytes: usize) -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::map(bytes, flags, -1).map_err(|e| Error::system("map", "anonymous memory", e))
+    }
+
+    /// `bytes` bytes of what `fd` stands for, from its start, shared with the others who map it.
+    pub fn shared(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<Self> {
+        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd())
+    }
+
+    /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
+    /// the system has enough of them set aside (`vm.nr_hugepages`), ordinary ones otherwise.
+    pub fn memfd(name: &CStr, bytes: usize, huge: bool) -> Result<(OwnedFd, Self)> {
+        if huge && let Ok(pair) = Self::memfd_with(name, bytes, libc::MFD_HUGETLB) {
+            return Ok(pair);
+        }
+        Self::memfd_with(name, bytes, 0)
+            .map_err(|e| Error::system("create", format!("{bytes} bytes of shared memory"), e))
+    }
+
+    fn memfd_with(name: &CStr, bytes: usize, flags: u32) -> std::io::Result<(OwnedFd, Self)> {
+        let unit = if flags & libc::MFD_HUGETLB == 0 {
+            PAGE_BYTES
+        } else {
+            HUGE_PAGE_BYTES
+        };
+        let bytes = bytes.next_multiple_of(unit);
+        // SAFETY: `name` is a terminated string that outlives the call.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just returned by the kernel and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        nix::unistd::ftruncate(&fd, bytes as i64)?;
+        let map = Self::shared(fd.as_fd(), bytes)?;
+        Ok((fd, map))
+    }
+
+    fn map(bytes: usize, flags: i32, fd: i32) -> std::io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is
+        // in use; the arguments are checked by the kernel.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        match NonNull::new(base.cast()) {
+            Some(base) => Ok(Self { base, bytes }),
+            None => Err(std::io::Error::from_raw_os_error(libc::ENOMEM)),
+        }
+    }
+
+    /// The first byte's address.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The address `offset` bytes into the region; an offset beyond it is a bug of the caller.
+    #[inline]
+    pub fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.bytes);
+        self.base.map_addr(|base| base.saturating_add(offset))
+    }
+
+    /// The region's size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mmap {
+    fn drop(&mut self) {
+        // SAFETY: base and bytes are those of a mapping this value made and alone owns; the
+        // types built on it keep it alive as long as they hold addresses into it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_of_one_memory_file_see_the_same_bytes() {
+        let (fd, first) = Mmap::memfd(c"sluice-test", 100, false).unwrap();
+        let second = Mmap::shared(fd.as_fd(), first.bytes()).unwrap();
+        assert_eq!(first.bytes(), PAGE_BYTES, "sizes are whole pages");
+        // SAFETY: both mappings are one page long and nobody else knows them.
+        let seen = unsafe {
+            first.base().as_ptr().add(99).write_volatile(7);
+            second.base().as_ptr().add(99).read_volatile()
+        };
+        assert_eq!(seen, 7);
+    }
+}

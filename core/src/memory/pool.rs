@@ -1,0 +1,261 @@
+//! The pool: one region of shared memory that holds rings and packet buffers.
+//!
+//! ```text
+//!   0            ring area               buffers × buffer size
+//!   +-----------+-----------+-----+-----+-----+-----+- - -+-----+
+//!   | ring      | ring      | ... |  0  |  1  |  2  |     | n-1 |
+//!   +-----------+-----------+-----+-----+-----+-----+- - -+-----+
+//!                                  reserved, as in netmap
+//! ```
+//!
+//! A buffer is known by its number. At any time exactly one holder has it: the free list or
+//! one slot of one ring; it moves between slots by swapping, never by copying the number.
+//! That is what makes `&mut` to a slot's bytes sound, and what makes forwarding free of
+//! copies. Taking and returning lock a mutex: ports do it when they open and close, not per
+//! packet.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::mmap::{Mmap, PAGE_BYTES};
+use crate::error::{Error, Result};
+
+/// Buffers 0 and 1 belong to nobody: 0 stands for "no buffer" (netmap's convention).
+const RESERVED: u32 = 2;
+
+/// The size of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// How many buffers a user can have.
+    pub buffers: u32,
+    /// Bytes in each: a multiple of 64, and of 2048 or 4096 where AF_XDP shall use the pool.
+    pub buffer_bytes: u32,
+    /// Room for rings, in bytes.
+    pub ring_area_bytes: usize,
+    /// Pages of 2 MiB where the system has them to spare.
+    pub huge_pages: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            buffers: 4096,
+            buffer_bytes: 2048,
+            ring_area_bytes: 1 << 20,
+            huge_pages: false,
+        }
+    }
+}
+
+/// One region of fixed-size packet buffers and the rings that name them.
+#[derive(Debug)]
+pub struct Pool {
+    fd: OwnedFd,
+    map: Mmap,
+    buffers_at: usize,
+    buffers: u32,
+    buffer_bytes: u32,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    buffers: Vec<u32>,
+    /// Unused parts of the ring area, in order, no two adjacent.
+    ring_area: Vec<Range<usize>>,
+}
+
+impl Pool {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// No memory, or a size that cannot be.
+    pub fn new(config: PoolConfig) -> Result<Arc<Self>> {
+        let PoolConfig {
+            buffers,
+            buffer_bytes,
+            ring_area_bytes,
+            huge_pages,
+        } = config;
+        if buffer_bytes == 0 || buffer_bytes % 64 != 0 {
+            let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
+            return Err(Error::Usage(reason));
+        }
+        let buffers_at = ring_area_bytes.next_multiple_of(PAGE_BYTES);
+        let buffers = buffers.saturating_add(RESERVED);
+        let bytes = buffers_at + buffers as usize * buffer_bytes as usize;
+        let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
+        let free = Free {
+            // Taken from the end: low numbers first, so a small user touches few pages.
+            buffers: (RESERVED..buffers).rev().collect(),
+            ring_area: std::iter::once(0..buffers_at).collect(),
+        };
+        Ok(Arc::new(Self {
+            fd,
+            map,
+            buffers_at,
+            buffers,
+            buffer_bytes,
+            free: Mutex::new(free),
+        }))
+    }
+
+    /// Bytes in each buffer.
+    pub fn buffer_bytes(&self) -> u32 {
+        self.buffer_bytes
+    }
+
+    /// One past the highest buffer number.
+    pub fn buffers(&self) -> u32 {
+        self.buffers
+    }
+
+    /// How many buffers are free to take.
+    pub fn free_buffers(&self) -> usize {
+        self.free().buffers.len()
+    }
+
+    /// The memory file behind the pool, to share it with.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Where a buffer begins. Making the address is safe; using it needs the proof that the
+    /// caller holds the buffer.
+    #[inline]
+    pub(crate) fn address(&self, buffer: u32) -> NonNull<u8> {
+        debug_assert!(buffer < self.buffers);
+        self.at(self.buffers_at + buffer as usize * self.buffer_bytes as usize)
+    }
+
+    /// Where a part of the ring area begins.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        self.map.at(offset)
+    }
+
+    /// Takes `n` buffers off the free list; whoever has the number owns the bytes.
+    pub(crate) fn take(&self, n: usize) -> Result<Vec<u32>> {
+        let mut free = self.free();
+        let have = free.buffers.len();
+        let Some(rest) = have.checked_sub(n) else {
+            return Err(Error::Usage(format!(
+                "the pool has {have} buffers left, {n} are needed: make it larger"
+            )));
+        };
+        let mut taken = free.buffers.split_off(rest);
+        taken.reverse();
+        Ok(taken)
+    }
+
+    /// Returns buffers to the free list.
+    pub(crate) fn give(&self, buffers: impl IntoIterator<Item = u32>) {
+        self.free().buffers.extend(buffers);
+    }
+
+    /// Takes `bytes` of the ring area, on a 128-byte boundary.
+    pub(crate) fn take_ring(&self, bytes: usize) -> Result<Range<usize>> {
+        let bytes = bytes.next_multiple_of(128);
+        let mut free = self.free();
+        let fit = free.ring_area.iter_mut().find(|range| range.len() >= bytes);
+        let Some(range) = fit else {
+            let message = "the pool's ring area is full: make it larger";
+            return Err(Error::Usage(message.into()));
+        };
+        let taken = range.start..range.start + bytes;
+        range.start = taken.end;
+        free.ring_area.retain(|range| !range.is_empty());
+        Ok(taken)
+    }
+
+    /// Returns a part of the ring area.
+    pub(crate) fn give_ring(&self, range: Range<usize>) {
+        let mut free = self.free();
+        free.ring_area.push(range);
+        free.ring_area.sort_by_key(|range| range.start);
+        free.ring_area.dedup_by(|next, range| {
+            let adjacent = range.end == next.start;
+            if adjacent {
+                range.end = next.end;
+            }
+            adjacent
+        });
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        // The lists are whole between any two statements that can panic.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(buffers: u32) -> Arc<Pool> {
+        Pool::new(PoolConfig {
+            buffers,
+            ring_area_bytes: 4096,
+            ..PoolConfig::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_buffer_is_with_one_holder_at_a_time() {
+        let pool = pool(8);
+        let first = pool.take(5).unwrap();
+        let second = pool.take(3).unwrap();
+        let mut all: Vec<u32> = first.iter().chain(&second).copied().collect();
+        all.sort_unstable();
+        assert_eq!(
+            all,
+            (2..10).collect::<Vec<_>>(),
+            "0 and 1 are never handed out"
+        );
+        assert!(pool.take(1).is_err());
+        pool.give(first);
+        assert_eq!(pool.free_buffers(), 5);
+    }
+
+    #[test]
+    fn buffers_do_not_overlap_each_other_or_the_rings() {
+        let pool = pool(4);
+        let first = pool.address(2).as_ptr() as usize;
+        assert_eq!(pool.address(3).as_ptr() as usize - first, 2048);
+        assert_eq!(first - pool.at(0).as_ptr() as usize, 4096 + 2 * 2048);
+    }
+
+    #[test]
+    fn the_ring_area_is_used_again() {
+        let pool = pool(1);
+        let a = pool.take_ring(1000).unwrap();
+        let b = pool.take_ring(1000).unwrap();
+        let c = pool.take_ring(2000).unwrap();
+        assert_eq!((a.len(), c.end), (1024, 4096));
+        assert!(pool.take_ring(1).is_err());
+        pool.give_ring(a);
+        pool.give_ring(c);
+        pool.give_ring(b);
+        assert_eq!(
+            pool.take_ring(4096).unwrap(),
+            0..4096,
+            "neighbours are joined"
+        );
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_is_refused() {
+        let config = PoolConfig {
+            buffer_bytes: 100,
+            ..PoolConfig::default()
+        };
+        assert!(
+            Pool::new(config)
+                .unwrap_err()
+                .to_string()
+                .contains("multiple of 64")
+        );
+    }
+}

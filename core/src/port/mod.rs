@@ -1,0 +1,95 @@
+//! Ports: named sources and sinks of packets, and the queues they open into.
+//!
+//! A [`Port`] is opened by name and falls apart into [`Queue`]s, each for one thread. Whatever
+//! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
+//! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
+
+mod name;
+mod null;
+mod queue;
+
+pub use name::{Kind, PortName, parse_duration, parse_number};
+pub use queue::{Queue, QueueStats};
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory::Pool;
+
+/// What a port is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Use {
+    /// To receive.
+    #[default]
+    Receive,
+    /// To send.
+    Send,
+    /// Both.
+    Both,
+}
+
+/// How to open a port, besides its name.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// What for.
+    pub usage: Use,
+    /// The network namespace to open it in, as `ip netns` names it; this process's if none.
+    pub netns: Option<String>,
+    /// Queues, where the name does not say; 0 leaves it to the port.
+    pub queues: u32,
+    /// The pool to share with other ports, so that packets swap; one of its own if none.
+    pub pool: Option<Arc<Pool>>,
+}
+
+/// A source or sink in a port: an interface, or one of those a file speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name: "eth0"; empty where a file does not say.
+    pub name: String,
+    /// What its packets begin with: a LINKTYPE_ number (tcpdump.org's list); 1 is Ethernet.
+    pub link_type: u16,
+    /// The most bytes of a packet that are kept; 0 means no limit.
+    pub snaplen: u32,
+    /// Anything more there is to say of it, its clock for example.
+    pub comment: String,
+}
+
+/// LINKTYPE_ETHERNET.
+pub const LINKTYPE_ETHERNET: u16 = 1;
+
+/// A fall from the method asked for to a slower one; always said aloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// What was tried.
+    pub from: &'static str,
+    /// What is used.
+    pub to: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// An open port.
+#[derive(Debug)]
+pub struct Port {
+    /// Its name as the user wrote it.
+    pub name: PortName,
+    /// The method in use: "ring", "recvmmsg"; empty where there is but one.
+    pub method: &'static str,
+    /// Methods that were tried before it.
+    pub fallbacks: Vec<Fallback>,
+    /// One for each thread that shall serve the port.
+    pub queues: Vec<Queue>,
+}
+
+impl Port {
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// A name or option that makes no sense, a missing privilege, no such interface or file.
+    pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        match name.kind() {
+            Kind::Null => null::open(name, options),
+            Kind::Pcap | Kind::Packet => Err(name.error("not built yet")),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! A port's name: `[kind:]name[/queues][?option=value&…]`.
+//!
+//! An option's value may hold anything, a pcap-filter expression with its own `&` included: a
+//! new option begins only at an `&` that is followed by an option this kind of port knows and
+//! `=`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// The kinds of port, in the order documentation lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An interface through packet sockets: a copy, the host keeps its packet.
+    Packet,
+    /// A capture file.
+    Pcap,
+    /// An endless source, a bottomless sink.
+    Null,
+}
+
+struct KindSpec {
+    kind: Kind,
+    prefix: &'static str,
+    /// Whether `/queues` may follow the name.
+    queues: bool,
+    options: &'static [&'static str],
+}
+
+const KINDS: &[KindSpec] = &[
+    KindSpec {
+        kind: Kind::Packet,
+        prefix: "packet",
+        queues: true,
+        options: &[
+            "method",
+            "filter",
+            "snaplen",
+            "promisc",
+            "outgoing",
+            "timestamp",
+            "busy_poll",
+            "blocks",
+            "block_size",
+            "retire",
+            "buffer",
+            "batch",
+            "fanout",
+            "fanout_flags",
+            "fanout_prog",
+            "slots",
+        ],
+    },
+    KindSpec {
+        kind: Kind::Pcap,
+        prefix: "pcap",
+        queues: false,
+        options: &["filter", "snaplen", "slots"],
+    },
+    KindSpec {
+        kind: Kind::Null,
+        prefix: "null",
+        queues: true,
+        options: &["size", "slots"],
+    },
+];
+
+impl Kind {
+    /// The word before the colon.
+    pub fn prefix(self) -> &'static str {
+        self.spec().prefix
+    }
+
+    fn spec(self) -> &'static KindSpec {
+        // Every kind has its row; a test walks them.
+        KINDS
+            .iter()
+            .find(|spec| spec.kind == self)
+            .unwrap_or(&KINDS[0])
+    }
+}
+
+/// A parsed port name. `Display` gives it back as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortName {
+    text: String,
+    kind: Kind,
+    name: String,
+    queues: Option<RangeInclusive<u32>>,
+    options: Vec<(&'static str, String)>,
+}
+
+impl PortName {
+    /// Which backend.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The interface or the file; empty for `null:`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The queues asked for: `/0-3`, `/2`.
+    pub fn queues(&self) -> Option<RangeInclusive<u32>> {
+        self.queues.clone()
+    }
+
+    /// Kind and name without queues and options, for messages: "packet:eth0".
+    pub fn short(&self) -> String {
+        format!("{}:{}", self.kind.prefix(), self.name)
+    }
+
+    /// An option's value as written.
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options
+            .iter()
+            .rev()
+            .find(|(k, _)| *k == key)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Sets an option that the name leaves open: how a command's flag becomes the port's option.
+    /// False if the name has it already, or this kind of port does not know it.
+    pub fn set_default(&mut self, key: &str, value: &str) -> bool {
+        let known = self.kind.spec().options.iter().find(|known| **known == key);
+        match known {
+            Some(known) if self.option(key).is_none() => {
+                self.options.push((known, value.to_owned()));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this kind of port has an option of that name.
+    pub fn knows(&self, key: &str) -> bool {
+        self.kind.spec().options.contains(&key)
+    }
+
+    /// An option that is one of several words.
+    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
+        let Some(value) = self.option(key) else {
+            return Ok(None);
+        };
+        match choices.iter().find(|(word, _)| *word == value) {
+            Some((_, choice)) => Ok(Some(*choice)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                Err(self.wrong(key, value, &format!("use one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// An option that is on or off.
+    pub fn switch(&self, key: &str) -> Result<Option<bool>> {
+        let words = [
+            ("on", true),
+            ("off", false),
+            ("1", true),
+            ("0", false),
+            ("yes", true),
+            ("no", false),
+        ];
+        self.choice(key, &words)
+    }
+
+    /// An option that is a number within bounds, with a suffix K, M or G (powers of 1024, an
+    /// `iB` may follow).
+    pub fn number(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+        let Some(value) = self.option(key) else {
+            return Ok(None);
+        };
+        match parse_number(value).filter(|n| bounds.contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => {
+                let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
+                Err(self.wrong(key, value, &advice))
+            }
+        }
+    }
+
+    /// An option that is a time: `10ms`, `50us`, `1s`.
+    pub fn duration(&self, key: &str) -> Result<Option<Duration>> {
+        let Some(value) = self.option(key) else {
+            return Ok(None);
+        };
+        match parse_duration(value) {
+            Some(duration) => Ok(Some(duration)),
+            None => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
+        }
+    }
+
+    /// The error for an option that makes no sense.
+    pub fn wrong(&self, key: &str, value: &str, advice: &str) -> Error {
+        self.error(format!("{key}={value}: {advice}"))
+    }
+
+    /// An error about this port.
+    pub fn error(&self, reason: impl Into<String>) -> Error {
+        Error::Port {
+            port: self.text.clone(),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for PortName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |reason: String| Error::Port {
+            port: text.to_owned(),
+            reason,
+        };
+        let (address, options) = match text.split_once('?') {
+            Some((address, options)) => (address, options),
+            None => (text, ""),
+        };
+        let (spec, rest) = split_kind(address).map_err(&wrong)?;
+        let (name, queues) = match rest.split_once('/') {
+            Some((name, queues)) if spec.queues => (
+                name,
+                Some(parse_queues(queues).ok_or_else(|| {
+                    wrong(format!(
+                        "queues '{queues}': use a number or a range such as 0-3"
+                    ))
+                })?),
+            ),
+            _ => (rest, None),
+        };
+        if name.is_empty() != (spec.kind == Kind::Null) {
+            return Err(wrong(match spec.kind {
+                Kind::Null => "null: takes no name".into(),
+                Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
+                Kind::Packet => "no interface named".into(),
+            }));
+        }
+        let options = split_options(options, spec).map_err(&wrong)?;
+        Ok(Self {
+            text: text.to_owned(),
+            kind: spec.kind,
+            name: name.to_owned(),
+            queues,
+            options,
+        })
+    }
+}
+
+/// The kind before the first colon; a bare name is an interface through `packet:`.
+fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
+    let Some((prefix, rest)) = address.split_once(':') else {
+        return Ok((Kind::Packet.spec(), address));
+    };
+    match KINDS.iter().find(|spec| spec.prefix == prefix) {
+        Some(spec) => Ok((spec, rest)),
+        None => {
+            let kinds: Vec<String> = KINDS
+                .iter()
+                .map(|spec| format!("{}:", spec.prefix))
+                .collect();
+            Err(format!(
+                "no kind of port is called '{prefix}:'; there are {}",
+                kinds.join(", ")
+            ))
+        }
+    }
+}
+
+fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < 4096).then_some(first..=last)
+}
+
+fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, String)>, String> {
+    let mut options: Vec<(&'static str, String)> = Vec::new();
+    for part in text.split('&').filter(|_| !text.is_empty()) {
+        let pair = part.split_once('=');
+        let known = pair.and_then(|(key, value)| {
+            spec.options
+                .iter()
+                .find(|known| **known == key)
+                .map(|key| (*key, value))
+        });
+        match (known, options.last_mut()) {
+            (Some((key, value)), _) => options.push((key, value.to_owned())),
+            // No option starts here: the `&` belongs to the filter before it.
+            (None, Some((key, value))) if *key == "filter" => {
+                value.push('&');
+                value.push_str(part);
+            }
+            (None, _) => {
+                return Err(format!(
+                    "option '{part}': {}: knows {}",
+                    spec.prefix,
+                    spec.options
+                        .iter()
+                        .map(|o| format!("{o}="))
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                ));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// A whole number with an optional suffix K, M or G for powers of 1024.
+pub fn parse_number(text: &str) -> Option<u64> {
+    let text = text.strip_suffix("iB").unwrap_or(text);
+    let (digits, factor) = match text.strip_suffix(['K', 'k', 'M', 'G']) {
+        Some(digits) if text.ends_with('M') => (digits, 1 << 20),
+        Some(digits) if text.ends_with('G') => (digits, 1 << 30),
+        Some(digits) => (digits, 1 << 10),
+        None => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// A time with its unit: ns, us, ms, s, m or h; a fraction is allowed.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(unit_at);
+    let seconds_per_unit = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    let number: f64 = number.parse().ok()?;
+    Duration::try_from_secs_f64(number * seconds_per_unit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> PortName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn names_are_kind_name_queues_and_options() {
+        let port = parse("packet:eth0/0-3?method=ring&snaplen=96");
+        assert_eq!((port.kind(), port.name()), (Kind::Packet, "eth0"));
+        assert_eq!(port.queues(), Some(0..=3));
+        assert_eq!(port.option("method"), Some("ring"));
+        assert_eq!(port.number("snaplen", 1..=100).unwrap(), Some(96));
+        assert_eq!(port.to_string(), "packet:eth0/0-3?method=ring&snaplen=96");
+
+        assert_eq!(
+            parse("eth0").kind(),
+            Kind::Packet,
+            "a bare name is the safe choice"
+        );
+        assert_eq!(parse("eth0/2").queues(), Some(2..=2));
+        assert_eq!(
+            parse("pcap:/a/b-1.pcap").name(),
+            "/a/b-1.pcap",
+            "a path keeps its slashes"
+        );
+        assert_eq!(parse("pcap:-").name(), "-");
+        assert_eq!(parse("null:").name(), "");
+    }
+
+    #[test]
+    fn an_ampersand_within_a_filter_stays_there() {
+        for (text, filter) in [
+            ("packet:a?filter=tcp[13]&2!=0&snaplen=64", "tcp[13]&2!=0"),
+            (
+                "packet:a?filter=udp && port 53&snaplen=64",
+                "udp && port 53",
+            ),
+            ("packet:a?filter=udp&&len=60&snaplen=64", "udp&&len=60"),
+            (
+                "packet:a?snaplen=64&filter=ip[6:2]&0x1fff=0",
+                "ip[6:2]&0x1fff=0",
+            ),
+        ] {
+            let port = parse(text);
+            assert_eq!(port.option("filter"), Some(filter), "{text}");
+            assert_eq!(port.option("snaplen"), Some("64"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        for (text, advice) in [
+            ("", "no interface named"),
+            ("xdpp:eth0", "there are packet:, pcap:, null:"),
+            ("eth0/x", "a range such as 0-3"),
+            ("eth0/3-1", "a range such as 0-3"),
+            ("eth0?snaplne=3", "snaplen="),
+            ("null:eth0", "takes no name"),
+            ("pcap:", "pcap:FILE"),
+        ] {
+            let error = text.parse::<PortName>().unwrap_err().to_string();
+            assert!(error.contains(advice), "{text}: {error}");
+        }
+        let port = parse("eth0?method=fast&snaplen=0&promisc=maybe&retire=5");
+        assert!(port.choice("method", &[("ring", 1), ("recv", 2)]).is_err());
+        assert!(port.number("snaplen", 1..=9).is_err());
+        assert!(port.switch("promisc").is_err());
+        assert!(port.duration("retire").is_err());
+    }
+
+    #[test]
+    fn a_flag_fills_in_what_the_name_leaves_open() {
+        let mut port = parse("eth0?snaplen=64");
+        assert!(!port.set_default("snaplen", "128"), "the name wins");
+        assert!(port.set_default("method", "recv"));
+        assert!(!port.set_default("size", "60"), "not an option of packet:");
+        assert_eq!(
+            (port.option("snaplen"), port.option("method")),
+            (Some("64"), Some("recv"))
+        );
+    }
+
+    #[test]
+    fn every_kind_has_its_row() {
+        for kind in [Kind::Packet, Kind::Pcap, Kind::Null] {
+            assert_eq!(kind.spec().kind, kind);
+        }
+    }
+
+    #[test]
+    fn numbers_and_times_have_units() {
+        assert_eq!(parse_number("64"), Some(64));
+        assert_eq!(parse_number("2M"), Some(2 << 20));
+        assert_eq!(parse_number("64KiB"), Some(64 << 10));
+        assert_eq!(parse_number("99999999999999999999"), None);
+        assert_eq!(
+            parse_number("17179869184G"),
+            None,
+            "an overflow is no number"
+        );
+        assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
+        assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
+        assert_eq!(
+            parse_duration("5"),
+            None,
+            "a time without a unit is a guess"
+        );
+        assert_eq!(parse_duration("-1s"), None);
+    }
+}

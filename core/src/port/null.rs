@@ -1,0 +1,106 @@
+//! `null:`, an endless source and a bottomless sink: what remains is the framework's own cost.
+//!
+//! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
+
+use super::queue::{Backend, Queue};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
+use crate::error::Result;
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::{Meta, Ring};
+
+const DEFAULT_SLOTS: u64 = 512;
+
+/// The state of one queue: the length its packets have.
+#[derive(Debug)]
+pub(super) struct Null {
+    size: u16,
+}
+
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let size = name.number("size", 1..=2048)?.unwrap_or(60) as u16;
+    let slots = name.number("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
+    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let pool = match &options.pool {
+        Some(pool) => pool.clone(),
+        None => {
+            let queues = numbers.clone().count() as u32;
+            let ring_bytes = slots as usize * 2 * 64 * queues as usize + (1 << 16);
+            let buffers = slots * 2 * queues;
+            Pool::new(PoolConfig {
+                buffers,
+                ring_area_bytes: ring_bytes,
+                ..PoolConfig::default()
+            })?
+        }
+    };
+    let interface = Interface {
+        name: "null".into(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: 0,
+        comment: String::new(),
+    };
+    let queues = numbers
+        .map(|number| {
+            let rx = Ring::receive(&pool, slots)?;
+            let tx = Ring::transmit(&pool, slots)?;
+            Ok(Queue::new(
+                number,
+                rx,
+                tx,
+                Backend::Null(Null { size }),
+                vec![interface.clone()],
+            ))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Port {
+        name: name.clone(),
+        method: "",
+        fallbacks: Vec::new(),
+        queues,
+    })
+}
+
+impl Null {
+    /// Every slot the program has given back holds a packet again.
+    pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
+        let room = ring.room();
+        let meta = Meta {
+            wire_bytes: self.size.into(),
+            ..Meta::default()
+        };
+        let mut at = ring.tail();
+        for _ in 0..room {
+            ring.fill(at, self.size, false, meta);
+            at = ring.next(at);
+        }
+        ring.publish(at);
+        room
+    }
+
+    /// Every slot the program has given to send is room again.
+    pub(super) fn sync_tx(&mut self, ring: &mut Ring) -> u32 {
+        let sent = ring.room();
+        ring.publish(ring.after(ring.tail(), sent));
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_runs_dry_and_never_fills_up() {
+        let mut port =
+            Port::open(&"null:?size=99".parse().unwrap(), &OpenOptions::default()).unwrap();
+        let queue = &mut port.queues[0];
+        for _ in 0..3 {
+            assert_eq!(queue.sync_rx().unwrap(), 511);
+            assert!(queue.rx().packets().all(|p| p.head().len() == 99));
+            assert_eq!(queue.rx().packets().count(), 511);
+            let (rx, tx) = queue.rings_mut();
+            assert_eq!(rx.swap_into(tx, u32::MAX), 511);
+            assert_eq!(queue.sync_tx().unwrap(), 511);
+        }
+    }
+}

@@ -1,0 +1,662 @@
+//! A ring: slots in a circle, three cursors, one owner for each slot at each moment.
+//!
+//! ```text
+//!                  head      cur              tail
+//!                    v        v                 v
+//!   +----+----+----+----+----+----+----+----+----+----+----+----+
+//!   | b  | b  | b  | p  | p  | p  | p  | p  | b  | b  | b  | b  |
+//!   +----+----+----+----+----+----+----+----+----+----+----+----+
+//!                    <----- the program's ---->
+//!         <- the backend's ->                  <- the backend's ->
+//! ```
+//!
+//! The program owns the slots in [head, tail), circularly; the backend owns the rest. The
+//! program moves `head` (giving slots back) and `cur`; the backend moves `tail` (giving slots
+//! out), and only inside `sync`, which borrows the queue mutably: while the program holds a
+//! slice of a packet, no sync can run, so no byte changes under it.
+//!
+//! | | receive ring | transmit ring |
+//! | --- | --- | --- |
+//! | slots in [head, tail) | packets to look at | room for packets to send |
+//! | program moves head past a slot | has seen the packet | wants it sent |
+//! | backend moves tail past a slot | a packet has arrived | an old one has left |
+//! | at the start | none | all but one |
+//!
+//! One slot always stays with the backend, so that head = tail means "none" (netmap's rule).
+//! A slot in a pool ring names a buffer it alone holds, whether the program or the backend
+//! owns the slot. An INDIRECT slot points at bytes of the backend's (a kernel block, a file's
+//! buffer), valid until the sync after the program has given the slot back.
+#![allow(unsafe_code)]
+
+use std::mem::size_of;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::layout::{RingHeader, Slot, flags};
+use super::meta::Meta;
+use super::packet::Packet;
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+
+/// A receive or transmit ring. One thread has it at a time.
+#[derive(Debug)]
+pub struct Ring {
+    header: NonNull<RingHeader>,
+    slots: NonNull<Slot>,
+    metas: NonNull<Meta>,
+    num_slots: u32,
+    pool: Arc<Pool>,
+    place: Range<usize>,
+}
+
+// SAFETY: the pointers lead into memory of `pool`, which the ring keeps alive and of which it
+// alone holds `place` and the buffers its slots name; nothing in it belongs to a thread.
+unsafe impl Send for Ring {}
+// SAFETY: through `&Ring` memory is only read, and only `&mut Ring` writes it.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// A receive ring of `num_slots` slots, a pool buffer in each.
+    pub(crate) fn receive(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, false, true)
+    }
+
+    /// A receive ring whose slots will all be INDIRECT: it takes no buffers.
+    pub(crate) fn receive_indirect(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, false, false)
+    }
+
+    /// A transmit ring of `num_slots` slots, a pool buffer in each.
+    pub(crate) fn transmit(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, true, true)
+    }
+
+    /// A ring that never holds a packet, for the direction a queue does not have.
+    pub(crate) fn absent(pool: &Arc<Pool>) -> Result<Self> {
+        Self::new(pool, 1, false, false)
+    }
+
+    fn new(pool: &Arc<Pool>, num_slots: u32, transmit: bool, buffers: bool) -> Result<Self> {
+        if num_slots == 0 {
+            return Err(Error::Usage("a ring of 0 slots: use at least 2".into()));
+        }
+        let n = num_slots as usize;
+        let taken = if buffers { pool.take(n)? } else { vec![0; n] };
+        let metas_at = size_of::<RingHeader>() + n * size_of::<Slot>();
+        let place = match pool.take_ring(metas_at + n * size_of::<Meta>()) {
+            Ok(place) => place,
+            Err(error) => {
+                pool.give(taken.into_iter().filter(|&buffer| buffer != 0));
+                return Err(error);
+            }
+        };
+        let base = pool.at(place.start);
+        let ring = Self {
+            header: base.cast(),
+            slots: pool.at(place.start + size_of::<RingHeader>()).cast(),
+            metas: pool.at(place.start + metas_at).cast(),
+            num_slots,
+            pool: Arc::clone(pool),
+            place,
+        };
+        let buf_ofs = pool.address(0).addr().get().wrapping_sub(base.addr().get());
+        let header = RingHeader::new(
+            buf_ofs.cast_signed() as i64,
+            num_slots,
+            pool.buffer_bytes(),
+            transmit,
+        );
+        // SAFETY: `place` is 128-byte aligned, is long enough for header, slots and metadata
+        // (Slot and Meta need 8), and was just taken, so nobody else reads or writes it.
+        unsafe {
+            ring.header.write(header);
+            for (i, buf) in taken.into_iter().enumerate() {
+                ring.slots.add(i).write(Slot {
+                    buf,
+                    ..Slot::default()
+                });
+                ring.metas.add(i).write(Meta::default());
+            }
+        }
+        Ok(ring)
+    }
+
+    /// Slots in the ring; it holds one packet fewer.
+    #[inline]
+    pub fn num_slots(&self) -> u32 {
+        self.num_slots
+    }
+
+    /// The first slot the program owns.
+    #[inline]
+    pub fn head(&self) -> u32 {
+        // SAFETY: `header` is valid and initialised for the ring's life (see `new`).
+        unsafe { (*self.header.as_ptr()).head }
+    }
+
+    /// The first slot the program does not own.
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        // SAFETY: as in `head`.
+        unsafe { (*self.header.as_ptr()).tail }
+    }
+
+    /// Slots the program owns: packets to look at, or room to send.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.distance(self.head(), self.tail())
+    }
+
+    /// Slots the backend owns and may hand out.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.num_slots - 1 - self.available()
+    }
+
+    /// Steps from one slot to another, going up.
+    #[inline]
+    pub(crate) fn distance(&self, from: u32, to: u32) -> u32 {
+        if to >= from {
+            to - from
+        } else {
+            to + self.num_slots - from
+        }
+    }
+
+    /// The slot after this one.
+    #[inline]
+    pub fn next(&self, index: u32) -> u32 {
+        if index + 1 >= self.num_slots {
+            0
+        } else {
+            index + 1
+        }
+    }
+
+    /// The slot `n` steps after this one; `n` is at most the number of slots.
+    #[inline]
+    pub(crate) fn after(&self, index: u32, n: u32) -> u32 {
+        let sum = index + n;
+        if sum >= self.num_slots {
+            sum - self.num_slots
+        } else {
+            sum
+        }
+    }
+
+    /// The slot at an index below [`num_slots`](Self::num_slots), whoever owns it.
+    #[inline]
+    pub fn slot(&self, index: u32) -> &Slot {
+        assert!(index < self.num_slots);
+        // SAFETY: the index is in range; slots are written only through `&mut self`.
+        unsafe { self.slots.add(index as usize).as_ref() }
+    }
+
+    /// The metadata beside a slot.
+    #[inline]
+    pub fn meta(&self, index: u32) -> &Meta {
+        assert!(index < self.num_slots);
+        // SAFETY: as in `slot`.
+        unsafe { self.metas.add(index as usize).as_ref() }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        assert!(index < self.num_slots);
+        // SAFETY: the index is in range, and `&mut self` excludes every other access.
+        unsafe { self.slots.add(index as usize).as_mut() }
+    }
+
+    /// The metadata beside a slot, to write.
+    #[inline]
+    pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
+        assert!(index < self.num_slots);
+        // SAFETY: as in `slot_mut`.
+        unsafe { self.metas.add(index as usize).as_mut() }
+    }
+
+    /// Whether the program owns a slot.
+    #[inline]
+    fn owns(&self, index: u32) -> bool {
+        index < self.num_slots && self.distance(self.head(), index) < self.available()
+    }
+
+    /// The bytes in a slot the program owns.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn bytes(&self, index: u32) -> &[u8] {
+        assert!(self.owns(index), "slot {index} is the backend's");
+        // SAFETY: the program owns the slot.
+        unsafe { self.bytes_unchecked(index) }
+    }
+
+    /// # Safety
+    /// `index` is below `num_slots`, and the program owns the slot, or the backend knows that
+    /// its bytes are valid and unchanging.
+    #[inline]
+    pub(crate) unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
+        let slot = self.slot(index);
+        let start = self.start_of(slot);
+        // SAFETY: a pool buffer is at least `len` bytes (`set_bytes` and `fill` check) and is
+        // held by this slot alone; an INDIRECT range was vouched for by `fill_indirect`. Both
+        // stay valid and unchanged while `self` is borrowed, for only a sync or `&mut self`
+        // changes them.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
+    }
+
+    /// The bytes in a slot the program owns, to rewrite in place.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
+        assert!(self.owns(index), "slot {index} is the backend's");
+        let slot = self.slot(index);
+        let (start, len) = (self.start_of(slot), usize::from(slot.len));
+        // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+
+    /// The whole buffer of a slot the program owns, to build a packet in; empty where the slot
+    /// has none. Follow with [`set_bytes`](Self::set_bytes).
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
+        assert!(self.owns(index), "slot {index} is the backend's");
+        // SAFETY: the program owns the slot.
+        unsafe { self.buffer_unchecked(index) }
+    }
+
+    /// # Safety
+    /// As [`bytes_unchecked`](Self::bytes_unchecked).
+    #[inline]
+    pub(crate) unsafe fn buffer_unchecked(&mut self, index: u32) -> &mut [u8] {
+        let buf = self.slot(index).buf;
+        let len = if buf == 0 {
+            0
+        } else {
+            self.pool.buffer_bytes() as usize
+        };
+        // SAFETY: buffer `buf` is held by this slot alone and has `buffer_bytes` bytes;
+        // `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
+    }
+
+    #[inline]
+    fn start_of(&self, slot: &Slot) -> NonNull<u8> {
+        if slot.is_indirect()
+            && let Some(start) =
+                NonNull::new(std::ptr::with_exposed_provenance_mut(slot.ptr as usize))
+        {
+            return start;
+        }
+        self.pool.address(slot.buf)
+    }
+
+    /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    #[inline]
+    pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
+        let limit = self.pool.buffer_bytes();
+        let slot = self.slot_mut(index);
+        assert!(
+            u32::from(bytes) <= limit && slot.buf != 0,
+            "{bytes} bytes in a buffer of {limit}"
+        );
+        slot.len = bytes;
+        slot.flags = if continues { flags::MOREFRAG } else { 0 };
+    }
+
+    /// The packets the program owns, first to last. Give them back with
+    /// [`release`](Self::release).
+    #[inline]
+    pub fn packets(&self) -> Packets<'_> {
+        Packets {
+            ring: self,
+            at: self.head(),
+            left: self.available(),
+        }
+    }
+
+    /// Gives `n` slots back to the backend: seen, or to be sent.
+    ///
+    /// # Panics
+    /// If the program owns fewer.
+    #[inline]
+    pub fn release(&mut self, n: u32) {
+        assert!(
+            n <= self.available(),
+            "releasing {n} slots, owning {}",
+            self.available()
+        );
+        let head = self.after(self.head(), n);
+        // SAFETY: as in `head`; `&mut self` makes it the only access.
+        let header = unsafe { self.header.as_mut() };
+        header.head = head;
+        header.cur = head;
+    }
+
+    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
+    /// them to the backend. False if there is no room; nothing has happened then.
+    #[inline]
+    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        let total = packet.captured_bytes();
+        let needed = total.div_ceil(size).max(1) as u32;
+        if needed > self.available() {
+            return false;
+        }
+        let mut index = self.head();
+        *self.meta_mut(index) = *packet.meta();
+        let mut filled = 0;
+        let mut left = total;
+        for mut segment in packet.segments() {
+            while !segment.is_empty() {
+                if filled == size {
+                    index = self.next(index);
+                    filled = 0;
+                }
+                let n = segment.len().min(size - filled);
+                let (now, later) = segment.split_at(n);
+                self.buffer_mut(index)[filled..filled + n].copy_from_slice(now);
+                segment = later;
+                filled += n;
+                left -= n;
+                self.set_bytes(index, filled as u16, left > 0 && filled == size);
+            }
+        }
+        if total == 0 {
+            self.set_bytes(index, 0, false);
+        }
+        self.release(needed);
+        true
+    }
+
+    /// Whether two rings share a pool, so that slots can be swapped between them.
+    #[inline]
+    pub fn shares_pool(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
+    }
+
+    /// Moves packets to a transmit ring of the same pool by exchanging buffers: not a byte is
+    /// copied. Stops after `max` slots, at the end of either ring, or at a slot that has to be
+    /// copied (INDIRECT). Gives the slots of both rings back and says how many it moved.
+    #[inline]
+    pub fn swap_into(&mut self, to: &mut Self, max: u32) -> u32 {
+        if !self.shares_pool(to) {
+            return 0;
+        }
+        let limit = max.min(self.available()).min(to.available());
+        let (mut from_index, mut to_index) = (self.head(), to.head());
+        let mut moved = 0;
+        while moved < limit {
+            let (source, target) = (self.slot_mut(from_index), to.slot_mut(to_index));
+            if source.is_indirect() || source.buf == 0 || target.buf == 0 {
+                break;
+            }
+            std::mem::swap(&mut source.buf, &mut target.buf);
+            target.len = source.len;
+            target.flags = source.flags | flags::BUF_CHANGED;
+            source.flags = flags::BUF_CHANGED;
+            *to.meta_mut(to_index) = *self.meta(from_index);
+            from_index = self.next(from_index);
+            to_index = to.next(to_index);
+            moved += 1;
+        }
+        self.release(moved);
+        to.release(moved);
+        moved
+    }
+
+    // What follows is the backend's side; it runs inside sync only.
+
+    /// Hands the slots before `tail` to the program.
+    #[inline]
+    pub(crate) fn publish(&mut self, tail: u32) {
+        debug_assert!(tail < self.num_slots);
+        // SAFETY: as in `head`; `&mut self` makes it the only access.
+        unsafe { self.header.as_mut() }.tail = tail;
+    }
+
+    /// Fills a slot the backend owns: `bytes` bytes in its own buffer.
+    #[inline]
+    pub(crate) fn fill(&mut self, index: u32, bytes: u16, continues: bool, meta: Meta) {
+        self.set_bytes(index, bytes, continues);
+        *self.meta_mut(index) = meta;
+    }
+
+    /// Fills a slot the backend owns with bytes outside the pool.
+    ///
+    /// # Safety
+    /// The bytes at `start` are valid to read and write and are touched by nobody else until
+    /// the first sync after the program has given the slot back.
+    #[inline]
+    pub(crate) unsafe fn fill_indirect(
+        &mut self,
+        index: u32,
+        start: NonNull<u8>,
+        bytes: u16,
+        continues: bool,
+        meta: Meta,
+    ) {
+        let more = if continues { flags::MOREFRAG } else { 0 };
+        let slot = self.slot_mut(index);
+        slot.ptr = start.as_ptr().expose_provenance() as u64;
+        slot.len = bytes;
+        slot.flags = flags::INDIRECT | more;
+        *self.meta_mut(index) = meta;
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let held: Vec<u32> = (0..self.num_slots)
+            .map(|i| self.slot(i).buf)
+            .filter(|&buf| buf != 0)
+            .collect();
+        self.pool.give(held);
+        self.pool.give_ring(self.place.clone());
+    }
+}
+
+/// The packets in a ring; see [`Ring::packets`].
+#[derive(Clone, Debug)]
+pub struct Packets<'a> {
+    ring: &'a Ring,
+    at: u32,
+    left: u32,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        let (ring, first) = (self.ring, self.at);
+        self.at = ring.next(first);
+        self.left -= 1;
+        // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, which
+        // can change neither cursor nor slot while borrowed.
+        let head = unsafe { ring.bytes_unchecked(first) };
+        if !ring.slot(first).continues() {
+            return Some(Packet::new(ring.meta(first), head));
+        }
+        let next = self.at;
+        let mut more = 0;
+        let mut continues = true;
+        while continues && self.left > 0 {
+            continues = ring.slot(self.at).continues();
+            self.at = ring.next(self.at);
+            self.left -= 1;
+            more += 1;
+        }
+        Some(Packet::in_slots(ring.meta(first), head, ring, next, more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::memory::PoolConfig;
+
+    fn pool() -> Arc<Pool> {
+        Pool::new(PoolConfig {
+            buffers: 64,
+            ..PoolConfig::default()
+        })
+        .unwrap()
+    }
+
+    /// Plays the backend: fills up to `n` slots with numbered packets.
+    fn arrive(ring: &mut Ring, n: u32, next_number: &mut u32) -> u32 {
+        let n = n.min(ring.room());
+        for _ in 0..n {
+            let at = ring.tail();
+            // SAFETY: the backend owns the slot at tail; the pool buffer is the slot's own.
+            let buffer = unsafe { ring.buffer_unchecked(at) };
+            buffer[..4].copy_from_slice(&next_number.to_le_bytes());
+            ring.fill(at, 4, false, Meta::default());
+            ring.publish(ring.next(at));
+            *next_number += 1;
+        }
+        n
+    }
+
+    fn numbers(ring: &Ring) -> Vec<u32> {
+        ring.packets()
+            .map(|p| u32::from_le_bytes(p.head().try_into().unwrap()))
+            .collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Arrive(u32),
+        Release(u32),
+    }
+
+    proptest! {
+        #[test]
+        fn a_receive_ring_is_a_bounded_queue(
+            slots in 2u32..20,
+            steps in prop::collection::vec(
+                prop_oneof![(0u32..25).prop_map(Step::Arrive), (0u32..25).prop_map(Step::Release)],
+                1..60,
+            ),
+        ) {
+            let mut ring = Ring::receive(&pool(), slots).unwrap();
+            let mut model = VecDeque::new();
+            let mut number = 0;
+            for step in steps {
+                match step {
+                    Step::Arrive(n) => {
+                        let first = number;
+                        let room = slots - 1 - model.len() as u32;
+                        prop_assert_eq!(arrive(&mut ring, n, &mut number), n.min(room));
+                        model.extend(first..number);
+                    }
+                    Step::Release(n) => {
+                        let n = n.min(model.len() as u32);
+                        ring.release(n);
+                        model.drain(..n as usize);
+                    }
+                }
+                prop_assert_eq!(numbers(&ring), Vec::from(model.clone()));
+            }
+        }
+
+        #[test]
+        fn a_packet_comes_out_of_a_transmit_ring_as_it_went_in(
+            len in 0usize..9000,
+            skip in 0u32..7,
+        ) {
+            let mut ring = Ring::transmit(&pool(), 8).unwrap();
+            ring.release(skip);
+            ring.publish(ring.after(ring.tail(), skip));
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+            let head = ring.head();
+            prop_assert!(ring.push(&Packet::new(&Meta::default(), &bytes)));
+            let sent = ring.distance(head, ring.head());
+            prop_assert_eq!(sent as usize, len.div_ceil(2048).max(1));
+            let mut seen = Vec::new();
+            for i in 0..sent {
+                let index = ring.after(head, i);
+                prop_assert_eq!(ring.slot(index).continues(), i + 1 < sent);
+                // SAFETY: nobody else has the ring.
+                seen.extend_from_slice(unsafe { ring.bytes_unchecked(index) });
+            }
+            prop_assert_eq!(seen, bytes);
+        }
+    }
+
+    #[test]
+    fn swapping_moves_packets_in_order_and_keeps_every_buffer_in_one_place() {
+        let pool = pool();
+        let mut rx = Ring::receive(&pool, 5).unwrap();
+        let mut tx = Ring::transmit(&pool, 3).unwrap();
+        let mut number = 0;
+        arrive(&mut rx, 4, &mut number);
+        assert_eq!(
+            rx.swap_into(&mut tx, u32::MAX),
+            2,
+            "as far as there is room"
+        );
+        assert_eq!(numbers(&rx), [2, 3]);
+        let mut held: Vec<u32> = (0..5)
+            .map(|i| rx.slot(i).buf)
+            .chain((0..3).map(|i| tx.slot(i).buf))
+            .collect();
+        held.sort_unstable();
+        assert_eq!(held, (2..10).collect::<Vec<_>>());
+        drop((rx, tx));
+        assert_eq!(pool.free_buffers(), 64, "all buffers come home");
+    }
+
+    #[test]
+    fn rings_of_two_pools_do_not_swap() {
+        let mut rx = Ring::receive(&pool(), 4).unwrap();
+        let mut tx = Ring::transmit(&pool(), 4).unwrap();
+        arrive(&mut rx, 2, &mut 0);
+        assert_eq!(rx.swap_into(&mut tx, 2), 0);
+    }
+
+    #[test]
+    fn a_packet_over_several_slots_is_one_packet() {
+        let mut ring = Ring::receive(&pool(), 6).unwrap();
+        for (continues, byte) in [(false, 1u8), (true, 2), (true, 3), (false, 4), (false, 5)] {
+            let at = ring.tail();
+            // SAFETY: the backend owns the slot at tail; the pool buffer is the slot's own.
+            let buffer = unsafe { ring.buffer_unchecked(at) };
+            buffer[0] = byte;
+            ring.fill(at, 1, continues, Meta::default());
+            ring.publish(ring.next(at));
+        }
+        let mut scratch = Vec::new();
+        let seen: Vec<(u32, Vec<u8>)> = ring
+            .packets()
+            .map(|p| (p.slots(), p.contiguous(&mut scratch).to_vec()))
+            .collect();
+        assert_eq!(seen, [(1, vec![1]), (3, vec![2, 3, 4]), (1, vec![5])]);
+        assert_eq!(ring.packets().map(|p| p.captured_bytes()).sum::<usize>(), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "is the backend's")]
+    fn a_slot_of_the_backend_is_not_shown() {
+        let ring = Ring::receive(&pool(), 4).unwrap();
+        ring.bytes(0);
+    }
+}

@@ -1,0 +1,48 @@
+//! How a queue waits when there is nothing to do.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// How a thread waits for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Never sleeps: least delay, a core to itself.
+    Spin,
+    /// Sleeps in poll(2) at once: least processor time.
+    Sleep,
+    /// Looks again for so long, then sleeps.
+    Adaptive(Duration),
+}
+
+impl Default for Wait {
+    /// Spins for 20 µs, about what a sleep and a wake-up cost, then sleeps.
+    fn default() -> Self {
+        Self::Adaptive(Duration::from_micros(20))
+    }
+}
+
+impl FromStr for Wait {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "spin" => Ok(Self::Spin),
+            "sleep" => Ok(Self::Sleep),
+            "adaptive" => Ok(Self::default()),
+            _ => Err(Error::Usage(format!(
+                "wait '{text}': use spin, sleep or adaptive"
+            ))),
+        }
+    }
+}
+
+/// What waiting ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// There is something to sync.
+    Ready,
+    /// The time is up.
+    TimedOut,
+}
