@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod error;
+pub mod filter;
 pub mod ledger;
 pub mod memory;
 pub mod port;

@@ -1,0 +1,323 @@
+//! Classic BPF: the instruction as the kernel takes it, and what it means.
+//!
+//! Numbers are those of `linux/filter.h` and `linux/bpf_common.h`. [`Instruction`] is the form
+//! that programs travel in, [`Op`] the form that code here works on.
+
+use std::mem::{offset_of, size_of};
+
+/// How many scratch cells a program has: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
+pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
+
+/// One instruction: `struct sock_filter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instruction {
+    /// What to do.
+    pub code: u16,
+    /// Instructions to skip where a condition holds.
+    pub jt: u8,
+    /// Instructions to skip where it does not.
+    pub jf: u8,
+    /// A constant, an offset, a cell's number.
+    pub k: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
+    assert!(offset_of!(Instruction, code) == offset_of!(libc::sock_filter, code));
+    assert!(offset_of!(Instruction, jt) == offset_of!(libc::sock_filter, jt));
+    assert!(offset_of!(Instruction, jf) == offset_of!(libc::sock_filter, jf));
+    assert!(offset_of!(Instruction, k) == offset_of!(libc::sock_filter, k));
+};
+
+/// How much a load takes, in network byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// One byte.
+    Byte,
+    /// Two bytes.
+    Half,
+    /// Four bytes.
+    Word,
+}
+
+impl Width {
+    /// Bytes it takes.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::Byte => 1,
+            Self::Half => 2,
+            Self::Word => 4,
+        }
+    }
+}
+
+/// The other side of a calculation or a comparison with A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A constant.
+    K(u32),
+    /// The index register.
+    X,
+}
+
+/// Calculations on A, wrapping at 32 bits.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alu {
+    /// A + operand.
+    Add = libc::BPF_ADD as u16,
+    /// A - operand.
+    Sub = libc::BPF_SUB as u16,
+    /// A × operand.
+    Mul = libc::BPF_MUL as u16,
+    /// A / operand; by X = 0 the packet is rejected.
+    Div = libc::BPF_DIV as u16,
+    /// A | operand.
+    Or = libc::BPF_OR as u16,
+    /// A & operand.
+    And = libc::BPF_AND as u16,
+    /// A << operand; 0 from 32 on.
+    Lsh = libc::BPF_LSH as u16,
+    /// A >> operand; 0 from 32 on.
+    Rsh = libc::BPF_RSH as u16,
+    /// A mod operand; by X = 0 the packet is rejected.
+    Mod = libc::BPF_MOD as u16,
+    /// A ^ operand.
+    Xor = libc::BPF_XOR as u16,
+}
+
+impl Alu {
+    const ALL: [Self; 10] = [
+        Self::Add,
+        Self::Sub,
+        Self::Mul,
+        Self::Div,
+        Self::Or,
+        Self::And,
+        Self::Lsh,
+        Self::Rsh,
+        Self::Mod,
+        Self::Xor,
+    ];
+}
+
+/// Comparisons of A, without sign.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// A == operand.
+    Equal = libc::BPF_JEQ as u16,
+    /// A > operand.
+    Greater = libc::BPF_JGT as u16,
+    /// A >= operand.
+    GreaterOrEqual = libc::BPF_JGE as u16,
+    /// A and the operand have a bit in common.
+    AnyBit = libc::BPF_JSET as u16,
+}
+
+impl Condition {
+    const ALL: [Self; 4] = [
+        Self::Equal,
+        Self::Greater,
+        Self::GreaterOrEqual,
+        Self::AnyBit,
+    ];
+}
+
+/// What an instruction means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A = the packet at k.
+    Load(Width, u32),
+    /// A = the packet at X + k.
+    LoadIndirect(Width, u32),
+    /// A = bytes on the wire.
+    LoadLength,
+    /// A = k.
+    LoadConstant(u32),
+    /// A = `M[k]`.
+    LoadCell(u32),
+    /// X = 4 × the low half of the packet's byte at k: an IPv4 header's length (MSH).
+    LoadXHeader(u32),
+    /// X = bytes on the wire.
+    LoadXLength,
+    /// X = k.
+    LoadXConstant(u32),
+    /// X = `M[k]`.
+    LoadXCell(u32),
+    /// `M[k]` = A.
+    Store(u32),
+    /// `M[k]` = X.
+    StoreX(u32),
+    /// A = A, calculated with the operand.
+    Calculate(Alu, Operand),
+    /// A = -A.
+    Negate,
+    /// Skips so many instructions; back, for libpcap's `protochain` loops, which no kernel takes.
+    Jump(i32),
+    /// Skips the first number of instructions if A compares so, otherwise the second.
+    Branch(Condition, Operand, u8, u8),
+    /// The verdict: how many bytes to keep; 0 rejects the packet.
+    Return(u32),
+    /// The verdict is A.
+    ReturnA,
+    /// X = A.
+    CopyToX,
+    /// A = X.
+    CopyToA,
+}
+
+impl Op {
+    /// What an instruction means; none if no kernel knows its code.
+    pub fn decode(instruction: Instruction) -> Option<Self> {
+        let Instruction { code, jt, jf, k } = instruction;
+        let class = u32::from(code & 0x07);
+        let operation = u32::from(code & 0xf0);
+        let operand = if u32::from(code) & libc::BPF_X == 0 {
+            Operand::K(k)
+        } else {
+            Operand::X
+        };
+        let op = match class {
+            libc::BPF_LD => Self::decode_load(code, k)?,
+            libc::BPF_LDX => match u32::from(code & 0xe0) {
+                libc::BPF_IMM => Self::LoadXConstant(k),
+                libc::BPF_MEM => Self::LoadXCell(k),
+                libc::BPF_LEN => Self::LoadXLength,
+                libc::BPF_MSH => Self::LoadXHeader(k),
+                _ => return None,
+            },
+            libc::BPF_ST => Self::Store(k),
+            libc::BPF_STX => Self::StoreX(k),
+            libc::BPF_ALU if operation == libc::BPF_NEG => Self::Negate,
+            libc::BPF_ALU => {
+                let alu = Alu::ALL.into_iter().find(|alu| *alu as u32 == operation)?;
+                Self::Calculate(alu, operand)
+            }
+            libc::BPF_JMP if operation == libc::BPF_JA => Self::Jump(k.cast_signed()),
+            libc::BPF_JMP => {
+                let condition = Condition::ALL
+                    .into_iter()
+                    .find(|c| *c as u32 == operation)?;
+                Self::Branch(condition, operand, jt, jf)
+            }
+            libc::BPF_RET if u32::from(code & 0x18) == libc::BPF_A => Self::ReturnA,
+            libc::BPF_RET => Self::Return(k),
+            _ if operation == libc::BPF_TXA => Self::CopyToA,
+            _ => Self::CopyToX,
+        };
+        // Bits that mean nothing where they stand must not be set.
+        (op.encode().code == code).then_some(op)
+    }
+
+    fn decode_load(code: u16, k: u32) -> Option<Self> {
+        let width = match u32::from(code & 0x18) {
+            libc::BPF_W => Width::Word,
+            libc::BPF_H => Width::Half,
+            libc::BPF_B => Width::Byte,
+            _ => return None,
+        };
+        match u32::from(code & 0xe0) {
+            libc::BPF_IMM => Some(Self::LoadConstant(k)),
+            libc::BPF_ABS => Some(Self::Load(width, k)),
+            libc::BPF_IND => Some(Self::LoadIndirect(width, k)),
+            libc::BPF_MEM => Some(Self::LoadCell(k)),
+            libc::BPF_LEN => Some(Self::LoadLength),
+            _ => None,
+        }
+    }
+
+    /// The instruction that means this.
+    pub fn encode(self) -> Instruction {
+        use libc::{
+            BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_IMM, BPF_IND, BPF_JA, BPF_JMP, BPF_LD, BPF_LDX,
+            BPF_LEN, BPF_MEM, BPF_MISC, BPF_MSH, BPF_NEG, BPF_RET, BPF_ST, BPF_STX, BPF_TAX,
+            BPF_TXA, BPF_W,
+        };
+        let (code, jt, jf, k) = match self {
+            Self::Load(width, k) => (BPF_LD | BPF_ABS | size(width), 0, 0, k),
+            Self::LoadIndirect(width, k) => (BPF_LD | BPF_IND | size(width), 0, 0, k),
+            Self::LoadLength => (BPF_LD | BPF_LEN | BPF_W, 0, 0, 0),
+            Self::LoadConstant(k) => (BPF_LD | BPF_IMM, 0, 0, k),
+            Self::LoadCell(k) => (BPF_LD | BPF_MEM, 0, 0, k),
+            Self::LoadXHeader(k) => (BPF_LDX | BPF_MSH | BPF_B, 0, 0, k),
+            Self::LoadXLength => (BPF_LDX | BPF_LEN | BPF_W, 0, 0, 0),
+            Self::LoadXConstant(k) => (BPF_LDX | BPF_IMM, 0, 0, k),
+            Self::LoadXCell(k) => (BPF_LDX | BPF_MEM, 0, 0, k),
+            Self::Store(k) => (BPF_ST, 0, 0, k),
+            Self::StoreX(k) => (BPF_STX, 0, 0, k),
+            Self::Calculate(alu, operand) => {
+                let (source, k) = source(operand);
+                (BPF_ALU | alu as u32 | source, 0, 0, k)
+            }
+            Self::Negate => (BPF_ALU | BPF_NEG, 0, 0, 0),
+            Self::Jump(by) => (BPF_JMP | BPF_JA, 0, 0, by.cast_unsigned()),
+            Self::Branch(condition, operand, jt, jf) => {
+                let (source, k) = source(operand);
+                (BPF_JMP | condition as u32 | source, jt, jf, k)
+            }
+            Self::Return(k) => (BPF_RET, 0, 0, k),
+            Self::ReturnA => (BPF_RET | BPF_A, 0, 0, 0),
+            Self::CopyToX => (BPF_MISC | BPF_TAX, 0, 0, 0),
+            Self::CopyToA => (BPF_MISC | BPF_TXA, 0, 0, 0),
+        };
+        Instruction {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        }
+    }
+}
+
+fn size(width: Width) -> u32 {
+    match width {
+        Width::Byte => libc::BPF_B,
+        Width::Half => libc::BPF_H,
+        Width::Word => libc::BPF_W,
+    }
+}
+
+fn source(operand: Operand) -> (u32, u32) {
+    match operand {
+        Operand::K(k) => (libc::BPF_K, k),
+        Operand::X => (libc::BPF_X, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `chk_code_allowed` in the kernel's net/core/filter.c lets through.
+    const KERNEL_CODES: &[u16] = &[
+        0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3c, 0x44, 0x4c, 0x54, 0x5c, 0x64, 0x6c, 0x74,
+        0x7c, 0x84, 0x94, 0x9c, 0xa4, 0xac, // calculations
+        0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x00, 0x60, // ld
+        0x81, 0xb1, 0x01, 0x61, // ldx
+        0x02, 0x03, 0x07, 0x87, 0x06, 0x16, // st, stx, tax, txa, ret
+        0x05, 0x15, 0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, // jumps
+    ];
+
+    #[test]
+    fn exactly_the_kernels_codes_decode_and_encode_back() {
+        for code in 0..=u16::MAX {
+            let (jt, jf) = if code & 7 == 5 && code != 5 {
+                (3, 4)
+            } else {
+                (0, 0)
+            };
+            let instruction = Instruction { code, jt, jf, k: 0 };
+            let decoded = Op::decode(instruction);
+            assert_eq!(
+                decoded.is_some(),
+                KERNEL_CODES.contains(&code),
+                "code {code:#06x}"
+            );
+            if let Some(op) = decoded {
+                assert_eq!(op.encode(), instruction, "code {code:#06x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,718 @@
+//! Programs for packet sockets, which see frames without their outer VLAN tag.
+//!
+//! On the way up the kernel takes the outer tag out of a frame, bytes 12 to 16, and keeps it
+//! beside the packet. A filter is written for the frame as it was on the wire, and as it will
+//! stand in a file:
+//!
+//! ```text
+//!              0            12        14        16        18
+//! on the wire  | addresses  | TPID    | TCI     | type    | payload …
+//! in the kernel| addresses  | type    | payload …           + TPID, TCI beside it
+//!              0            12        14
+//! ```
+//!
+//! So a program is laid out twice behind a question: as it is, for frames that have no tag
+//! beside them, and with every load translated, for those that have one. The kernel gives the
+//! tag through extensions: `SKF_AD_VLAN_TAG_PRESENT` and `SKF_AD_VLAN_TAG` since Linux 3.8,
+//! `SKF_AD_VLAN_TPID` since 4.1 (`linux/filter.h`). Before 5.0 the tag's drop-eligible bit
+//! (0x1000) reads as 0. The packet's length, as a socket of type SOCK_RAW filters it, counts
+//! from the destination address and leaves the tag out.
+//!
+//! The kernel also differs from libpcap in two places where a program computes with what a
+//! packet says, and both are evened out: it shifts by X modulo 32, and an indirect load at an
+//! offset beyond 2³¹ reaches its extensions or counts from another header.
+
+use std::ops::Range;
+
+use super::assemble::{Assembler, Label};
+use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
+use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
+
+/// Where the tag stands in a frame on the wire.
+const TAG: Range<u32> = 12..16;
+const TAG_BYTES: u32 = TAG.end - TAG.start;
+/// Where the tag's control information begins.
+const TCI: u32 = 14;
+
+/// The furthest offset that means a byte of the packet to the kernel.
+const MAX_OFFSET: u32 = i32::MAX.cast_unsigned();
+
+/// The program that gives in a packet socket the verdict `program` gives on the wire, and keeps
+/// packets whole. Only Ethernet frames carry tags.
+///
+/// # Errors
+/// The reason, where there is no such program.
+pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Program, String> {
+    if program.loops() {
+        return Err("it loops, as protochain does, and the kernel takes no loops".into());
+    }
+    let mut code = Assembler::default();
+    let reject = code.label();
+    let spare = Spare::of(program);
+    let lay_out = |code: &mut Assembler, tag_out| {
+        Translation {
+            code,
+            tag_out,
+            spare,
+            reject,
+        }
+        .program(program)
+    };
+    if ethernet && program.ops().iter().any(|op| sees_tag(*op)) {
+        let plain = code.label();
+        code.add([load_extension(libc::SKF_AD_VLAN_TAG_PRESENT)]);
+        code.branch_if(Condition::Equal, Operand::K(0), plain);
+        // The program may count on A being 0 when it starts.
+        code.add([Op::LoadConstant(0)]);
+        lay_out(&mut code, true)?;
+        code.place(plain);
+    }
+    lay_out(&mut code, false)?;
+    code.place(reject);
+    code.add([Op::Return(0)]);
+
+    let ops = code.finish().ok_or("one of its jumps leads back")?;
+    if ops.len() > MAX_KERNEL_INSTRUCTIONS {
+        return Err(format!(
+            "it takes {} instructions there and the kernel allows {MAX_KERNEL_INSTRUCTIONS}",
+            ops.len()
+        ));
+    }
+    let instructions: Vec<Instruction> = ops.into_iter().map(Op::encode).collect();
+    let program = Program::new(instructions).map_err(|error| error.to_string())?;
+    program
+        .check_for_kernel()
+        .map_err(|error| error.to_string())?;
+    Ok(program)
+}
+
+/// Whether the operation gives another result once the tag has been taken out.
+fn sees_tag(op: Op) -> bool {
+    match op {
+        Op::Load(width, k) => !is_extension(k) && k.saturating_add(width.bytes()) > TAG.start,
+        Op::LoadXHeader(k) => k >= TAG.start,
+        Op::LoadIndirect(..) | Op::LoadLength | Op::LoadXLength => true,
+        _ => false,
+    }
+}
+
+fn load_extension(number: i32) -> Op {
+    Op::Load(Width::Word, (libc::SKF_AD_OFF + number).cast_unsigned())
+}
+
+/// Two scratch cells the program does not use: one to put a value by, one for X.
+#[derive(Clone, Copy)]
+struct Spare {
+    value: Option<u32>,
+    index: Option<u32>,
+}
+
+impl Spare {
+    fn of(program: &Program) -> Self {
+        let used = |cell: u32| {
+            program.ops().iter().any(|op| match *op {
+                Op::LoadCell(k) | Op::LoadXCell(k) | Op::Store(k) | Op::StoreX(k) => k == cell,
+                _ => false,
+            })
+        };
+        let mut free = (0..CELLS as u32).rev().filter(|cell| !used(*cell));
+        Self {
+            value: free.next(),
+            index: free.next(),
+        }
+    }
+
+    fn value(self) -> Result<u32, String> {
+        self.value.ok_or_else(none_free)
+    }
+
+    fn index(self) -> Result<u32, String> {
+        self.index.ok_or_else(none_free)
+    }
+}
+
+fn none_free() -> String {
+    format!("it leaves too few of the {CELLS} scratch cells free")
+}
+
+/// One of the two ways a program is laid out.
+struct Translation<'a> {
+    code: &'a mut Assembler,
+    /// Whether the frames it is for have had their tag taken out.
+    tag_out: bool,
+    spare: Spare,
+    reject: Label,
+}
+
+impl Translation<'_> {
+    fn program(mut self, program: &Program) -> Result<(), String> {
+        let places: Vec<Label> = program.ops().iter().map(|_| self.code.label()).collect();
+        for (at, op) in program.ops().iter().enumerate() {
+            self.code.place(places[at]);
+            let target = |by: usize| places[at + 1 + by];
+            match *op {
+                Op::Branch(condition, operand, jt, jf) => {
+                    let (yes, no) = (target(jt.into()), target(jf.into()));
+                    self.code.branch(condition, operand, yes, no);
+                }
+                Op::Jump(by) => {
+                    let by = usize::try_from(by).map_err(|_| "one of its jumps leads back")?;
+                    self.code.jump(target(by));
+                }
+                op => self.op(op)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: Op) -> Result<(), String> {
+        match op {
+            Op::Load(_, k) if is_extension(k) => self.code.add([op]),
+            Op::Load(width, k) => self.load(width, k)?,
+            Op::LoadIndirect(width, k) => self.load_indirect(width, k)?,
+            Op::LoadXHeader(k) => self.load_header_length(k)?,
+            Op::LoadLength if self.tag_out => {
+                self.code
+                    .add([op, Op::Calculate(Alu::Add, Operand::K(TAG_BYTES))]);
+            }
+            Op::LoadXLength if self.tag_out => {
+                let value = self.spare.value()?;
+                self.code.add([
+                    Op::Store(value),
+                    Op::LoadLength,
+                    Op::Calculate(Alu::Add, Operand::K(TAG_BYTES)),
+                    Op::CopyToX,
+                    Op::LoadCell(value),
+                ]);
+            }
+            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
+                self.code.add([Op::LoadConstant(0)]);
+            }
+            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::X) => self.shift_by_x(op)?,
+            // Kept packets are kept whole; the port cuts them to its snaplen.
+            Op::Return(1..) => self.code.add([Op::Return(u32::MAX)]),
+            op => self.code.add([op]),
+        }
+        Ok(())
+    }
+
+    /// A = the wire's bytes at k. Leaves X as it is.
+    fn load(&mut self, width: Width, k: u32) -> Result<(), String> {
+        let outside = k > MAX_OFFSET - width.bytes();
+        let beside_tag = k.saturating_add(width.bytes()) <= TAG.start || k >= TAG.end;
+        if outside {
+            self.code.add([Op::Return(0)]);
+        } else if !self.tag_out || beside_tag {
+            self.code.add([Op::Load(width, self.place_of(k))]);
+        } else {
+            self.load_across_tag(k..k + width.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Where a byte outside the tag stands in the frame at hand.
+    fn place_of(&self, k: u32) -> u32 {
+        if self.tag_out && k >= TAG.end {
+            k - TAG_BYTES
+        } else {
+            k
+        }
+    }
+
+    /// A = the wire's bytes in a range that touches the tag, put together from its pieces.
+    fn load_across_tag(&mut self, range: Range<u32>) -> Result<(), String> {
+        let mut pieces = pieces(range);
+        let Some(first) = pieces.next() else {
+            return Ok(());
+        };
+        self.load_piece(first);
+        let mut rest = pieces.peekable();
+        if rest.peek().is_none() {
+            return Ok(());
+        }
+        let (value, index) = (self.spare.value()?, self.spare.index()?);
+        self.code.add([Op::StoreX(index)]);
+        for piece in rest {
+            let bits = 8 * (piece.end - piece.start);
+            self.code
+                .add([Op::Calculate(Alu::Lsh, Operand::K(bits)), Op::Store(value)]);
+            self.load_piece(piece);
+            self.code
+                .add([Op::LoadXCell(value), Op::Calculate(Alu::Or, Operand::X)]);
+        }
+        self.code.add([Op::LoadXCell(index)]);
+        Ok(())
+    }
+
+    /// A = one piece: one or two bytes, of the frame or of half the tag.
+    fn load_piece(&mut self, piece: Range<u32>) {
+        let bytes = piece.end - piece.start;
+        if !TAG.contains(&piece.start) {
+            let width = if bytes == 1 { Width::Byte } else { Width::Half };
+            self.code.add([Op::Load(width, self.place_of(piece.start))]);
+            return;
+        }
+        self.code.add([load_extension(if piece.start < TCI {
+            libc::SKF_AD_VLAN_TPID
+        } else {
+            libc::SKF_AD_VLAN_TAG
+        })]);
+        if bytes == 1 {
+            self.code.add([if piece.start.is_multiple_of(2) {
+                Op::Calculate(Alu::Rsh, Operand::K(8))
+            } else {
+                Op::Calculate(Alu::And, Operand::K(0xff))
+            }]);
+        }
+    }
+
+    /// A = the wire's bytes at X + k, for every X. Leaves X as it is.
+    fn load_indirect(&mut self, width: Width, k: u32) -> Result<(), String> {
+        let Some(max_x) = MAX_OFFSET.checked_sub(k) else {
+            self.code.add([Op::Return(0)]);
+            return Ok(());
+        };
+        // The load overwrites A, so A is free to look at X.
+        self.code.add([Op::CopyToA]);
+        self.code
+            .branch_if(Condition::Greater, Operand::K(max_x), self.reject);
+        if !self.tag_out {
+            self.code.add([Op::LoadIndirect(width, k)]);
+        } else if k >= TAG.end {
+            self.code.add([Op::LoadIndirect(width, k - TAG_BYTES)]);
+        } else {
+            self.load_indirect_around_tag(width, k)?;
+        }
+        Ok(())
+    }
+
+    /// A = the wire's bytes at X + k, where A is X, that may lie before, on or behind the tag.
+    fn load_indirect_around_tag(&mut self, width: Width, k: u32) -> Result<(), String> {
+        let (behind, done) = (self.code.label(), self.code.label());
+        self.code
+            .branch_if(Condition::GreaterOrEqual, Operand::K(TAG.end - k), behind);
+        // The offsets that touch the tag are few: a load of its own for each.
+        let first_touching = TAG.start + 1 - width.bytes();
+        let touching: Vec<(u32, Label)> = (first_touching.max(k)..TAG.end)
+            .map(|offset| (offset, self.code.label()))
+            .collect();
+        for (offset, place) in &touching {
+            self.code
+                .branch_if(Condition::Equal, Operand::K(offset - k), *place);
+        }
+        self.code.add([Op::LoadIndirect(width, k)]);
+        self.code.jump(done);
+        for (offset, place) in touching {
+            self.code.place(place);
+            self.load(width, offset)?;
+            self.code.jump(done);
+        }
+        self.code.place(behind);
+        if let Some(k) = k.checked_sub(TAG_BYTES) {
+            self.code.add([Op::LoadIndirect(width, k)]);
+        } else {
+            let index = self.spare.index()?;
+            self.code.add([
+                Op::StoreX(index),
+                Op::Calculate(Alu::Sub, Operand::K(TAG_BYTES - k)),
+                Op::CopyToX,
+                Op::LoadIndirect(width, 0),
+                Op::LoadXCell(index),
+            ]);
+        }
+        self.code.place(done);
+        Ok(())
+    }
+
+    /// X = 4 × the low half of the wire's byte at k. Leaves A as it is.
+    fn load_header_length(&mut self, k: u32) -> Result<(), String> {
+        if k > MAX_OFFSET {
+            self.code.add([Op::Return(0)]);
+        } else if !self.tag_out || !TAG.contains(&k) {
+            self.code.add([Op::LoadXHeader(self.place_of(k))]);
+        } else {
+            let value = self.spare.value()?;
+            self.code.add([Op::Store(value)]);
+            self.load_piece(k..k + 1);
+            self.code.add([
+                Op::Calculate(Alu::And, Operand::K(0xf)),
+                Op::Calculate(Alu::Lsh, Operand::K(2)),
+                Op::CopyToX,
+                Op::LoadCell(value),
+            ]);
+        }
+        Ok(())
+    }
+
+    /// A shift that leaves nothing from 32 bits on.
+    fn shift_by_x(&mut self, shift: Op) -> Result<(), String> {
+        let value = self.spare.value()?;
+        let (nothing, done) = (self.code.label(), self.code.label());
+        self.code.add([Op::Store(value), Op::CopyToA]);
+        self.code
+            .branch_if(Condition::GreaterOrEqual, Operand::K(32), nothing);
+        self.code.add([Op::LoadCell(value), shift]);
+        self.code.jump(done);
+        self.code.place(nothing);
+        self.code.add([Op::LoadConstant(0)]);
+        self.code.place(done);
+        Ok(())
+    }
+}
+
+/// A range of the wire's bytes in pieces of one or two that lie all in the frame or all in the
+/// same half of the tag.
+fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let mut start = range.start;
+    std::iter::from_fn(move || {
+        let border = [TAG.start, TCI, TAG.end]
+            .into_iter()
+            .find(|border| *border > start);
+        let end = range.end.min(border.unwrap_or(u32::MAX)).min(start + 2);
+        let piece = start..end;
+        start = end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Filter;
+    use super::super::program::{Skb, VlanTag};
+    use super::*;
+    use crate::port::LINKTYPE_ETHERNET;
+    use proptest::prelude::*;
+
+    /// What a driver does to a tagged frame.
+    fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
+        let tag = VlanTag {
+            tpid: u16::from_be_bytes([frame[12], frame[13]]),
+            tci: u16::from_be_bytes([frame[14], frame[15]]),
+        };
+        ([&frame[..12], &frame[16..]].concat(), tag)
+    }
+
+    /// The verdicts on the wire and in a packet socket, for the frame as it is and, if it is
+    /// long enough to have had a tag, without its tag.
+    fn agree(original: &Program, rewritten: &Program, frame: &[u8], wire_bytes: u32) -> bool {
+        let verdict = original.run(frame, wire_bytes) != 0;
+        let whole = Skb {
+            bytes: frame,
+            len: wire_bytes,
+            tag: None,
+        };
+        let mut agree = (rewritten.run_in_kernel(&whole) != 0) == verdict;
+        if frame.len() >= 16 {
+            let (bytes, tag) = take_tag_out(frame);
+            let skb = Skb {
+                bytes: &bytes,
+                len: wire_bytes - 4,
+                tag: Some(tag),
+            };
+            agree &= (rewritten.run_in_kernel(&skb) != 0) == verdict;
+        }
+        agree
+    }
+
+    const EXPRESSIONS: &[&str] = &[
+        "",
+        "ip",
+        "ip6",
+        "arp",
+        "vlan",
+        "vlan 5",
+        "vlan and ip",
+        "vlan and vlan",
+        "vlan 5 and vlan 6 and udp",
+        "not vlan",
+        "vlan and tcp port 80",
+        "vlan and ip6 and udp",
+        "(vlan and udp) or (not vlan and tcp)",
+        "tcp port 80 or udp port 53",
+        "ether proto 0x8100",
+        "ether proto 0x88a8",
+        "ether host 02:00:00:00:00:01",
+        "ether multicast",
+        "mpls",
+        "vlan and mpls 1000",
+        "pppoes and ip",
+        "vlan and pppoes and ip",
+        "len > 64",
+        "greater 100",
+        "less 64",
+        "len = ether[16:2] + 18",
+        "ether[9:4] = 1",
+        "ether[10:4] & 0xffff = 0x8100",
+        "ether[11:4] & 0xff = 5",
+        "ether[12:4] = 0x81000005",
+        "ether[13:4] & 0xff0000 = 0",
+        "ether[14:4] & 0xfff0000 = 0x50000",
+        "ether[15:4] >> 24 = 5",
+        "ether[11:2] > 0x100",
+        "ether[13:2] != 0",
+        "ether[14:2] & 0xfff = 5",
+        "ether[15:2] & 0xff = 8",
+        "ether[12] = 0x81",
+        "ether[13] = 0",
+        "ether[14] & 0xe0 != 0",
+        "ether[15] = 5",
+        "ether[ether[14] & 0xf] = 8",
+        "ether[ether[15]:2] = 0x0800",
+        "ether[ether[15]:4] > 0x8000000",
+        "ether[ether[0] + 3:4] & 0xff00 != 0",
+        "ether[ether[16:4]:2] = 0",
+        "ip[ip[0] & 0xf] = 6",
+        "1 << ether[15] = 0x20",
+        "ether[12:2] >> ether[15] != 0",
+        "ip[6:2] & 0x1fff != 0",
+        "tcp[tcpflags] & tcp-syn != 0",
+        "ether[0xfffffff0:4] = 0",
+        "ether[0xffeffff0:4] = 0",
+        "ether[0x7ffffffe:4] = 0",
+        "geneve",
+        "ip multicast",
+        "portrange 1-1023",
+    ];
+
+    fn programs() -> Vec<(&'static str, Program, Program)> {
+        EXPRESSIONS
+            .iter()
+            .map(|expression| {
+                let filter = Filter::compile(expression, LINKTYPE_ETHERNET).expect(expression);
+                let original = filter.program().clone();
+                let rewritten = for_packet_socket(&original, true).expect(expression);
+                (*expression, original, rewritten)
+            })
+            .collect()
+    }
+
+    fn udp(tags: &[(u16, u16)], payload: usize) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        for (tpid, tci) in tags {
+            frame.extend(tpid.to_be_bytes());
+            frame.extend(tci.to_be_bytes());
+        }
+        frame.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame.extend([198, 18, 0, 1, 198, 18, 0, 2, 0, 53, 0, 80, 0, 8, 0, 0]);
+        frame.extend((0..payload).map(|i| i as u8));
+        frame
+    }
+
+    #[test]
+    fn tagged_frames_are_judged_as_on_the_wire() {
+        let frames = [
+            udp(&[], 20),
+            udp(&[(0x8100, 5)], 20),
+            udp(&[(0x8100, 0xb005)], 0),
+            udp(&[(0x88a8, 5), (0x8100, 6)], 20),
+            udp(&[(0x8100, 5), (0x8100, 6)], 80),
+            udp(&[(0x9100, 0xffff)], 20),
+            udp(&[(0x8100, 0)], 0)[..16].to_vec(),
+            udp(&[(0x8100, 9)], 0)[..17].to_vec(),
+        ];
+        for (expression, original, rewritten) in programs() {
+            for frame in &frames {
+                let bytes = frame.len() as u32;
+                assert!(
+                    agree(&original, &rewritten, frame, bytes),
+                    "{expression}: {frame:02x?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn frames_of_captures_are_judged_as_on_the_wire() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/pcaps");
+        let Ok(folder) = std::fs::read_dir(folder) else {
+            eprintln!("skipped: the folder of captures is not there");
+            return;
+        };
+        let programs = programs();
+        let (mut frames, mut tagged) = (0, 0);
+        for path in folder.map(|entry| entry.unwrap().path()) {
+            let Ok(mut capture) = pcap::Capture::from_file(&path) else {
+                continue;
+            };
+            if capture.get_datalink() != pcap::Linktype::ETHERNET {
+                continue;
+            }
+            while let Ok(packet) = capture.next_packet() {
+                frames += 1;
+                let tpid = packet.data.get(12..14);
+                tagged += u32::from(tpid == Some(&[0x81, 0]) || tpid == Some(&[0x88, 0xa8]));
+                let wire_bytes = packet.header.len.max(packet.header.caplen);
+                for (expression, original, rewritten) in &programs {
+                    assert!(
+                        agree(original, rewritten, packet.data, wire_bytes),
+                        "{expression}: {} frame {frames}",
+                        path.display()
+                    );
+                }
+            }
+        }
+        eprintln!("{frames} frames, {tagged} of them tagged");
+        assert!(tagged > 0, "no capture had a tagged frame");
+    }
+
+    #[test]
+    fn what_does_not_look_at_the_tag_is_laid_out_once() {
+        for expression in ["", "ether host 02:00:00:00:00:01", "ether multicast"] {
+            let filter = Filter::compile(expression, LINKTYPE_ETHERNET).unwrap();
+            let rewritten = for_packet_socket(filter.program(), true).unwrap();
+            assert_eq!(
+                rewritten.ops().len(),
+                filter.program().ops().len() + 1,
+                "'{expression}' takes one instruction more, the rejecting end"
+            );
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_rewritten_says_why() {
+        let hosts = (0..1500).map(|i| format!("host 198.18.{}.{}", i / 250, i % 250));
+        let rows = [
+            ("ip6 protochain 6".to_string(), "loops"),
+            (hosts.collect::<Vec<_>>().join(" or "), "instructions"),
+        ];
+        for (expression, reason) in rows {
+            let filter = Filter::compile(&expression, LINKTYPE_ETHERNET).unwrap();
+            let error = filter.for_packet_socket().expect_err(reason).to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        let mut ops: Vec<Op> = (0..16).map(Op::Store).collect();
+        ops.extend([Op::LoadXLength, Op::Return(1)]);
+        let program = Program::new(ops.into_iter().map(Op::encode).collect::<Vec<_>>()).unwrap();
+        let reason = for_packet_socket(&program, true).unwrap_err();
+        assert!(reason.contains("scratch cells"), "{reason}");
+        assert!(
+            for_packet_socket(&program, false).is_ok(),
+            "no tag, no need of a cell"
+        );
+    }
+
+    #[test]
+    fn a_long_program_jumps_where_it_should() {
+        let hosts: Vec<_> = (0..200)
+            .map(|i| format!("host 198.18.{}.{}", i / 100, i % 100))
+            .collect();
+        let expression = format!("vlan and ({})", hosts.join(" or "));
+        let filter = Filter::compile(&expression, LINKTYPE_ETHERNET).unwrap();
+        let rewritten = for_packet_socket(filter.program(), true).unwrap();
+        for last in 0..=255 {
+            let mut frame = udp(&[(0x8100, 5)], 20);
+            frame[18 + 12..18 + 20].copy_from_slice(&[192, 0, 2, 1, 198, 18, 1, last]);
+            assert_eq!(filter.matches(&frame, 66), last < 100, "host {last}");
+            assert!(
+                agree(filter.program(), &rewritten, &frame, 66),
+                "host {last}"
+            );
+        }
+    }
+
+    fn width() -> impl Strategy<Value = Width> {
+        prop_oneof![Just(Width::Byte), Just(Width::Half), Just(Width::Word)]
+    }
+
+    /// Mostly offsets near the tag, some at the ends of what numbers can say.
+    fn offset() -> impl Strategy<Value = u32> {
+        prop_oneof![
+            6 => 0..24_u32,
+            1 => 0x7fff_fff0..0x8000_0010_u32,
+            1 => 0xffff_ff80..=u32::MAX,
+        ]
+        .prop_filter("extensions are the kernel's", |k| {
+            !is_extension(*k) || *k > 0xffff_ff00
+        })
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let alu = proptest::sample::select(vec![
+            Alu::Add,
+            Alu::Sub,
+            Alu::Mul,
+            Alu::Div,
+            Alu::Or,
+            Alu::And,
+            Alu::Lsh,
+            Alu::Rsh,
+            Alu::Mod,
+            Alu::Xor,
+        ]);
+        let condition = proptest::sample::select(vec![
+            Condition::Equal,
+            Condition::Greater,
+            Condition::GreaterOrEqual,
+            Condition::AnyBit,
+        ]);
+        let operand = prop_oneof![(1..40_u32).prop_map(Operand::K), Just(Operand::X)];
+        prop_oneof![
+            4 => (width(), offset())
+                .prop_filter("extensions are not for user space", |(_, k)| !is_extension(*k))
+                .prop_map(|(width, k)| Op::Load(width, k)),
+            6 => (width(), offset()).prop_map(|(width, k)| Op::LoadIndirect(width, k)),
+            1 => Just(Op::LoadLength),
+            1 => offset().prop_map(Op::LoadConstant),
+            2 => (0..3_u32).prop_map(Op::LoadCell),
+            2 => offset().prop_map(Op::LoadXHeader),
+            1 => Just(Op::LoadXLength),
+            3 => offset().prop_map(Op::LoadXConstant),
+            2 => (0..3_u32).prop_map(Op::LoadXCell),
+            2 => (0..3_u32).prop_map(Op::Store),
+            2 => (0..3_u32).prop_map(Op::StoreX),
+            4 => (alu, operand.clone()).prop_map(|(alu, operand)| Op::Calculate(alu, operand)),
+            1 => Just(Op::Negate),
+            1 => (0..3_i32).prop_map(Op::Jump),
+            3 => (condition, operand, 0..3_u8, 0..3_u8).prop_map(|(c, o, t, f)| Op::Branch(c, o, t, f)),
+            2 => Just(Op::CopyToX),
+            2 => Just(Op::CopyToA),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn any_program_judges_any_frame_as_on_the_wire(
+            ops in proptest::collection::vec(op(), 1..24),
+            frame in proptest::collection::vec(prop_oneof![0..24_u8, any::<u8>()], 14..40),
+            cut_off in 0..8_u32,
+            mask in 0..=255_u32,
+        ) {
+            // The cells start written, and the verdict hangs on a bit of the last A.
+            let mut all: Vec<Op> = (0..3).map(Op::Store).collect();
+            all.extend(ops);
+            all.extend([Op::Calculate(Alu::And, Operand::K(mask)); 3]);
+            all.push(Op::ReturnA);
+            let program = Program::new(all.into_iter().map(Op::encode).collect::<Vec<_>>()).unwrap();
+            let rewritten = for_packet_socket(&program, true).unwrap();
+            let wire_bytes = frame.len() as u32 + cut_off;
+            prop_assert!(agree(&program, &rewritten, &frame, wire_bytes));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn random_frames_are_judged_as_on_the_wire(
+            mut frame in proptest::collection::vec(prop_oneof![0..24_u8, any::<u8>()], 14..120),
+            tag in proptest::option::of(proptest::sample::select(vec![[0x81, 0], [0x88, 0xa8]])),
+            ip in any::<bool>(),
+        ) {
+            if let Some(tag) = tag {
+                frame[12..14].copy_from_slice(&tag);
+            }
+            if ip && frame.len() > 18 {
+                frame[16..18].copy_from_slice(&[8, 0]);
+            }
+            for (expression, original, rewritten) in PROGRAMS.iter() {
+                let bytes = frame.len() as u32;
+                prop_assert!(agree(original, rewritten, &frame, bytes), "{}", expression);
+            }
+        }
+    }
+
+    static PROGRAMS: std::sync::LazyLock<Vec<(&'static str, Program, Program)>> =
+        std::sync::LazyLock::new(programs);
+}
