@@ -4,6 +4,7 @@
 pub mod error;
 pub mod filter;
 pub mod ledger;
+pub mod link;
 pub mod memory;
 pub mod port;
 pub mod ring;

@@ -1,0 +1,154 @@
+//! Building a lab and taking it down.
+
+use std::fs;
+use std::path::Path;
+
+use super::LabConfig;
+use super::plan::{self, Host};
+use crate::error::{Error, Result};
+use crate::link::{Ethtool, Netlink, VethEnd, netns};
+
+/// Settings that keep a host from speaking unasked. They are written before its interfaces are
+/// made, which inherit them.
+const QUIET: &[(&str, &str)] = &[
+    ("accept_ra", "0"),
+    ("router_solicitations", "0"),
+    ("autoconf", "0"),
+    ("accept_dad", "0"),
+    ("dad_transmits", "0"),
+    // No link-local address: with it would come reports of its multicast groups.
+    ("addr_gen_mode", "1"),
+];
+
+const IPV6: &str = "/proc/sys/net/ipv6/conf";
+
+/// Whether all of a lab is there: its hosts, and their interfaces up and running.
+pub(super) fn is_whole(config: &LabConfig) -> bool {
+    config.shape.hosts().iter().all(|host| {
+        let links = Netlink::open(Some(&plan::netns(&config.name, host.name)))
+            .and_then(|mut netlink| netlink.links());
+        links.is_ok_and(|links| {
+            host.interfaces.iter().all(|wanted| {
+                links
+                    .iter()
+                    .any(|link| link.name == wanted.name && link.running)
+            })
+        })
+    })
+}
+
+/// Namespaces of these names that no record knows belong to somebody else.
+pub(super) fn refuse_foreign(config: &LabConfig) -> Result<()> {
+    for host in config.shape.hosts() {
+        let name = plan::netns(&config.name, host.name);
+        if netns::exists(&name) {
+            return Err(Error::Usage(format!(
+                "network namespace '{name}' is there already and belongs to no lab: take another \
+                 --name, or remove it with `ip netns delete {name}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes hosts, then links, then gives the interfaces what they need.
+pub(super) fn build(config: &LabConfig) -> Result<()> {
+    for host in config.shape.hosts() {
+        let netns = plan::netns(&config.name, host.name);
+        netns::create(&netns)?;
+        netns::within(Some(&netns), || {
+            quieten(host);
+            Netlink::open(None)?.set_up("lo", true)
+        })?;
+    }
+    for [left, right] in config.shape.links() {
+        let [left_netns, right_netns] =
+            [left, right].map(|(host, _)| plan::netns(&config.name, host));
+        let end = |interface: &super::HostInterface, netns| VethEnd {
+            name: interface.name,
+            netns: Some(netns),
+            mac: Some(interface.mac),
+        };
+        // Asked for in the left host, so that the machine's own namespace never sees the pair.
+        Netlink::open(Some(&left_netns))?.add_veth(
+            &VethEnd {
+                netns: None,
+                ..end(left.1, &left_netns)
+            },
+            &end(right.1, &right_netns),
+            config.queues,
+        )?;
+    }
+    for host in config.shape.hosts() {
+        equip(config, host)?;
+    }
+    Ok(())
+}
+
+/// Switches a host's interfaces on, with NAPI, addresses and neighbours.
+fn equip(config: &LabConfig, host: &Host) -> Result<()> {
+    let netns = plan::netns(&config.name, host.name);
+    let mut netlink = Netlink::open(Some(&netns))?;
+    let mut ethtool = Ethtool::open(Some(&netns))?;
+    let ipv6 = Path::new(IPV6).exists();
+    let others = config
+        .shape
+        .hosts()
+        .iter()
+        .filter(|other| other.name != host.name);
+    let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
+    for interface in host.interfaces {
+        ethtool.set_gro(interface.name, true)?;
+        netlink.set_up(interface.name, true)?;
+        let addresses = interface.addresses();
+        for address in addresses
+            .iter()
+            .filter(|address| ipv6 || address.ip.is_ipv4())
+        {
+            netlink.add_address(interface.name, *address)?;
+        }
+        if addresses.is_empty() {
+            continue;
+        }
+        for neighbour in &neighbours {
+            for address in neighbour.addresses() {
+                if ipv6 || address.ip.is_ipv4() {
+                    netlink.add_neighbour(interface.name, address.ip, neighbour.mac)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a setting cannot be written (no IPv6, a read-only `/proc/sys`), the host is as usable,
+/// only less quiet.
+fn quieten(host: &Host) {
+    for (setting, value) in QUIET {
+        let _ = fs::write(format!("{IPV6}/default/{setting}"), value);
+    }
+    let addressed = host.interfaces.iter().any(|i| !i.addresses().is_empty());
+    if !addressed {
+        let _ = fs::write(format!("{IPV6}/default/disable_ipv6"), "1");
+    }
+}
+
+/// Removes links, then hosts; what is not there is no error.
+pub(super) fn tear_down(config: &LabConfig) -> Result<()> {
+    let mut result = Ok(());
+    for host in config.shape.hosts() {
+        let netns = plan::netns(&config.name, host.name);
+        if !netns::exists(&netns) {
+            continue;
+        }
+        // A process that still runs there keeps the namespace, but not the links.
+        if let Ok(mut netlink) = Netlink::open(Some(&netns)) {
+            for interface in host.interfaces {
+                let _ = netlink.delete(interface.name);
+            }
+        }
+        // One that cannot be deleted does not keep the others from it.
+        result = result.and(netns::delete(&netns));
+    }
+    result
+}

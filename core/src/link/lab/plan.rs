@@ -1,0 +1,181 @@
+//! What hosts, interfaces and links a lab of each shape has.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::link::{Address, Mac};
+
+/// How a lab's hosts are joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// `left` and `right`, joined by one link.
+    #[default]
+    Pair,
+    /// `left`, `middle` and `right` in a row; `middle` has no addresses and forwards nothing by
+    /// itself.
+    Line,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pair => "pair",
+            Self::Line => "line",
+        })
+    }
+}
+
+impl FromStr for Shape {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "pair" => Ok(Self::Pair),
+            "line" => Ok(Self::Line),
+            _ => Err(Error::Usage(format!(
+                "'{text}' is no lab's shape: use pair or line"
+            ))),
+        }
+    }
+}
+
+/// A host of a lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// "left", "middle" or "right".
+    pub name: &'static str,
+    /// Its interfaces besides loopback.
+    pub interfaces: &'static [HostInterface],
+}
+
+/// An interface of a lab's host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostInterface {
+    /// "left0".
+    pub name: &'static str,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The number of its host in the lab's networks; none where it has no addresses.
+    number: Option<u8>,
+}
+
+impl HostInterface {
+    /// Its IP addresses: 198.18.0.N/24 (RFC 2544) and 2001:db8:18::N/64 (RFC 3849).
+    pub fn addresses(&self) -> Vec<Address> {
+        let Some(number) = self.number else {
+            return Vec::new();
+        };
+        let v4 = IpAddr::V4(Ipv4Addr::new(198, 18, 0, number));
+        let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into());
+        vec![
+            Address { ip: v4, prefix: 24 },
+            Address {
+                ip: v6.into(),
+                prefix: 64,
+            },
+        ]
+    }
+}
+
+/// A link: the host and interface at each end.
+pub(super) type Link = [(&'static str, &'static HostInterface); 2];
+
+/// Locally administered; then 198.18.0 and a number, as in the addresses.
+const fn mac(number: u8) -> Mac {
+    Mac([0x02, 0x00, 198, 18, 0, number])
+}
+
+const LEFT0: HostInterface = HostInterface {
+    name: "left0",
+    mac: mac(1),
+    number: Some(1),
+};
+const RIGHT0: HostInterface = HostInterface {
+    name: "right0",
+    mac: mac(2),
+    number: Some(2),
+};
+const MIDDLE0: HostInterface = HostInterface {
+    name: "middle0",
+    mac: mac(0x10),
+    number: None,
+};
+const MIDDLE1: HostInterface = HostInterface {
+    name: "middle1",
+    mac: mac(0x11),
+    number: None,
+};
+
+const LEFT: Host = Host {
+    name: "left",
+    interfaces: &[LEFT0],
+};
+const MIDDLE: Host = Host {
+    name: "middle",
+    interfaces: &[MIDDLE0, MIDDLE1],
+};
+const RIGHT: Host = Host {
+    name: "right",
+    interfaces: &[RIGHT0],
+};
+
+impl Shape {
+    /// The hosts, from left to right.
+    pub fn hosts(self) -> &'static [Host] {
+        match self {
+            Self::Pair => &[LEFT, RIGHT],
+            Self::Line => &[LEFT, MIDDLE, RIGHT],
+        }
+    }
+
+    /// The links, from left to right.
+    pub(super) fn links(self) -> &'static [Link] {
+        match self {
+            Self::Pair => &[[("left", &LEFT0), ("right", &RIGHT0)]],
+            Self::Line => &[
+                [("left", &LEFT0), ("middle", &MIDDLE0)],
+                [("middle", &MIDDLE1), ("right", &RIGHT0)],
+            ],
+        }
+    }
+}
+
+/// The name of a host's namespace.
+pub(super) fn netns(lab: &str, host: &str) -> String {
+    format!("{lab}-{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_interface_of_a_host_is_one_end_of_one_link() {
+        for shape in [Shape::Pair, Shape::Line] {
+            let ends: Vec<_> = shape.links().iter().flatten().collect();
+            for host in shape.hosts() {
+                for interface in host.interfaces {
+                    let end = (host.name, interface);
+                    assert_eq!(
+                        ends.iter().filter(|e| ***e == end).count(),
+                        1,
+                        "{shape} {end:?}"
+                    );
+                }
+            }
+            let interfaces = shape.hosts().iter().map(|host| host.interfaces.len());
+            assert_eq!(interfaces.sum::<usize>(), ends.len(), "{shape}");
+            assert_eq!(shape.to_string().parse::<Shape>().unwrap(), shape);
+        }
+    }
+
+    #[test]
+    fn addresses_are_of_the_networks_set_aside_for_tests() {
+        let text: Vec<String> = LEFT0.addresses().iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["198.18.0.1/24", "2001:db8:18::1/64"]);
+        assert_eq!(RIGHT0.mac.to_string(), "02:00:c6:12:00:02");
+        assert!(MIDDLE0.addresses().is_empty());
+    }
+}

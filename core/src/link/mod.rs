@@ -1,0 +1,69 @@
+//! Interfaces, the namespaces they live in, and the lab.
+//!
+//! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
+//! [`Ethtool`] asks a driver what rtnetlink does not tell; [`Sampler`] and [`Rates`] turn
+//! counters into rates; [`Lab`] builds hosts out of namespaces and veth links.
+//!
+//! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
+//! needs a thread in that namespace only for the moment of opening.
+
+mod counter;
+mod cpu;
+mod driver_stats;
+pub mod ethtool;
+mod interface;
+pub mod lab;
+mod netlink;
+pub mod netns;
+mod rates;
+mod sample;
+mod veth;
+
+pub use counter::Counter;
+pub use cpu::CpuCounters;
+pub use driver_stats::{Direction, QueueCounters};
+pub use ethtool::Ethtool;
+pub use interface::{Address, Interface, LinkStats, Mac};
+pub use lab::{Lab, LabConfig, Shape};
+pub use netlink::Netlink;
+pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
+pub use sample::{InterfaceSample, Sample, Sampler};
+pub use veth::VethEnd;
+
+use std::io;
+
+use crate::error::{Error, Result};
+
+/// The interfaces of a network namespace, in the kernel's order; of this thread's if none.
+///
+/// # Errors
+/// No such namespace, or no privilege to enter it.
+pub fn interfaces(netns: Option<&str>) -> Result<Vec<Interface>> {
+    Netlink::open(netns)?.interfaces()
+}
+
+/// One interface by name.
+///
+/// # Errors
+/// As [`interfaces`]; where there is none of that name, the error lists those there are.
+pub fn interface(netns: Option<&str>, name: &str) -> Result<Interface> {
+    Netlink::open(netns)?.interface(name)
+}
+
+/// A failed change to the network: a missing privilege is said by its name.
+fn refused(
+    operation: &'static str,
+    object: impl Into<String>,
+    capability: &'static str,
+    error: impl Into<io::Error>,
+) -> Error {
+    let (object, error) = (object.into(), error.into());
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {object}"),
+            capability,
+            remedy: "run it with sudo".into(),
+        },
+        _ => Error::system(operation, object, error),
+    }
+}

@@ -1,0 +1,330 @@
+//! From two samples to rates.
+
+use super::{Counter, CpuCounters, Direction, InterfaceSample, LinkStats, QueueCounters, Sample};
+
+/// What happened per second between two samples.
+#[derive(Clone, Debug, Default)]
+pub struct Rates {
+    /// The time between the samples.
+    pub seconds: f64,
+    /// The interfaces of the later sample.
+    pub interfaces: Vec<InterfaceRates>,
+    /// The CPUs that are in both.
+    pub cpus: Vec<CpuRates>,
+}
+
+/// One interface's rates.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceRates {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// "up", "no carrier" or "down".
+    pub state: &'static str,
+    /// It was made or its counters were reset since the earlier sample: the rates are unknown,
+    /// and zero here.
+    pub fresh: bool,
+    /// Received.
+    pub rx: DirectionRates,
+    /// Sent.
+    pub tx: DirectionRates,
+    /// By queue, where the driver counts so.
+    pub queues: Vec<QueueRates>,
+}
+
+/// One direction's rates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DirectionRates {
+    /// Packets per second.
+    pub packets: f64,
+    /// Bits per second of layer 2, without preamble, gap and frame check sequence.
+    pub bits_l2: f64,
+    /// Packets lost per second, by cause. Causes do not overlap.
+    pub drops: Vec<(&'static str, f64)>,
+    /// Overflows per second of the card's own queue, which a driver may have counted among the
+    /// drops as well.
+    pub fifo: f64,
+}
+
+impl DirectionRates {
+    /// Packets lost per second, whatever the cause.
+    pub fn drops_total(&self) -> f64 {
+        self.drops.iter().map(|(_, rate)| rate).sum()
+    }
+}
+
+/// One queue's rates per second; absent where its driver does not count it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueRates {
+    /// Receive or transmit queue.
+    pub direction: Direction,
+    /// Its number.
+    pub queue: u32,
+    /// Packets per second; see [`QueueCounters::packets`].
+    pub packets: Option<f64>,
+    /// Bits per second of layer 2.
+    pub bits_l2: Option<f64>,
+    /// Packets lost per second.
+    pub drops: Option<f64>,
+    /// Packets an XDP program dropped on purpose, per second.
+    pub xdp_drops: Option<f64>,
+}
+
+/// One CPU's rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuRates {
+    /// Its number.
+    pub cpu: u32,
+    /// The share of its time it was busy, from 0 to 1.
+    pub busy: f64,
+    /// The share of its time in softirqs, from 0 to 1.
+    pub softirq: f64,
+    /// Receive softirqs per second.
+    pub net_rx: f64,
+    /// Transmit softirqs per second.
+    pub net_tx: f64,
+    /// Packets handled in softirqs per second.
+    pub processed: f64,
+    /// Packets dropped per second because the CPU's backlog was full.
+    pub dropped: f64,
+    /// Times per second that the receive softirq's budget ran out.
+    pub time_squeeze: f64,
+}
+
+impl Rates {
+    /// The rates between two samples.
+    pub fn between(before: &Sample, now: &Sample) -> Self {
+        let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
+        let interfaces = now.interfaces.iter().map(|new| {
+            // A name that was given to another interface has another number.
+            let same = |old: &&InterfaceSample| {
+                old.interface.index == new.interface.index
+                    && old.interface.name == new.interface.name
+            };
+            interface_rates(before.interfaces.iter().find(same), new, seconds)
+        });
+        let cpus = now.cpus.iter().filter_map(|new| {
+            let old = before.cpus.iter().find(|old| old.cpu == new.cpu)?;
+            Some(cpu_rates(old, new, seconds))
+        });
+        Self {
+            seconds,
+            interfaces: interfaces.collect(),
+            cpus: cpus.collect(),
+        }
+    }
+}
+
+fn interface_rates(
+    old: Option<&InterfaceSample>,
+    new: &InterfaceSample,
+    seconds: f64,
+) -> InterfaceRates {
+    let mut rates = InterfaceRates {
+        name: new.interface.name.clone(),
+        index: new.interface.index,
+        state: new.interface.state(),
+        fresh: old.is_none_or(|old| restarted(&old.interface.stats, &new.interface.stats)),
+        ..InterfaceRates::default()
+    };
+    let known = old.filter(|_| !rates.fresh);
+    let (old, stats) = (known.unwrap_or(new), &new.interface.stats);
+    (rates.rx, rates.tx) = both_directions(&old.interface.stats, stats, seconds);
+    let queues = new.queues.iter().map(|queue| {
+        let place = (queue.direction, queue.queue);
+        let earlier = old
+            .queues
+            .iter()
+            .find(|old| (old.direction, old.queue) == place);
+        queue_rates(earlier.unwrap_or(queue), queue, seconds)
+    });
+    rates.queues = queues.collect();
+    rates
+}
+
+fn restarted(old: &LinkStats, new: &LinkStats) -> bool {
+    [
+        (old.rx_packets, new.rx_packets),
+        (old.rx_bytes, new.rx_bytes),
+        (old.tx_packets, new.tx_packets),
+        (old.tx_bytes, new.tx_bytes),
+    ]
+    .iter()
+    .any(|(old, new)| Counter::between(*old, *new) == Counter::Restarted)
+}
+
+fn both_directions(
+    old: &LinkStats,
+    new: &LinkStats,
+    seconds: f64,
+) -> (DirectionRates, DirectionRates) {
+    let rate =
+        |count: fn(&LinkStats) -> u64| Counter::between(count(old), count(new)).per_second(seconds);
+    let rx = DirectionRates {
+        packets: rate(|s| s.rx_packets),
+        bits_l2: rate(|s| s.rx_bytes) * 8.0,
+        drops: vec![
+            ("missed", rate(|s| s.rx_missed)),
+            ("dropped", rate(|s| s.rx_dropped)),
+            ("errors", rate(|s| s.rx_errors)),
+            ("nohandler", rate(|s| s.rx_nohandler)),
+        ],
+        fifo: rate(|s| s.rx_fifo),
+    };
+    let tx = DirectionRates {
+        packets: rate(|s| s.tx_packets),
+        bits_l2: rate(|s| s.tx_bytes) * 8.0,
+        drops: vec![
+            ("dropped", rate(|s| s.tx_dropped)),
+            ("errors", rate(|s| s.tx_errors)),
+        ],
+        fifo: rate(|s| s.tx_fifo),
+    };
+    (rx, tx)
+}
+
+fn queue_rates(old: &QueueCounters, new: &QueueCounters, seconds: f64) -> QueueRates {
+    let rate = |count: fn(&QueueCounters) -> Option<u64>| {
+        // A count that has just appeared has no rate yet.
+        let now = count(new)?;
+        let before = count(old).unwrap_or(now);
+        Some(Counter::between(before, now).per_second(seconds))
+    };
+    QueueRates {
+        direction: new.direction,
+        queue: new.queue,
+        packets: rate(|q| q.packets),
+        bits_l2: rate(|q| q.bytes).map(|bytes| bytes * 8.0),
+        drops: rate(|q| q.drops),
+        xdp_drops: rate(|q| q.xdp_drops),
+    }
+}
+
+fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
+    let rate = |count: fn(&CpuCounters) -> u64| {
+        Counter::between(count(old), count(new)).per_second(seconds)
+    };
+    let total = new.total_ticks.saturating_sub(old.total_ticks);
+    let idle = new.idle_ticks.saturating_sub(old.idle_ticks);
+    let share = |ticks: u64| {
+        if total == 0 {
+            0.0
+        } else {
+            (ticks as f64 / total as f64).min(1.0)
+        }
+    };
+    CpuRates {
+        cpu: new.cpu,
+        busy: share(total.saturating_sub(idle)),
+        softirq: share(new.softirq_ticks.saturating_sub(old.softirq_ticks)),
+        net_rx: rate(|c| c.net_rx),
+        net_tx: rate(|c| c.net_tx),
+        processed: rate(|c| c.processed),
+        dropped: rate(|c| c.dropped),
+        time_squeeze: rate(|c| c.time_squeeze),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::Interface;
+    use super::*;
+
+    fn sample(at: Instant, index: u32, rx_packets: u64, queue_packets: u64) -> Sample {
+        let interface = Interface {
+            index,
+            name: "left0".into(),
+            up: true,
+            running: true,
+            stats: LinkStats {
+                rx_packets,
+                rx_bytes: rx_packets * 60,
+                rx_missed: rx_packets / 10,
+                ..LinkStats::default()
+            },
+            ..Interface::default()
+        };
+        let queue = QueueCounters {
+            direction: Direction::Rx,
+            queue: 0,
+            packets: Some(queue_packets),
+            bytes: None,
+            drops: None,
+            xdp_drops: None,
+        };
+        Sample {
+            at,
+            interfaces: vec![InterfaceSample {
+                interface,
+                queues: vec![queue],
+            }],
+            cpus: vec![CpuCounters {
+                total_ticks: rx_packets,
+                idle_ticks: rx_packets / 4,
+                ..CpuCounters::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_whatever_the_interval() {
+        let start = Instant::now();
+        let before = sample(start, 7, 1000, u64::from(u32::MAX));
+        let now = sample(start + Duration::from_millis(500), 7, 2000, 499);
+        let rates = Rates::between(&before, &now);
+        let left = &rates.interfaces[0];
+        assert!(!left.fresh);
+        assert_eq!(left.rx.packets, 2000.0);
+        assert_eq!(left.rx.bits_l2, 2000.0 * 60.0 * 8.0);
+        assert_eq!(left.rx.drops[0], ("missed", 200.0));
+        assert_eq!(left.rx.drops_total(), 200.0);
+        assert_eq!(
+            left.queues[0].packets,
+            Some(1000.0),
+            "a 32-bit queue counter wrapped"
+        );
+        assert_eq!(left.queues[0].drops, None);
+        assert_eq!(rates.cpus[0].busy, 0.75);
+    }
+
+    #[test]
+    fn what_is_new_or_began_again_has_no_rate_yet() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        for (sentence, before, now) in [
+            ("another number: made anew", (7, 10), (8, 50)),
+            (
+                "the same number, counters back at the start",
+                (7, 5000),
+                (7, 50),
+            ),
+        ] {
+            let before = sample(start, before.0, before.1, 0);
+            let now = sample(later, now.0, now.1, 1000);
+            let rates = Rates::between(&before, &now);
+            assert!(rates.interfaces[0].fresh, "{sentence}");
+            assert_eq!(rates.interfaces[0].rx.packets, 0.0, "{sentence}");
+            assert_eq!(
+                rates.interfaces[0].queues[0].packets,
+                Some(0.0),
+                "{sentence}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_interface_that_vanished_is_not_there() {
+        let start = Instant::now();
+        let before = sample(start, 7, 10, 10);
+        let now = Sample {
+            interfaces: Vec::new(),
+            ..sample(start, 7, 10, 10)
+        };
+        assert!(Rates::between(&before, &now).interfaces.is_empty());
+        let at_once = Rates::between(&before, &before);
+        assert_eq!(at_once.interfaces[0].rx.packets, 0.0, "no time, no rate");
+    }
+}
