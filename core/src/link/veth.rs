@@ -41,10 +41,10 @@ impl Netlink {
     pub fn add_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>, queues: u32) -> Result<()> {
         let object = format!("{}-{}", left.name, right.name);
         // The kernel takes the namespaces by descriptor: both stay open until it has answered.
-        let namespaces = [left, right].map(|end| end.netns.map(netns::open).transpose());
-        let [left_netns, right_netns] = namespaces;
-        let peer = end_message(right, right_netns?.as_ref(), queues);
-        let mut message = end_message(left, left_netns?.as_ref(), queues);
+        let left_netns = left.netns.map(netns::open).transpose()?;
+        let right_netns = right.netns.map(netns::open).transpose()?;
+        let peer = end_message(right, right_netns.as_ref(), queues);
+        let mut message = end_message(left, left_netns.as_ref(), queues);
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::LabConfig;
 use super::plan::{self, Host};
@@ -16,9 +18,19 @@ const QUIET: &[(&str, &str)] = &[
     ("autoconf", "0"),
     ("accept_dad", "0"),
     ("dad_transmits", "0"),
-    // No link-local address: with it would come reports of its multicast groups.
+    // No link-local address: each is one more multicast group to report.
     ("addr_gen_mode", "1"),
+    // An address joins a multicast group, and that is reported (MLD, RFC 3810), then again
+    // within this time in ms. The sooner it is over the better.
+    ("mldv1_unsolicited_report_interval", "1"),
+    ("mldv2_unsolicited_report_interval", "1"),
 ];
+
+/// How often a host reports that it joined a multicast group.
+const REPORTS: &str = "/proc/sys/net/ipv6/mld_qrv";
+const REPORTS_DEFAULT: u64 = 2;
+/// The longest wait for those reports. Where they come later, the lab is merely less quiet.
+const SETTLE: Duration = Duration::from_secs(2);
 
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
 
@@ -82,7 +94,7 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
     for host in config.shape.hosts() {
         equip(config, host)?;
     }
-    Ok(())
+    settle(config)
 }
 
 /// Switches a host's interfaces on, with NAPI, addresses and neighbours.
@@ -116,6 +128,48 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
                     netlink.add_neighbour(interface.name, address.ip, neighbour.mac)?;
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until what IPv6 has to say of itself has been said and has arrived: from then on all
+/// counters stand still until somebody sends.
+fn settle(config: &LabConfig) -> Result<()> {
+    if !Path::new(IPV6).exists() {
+        return Ok(());
+    }
+    let reports = fs::read_to_string(REPORTS).ok();
+    let reports = reports
+        .and_then(|n| n.trim().parse().ok())
+        .unwrap_or(REPORTS_DEFAULT);
+    let deadline = Instant::now() + SETTLE;
+    for [left, right] in config.shape.links() {
+        let mut ends = Vec::new();
+        for (host, interface) in [left, right] {
+            let netlink = Netlink::open(Some(&plan::netns(&config.name, host)))?;
+            let said = if interface.addresses().is_empty() {
+                0
+            } else {
+                reports
+            };
+            ends.push((netlink, interface.name, said));
+        }
+        loop {
+            let mut counts = Vec::new();
+            for (netlink, name, said) in &mut ends {
+                counts.push((netlink.interface(name)?.stats, *said));
+            }
+            let said = counts.iter().all(|(stats, said)| stats.tx_packets >= *said);
+            let [(left, _), (right, _)] = counts[..] else {
+                break;
+            };
+            let arrived =
+                left.tx_packets == right.rx_packets && right.tx_packets == left.rx_packets;
+            if (said && arrived) || Instant::now() > deadline {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
     Ok(())

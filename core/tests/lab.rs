@@ -1,0 +1,381 @@
+//! Labs against what iproute2, ethtool and the kernel say of them. Needs root: where a lab
+//! cannot be made, each test says so and passes.
+
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Output, Stdio};
+
+use sluicegate::error::{Error, Kind};
+use sluicegate::link::{
+    self, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Sampler, Shape, VethEnd, netns,
+};
+
+/// A scratch lab, or the reason why there is none.
+fn lab(shape: Shape, queues: u32) -> Option<Lab> {
+    match Lab::scratch_with(shape, queues) {
+        Ok(lab) => Some(lab),
+        Err(error) if error.kind() == Kind::Privilege => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What a tool prints; none, and the reason, where it is missing or fails.
+fn tool(command: &[&str]) -> Option<String> {
+    let output: Output = match Command::new(command[0]).args(&command[1..]).output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: {}: {error}", command[0]);
+            return None;
+        }
+    };
+    if !output.status.success() {
+        eprintln!(
+            "skipped: {command:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return None;
+    }
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn sent(stats: &LinkStats) -> (u64, u64) {
+    (stats.tx_packets, stats.tx_bytes)
+}
+
+fn received(stats: &LinkStats) -> (u64, u64) {
+    (stats.rx_packets, stats.rx_bytes)
+}
+
+fn stats(netns: &str, name: &str) -> LinkStats {
+    link::interface(Some(netns), name).unwrap().stats
+}
+
+#[test]
+fn iproute2_sees_the_lab_as_it_is_described() {
+    let Some(lab) = lab(Shape::Line, 2) else {
+        return;
+    };
+    let Some(listed) = tool(&["ip", "netns", "list"]) else {
+        return;
+    };
+    for host in lab.hosts() {
+        let netns = lab.netns(host.name);
+        let known = listed
+            .lines()
+            .any(|line| line.split(' ').next() == Some(&netns));
+        assert!(known, "{netns} in {listed}");
+        for interface in host.interfaces {
+            let name = interface.name;
+            let show = ["ip", "-n", &netns, "-d", "address", "show", "dev", name];
+            let Some(shown) = tool(&show) else { return };
+            for part in ["state UP", "veth", "numtxqueues 2", "numrxqueues 2"] {
+                assert!(shown.contains(part), "{part} in {shown}");
+            }
+            assert!(shown.contains(&interface.mac.to_string()), "{shown}");
+            assert!(!shown.contains("tentative"), "usable at once: {shown}");
+            assert!(!shown.contains("fe80:"), "no link-local address: {shown}");
+            let addresses = interface.addresses();
+            assert_eq!(
+                addresses.len(),
+                shown.matches("scope global").count(),
+                "{shown}"
+            );
+            for address in addresses {
+                assert!(
+                    shown.contains(&format!(" {address} ")),
+                    "{address} in {shown}"
+                );
+            }
+            let features = ["ip", "netns", "exec", &netns, "ethtool", "-k", name];
+            if let Some(features) = tool(&features) {
+                assert!(
+                    features.contains("generic-receive-offload: on"),
+                    "{features}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn our_view_of_an_interface_is_that_of_ip() {
+    let Some(lab) = lab(Shape::Pair, 1) else {
+        return;
+    };
+    let netns = lab.netns("left");
+    let left = link::interface(Some(&netns), "left0").unwrap();
+    assert_eq!(
+        (left.kind.as_str(), left.state(), left.mtu),
+        ("veth", "up", 1500)
+    );
+    assert_eq!(left.hardware, 1, "Ethernet");
+    let interfaces = link::interfaces(Some(&netns)).unwrap();
+    let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+    assert_eq!(names, ["lo", "left0"]);
+    let error = link::interface(Some(&netns), "right0")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(error, "no interface 'right0'; there are: lo, left0");
+    let Some(shown) = tool(&["ip", "-n", &netns, "-o", "link", "show", "dev", "left0"]) else {
+        return;
+    };
+    assert!(
+        shown.starts_with(&format!("{}: left0@", left.index)),
+        "{shown}"
+    );
+}
+
+#[test]
+fn our_ethtool_reads_what_ethtool_reads() {
+    let Some(lab) = lab(Shape::Pair, 3) else {
+        return;
+    };
+    let netns = lab.netns("right");
+    let mut ours = Ethtool::open(Some(&netns)).unwrap();
+    assert_eq!(ours.driver("right0").unwrap().name, "veth");
+    assert!(ours.gro("right0").unwrap());
+    let channels = ours.channels("right0").unwrap().unwrap();
+    assert_eq!((channels.rx_max, channels.tx_max), (3, 3));
+    assert_eq!(ours.rings("right0").unwrap(), None);
+    let statistics = ours.statistics("right0").unwrap();
+    let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "-S", "right0"];
+    let Some(theirs) = tool(&ethtool) else { return };
+    let theirs: Vec<&str> = theirs.lines().skip(1).map(str::trim).collect();
+    let ours: Vec<String> = statistics
+        .into_iter()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    assert!(ours.len() > 10, "{ours:?}");
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn packets_are_counted_exactly_for_nothing_else_talks() {
+    let Some(lab) = lab(Shape::Pair, 1) else {
+        return;
+    };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let before = (stats(&left, "left0"), stats(&right, "right0"));
+    let mut ping = Command::new("ping");
+    ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"])
+        .stdout(Stdio::null());
+    match lab.spawn("left", &mut ping) {
+        Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
+        Err(error) => return eprintln!("skipped: {error}"),
+    }
+    let after = (stats(&left, "left0"), stats(&right, "right0"));
+    let frame = 14 + 20 + 8 + 1000;
+    for (sentence, before, after) in [
+        ("left sent", sent(&before.0), sent(&after.0)),
+        ("left received", received(&before.0), received(&after.0)),
+        ("right sent", sent(&before.1), sent(&after.1)),
+        ("right received", received(&before.1), received(&after.1)),
+    ] {
+        let counted = (after.0 - before.0, after.1 - before.1);
+        assert_eq!(counted, (10, 10 * frame), "{sentence}");
+    }
+    let sample = Sampler::open(Some(&right), &["right0".into()])
+        .unwrap()
+        .sample()
+        .unwrap();
+    assert_eq!(sample.interfaces.len(), 1);
+    let queues = &sample.interfaces[0].queues;
+    let queue = queues
+        .iter()
+        .find(|queue| queue.direction == Direction::Rx)
+        .unwrap();
+    // A veth counts by queue only what takes the way of NAPI, which a plain ping does not.
+    assert!(
+        queue
+            .packets
+            .is_some_and(|packets| packets <= after.1.rx_packets)
+    );
+}
+
+#[test]
+fn ipv6_works_at_once() {
+    let Some(lab) = lab(Shape::Pair, 1) else {
+        return;
+    };
+    let mut ping = Command::new("ping");
+    ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"])
+        .stdout(Stdio::null());
+    match lab.spawn("left", &mut ping) {
+        Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
+struct Down<'a>(&'a str);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let _ = Lab::down(self.0);
+    }
+}
+
+#[test]
+fn up_is_idempotent_and_mends_what_is_broken() {
+    if lab(Shape::Pair, 1).is_none() {
+        return;
+    }
+    let config = LabConfig {
+        name: format!("test-{}", std::process::id()),
+        ..LabConfig::default()
+    };
+    let _down = Down(&config.name);
+    let identity = |lab: &Lab| {
+        let netns = lab.netns("left");
+        let file = std::fs::metadata(format!("/run/netns/{netns}")).unwrap();
+        (
+            file.ino(),
+            link::interface(Some(&netns), "left0").unwrap().index,
+        )
+    };
+    let first = Lab::up(&config).unwrap();
+    let again = Lab::up(&config).unwrap();
+    assert_eq!(
+        identity(&again),
+        identity(&first),
+        "up twice is the same lab"
+    );
+
+    let other = LabConfig {
+        shape: Shape::Line,
+        ..config.clone()
+    };
+    let error = Lab::up(&other).unwrap_err();
+    assert!(matches!(error, Error::Usage(_)), "{error}");
+    assert!(
+        error.to_string().contains("sluice lab down --name"),
+        "{error}"
+    );
+
+    netns::delete(&first.netns("right")).unwrap();
+    let mended = Lab::up(&config).unwrap();
+    assert!(
+        link::interface(Some(&mended.netns("right")), "right0")
+            .unwrap()
+            .running
+    );
+    assert!(Lab::list().iter().any(|lab| lab.name() == config.name));
+
+    Lab::down(&config.name).unwrap();
+    assert!(!netns::exists(&mended.netns("left")) && !netns::exists(&mended.netns("right")));
+    assert!(Lab::down(&config.name).is_err(), "down twice says so");
+}
+
+#[test]
+fn a_foreign_namespace_is_left_alone() {
+    if lab(Shape::Pair, 1).is_none() {
+        return;
+    }
+    let name = format!("foreign-{}", std::process::id());
+    let taken = format!("{name}-right");
+    netns::create(&taken).unwrap();
+    let up = Lab::up(&LabConfig {
+        name: name.clone(),
+        ..LabConfig::default()
+    });
+    let there = (
+        netns::exists(&format!("{name}-left")),
+        netns::exists(&taken),
+    );
+    let again = netns::create(&taken).unwrap_err().to_string();
+    netns::delete(&taken).unwrap();
+    assert!(matches!(up, Err(Error::Usage(_))), "{up:?}");
+    assert_eq!(there, (false, true));
+    assert!(again.contains("ip netns delete"), "{again}");
+}
+
+#[test]
+fn labs_made_at_once_do_not_meet() {
+    if lab(Shape::Pair, 1).is_none() {
+        return;
+    }
+    let make = || {
+        let lab = Lab::scratch().unwrap();
+        assert!(
+            link::interface(Some(&lab.netns("left")), "left0")
+                .unwrap()
+                .running
+        );
+        lab.netns("left")
+    };
+    let names: Vec<String> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+        makers
+            .into_iter()
+            .map(|maker| maker.join().unwrap())
+            .collect()
+    });
+    for name in &names {
+        assert!(!netns::exists(name), "{name} went when it was dropped");
+        assert_eq!(
+            names.iter().filter(|other| *other == name).count(),
+            1,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_caller_stays_where_it_was() {
+    let Some(lab) = lab(Shape::Pair, 1) else {
+        return;
+    };
+    let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let before = here();
+    let there = netns::within(Some(&lab.netns("left")), || Ok(here())).unwrap();
+    assert_ne!(there, before);
+    assert_eq!(here(), before);
+    let panicked = std::panic::catch_unwind(|| {
+        netns::within::<(), _>(Some(&lab.netns("left")), || {
+            panic!("in the other namespace")
+        })
+    });
+    assert!(panicked.is_err(), "a panic is passed on");
+    assert_eq!(here(), before);
+    let status = lab.exec(
+        "left",
+        &["sh", "-c", "test -d /sys/class/net/left0 && exit 7"],
+    );
+    assert_eq!(
+        status.unwrap().code(),
+        Some(7),
+        "/sys shows the host's interfaces"
+    );
+    let error = lab.exec("middle", &["true"]).unwrap_err().to_string();
+    assert!(
+        error.ends_with("has no host 'middle'; it has left, right"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_change_that_fails_says_what_it_was() {
+    let Some(lab) = lab(Shape::Pair, 1) else {
+        return;
+    };
+    let mut netlink = Netlink::open(Some(&lab.netns("left"))).unwrap();
+    let end = |name| VethEnd {
+        name,
+        netns: None,
+        mac: None,
+    };
+    let error = netlink
+        .add_veth(&end("left0"), &end("other"), 1)
+        .unwrap_err();
+    assert_eq!(error.errno(), Some(nix::libc::EEXIST), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("create veth pair left0-other: "),
+        "{error}"
+    );
+    netlink.add_veth(&end("a0"), &end("b0"), 2).unwrap();
+    netlink.delete("a0").unwrap();
+    assert!(netlink.delete("b0").is_err(), "with one end goes the other");
+}
