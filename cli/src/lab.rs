@@ -1,10 +1,285 @@
 //! `sluice lab`: hosts made of network namespaces and veth links.
 
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::Command;
+
+use clap::Subcommand;
+use serde::Serialize;
+use sluicegate::link::{Lab, LabConfig, Shape};
+
+use crate::exit::Status;
+
 /// Make, list and remove labs: hosts made of network namespaces, joined by veth links.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Make a lab, or leave it as it is where it is up already.
+    Up {
+        /// Its name; its hosts are the namespaces NAME-left and NAME-right.
+        #[arg(long, default_value = "lab")]
+        name: String,
+        /// pair: left and right; line: left, middle and right in a row.
+        #[arg(long, default_value = "pair")]
+        shape: Shape,
+        /// Receive and transmit queues of each interface.
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        queues: u32,
+    },
+    /// Remove a lab.
+    Down {
+        /// Its name.
+        #[arg(long, default_value = "lab")]
+        name: String,
+    },
+    /// List the labs that are up.
+    List {
+        /// Print one JSON object: {"labs": [{name, shape, queues, owner, hosts: [{name, netns,
+        /// interfaces: [{name, mac, addresses}]}]}]}.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command on a host; its exit status is this command's.
+    #[command(override_usage = "sluice lab exec [--name NAME] HOST -- COMMAND…")]
+    Exec {
+        /// The lab's name.
+        #[arg(long, default_value = "lab")]
+        name: String,
+        /// left, middle or right.
+        host: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    Ok(())
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.action {
+        Action::Up {
+            name,
+            shape,
+            queues,
+        } => {
+            let lab = Lab::up(&LabConfig {
+                name,
+                shape,
+                queues,
+            })?;
+            print(&describe(&lab))
+        }
+        Action::Down { name } => {
+            Lab::down(&name)?;
+            print(&format!("lab '{name}' is down\n"))
+        }
+        Action::List { json } => list(json),
+        Action::Exec {
+            name,
+            host,
+            command,
+        } => exec(&Lab::find(&name)?, &host, &command),
+    }
+}
+
+/// Whoever reads the output may stop reading, `head` for one: no reason to complain.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {
+    let Some((program, arguments)) = command.split_first() else {
+        anyhow::bail!("no command to run is named");
+    };
+    let error = lab.become_command(host, Command::new(program).args(arguments));
+    // As a shell has it: 127 where there is no such command, 126 where it cannot be run.
+    let status = match error.errno() {
+        Some(ENOENT) => 127,
+        Some(EACCES | ENOEXEC) => 126,
+        _ => return Err(error.into()),
+    };
+    eprintln!("sluice: {error}");
+    Err(Status(status).into())
+}
+
+const ENOENT: i32 = nix::libc::ENOENT;
+const EACCES: i32 = nix::libc::EACCES;
+const ENOEXEC: i32 = nix::libc::ENOEXEC;
+
+/// A picture of the lab, and what to try next.
+fn describe(lab: &Lab) -> String {
+    let (name, shape, queues) = (lab.name(), lab.shape(), lab.queues());
+    let plural = if queues == 1 { "queue" } else { "queues" };
+    let mut text = format!("lab '{name}' is up: {shape}, {queues} {plural} an interface\n\n");
+    for row in picture(lab) {
+        let _ = writeln!(text, "  {}", row.trim_end());
+    }
+    let option = if name == "lab" {
+        String::new()
+    } else {
+        format!("--name {name} ")
+    };
+    let _ = write!(
+        text,
+        "\nTry:  sluice lab exec {option}left -- ping -c 3 198.18.0.2\n      \
+         sluice top --netns {}\n      \
+         sluice lab down{}\n",
+        lab.netns("right"),
+        if name == "lab" {
+            String::new()
+        } else {
+            format!(" --name {name}")
+        },
+    );
+    text
+}
+
+/// Hosts as boxes in a row, joined by lines at the height of their interfaces:
+///
+/// ```text
+/// ┌ left ─────────────┐      ┌ right ────────────┐
+/// │ left0             ├──────┤ right0            │
+/// │ 198.18.0.1/24     │      │ 198.18.0.2/24     │
+/// └ netns lab-left ───┘      └ netns lab-right ──┘
+/// ```
+fn picture(lab: &Lab) -> Vec<String> {
+    const LINK: &str = "──────";
+    let boxes: Vec<Vec<String>> = lab
+        .hosts()
+        .iter()
+        .map(|host| {
+            // The first interface is on the host's left side and the last on its right; the
+            // outermost hosts have one for both.
+            let names: Vec<&str> = host.interfaces.iter().map(|i| i.name).collect();
+            let mut rows = vec![names.join("   ")];
+            let addresses = host.interfaces.iter().flat_map(|i| i.addresses());
+            rows.extend(addresses.map(|address| address.to_string()));
+            rows
+        })
+        .collect();
+    let height = boxes.iter().map(Vec::len).max().unwrap_or(0);
+    let mut lines = vec![String::new(); height + 2];
+    let last = lab.hosts().len() - 1;
+    for (at, (host, rows)) in lab.hosts().iter().zip(&boxes).enumerate() {
+        let netns = format!("netns {}", lab.netns(host.name));
+        let widest = rows.iter().map(String::len).max().unwrap_or(0);
+        let width = widest.max(netns.len()).max(host.name.len());
+        let edge = |from: &str, label: &str, to: &str| {
+            format!("{from} {label} {}{to}", "─".repeat(width - label.len()))
+        };
+        let gap = " ".repeat(LINK.chars().count());
+        lines[0] += &edge("┌", host.name, "┐");
+        lines[height + 1] += &edge("└", &netns, "┘");
+        for (row, line) in lines[1..=height].iter_mut().enumerate() {
+            let text = rows.get(row).map_or("", String::as_str);
+            let left = if row == 0 && at > 0 { "┤" } else { "│" };
+            let right = if row == 0 && at < last { "├" } else { "│" };
+            let _ = write!(line, "{left} {text:<width$} {right}");
+            if at < last {
+                *line += if row == 0 { LINK } else { &gap };
+            }
+        }
+        if at < last {
+            lines[0] += &gap;
+            lines[height + 1] += &gap;
+        }
+    }
+    lines
+}
+
+#[derive(Serialize)]
+struct Listing {
+    labs: Vec<LabEntry>,
+}
+
+#[derive(Serialize)]
+struct LabEntry {
+    name: String,
+    shape: String,
+    queues: u32,
+    /// The process a scratch lab belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
+    hosts: Vec<HostEntry>,
+}
+
+#[derive(Serialize)]
+struct HostEntry {
+    name: &'static str,
+    netns: String,
+    interfaces: Vec<InterfaceEntry>,
+}
+
+#[derive(Serialize)]
+struct InterfaceEntry {
+    name: &'static str,
+    mac: String,
+    addresses: Vec<String>,
+}
+
+fn list(json: bool) -> anyhow::Result<()> {
+    let labs = Lab::list();
+    if json {
+        let labs = labs.iter().map(entry).collect();
+        return print(&format!("{}\n", serde_json::to_string(&Listing { labs })?));
+    }
+    if labs.is_empty() {
+        return print("no lab is up; make one with `sluice lab up`\n");
+    }
+    let width = labs
+        .iter()
+        .map(|lab| lab.name().len())
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    let mut text = format!("{:<width$}  SHAPE  QUEUES  NAMESPACES\n", "NAME");
+    for lab in &labs {
+        let hosts: Vec<String> = lab
+            .hosts()
+            .iter()
+            .map(|host| lab.netns(host.name))
+            .collect();
+        let (name, shape, queues) = (lab.name(), lab.shape().to_string(), lab.queues());
+        let _ = write!(
+            text,
+            "{name:<width$}  {shape:<5}  {queues:>6}  {}",
+            hosts.join(" ")
+        );
+        if let Some(owner) = lab.owner() {
+            let _ = write!(text, "  (scratch, of process {owner})");
+        }
+        text.push('\n');
+    }
+    print(&text)
+}
+
+fn entry(lab: &Lab) -> LabEntry {
+    let interface = |i: &sluicegate::link::lab::HostInterface| InterfaceEntry {
+        name: i.name,
+        mac: i.mac.to_string(),
+        addresses: i.addresses().iter().map(ToString::to_string).collect(),
+    };
+    LabEntry {
+        name: lab.name().to_owned(),
+        shape: lab.shape().to_string(),
+        queues: lab.queues(),
+        owner: lab.owner(),
+        hosts: lab
+            .hosts()
+            .iter()
+            .map(|host| HostEntry {
+                name: host.name,
+                netns: lab.netns(host.name),
+                interfaces: host.interfaces.iter().map(interface).collect(),
+            })
+            .collect(),
+    }
 }
