@@ -3,6 +3,8 @@
 
 mod exit;
 mod lab;
+#[expect(dead_code)]
+mod print;
 mod top;
 
 use clap::{Parser, Subcommand};

@@ -1,0 +1,164 @@
+//! The line as it is written: text, numbers and addresses.
+
+use std::fmt::{self, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::flows::Flows;
+
+/// A line being written, and what is remembered of packets before it.
+pub struct Line<'p> {
+    out: &'p mut String,
+    pub flows: &'p mut Flows,
+    /// Network headers inside each other so far.
+    depth: u8,
+}
+
+/// More network headers inside each other are not followed: the stack is finite.
+const DEPTH: u8 = 32;
+
+impl<'p> Line<'p> {
+    pub fn new(out: &'p mut String, flows: &'p mut Flows) -> Self {
+        Self {
+            out,
+            flows,
+            depth: 0,
+        }
+    }
+
+    pub fn text(&mut self, text: &str) {
+        self.out.push_str(text);
+    }
+
+    /// What `write!` calls; memory takes every write, so there is no error to hand on.
+    pub fn write_fmt(&mut self, arguments: fmt::Arguments) {
+        let _ = self.out.write_fmt(arguments);
+    }
+
+    /// A number, without the cost of the formatting machinery.
+    pub fn decimal(&mut self, number: impl Into<u32>) {
+        let mut digits = [0; 10];
+        let mut at = digits.len();
+        let mut number = number.into();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.out
+            .extend(digits[at..].iter().map(|&digit| char::from(digit)));
+    }
+
+    /// Bytes as hexadecimal digits, `between` them.
+    pub fn hex(&mut self, bytes: &[u8], between: &str) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        for (index, byte) in bytes.iter().enumerate() {
+            if index > 0 {
+                self.out.push_str(between);
+            }
+            self.out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            self.out.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+    }
+
+    pub fn address(&mut self, address: Address) {
+        let octets = match address {
+            Address::V4(octets) => octets,
+            Address::V6(_) => return write!(self, "{address}"),
+        };
+        for (index, octet) in octets.into_iter().enumerate() {
+            if index > 0 {
+                self.out.push('.');
+            }
+            self.decimal(octet);
+        }
+    }
+
+    pub fn length(&mut self, length: u32) {
+        self.text(", length ");
+        self.decimal(length);
+    }
+
+    /// Where the line ends now, for [`Self::back_to`].
+    pub fn mark(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Takes back what was written since.
+    pub fn back_to(&mut self, mark: usize) {
+        self.out.truncate(mark);
+    }
+
+    /// Counts one network header more; false when it is one too many.
+    pub fn deeper(&mut self) -> bool {
+        self.depth += 1;
+        let follow = self.depth <= DEPTH;
+        if !follow {
+            self.text("[nested too deep]");
+        }
+        follow
+    }
+}
+
+/// A network address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    V4([u8; 4]),
+    V6([u8; 16]),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match *self {
+            Self::V4(octets) => Ipv4Addr::from(octets).fmt(f),
+            Self::V6(octets) => match octets {
+                // IPv4-compatible, which std writes in hexadecimal.
+                [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] if (a, b) != (0, 0) => {
+                    write!(f, "::{}", Ipv4Addr::new(a, b, c, d))
+                }
+                _ => Ipv6Addr::from(octets).fmt(f),
+            },
+        }
+    }
+}
+
+/// The name of a number, from a table.
+pub fn name<K: Copy + PartialEq>(table: &[(K, &'static str)], number: K) -> Option<&'static str> {
+    table
+        .iter()
+        .find(|(key, _)| *key == number)
+        .map(|&(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_tcpdump_does() {
+        let cases: &[(&str, [u16; 8])] = &[
+            ("::", [0; 8]),
+            ("::1", [0, 0, 0, 0, 0, 0, 0, 1]),
+            ("::1.2.3.4", [0, 0, 0, 0, 0, 0, 0x102, 0x304]),
+            ("::ffff:1.2.3.4", [0, 0, 0, 0, 0, 0xffff, 0x102, 0x304]),
+            ("2001:db8:0:1::5", [0x2001, 0xdb8, 0, 1, 0, 0, 0, 5]),
+            ("2001:db8::1:0:0:5", [0x2001, 0xdb8, 0, 0, 1, 0, 0, 5]),
+            ("1:0:2:3:4:5:6:7", [1, 0, 2, 3, 4, 5, 6, 7]),
+        ];
+        for (text, segments) in cases {
+            let octets = Ipv6Addr::from(*segments).octets();
+            assert_eq!(Address::V6(octets).to_string(), *text);
+        }
+    }
+
+    #[test]
+    fn a_number_is_written_in_full() {
+        for number in [0, 9, 10, 255, 65_535, u32::MAX] {
+            let (mut text, mut flows) = (String::new(), Flows::default());
+            Line::new(&mut text, &mut flows).decimal(number);
+            assert_eq!(text, number.to_string());
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! TCP's options (IANA's TCP parameters).
+
+use super::bytes::{Bytes, Cut};
+use super::line::{Line, name};
+use super::mptcp;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MAXIMUM_SEGMENT: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const ECHO: u8 = 6;
+const ECHO_REPLY: u8 = 7;
+const TIMESTAMPS: u8 = 8;
+const CC: u8 = 11;
+const CC_NEW: u8 = 12;
+const CC_ECHO: u8 = 13;
+const MD5: u8 = 19;
+const SCPS: u8 = 20;
+const USER_TIMEOUT: u8 = 28;
+const AUTHENTICATION: u8 = 29;
+const MULTIPATH: u8 = 30;
+const FAST_OPEN: u8 = 34;
+const EXPERIMENT_2: u8 = 254;
+
+const NAMES: &[(u8, &str)] = &[
+    (END, "eol"),
+    (NOP, "nop"),
+    (MAXIMUM_SEGMENT, "mss"),
+    (WINDOW_SCALE, "wscale"),
+    (SACK_PERMITTED, "sackOK"),
+    (SACK, "sack"),
+    (ECHO, "echo"),
+    (ECHO_REPLY, "echoreply"),
+    (TIMESTAMPS, "TS"),
+    (CC, "cc"),
+    (CC_NEW, "ccnew"),
+    (CC_ECHO, ""),
+    (MD5, "md5"),
+    (SCPS, "scps"),
+    (USER_TIMEOUT, "uto"),
+    (AUTHENTICATION, "tcp-ao"),
+    (MULTIPATH, "mptcp"),
+    (FAST_OPEN, "tfo"),
+    (EXPERIMENT_2, "exp"),
+];
+
+/// Why the options end before their time.
+enum Stop {
+    /// An option's length makes no sense.
+    Bad,
+    /// The packet is cut inside the option's value.
+    Value,
+    /// The packet is cut elsewhere.
+    Cut(Cut),
+}
+
+impl From<Cut> for Stop {
+    fn from(cut: Cut) -> Self {
+        Self::Cut(cut)
+    }
+}
+
+/// The options in the `room` bytes the header has for them; `base` is what the edges of a
+/// selective acknowledgement are counted from. False when the line ends with them.
+pub fn print(
+    line: &mut Line,
+    options: Bytes,
+    room: usize,
+    flags: u8,
+    base: u32,
+) -> Result<bool, Cut> {
+    line.text(", options [");
+    let mut at = 0;
+    while at < room {
+        let first = at == 0;
+        if !first {
+            line.text(",");
+        }
+        let kind = options.u8(at)?;
+        let option = Value {
+            bytes: options,
+            at: at + 2,
+            room: (room - at).saturating_sub(2),
+        };
+        match option.print(line, kind, flags, base) {
+            Ok(bytes) => at += bytes,
+            Err(Stop::Cut(cut)) => return Err(cut),
+            Err(Stop::Bad) => {
+                line.text(if first { "[bad opt]" } else { "[bad opt]]" });
+                return Ok(false);
+            }
+            Err(Stop::Value) => {
+                line.text(if first { " [|tcp]" } else { " [|tcp]>" });
+                return Ok(false);
+            }
+        }
+        if kind == END {
+            break;
+        }
+    }
+    line.text("]");
+    Ok(true)
+}
+
+/// What follows an option's kind and length.
+#[derive(Clone, Copy)]
+struct Value<'a> {
+    bytes: Bytes<'a>,
+    at: usize,
+    /// Bytes to the end of the header.
+    room: usize,
+}
+
+impl<'a> Value<'a> {
+    /// Makes sure of the value's first `count` bytes.
+    fn need(&self, count: usize) -> Result<&'a [u8], Stop> {
+        if count > self.room {
+            return Err(Stop::Bad);
+        }
+        self.bytes.slice(self.at, count).map_err(|_| Stop::Value)
+    }
+
+    fn u16(&self) -> Result<u16, Stop> {
+        self.need(2)?;
+        Ok(self.bytes.u16(self.at)?)
+    }
+
+    fn u32(&self, offset: usize) -> Result<u32, Stop> {
+        self.need(offset + 4)?;
+        Ok(self.bytes.u32(self.at + offset)?)
+    }
+
+    /// Writes the option; gives the bytes it takes.
+    fn print(&self, line: &mut Line, kind: u8, flags: u8, base: u32) -> Result<usize, Stop> {
+        let known = name(NAMES, kind);
+        if kind == END || kind == NOP {
+            line.text(known.unwrap_or_default());
+            return Ok(1);
+        }
+        let length = self.bytes.u8(self.at - 1)?;
+        let says = usize::from(length);
+        if says < 2 || says - 2 > self.room {
+            return Err(Stop::Bad);
+        }
+        match known {
+            Some(name) => line.text(name),
+            None => write!(line, "unknown-{kind}"),
+        }
+        let taken = 2 + self.value(line, kind, says - 2, flags, base)?;
+        if taken != says {
+            write!(line, "[len {length}]");
+        }
+        Ok(taken)
+    }
+
+    /// Writes the value, of which the option says it has `says` bytes; gives those it takes.
+    fn value(
+        &self,
+        line: &mut Line,
+        kind: u8,
+        says: usize,
+        flags: u8,
+        base: u32,
+    ) -> Result<usize, Stop> {
+        match kind {
+            SACK_PERMITTED => return Ok(0),
+            MAXIMUM_SEGMENT => {
+                write!(line, " {}", self.u16()?);
+                return Ok(2);
+            }
+            WINDOW_SCALE => {
+                write!(line, " {}", self.need(1)?[0]);
+                return Ok(1);
+            }
+            ECHO | ECHO_REPLY | CC | CC_NEW | CC_ECHO => {
+                write!(line, " {}", self.u32(0)?);
+                return Ok(4);
+            }
+            TIMESTAMPS => {
+                self.need(8)?;
+                write!(line, " val {} ecr {}", self.u32(0)?, self.u32(4)?);
+                return Ok(8);
+            }
+            MD5 => {
+                let digest = self.need(16)?;
+                line.text(" ");
+                line.hex(digest, "");
+                return Ok(16);
+            }
+            SCPS => {
+                let value = self.need(2)?;
+                write!(line, " cap {:02x} id {}", value[0], value[1]);
+                return Ok(2);
+            }
+            USER_TIMEOUT => {
+                let value = self.u16()?;
+                let seconds = u32::from(value >> 1) * if value & 1 == 0 { 1 } else { 60 };
+                write!(line, " {value:#x} {seconds}");
+                return Ok(2);
+            }
+            SACK => self.selective(line, says, base)?,
+            AUTHENTICATION => self.authentication(line, says)?,
+            MULTIPATH => {
+                self.need(says)?;
+                let option = Bytes::new(self.bytes.slice(self.at - 2, says + 2)?, "mptcp");
+                if !mptcp::print(line, option, flags)? {
+                    return Err(Stop::Bad);
+                }
+            }
+            FAST_OPEN => {
+                let cookie = self.need(says)?;
+                line.text(" ");
+                fast_open(line, cookie);
+            }
+            EXPERIMENT_2 => match *self.need(says)? {
+                // RFC 7413's experiment.
+                [0xf9, 0x89, ref cookie @ ..] => {
+                    line.text("-tfo");
+                    fast_open(line, cookie);
+                }
+                [a, b, ..] => write!(line, "-{a:02x}{b:02x}"),
+                _ => return Err(Stop::Bad),
+            },
+            _ if says > 0 => {
+                line.text(" 0x");
+                self.hex_from(line, 0, says)?;
+            }
+            _ => {}
+        }
+        Ok(says)
+    }
+
+    /// Blocks of selective acknowledgement (RFC 2018).
+    fn selective(&self, line: &mut Line, says: usize, base: u32) -> Result<(), Stop> {
+        if says % 8 != 0 {
+            line.text(" invalid sack");
+            return Ok(());
+        }
+        write!(line, " {} ", says / 8);
+        for at in (0..says).step_by(8) {
+            let (from, to) = (self.u32(at)?, self.u32(at + 4)?);
+            let (from, to) = (from.wrapping_sub(base), to.wrapping_sub(base));
+            write!(line, "{{{from}:{to}}}");
+        }
+        Ok(())
+    }
+
+    /// TCP-AO (RFC 5925).
+    fn authentication(&self, line: &mut Line, says: usize) -> Result<(), Stop> {
+        if says < 2 {
+            line.text(" (invalid)");
+            return Ok(());
+        }
+        write!(line, " keyid {}", self.need(1)?[0]);
+        write!(line, " rnextkeyid {}", self.need(2)?[1]);
+        if says > 2 {
+            line.text(" mac 0x");
+            self.hex_from(line, 2, says)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes `from..to` of the value, or those that are there.
+    fn hex_from(&self, line: &mut Line, from: usize, to: usize) -> Result<(), Stop> {
+        let there = self.bytes.from(self.at + from);
+        line.hex(&there[..there.len().min(to - from)], "");
+        self.need(to).map(|_| ())
+    }
+}
+
+/// A cookie of TCP Fast Open (RFC 7413).
+fn fast_open(line: &mut Line, cookie: &[u8]) {
+    match cookie.len() {
+        0 => line.text(" cookiereq"),
+        4..=16 if cookie.len() % 2 == 0 => {
+            line.text(" cookie ");
+            line.hex(cookie, "");
+        }
+        _ => line.text(" (invalid)"),
+    }
+}
