@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod filter;
+pub mod file;
 pub mod ledger;
 pub mod link;
 pub mod memory;

@@ -1,0 +1,189 @@
+//! A chunk: whole records in one piece of memory, on their way to a file.
+
+use super::block::Layout;
+
+/// Bytes a chunk holds unless told otherwise: large enough that a system call each costs
+/// nothing, small enough to stay in the second-level cache's reach.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+
+/// Whole records of one file layout, as an [`Encoder`](super::Encoder) appends them.
+///
+/// It is made once and used again and again: [`clear`](Self::clear) keeps the memory.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    layout: Layout,
+    /// Zeroed once; the records are `bytes[..used]`.
+    bytes: Vec<u8>,
+    used: usize,
+    capacity: usize,
+    packets: u64,
+    first_ns: u64,
+    last_ns: u64,
+    ordered: bool,
+}
+
+impl Chunk {
+    pub(super) fn new(layout: Layout, capacity: usize) -> Self {
+        Self {
+            layout,
+            bytes: vec![0; capacity],
+            used: 0,
+            capacity,
+            packets: 0,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            ordered: true,
+        }
+    }
+
+    /// The records.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    /// How many records.
+    #[inline]
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// The time of the earliest record, in ns since 1970; `None` in an empty chunk.
+    #[inline]
+    pub fn first_ns(&self) -> Option<u64> {
+        (self.packets > 0).then_some(self.first_ns)
+    }
+
+    /// The time of the latest record, in ns since 1970; `None` in an empty chunk.
+    #[inline]
+    pub fn last_ns(&self) -> Option<u64> {
+        (self.packets > 0).then_some(self.last_ns)
+    }
+
+    /// Whether no record is earlier than the one before it.
+    #[inline]
+    pub fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
+    /// Whether it holds no record.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Whether a record of `bytes` bytes can be appended. An empty chunk has room for any.
+    #[inline]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.used + bytes <= self.capacity || self.used == 0
+    }
+
+    /// Forgets the records and keeps the memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.packets = 0;
+        self.first_ns = u64::MAX;
+        self.last_ns = 0;
+        self.ordered = true;
+    }
+
+    /// The records one by one.
+    pub fn records(&self) -> Records<'_> {
+        Records::new(self.layout, self.bytes())
+    }
+
+    #[inline]
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Room for one more record, which the caller fills; `None` if the chunk is full. What
+    /// stands in it is left over from earlier records.
+    #[inline]
+    pub(super) fn append(&mut self, record_bytes: usize, timestamp_ns: u64) -> Option<&mut [u8]> {
+        if !self.has_room(record_bytes) {
+            return None;
+        }
+        self.count(timestamp_ns);
+        let start = self.used;
+        self.used += record_bytes;
+        if self.used > self.bytes.len() {
+            self.grow();
+        }
+        Some(&mut self.bytes[start..start + record_bytes])
+    }
+
+    /// Copies a record that lies in another chunk of the same layout; false if there is no room.
+    #[inline]
+    pub(super) fn copy(&mut self, record: &Record<'_>) -> bool {
+        match self.append(record.bytes.len(), record.timestamp_ns) {
+            Some(room) => {
+                room.copy_from_slice(record.bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, timestamp_ns: u64) {
+        self.packets += 1;
+        self.ordered &= timestamp_ns >= self.last_ns;
+        self.first_ns = self.first_ns.min(timestamp_ns);
+        self.last_ns = self.last_ns.max(timestamp_ns);
+    }
+
+    /// For the one record that is larger than the chunk.
+    #[cold]
+    fn grow(&mut self) {
+        self.bytes.resize(self.used, 0);
+    }
+}
+
+/// A record as it lies in a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Header, packet, padding and options: all of it.
+    pub bytes: &'a [u8],
+    /// The packet's time, in ns since 1970 (a whole number of microseconds where the file has
+    /// no more).
+    pub timestamp_ns: u64,
+}
+
+/// The records of a chunk, first to last; see [`Chunk::records`].
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    layout: Layout,
+    rest: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    #[inline]
+    pub(super) fn new(layout: Layout, bytes: &'a [u8]) -> Self {
+        Self {
+            layout,
+            rest: bytes,
+        }
+    }
+
+    /// What has not been walked yet.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record<'a>> {
+        let (bytes, timestamp_ns) = self.layout.first_record(self.rest)?;
+        self.rest = &self.rest[bytes.len()..];
+        Some(Record {
+            bytes,
+            timestamp_ns,
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Bringing the records of several sources into the order of time.
+//!
+//! Each source is in order within itself. A record may go when no open source can still send
+//! an earlier one: each has either a later record waiting or has promised by a watermark. A
+//! source that does neither holds the others up for the window at most.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::chunk::{Chunk, Records};
+
+/// How long a silent source may hold the others up, unless told otherwise.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// Merges the chunks of several sources by time.
+///
+/// Its memory is what it is given: whoever pushes bounds the chunks in circulation, by taking
+/// them back from [`spent`](Self::spent).
+#[derive(Debug)]
+pub struct Merger {
+    sources: Vec<Source>,
+    window_ns: u64,
+    /// The latest time that has gone out.
+    out_ns: u64,
+    late: u64,
+    spent: Vec<Chunk>,
+}
+
+#[derive(Debug)]
+struct Source {
+    chunks: VecDeque<Chunk>,
+    /// Bytes of the first chunk that have gone out.
+    gone: usize,
+    /// The time of the first record that has not; `None` if there is none.
+    head_ns: Option<u64>,
+    /// Nothing earlier will come.
+    watermark_ns: u64,
+    open: bool,
+    pending: u64,
+}
+
+/// What may go next: records of one source up to a time.
+struct Run {
+    source: usize,
+    until_ns: u64,
+}
+
+impl Merger {
+    /// A merger of `sources` sources, numbered from 0, with a window of 100 ms.
+    pub fn new(sources: usize) -> Self {
+        Self::with_window(sources, WINDOW)
+    }
+
+    /// The same with a window of its own: how much older than now a record must be to go
+    /// although a source has been silent.
+    pub fn with_window(sources: usize, window: Duration) -> Self {
+        let source = || Source {
+            chunks: VecDeque::new(),
+            gone: 0,
+            head_ns: None,
+            watermark_ns: 0,
+            open: true,
+            pending: 0,
+        };
+        Self {
+            sources: (0..sources).map(|_| source()).collect(),
+            window_ns: u64::try_from(window.as_nanos()).unwrap_or(u64::MAX),
+            out_ns: 0,
+            late: 0,
+            spent: Vec::new(),
+        }
+    }
+
+    /// Takes a chunk from a source.
+    ///
+    /// # Panics
+    /// If there is no such source.
+    pub fn push(&mut self, source: usize, chunk: Chunk) {
+        let source = &mut self.sources[source];
+        let Some(last_ns) = chunk.last_ns() else {
+            return self.keep(chunk);
+        };
+        source.watermark_ns = source.watermark_ns.max(last_ns);
+        source.pending += chunk.packets();
+        source.chunks.push_back(chunk);
+        if source.head_ns.is_none() {
+            source.find_head();
+        }
+    }
+
+    /// Notes that nothing older than `watermark_ns` will come from a source.
+    ///
+    /// # Panics
+    /// If there is no such source.
+    pub fn advance(&mut self, source: usize, watermark_ns: u64) {
+        let source = &mut self.sources[source];
+        source.watermark_ns = source.watermark_ns.max(watermark_ns);
+    }
+
+    /// Notes that nothing at all will come from a source any more.
+    ///
+    /// # Panics
+    /// If there is no such source.
+    pub fn close(&mut self, source: usize) {
+        self.sources[source].open = false;
+    }
+
+    /// Moves what may go into `out`, in order. True if `out` is to be written and emptied
+    /// first: there may be more. `now_ns` is the time on the clock that stamps the packets.
+    ///
+    /// # Panics
+    /// If `out` and the chunks that were pushed are of different formats.
+    pub fn drain(&mut self, now_ns: u64, out: &mut Chunk) -> bool {
+        let horizon_ns = now_ns.saturating_sub(self.window_ns);
+        while let Some(run) = self.next_run(horizon_ns) {
+            if self.pass_whole(&run, out) || !self.move_run(&run, out) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// An emptied chunk, to be filled again.
+    pub fn spent(&mut self) -> Option<Chunk> {
+        self.spent.pop()
+    }
+
+    /// Records that came after a later one had gone out. They went out all the same.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Records that wait.
+    pub fn pending(&self) -> u64 {
+        self.sources.iter().map(|s| s.pending).sum()
+    }
+
+    /// The source with the earliest record, if that may go, and how far it may go on before
+    /// another has to be asked.
+    fn next_run(&self, horizon_ns: u64) -> Option<Run> {
+        let mut first: Option<(u64, usize)> = None;
+        let mut until_ns = u64::MAX;
+        let mut promised_ns = u64::MAX;
+        for (number, source) in self.sources.iter().enumerate() {
+            match (source.head_ns, first) {
+                (Some(head_ns), Some((earliest_ns, _))) if head_ns >= earliest_ns => {
+                    until_ns = until_ns.min(head_ns);
+                }
+                (Some(head_ns), earlier) => {
+                    until_ns = earlier.map_or(until_ns, |(earliest_ns, _)| earliest_ns);
+                    first = Some((head_ns, number));
+                }
+                (None, _) if source.open => promised_ns = promised_ns.min(source.watermark_ns),
+                (None, _) => {}
+            }
+        }
+        let (head_ns, source) = first?;
+        // What is earlier than what has gone out is late already: waiting mends nothing.
+        let limit_ns = promised_ns.max(horizon_ns).max(self.out_ns);
+        (head_ns <= limit_ns).then(|| Run {
+            source,
+            until_ns: until_ns.min(limit_ns),
+        })
+    }
+
+    /// Passes the source's first chunk on as it is, if all of it may go.
+    fn pass_whole(&mut self, run: &Run, out: &mut Chunk) -> bool {
+        let source = &mut self.sources[run.source];
+        let Some(chunk) = source.chunks.front_mut() else {
+            return false;
+        };
+        let (Some(first_ns), Some(last_ns)) = (chunk.first_ns(), chunk.last_ns()) else {
+            return false;
+        };
+        let whole = source.gone == 0 && chunk.is_ordered();
+        let in_time = first_ns >= self.out_ns && last_ns <= run.until_ns;
+        if !(whole && in_time && out.is_empty()) {
+            return false;
+        }
+        self.out_ns = last_ns;
+        source.pending -= chunk.packets();
+        std::mem::swap(chunk, out);
+        self.finish_chunk(run.source);
+        true
+    }
+
+    /// Copies the run's records; false if `out` is full.
+    fn move_run(&mut self, run: &Run, out: &mut Chunk) -> bool {
+        let source = &mut self.sources[run.source];
+        let Some(chunk) = source.chunks.front() else {
+            return true;
+        };
+        assert!(chunk.layout() == out.layout(), "a chunk of another format");
+        let records = Records::new(chunk.layout(), &chunk.bytes()[source.gone..]);
+        let mut moved = 0;
+        let mut full = false;
+        source.head_ns = None;
+        for record in records {
+            let in_run = record.timestamp_ns <= run.until_ns;
+            if !in_run || !out.copy(&record) {
+                source.head_ns = Some(record.timestamp_ns);
+                full = in_run;
+                break;
+            }
+            source.gone += record.bytes.len();
+            moved += 1;
+            self.late += u64::from(record.timestamp_ns < self.out_ns);
+            self.out_ns = self.out_ns.max(record.timestamp_ns);
+        }
+        source.pending -= moved;
+        if source.head_ns.is_none() {
+            self.finish_chunk(run.source);
+        }
+        !full
+    }
+
+    fn finish_chunk(&mut self, source: usize) {
+        let source = &mut self.sources[source];
+        source.gone = 0;
+        let chunk = source.chunks.pop_front();
+        source.find_head();
+        if let Some(chunk) = chunk {
+            self.keep(chunk);
+        }
+    }
+
+    /// Keeps a chunk to be filled again, if anybody seems to ask for them.
+    fn keep(&mut self, mut chunk: Chunk) {
+        if self.spent.len() <= 2 * self.sources.len() {
+            chunk.clear();
+            self.spent.push(chunk);
+        }
+    }
+}
+
+impl Source {
+    fn find_head(&mut self) {
+        let first = self.chunks.front().and_then(|chunk| chunk.records().next());
+        self.head_ns = first.map(|record| record.timestamp_ns);
+    }
+}

@@ -1,0 +1,273 @@
+//! Compression on threads of its own: frames are made side by side and written in order.
+//!
+//! Each chunk becomes a frame that can be read without the others, so that a file whose writer
+//! was killed is readable up to the last one. The workers get chunks in turn, through queues of
+//! bounded length, and each waits for its turn to write.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+use zstd::zstd_safe::{CParameter, compress_bound};
+
+use super::super::Compression;
+use super::target::{Failure, Piece, Progress, Target, lock};
+use crate::error::{Error, Result};
+
+/// Chunks that wait before each worker; more would only be memory.
+const QUEUE: usize = 2;
+
+/// A chunk on its way.
+struct Job {
+    number: u64,
+    target: Arc<Mutex<Target>>,
+    bytes: Vec<u8>,
+    packets: u64,
+    /// Nothing follows in this file: close it.
+    last: bool,
+}
+
+/// The workers of an output.
+#[derive(Debug)]
+pub(super) struct Packer {
+    workers: Vec<Worker>,
+    shared: Arc<Shared>,
+    submitted: u64,
+    emptied: Receiver<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    /// `None` once there is nothing more to do.
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    progress: Arc<Progress>,
+    turn: Mutex<Turn>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// The job that writes next.
+    next: u64,
+    /// A worker is gone: order cannot be kept any more.
+    broken: bool,
+}
+
+impl Packer {
+    /// Starts the workers. `level` is Zstandard's; LZ4 has none.
+    pub(super) fn start(
+        compression: Compression,
+        level: i32,
+        workers: usize,
+        progress: &Arc<Progress>,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            progress: Arc::clone(progress),
+            turn: Mutex::default(),
+            moved: Condvar::new(),
+        });
+        let (give_back, emptied) = channel();
+        let workers = (0..workers)
+            .map(|number| {
+                let codec = Codec::new(compression, level)?;
+                Worker::start(number, codec, &shared, give_back.clone())
+            })
+            .collect::<io::Result<_>>()
+            .map_err(|error| Error::system("start", "the compression threads", error))?;
+        Ok(Self {
+            workers,
+            shared,
+            submitted: 0,
+            emptied,
+        })
+    }
+
+    /// Hands a copy of a piece on; waits while the queue is full.
+    pub(super) fn submit(&mut self, target: &Arc<Mutex<Target>>, piece: &Piece<'_>, last: bool) {
+        let mut bytes = self.emptied.try_recv().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(piece.bytes);
+        let job = Job {
+            number: self.submitted,
+            target: Arc::clone(target),
+            bytes,
+            packets: piece.packets,
+            last,
+        };
+        let worker = &self.workers[(self.submitted % self.workers.len() as u64) as usize];
+        let sent = match &worker.jobs {
+            Some(jobs) => jobs.send(job).is_ok(),
+            None => false,
+        };
+        if sent {
+            self.submitted += 1;
+        } else {
+            self.shared.abandon(piece.packets);
+        }
+    }
+
+    /// Waits until all that was handed on is written or lost.
+    pub(super) fn settle(&self) {
+        drop(self.shared.wait_for(self.submitted));
+    }
+}
+
+impl Drop for Packer {
+    /// Lets the workers finish what they have.
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            worker.jobs = None;
+        }
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                // A worker that panicked has said so through `Shared::abandon`.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn start(
+        number: usize,
+        codec: Codec,
+        shared: &Arc<Shared>,
+        give_back: Sender<Vec<u8>>,
+    ) -> io::Result<Self> {
+        let (send, jobs) = sync_channel(QUEUE);
+        let shared = Arc::clone(shared);
+        let thread = thread::Builder::new()
+            .name(format!("sluice-pack{number}"))
+            .spawn(move || work(codec, &jobs, &shared, &give_back))?;
+        Ok(Self {
+            jobs: Some(send),
+            thread: Some(thread),
+        })
+    }
+}
+
+/// A worker's life.
+fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sender<Vec<u8>>) {
+    let mut frame = Vec::new();
+    for job in jobs {
+        let mut watch = Watch {
+            shared,
+            packets: job.packets,
+        };
+        let packed = codec.pack(&job.bytes, &mut frame);
+        let turn = shared.wait_for(job.number);
+        let in_order = !turn.broken;
+        // Nobody else writes before the turn moves on: no need to hold the others up.
+        drop(turn);
+        match packed {
+            Ok(()) if in_order => {
+                let piece = Piece {
+                    bytes: &frame,
+                    packets: job.packets,
+                    records: None,
+                };
+                shared.progress.write(&job.target, &piece);
+            }
+            Ok(()) => shared.progress.lose(job.packets),
+            Err(error) => {
+                let failure = Failure::new("compress", lock(&job.target).path(), &error);
+                shared.progress.fail(failure);
+                shared.progress.lose(job.packets);
+            }
+        }
+        watch.packets = 0;
+        if job.last {
+            shared.progress.close(&job.target);
+        }
+        shared.turn().next = job.number + 1;
+        shared.moved.notify_all();
+        // The output may be gone, and with it the need for buffers.
+        let _ = give_back.send(job.bytes);
+    }
+}
+
+impl Shared {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        lock(&self.turn)
+    }
+
+    /// Waits until all jobs before this one are done, or cannot be.
+    fn wait_for(&self, number: u64) -> MutexGuard<'_, Turn> {
+        self.moved
+            .wait_while(self.turn(), |turn| turn.next < number && !turn.broken)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker is gone with this many packets.
+    fn abandon(&self, packets: u64) {
+        let error = io::Error::other("a thread ended unexpectedly");
+        let failure = Failure::new("compress", Path::new("the capture"), &error);
+        self.progress.fail(failure);
+        self.progress.lose(packets);
+        self.turn().broken = true;
+        self.moved.notify_all();
+    }
+}
+
+/// Keeps the others from waiting forever for a worker that panicked.
+struct Watch<'a> {
+    shared: &'a Shared,
+    packets: u64,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.abandon(self.packets);
+        }
+    }
+}
+
+/// What makes frames.
+enum Codec {
+    Zstd(zstd::bulk::Compressor<'static>),
+    Lz4,
+}
+
+impl Codec {
+    fn new(compression: Compression, level: i32) -> io::Result<Self> {
+        if compression != Compression::Zstd {
+            return Ok(Self::Lz4);
+        }
+        let mut compressor = zstd::bulk::Compressor::new(level)?;
+        compressor.set_parameter(CParameter::ChecksumFlag(true))?;
+        Ok(Self::Zstd(compressor))
+    }
+
+    /// Makes one frame of all the bytes; none of no bytes.
+    fn pack(&mut self, bytes: &[u8], frame: &mut Vec<u8>) -> io::Result<()> {
+        frame.clear();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Zstd(compressor) => {
+                frame.reserve(compress_bound(bytes.len()));
+                compressor.compress_to_buffer(bytes, frame)?;
+            }
+            Self::Lz4 => {
+                let info = FrameInfo::new()
+                    .block_size(BlockSize::Max1MB)
+                    .block_mode(BlockMode::Independent)
+                    .content_checksum(true);
+                let mut encoder = FrameEncoder::with_frame_info(info, frame);
+                encoder.write_all(bytes)?;
+                encoder.finish()?;
+            }
+        }
+        Ok(())
+    }
+}

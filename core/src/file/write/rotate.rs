@@ -1,0 +1,128 @@
+//! When one file ends and the next begins.
+
+use std::time::Duration;
+
+use super::block::Layout;
+use super::chunk::Records;
+use crate::error::{Error, Result};
+
+/// When to begin a new file, and how many to keep. Everything combines; nothing set means one
+/// file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// The most bytes of a file, counted before compression and with its statistics as far as
+    /// they are known; a file holds one record at least.
+    pub bytes: Option<u64>,
+    /// A new file for each period of packet time, counted from the capture's first packet.
+    pub period: Option<Duration>,
+    /// Keeps the newest this many files and deletes older ones of this run.
+    pub files: Option<u32>,
+}
+
+impl Rotation {
+    /// Whether there can be more than one file.
+    pub fn is_on(&self) -> bool {
+        self.bytes.is_some() || self.period.is_some()
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let reason = if self.bytes == Some(0) {
+            "a file of 0 bytes: allow at least one packet"
+        } else if self.period == Some(Duration::ZERO) {
+            "a period of 0: allow at least 1 ns"
+        } else if self.files == Some(0) {
+            "keeping 0 files: keep at least one"
+        } else if self.files.is_some() && !self.is_on() {
+            "a number of files without a size or a period: there is only one file"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(format!("rotation: {reason}")))
+    }
+}
+
+/// Records on their way, some of which may belong into the next file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'a> {
+    pub(super) layout: Layout,
+    pub(super) bytes: &'a [u8],
+    pub(super) packets: u64,
+    /// No record is later.
+    pub(super) last_ns: u64,
+}
+
+impl<'a> Span<'a> {
+    /// The time of the first record.
+    pub(super) fn first_ns(&self) -> Option<u64> {
+        Some(self.layout.first_record(self.bytes)?.1)
+    }
+
+    fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
+        let (now, later) = self.bytes.split_at(bytes);
+        let span = |bytes: &'a [u8], packets| Self {
+            bytes,
+            packets,
+            ..self
+        };
+        (span(now, packets), span(later, self.packets - packets))
+    }
+}
+
+/// Where the current file ends.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    limit_bytes: u64,
+    period_ns: Option<u64>,
+    start_ns: Option<u64>,
+    /// The first time that belongs into the next file.
+    end_ns: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(rotation: &Rotation) -> Self {
+        let period_ns = |period: Duration| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            limit_bytes: rotation.bytes.unwrap_or(u64::MAX),
+            period_ns: rotation.period.map(period_ns),
+            start_ns: None,
+            end_ns: rotation.period.map_or(u64::MAX, |_| 0),
+        }
+    }
+
+    /// A file begins, with a packet of `first_ns`. Periods never go back, whatever late packet
+    /// a file begins with.
+    pub(super) fn begin(&mut self, first_ns: u64) {
+        let Some(period_ns) = self.period_ns else {
+            return;
+        };
+        let start_ns = *self.start_ns.get_or_insert(first_ns);
+        let number = first_ns.saturating_sub(start_ns) / period_ns + 1;
+        let end_ns = start_ns.saturating_add(number.saturating_mul(period_ns));
+        self.end_ns = self.end_ns.max(end_ns);
+    }
+
+    /// Divides records into those that belong into a file that holds `bytes` bytes and
+    /// `packets` packets, and those that begin the next one. An empty file takes one at least.
+    pub(super) fn divide<'a>(
+        &self,
+        span: Span<'a>,
+        bytes: u64,
+        packets: u64,
+    ) -> (Span<'a>, Span<'a>) {
+        let room = self.limit_bytes.saturating_sub(bytes);
+        if span.bytes.len() as u64 <= room && span.last_ns < self.end_ns {
+            return span.split(span.bytes.len(), span.packets);
+        }
+        let (mut now_bytes, mut now_packets) = (0, 0);
+        for record in Records::new(span.layout, span.bytes) {
+            let over = (now_bytes + record.bytes.len()) as u64 > room;
+            let beyond = record.timestamp_ns >= self.end_ns;
+            if (over || beyond) && packets + now_packets > 0 {
+                break;
+            }
+            now_bytes += record.bytes.len();
+            now_packets += 1;
+        }
+        span.split(now_bytes, now_packets)
+    }
+}

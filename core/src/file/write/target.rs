@@ -1,0 +1,320 @@
+//! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::block::Layout;
+use super::chunk::Records;
+use crate::error::{Error, Result};
+
+/// Bytes asked for in a pipe to the reader: the most an unprivileged process gets.
+const PIPE_BYTES: i32 = 1 << 20;
+
+/// Why nothing more can be written.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    operation: &'static str,
+    path: PathBuf,
+    errno: Option<i32>,
+    text: String,
+    remedy: &'static str,
+}
+
+impl Failure {
+    pub(super) fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
+        let remedy = match error.raw_os_error() {
+            Some(libc::EPIPE) => "the reader has closed the pipe",
+            Some(libc::EFBIG) => "no file may be larger: begin new files by size",
+            Some(libc::EIO) => "the device failed: see the kernel's log, and write elsewhere",
+            _ => "",
+        };
+        Self {
+            operation,
+            path: path.to_owned(),
+            errno: error.raw_os_error(),
+            text: error.to_string(),
+            remedy,
+        }
+    }
+
+    fn with(mut self, remedy: &'static str) -> Self {
+        self.remedy = remedy;
+        self
+    }
+
+    pub(super) fn error(&self) -> Error {
+        let source = match self.errno {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None => io::Error::other(self.text.clone()),
+        };
+        let error = Error::path(self.operation, &self.path, source);
+        match self.remedy {
+            "" => error,
+            remedy => error.remedy(remedy),
+        }
+    }
+}
+
+/// Something to be written in one go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) bytes: &'a [u8],
+    /// The packets in it.
+    pub(super) packets: u64,
+    /// What its records look like, if it can be cut between them; otherwise it is whole or
+    /// worth nothing.
+    pub(super) records: Option<Layout>,
+}
+
+impl Piece<'_> {
+    /// Of the first `bytes` bytes, those that are worth keeping, and the packets in them.
+    fn whole_in(&self, bytes: usize) -> (usize, u64) {
+        if bytes == self.bytes.len() {
+            return (bytes, self.packets);
+        }
+        let Some(layout) = self.records else {
+            return (0, 0);
+        };
+        let mut records = Records::new(layout, &self.bytes[..bytes]);
+        let packets = records.by_ref().count() as u64;
+        (bytes - records.rest().len(), packets)
+    }
+}
+
+/// One open file, or standard output.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// `None` once it is closed.
+    file: Option<File>,
+    path: PathBuf,
+    /// It has a length that can be cut.
+    regular: bool,
+    /// Device and inode: what makes it this file.
+    identity: (u64, u64),
+    packets: u64,
+}
+
+impl Target {
+    /// Creates a file, or empties the one that is there.
+    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(|error| create_failure(path, &error))?;
+        Self::new(file, path)
+    }
+
+    /// Writes to standard output. A terminal is refused.
+    pub(super) fn standard_output() -> Result<Self, Failure> {
+        let path = Path::new("standard output");
+        let failure = |error: io::Error| Failure::new("open", path, &error);
+        let output = io::stdout();
+        if output.is_terminal() {
+            let error = io::Error::other("it is a terminal");
+            return Err(failure(error).with("send it to a file or a pipe"));
+        }
+        let fd: OwnedFd = output.as_fd().try_clone_to_owned().map_err(failure)?;
+        Self::new(fd.into(), path)
+    }
+
+    fn new(file: File, path: &Path) -> Result<Self, Failure> {
+        let metadata = file
+            .metadata()
+            .map_err(|error| Failure::new("look at", path, &error))?;
+        if metadata.file_type().is_fifo() {
+            // A larger pipe means fewer switches to the reader. The default will do.
+            let _ = fcntl(&file, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        }
+        Ok(Self {
+            regular: metadata.is_file(),
+            identity: (metadata.dev(), metadata.ino()),
+            file: Some(file),
+            path: path.to_owned(),
+            packets: 0,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Packets that are in the file.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Writes a piece. Returns the bytes and packets that are in the file for good, and why
+    /// the rest is not.
+    fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
+        let Some(file) = &mut self.file else {
+            let error = io::Error::other("the file is closed");
+            return (0, 0, Some(Failure::new("write", &self.path, &error)));
+        };
+        let (done, error) = write_all(file, piece.bytes);
+        let (bytes, packets) = piece.whole_in(done);
+        self.packets += packets;
+        let Some(error) = error else {
+            return (bytes as u64, packets, None);
+        };
+        if self.regular {
+            cut_end(file, (done - bytes) as u64);
+        }
+        let failure = Failure::new("write", &self.path, &error);
+        (bytes as u64, packets, Some(failure))
+    }
+
+    /// Closes it. Some file systems say only now that the data went nowhere.
+    fn close(&mut self) -> Result<(), Failure> {
+        let Some(file) = self.file.take() else {
+            return Ok(());
+        };
+        // The descriptor is gone even if a signal came between.
+        match nix::unistd::close(file) {
+            Ok(()) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(Failure::new("close", &self.path, &errno.into())),
+        }
+    }
+
+    /// Deletes the file, unless somebody has put another in its place. False if it is still
+    /// there.
+    pub(super) fn delete(&self) -> bool {
+        match fs::symlink_metadata(&self.path) {
+            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
+                fs::remove_file(&self.path).is_ok()
+            }
+            Ok(_) => false,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}
+
+fn create_failure(path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new("create", path, error);
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => failure.with("its directory does not exist: create it first"),
+        Some(libc::ENOTDIR) => failure.with("what should be its directory is a file"),
+        Some(libc::EISDIR) => failure.with("name a file in it"),
+        Some(libc::EACCES | libc::EPERM) => {
+            failure.with("choose a place where you may write, or ask its owner")
+        }
+        Some(libc::ENAMETOOLONG) => failure.with("choose a shorter name"),
+        _ => failure,
+    }
+}
+
+/// Writes all of it, in as many calls as it takes. Says how far it came, and why not further.
+fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.write(&bytes[done..]) {
+            Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Standard output can be somebody's non-blocking pipe.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+                if let Err(errno) = poll(&mut fds, PollTimeout::NONE)
+                    && errno != Errno::EINTR
+                {
+                    return (done, Some(errno.into()));
+                }
+            }
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
+}
+
+/// Takes the last bytes off again, if it is we who wrote them: nothing follows.
+fn cut_end(file: &mut File, bytes: u64) {
+    if let (Ok(metadata), Ok(position)) = (file.metadata(), file.stream_position())
+        && position == metadata.len()
+    {
+        // If this fails too, the file ends in half a record, which every reader reports.
+        let _ = file.set_len(position.saturating_sub(bytes));
+    }
+}
+
+/// What has become of the packets, and whether it still goes on. Touched once a chunk.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    written: AtomicU64,
+    lost: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Progress {
+    /// Writes a piece, unless something has failed before.
+    pub(super) fn write(&self, target: &Mutex<Target>, piece: &Piece<'_>) {
+        if self.check().is_err() {
+            return self.lose(piece.packets);
+        }
+        let (bytes, packets, failure) = lock(target).write(piece);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.written.fetch_add(packets, Ordering::Relaxed);
+        self.lose(piece.packets - packets);
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Closes a file.
+    pub(super) fn close(&self, target: &Mutex<Target>) {
+        if let Err(failure) = lock(target).close() {
+            self.fail(failure);
+        }
+    }
+
+    /// Notes packets that will not be written.
+    pub(super) fn lose(&self, packets: u64) {
+        self.lost.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// Notes why nothing more will be written. The first reason counts.
+    pub(super) fn fail(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+        // Publishes the reason to `check`.
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// The failure, if there was one.
+    pub(super) fn check(&self) -> Result<()> {
+        // Pairs with the store in `fail`.
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match &*lock(&self.failure) {
+            Some(failure) => Err(failure.error()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes a lock; what a panic may have left behind is counts, which stay true.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
