@@ -239,3 +239,179 @@ impl Source {
         self.head_ns = first.map(|record| record.timestamp_ns);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Encoder, EncoderConfig, Record};
+    use super::*;
+    use crate::ring::{Meta, Packet};
+
+    fn encoder() -> Encoder {
+        Encoder::new(&EncoderConfig::default())
+    }
+
+    fn chunk(times: &[u64], tag: u8) -> Chunk {
+        let mut encoder = encoder();
+        let mut chunk = encoder.chunk_of(4096);
+        for &timestamp_ns in times {
+            let meta = Meta {
+                timestamp_ns,
+                ..Meta::default()
+            };
+            assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[tag; 4])));
+        }
+        chunk
+    }
+
+    /// What goes out now: time and source, or rather the tag of its chunk.
+    fn drain(merger: &mut Merger, now_ns: u64, capacity: usize) -> Vec<(u64, u8)> {
+        let mut out = encoder().chunk_of(capacity);
+        let mut gone = Vec::new();
+        loop {
+            let more = merger.drain(now_ns, &mut out);
+            let tagged = |r: Record<'_>| (r.timestamp_ns, r.bytes[28]);
+            gone.extend(out.records().map(tagged));
+            out.clear();
+            if !more {
+                return gone;
+            }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    enum Step {
+        Push(usize, &'static [u64]),
+        Advance(usize, u64),
+        Close(usize),
+        /// At this time, these go out.
+        Drain(u64, &'static [u64]),
+    }
+    use Step::{Advance, Close, Drain, Push};
+
+    #[test]
+    fn a_record_goes_when_nothing_earlier_can_come() {
+        let rows: &[(&str, &[Step], u64)] = &[
+            (
+                "a silent source holds the others up",
+                &[Push(0, &[10, 20]), Drain(30, &[])],
+                0,
+            ),
+            (
+                "a later record of the other lets go",
+                &[Push(0, &[10, 20]), Push(1, &[15]), Drain(30, &[10, 15])],
+                0,
+            ),
+            (
+                "a watermark lets go what is not later than it",
+                &[Push(0, &[10, 20, 21]), Advance(1, 20), Drain(30, &[10, 20])],
+                0,
+            ),
+            (
+                "a closed source holds nobody up",
+                &[Push(0, &[10, 20]), Close(1), Drain(30, &[10, 20])],
+                0,
+            ),
+            (
+                "what is older than the window goes in any case",
+                &[Push(0, &[10, 20]), Drain(115, &[10]), Drain(120, &[20])],
+                0,
+            ),
+            (
+                "what comes too late goes at once and is counted",
+                &[
+                    Push(0, &[10, 20]),
+                    Drain(1000, &[10, 20]),
+                    Push(1, &[15, 19, 20]),
+                    Drain(0, &[15, 19, 20]),
+                ],
+                2,
+            ),
+            (
+                "disorder within a source is counted, not mended",
+                &[Push(0, &[10, 30, 20]), Close(1), Drain(0, &[10, 30, 20])],
+                1,
+            ),
+        ];
+        for (why, steps, late) in rows {
+            let mut merger = Merger::with_window(2, Duration::from_nanos(100));
+            for step in *steps {
+                match *step {
+                    Push(source, times) => merger.push(source, chunk(times, 0)),
+                    Advance(source, watermark_ns) => merger.advance(source, watermark_ns),
+                    Close(source) => merger.close(source),
+                    Drain(now_ns, expected) => {
+                        let gone = drain(&mut merger, now_ns, 4096);
+                        let times: Vec<u64> = gone.iter().map(|(time, _)| *time).collect();
+                        assert_eq!(times, *expected, "{why}");
+                    }
+                }
+            }
+            assert_eq!(merger.late(), *late, "{why}");
+        }
+    }
+
+    #[test]
+    fn chunks_come_back_empty_and_are_not_hoarded() {
+        let mut merger = Merger::new(1);
+        for round in 0..20 {
+            merger.push(0, chunk(&[round, round], 0));
+            assert_eq!(merger.pending(), 2);
+            assert_eq!(drain(&mut merger, u64::MAX, 100).len(), 2);
+        }
+        assert_eq!(merger.pending(), 0);
+        let spent: Vec<Chunk> = std::iter::from_fn(|| merger.spent()).collect();
+        assert!(spent.iter().all(Chunk::is_empty));
+        assert!((1..=3).contains(&spent.len()));
+    }
+
+    proptest! {
+        /// Whatever is pushed in whatever pieces, and whenever it is drained, the result is
+        /// what a sort would give.
+        #[test]
+        fn merging_is_sorting(
+            sources in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(0..50u64, 0..12), 0..6),
+                1..5,
+            ),
+            order in prop::collection::vec((0..5usize, any::<bool>(), any::<bool>()), 0..60),
+            capacity in 40..600usize,
+        ) {
+            let mut merger = Merger::with_window(sources.len(), Duration::MAX);
+            let mut feeds: Vec<_> = sources.iter().map(|chunks| chunks.iter()).collect();
+            let mut at_ns = vec![0; sources.len()];
+            let (mut expected, mut gone) = (Vec::new(), Vec::new());
+            let rest = (0..sources.len()).flat_map(|s| std::iter::repeat_n((s, false, true), 7));
+            for (source, promise, look) in order.into_iter().chain(rest) {
+                let source = source % sources.len();
+                if let Some(steps) = feeds[source].next() {
+                    let at_ns = &mut at_ns[source];
+                    let times: Vec<u64> = steps
+                        .iter()
+                        .map(|step| {
+                            *at_ns += step;
+                            *at_ns
+                        })
+                        .collect();
+                    expected.extend(times.iter().map(|time| (*time, source as u8)));
+                    merger.push(source, chunk(&times, source as u8));
+                }
+                if promise {
+                    at_ns[source] += 10;
+                    merger.advance(source, at_ns[source]);
+                }
+                if look {
+                    gone.extend(drain(&mut merger, 0, capacity));
+                }
+            }
+            (0..sources.len()).for_each(|source| merger.close(source));
+            gone.extend(drain(&mut merger, 0, capacity));
+            prop_assert!(gone.is_sorted_by_key(|(time, _)| *time));
+            expected.sort();
+            gone.sort();
+            prop_assert_eq!(gone, expected);
+            prop_assert_eq!((merger.late(), merger.pending()), (0, 0));
+        }
+    }
+}

@@ -231,3 +231,218 @@ fn gap_options(scratch: &mut Vec<u8>, lost: u32, gap: &str, standing: &[u8]) {
         scratch.extend_from_slice(standing);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pcap_parser::{Block, parse_block_le, parse_pcap_frame};
+
+    use super::*;
+    use crate::ring::Meta;
+
+    const TIME_NS: u64 = 1_700_000_000_123_456_789;
+
+    fn meta(wire_bytes: u32) -> Meta {
+        Meta {
+            timestamp_ns: TIME_NS,
+            wire_bytes,
+            interface: 1,
+            ..Meta::default()
+        }
+    }
+
+    fn encode(config: &EncoderConfig, packets: &[(Meta, Vec<u8>)]) -> Chunk {
+        let mut encoder = Encoder::new(config);
+        let mut chunk = encoder.chunk();
+        // What an earlier record leaves behind must not shine through.
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta(900), &[0xff; 900])));
+        chunk.clear();
+        for (meta, bytes) in packets {
+            assert!(encoder.append(&mut chunk, &Packet::new(meta, bytes)));
+        }
+        chunk
+    }
+
+    #[test]
+    fn a_packet_of_any_length_is_read_back_by_another_parser() {
+        for length in (0..70).chain([255, 1514, 65536, 262_144, 300_000]) {
+            let bytes: Vec<u8> = (0..length).map(|i| i as u8 | 1).collect();
+            let kept = bytes.len().min(262_144);
+            let packet = (meta(length as u32), bytes.clone());
+
+            let chunk = encode(&EncoderConfig::default(), &[packet.clone(), packet.clone()]);
+            let (rest, _) = parse_block_le(chunk.bytes()).unwrap();
+            let (rest, block) = parse_block_le(rest).unwrap();
+            assert!(rest.is_empty());
+            let Block::EnhancedPacket(block) = block else {
+                panic!("{block:?}");
+            };
+            assert_eq!(block.if_id, 1);
+            assert_eq!(
+                u64::from(block.ts_high) << 32 | u64::from(block.ts_low),
+                TIME_NS
+            );
+            assert_eq!((block.caplen, block.origlen), (kept as u32, length as u32));
+            assert!(block.options.is_empty());
+            assert_eq!(block.data[..kept], bytes[..kept]);
+            assert!(block.data[kept..].iter().all(|byte| *byte == 0), "padding");
+
+            for (microseconds, fraction) in [(false, 123_456_789), (true, 123_456)] {
+                let config = EncoderConfig {
+                    format: Format::Pcap,
+                    microseconds,
+                    ..EncoderConfig::default()
+                };
+                let chunk = encode(&config, &[packet.clone(), packet.clone()]);
+                let (rest, _) = parse_pcap_frame(chunk.bytes()).unwrap();
+                let (rest, record) = parse_pcap_frame(rest).unwrap();
+                assert!(rest.is_empty());
+                assert_eq!((record.ts_sec, record.ts_usec), (1_700_000_000, fraction));
+                assert_eq!(
+                    (record.caplen, record.origlen),
+                    (kept as u32, length as u32)
+                );
+                assert_eq!(record.data, &bytes[..kept]);
+            }
+        }
+    }
+
+    #[test]
+    fn options_stand_only_where_there_is_something_to_say() {
+        let plain = meta(60);
+        let sent = Meta {
+            direction: Direction::Out,
+            ..plain
+        };
+        let gap = Meta {
+            lost_before: 3,
+            ..sent
+        };
+        let (alone, of_four) = (1, 4);
+        type Row = (&'static str, Meta, u32, bool, Vec<(u16, Vec<u8>)>);
+        let flags = (2, vec![2, 0, 0, 0]);
+        let queue = (6, vec![2, 0, 0, 0]);
+        let end = (0, vec![]);
+        let count = (4, vec![3, 0, 0, 0, 0, 0, 0, 0]);
+        let text = |text: &str| (1, text.as_bytes().to_vec());
+        let rows: [Row; 6] = [
+            ("a plain packet has none", plain, alone, true, vec![]),
+            ("a direction nobody asked for", sent, alone, false, vec![]),
+            (
+                "a direction",
+                sent,
+                alone,
+                true,
+                vec![flags.clone(), end.clone()],
+            ),
+            (
+                "one of several queues",
+                plain,
+                of_four,
+                true,
+                vec![queue.clone(), end.clone()],
+            ),
+            (
+                "a gap in the only queue",
+                gap,
+                alone,
+                false,
+                vec![
+                    text("3 packets lost before this packet: full"),
+                    count.clone(),
+                    end.clone(),
+                ],
+            ),
+            (
+                "everything",
+                gap,
+                of_four,
+                true,
+                vec![
+                    text("3 packets lost before this packet in queue 2: full"),
+                    count,
+                    flags,
+                    queue,
+                    end,
+                ],
+            ),
+        ];
+        for (why, meta, queues, direction, expected) in rows {
+            let config = EncoderConfig {
+                queue: 2,
+                queues,
+                direction,
+                loss_cause: "full".into(),
+                ..EncoderConfig::default()
+            };
+            let chunk = encode(&config, &[(meta, vec![7; 61])]);
+            let (rest, block) = parse_block_le(chunk.bytes()).unwrap();
+            assert!(rest.is_empty(), "{why}");
+            let Block::EnhancedPacket(block) = block else {
+                panic!("{why}: {block:?}");
+            };
+            let options: Vec<(u16, Vec<u8>)> = block
+                .options
+                .iter()
+                .map(|option| {
+                    (
+                        option.code.0,
+                        option.value[..usize::from(option.len)].to_vec(),
+                    )
+                })
+                .collect();
+            assert_eq!(options, expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_full_chunk_takes_nothing_and_an_empty_one_anything() {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        let mut chunk = encoder.chunk_of(100);
+        let meta = meta(1000);
+        assert!(
+            encoder.append(&mut chunk, &Packet::new(&meta, &[1; 1000])),
+            "larger than it"
+        );
+        assert!(!encoder.append(&mut chunk, &Packet::new(&meta, &[])));
+        assert_eq!((chunk.packets(), chunk.bytes().len()), (1, 1032));
+        chunk.clear();
+        assert_eq!(chunk.first_ns(), None);
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[1; 36])));
+        assert!(
+            encoder.append(&mut chunk, &Packet::new(&meta, &[])),
+            "100 bytes exactly"
+        );
+        assert!(
+            !encoder.append(&mut chunk, &Packet::new(&meta, &[])),
+            "it does not stay large"
+        );
+        assert_eq!(chunk.records().count(), 2);
+        assert_eq!(chunk.last_ns(), Some(TIME_NS));
+    }
+
+    #[test]
+    fn an_interface_gets_its_number_in_the_file() {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        [5, 9]
+            .into_iter()
+            .for_each(|number| encoder.map_interface(number));
+        let mut chunk = encoder.chunk();
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta(1), &[1])));
+        assert_eq!(chunk.bytes()[8..12], 9u32.to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_cut_keeps_its_length_on_the_wire() {
+        let config = EncoderConfig {
+            snaplen: 64,
+            ..EncoderConfig::default()
+        };
+        let chunk = encode(
+            &config,
+            &[(meta(1514), vec![3; 1514]), (meta(60), vec![4; 60])],
+        );
+        let lengths: Vec<usize> = chunk.records().map(|record| record.bytes.len()).collect();
+        assert_eq!(lengths, [32 + 64, 32 + 60]);
+        assert_eq!(chunk.bytes()[20..28], [64, 0, 0, 0, 0xea, 5, 0, 0]);
+    }
+}

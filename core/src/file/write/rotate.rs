@@ -126,3 +126,135 @@ impl Schedule {
         span.split(now_bytes, now_packets)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Encoder, EncoderConfig};
+    use super::*;
+    use crate::ring::{Meta, Packet};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Times of the records in each file; each record has 36 bytes.
+    fn files(rotation: Rotation, times: &[u64]) -> Vec<Vec<u64>> {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        let mut chunk = encoder.chunk();
+        for &timestamp_ns in times {
+            let meta = Meta {
+                timestamp_ns,
+                ..Meta::default()
+            };
+            assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 4])));
+        }
+        let mut rest = Span {
+            layout: chunk.layout(),
+            bytes: chunk.bytes(),
+            packets: chunk.packets(),
+            last_ns: chunk.last_ns().unwrap_or(0),
+        };
+        let mut schedule = Schedule::new(&rotation);
+        let mut files = Vec::new();
+        while let Some(first_ns) = rest.first_ns() {
+            schedule.begin(first_ns);
+            let (now, later) = schedule.divide(rest, 0, 0);
+            let times: Vec<u64> = Records::new(now.layout, now.bytes)
+                .map(|record| record.timestamp_ns)
+                .collect();
+            assert_eq!(times.len() as u64, now.packets);
+            files.push(times);
+            rest = later;
+        }
+        assert_eq!(rest.packets, 0);
+        files
+    }
+
+    #[test]
+    fn a_file_ends_before_the_record_that_would_pass_a_limit() {
+        const S: u64 = SECOND;
+        let by = |bytes, seconds: Option<u64>| Rotation {
+            bytes,
+            period: seconds.map(Duration::from_secs),
+            files: None,
+        };
+        type Row = (
+            &'static str,
+            Rotation,
+            &'static [u64],
+            &'static [&'static [u64]],
+        );
+        let rows: &[Row] = &[
+            (
+                "no limit, one file",
+                by(None, None),
+                &[1, 2, 99 * S],
+                &[&[1, 2, 99 * S]],
+            ),
+            (
+                "two records of 36 bytes fit 72",
+                by(Some(72), None),
+                &[1, 2, 3],
+                &[&[1, 2], &[3]],
+            ),
+            (
+                "two do not fit 71",
+                by(Some(71), None),
+                &[1, 2],
+                &[&[1], &[2]],
+            ),
+            ("one always does", by(Some(1), None), &[1, 2], &[&[1], &[2]]),
+            (
+                "periods are counted from the first packet",
+                by(None, Some(10)),
+                &[5 * S, 15 * S - 1, 15 * S, 24 * S],
+                &[&[5 * S, 15 * S - 1], &[15 * S, 24 * S]],
+            ),
+            (
+                "empty periods make no files",
+                by(None, Some(10)),
+                &[5 * S, 45 * S, 54 * S, 55 * S],
+                &[&[5 * S], &[45 * S, 54 * S], &[55 * S]],
+            ),
+            (
+                "a new file by size does not move the periods",
+                by(Some(72), Some(10)),
+                &[0, S, 2 * S, 9 * S, 10 * S],
+                &[&[0, S], &[2 * S, 9 * S], &[10 * S]],
+            ),
+            (
+                "a late packet stays in the file that is open",
+                by(None, Some(10)),
+                &[5 * S, 16 * S, 14 * S, 2 * S, 25 * S],
+                &[&[5 * S], &[16 * S, 14 * S, 2 * S], &[25 * S]],
+            ),
+            (
+                "a late packet that begins a file does not bring an old period back",
+                by(Some(72), Some(10)),
+                &[5 * S, 16 * S, 17 * S, 2 * S, 24 * S],
+                &[&[5 * S], &[16 * S, 17 * S], &[2 * S, 24 * S]],
+            ),
+        ];
+        for (why, rotation, times, expected) in rows {
+            assert_eq!(files(*rotation, times), *expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_senseless_rotation_is_refused() {
+        let zero = Some(0);
+        let rows = [
+            (zero, None, None, "no byte fits"),
+            (None, Some(Duration::ZERO), None, "no time passes"),
+            (Some(1), None, Some(0), "no file is kept"),
+            (None, None, Some(3), "there is only one file"),
+        ];
+        for (bytes, period, files, why) in rows {
+            let rotation = Rotation {
+                bytes,
+                period,
+                files,
+            };
+            assert!(rotation.check().is_err(), "{why}");
+        }
+        assert!(Rotation::default().check().is_ok());
+    }
+}
