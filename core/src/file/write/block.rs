@@ -303,6 +303,37 @@ mod tests {
     }
 
     #[test]
+    fn statistics_hold_what_was_counted_and_nothing_else() {
+        let stats = InterfaceStats {
+            taken_ns: 7 << 32 | 8,
+            start_ns: Some(1 << 32 | 2),
+            os_dropped: Some(104),
+            losses: vec![("ring full".into(), 104)],
+            ..InterfaceStats::default()
+        };
+        let mut bytes = Vec::new();
+        interface_statistics(&mut bytes, 3, &stats);
+        let (rest, block) = pcap_parser::parse_block_le(&bytes).unwrap();
+        assert!(rest.is_empty());
+        let pcap_parser::Block::InterfaceStatistics(block) = block else {
+            panic!("{block:?}");
+        };
+        assert_eq!((block.if_id, block.ts_high, block.ts_low), (3, 7, 8));
+        let options: Vec<(u16, &[u8])> = block
+            .options
+            .iter()
+            .map(|option| (option.code.0, &option.value[..usize::from(option.len)]))
+            .collect();
+        let expected: [(u16, &[u8]); 4] = [
+            (option::COMMENT, b"104 packets lost: ring full"),
+            (option::ISB_STARTTIME, &[1, 0, 0, 0, 2, 0, 0, 0]),
+            (option::ISB_OSDROP, &[104, 0, 0, 0, 0, 0, 0, 0]),
+            (option::END, &[]),
+        ];
+        assert_eq!(options, expected);
+    }
+
+    #[test]
     fn times_survive_in_every_layout() {
         assert_eq!(
             pcap_time(1_700_000_000_123_456_789, 1),

@@ -237,7 +237,8 @@ mod tests {
     use pcap_parser::{Block, parse_block_le, parse_pcap_frame};
 
     use super::*;
-    use crate::ring::Meta;
+    use crate::memory::{Pool, PoolConfig};
+    use crate::ring::{Meta, Ring};
 
     const TIME_NS: u64 = 1_700_000_000_123_456_789;
 
@@ -418,6 +419,42 @@ mod tests {
         );
         assert_eq!(chunk.records().count(), 2);
         assert_eq!(chunk.last_ns(), Some(TIME_NS));
+    }
+
+    #[test]
+    fn a_packet_in_several_slots_is_written_whole() {
+        let pool = Pool::new(PoolConfig {
+            buffers: 8,
+            ..PoolConfig::default()
+        })
+        .unwrap();
+        let mut ring = Ring::receive(&pool, 4).unwrap();
+        let lengths = [2048u16, 2048, 100];
+        for (index, length) in (0..).zip(lengths) {
+            ring.fill(index, length, index < 2, meta(4196));
+        }
+        ring.publish(3);
+        for index in 0..3 {
+            ring.bytes_mut(index).fill(index as u8 + 1);
+        }
+        let expected = [vec![1; 2048], vec![2; 2048], vec![3; 100]].concat();
+        for (snaplen, kept) in [(0, 4196), (3000, 3000), (2048, 2048), (10, 10)] {
+            let mut encoder = Encoder::new(&EncoderConfig {
+                snaplen,
+                ..EncoderConfig::default()
+            });
+            let mut chunk = encoder.chunk();
+            assert!(
+                ring.packets()
+                    .all(|packet| encoder.append(&mut chunk, &packet))
+            );
+            assert_eq!(chunk.packets(), 1);
+            assert_eq!(
+                chunk.bytes()[28..28 + kept],
+                expected[..kept],
+                "snaplen {snaplen}"
+            );
+        }
     }
 
     #[test]
