@@ -132,3 +132,6 @@ mod tests {
         assert!("gzip".parse::<Compression>().is_err());
     }
 }
+//! Capture files.
+
+pub mod read;

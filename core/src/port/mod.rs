@@ -6,6 +6,7 @@
 
 mod name;
 mod null;
+mod pcap;
 mod queue;
 
 pub use name::{Kind, PortName, parse_duration, parse_number};
@@ -89,6 +90,7 @@ impl Port {
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
         match name.kind() {
             Kind::Null => null::open(name, options),
+            Kind::Pcap if options.usage == Use::Receive => pcap::open(name, options),
             Kind::Pcap | Kind::Packet => Err(name.error("not built yet")),
         }
     }

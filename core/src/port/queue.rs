@@ -1,9 +1,10 @@
 //! A queue: one receive ring, one transmit ring, one thread, and the backend behind them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Interface;
 use super::null::Null;
+use super::pcap;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, Wait};
 
@@ -22,6 +23,7 @@ pub struct QueueStats {
 #[derive(Debug)]
 pub(super) enum Backend {
     Null(Null),
+    PcapSource(pcap::Source),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -95,6 +97,7 @@ impl Queue {
     pub fn sync_rx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
+            Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
         }
     }
 
@@ -107,6 +110,7 @@ impl Queue {
     pub fn sync_tx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
+            Backend::PcapSource(_) => Ok(0),
         }
     }
 
@@ -115,9 +119,9 @@ impl Queue {
     /// # Errors
     /// The source is down or gone.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        let _ = (wait, timeout, Instant::now());
         match &mut self.backend {
             Backend::Null(_) => Ok(Readiness::Ready),
+            Backend::PcapSource(source) => source.wait_rx(wait, timeout),
         }
     }
 
@@ -125,6 +129,7 @@ impl Queue {
     pub fn is_finished(&self) -> bool {
         match &self.backend {
             Backend::Null(_) => false,
+            Backend::PcapSource(source) => source.is_finished(),
         }
     }
 
@@ -135,6 +140,10 @@ impl Queue {
     pub fn close_intake(&mut self) -> Result<()> {
         match &mut self.backend {
             Backend::Null(_) => Ok(()),
+            Backend::PcapSource(source) => {
+                source.close_intake();
+                Ok(())
+            }
         }
     }
 
@@ -145,6 +154,7 @@ impl Queue {
     pub fn stats(&mut self) -> Result<QueueStats> {
         match &mut self.backend {
             Backend::Null(_) => Ok(QueueStats::default()),
+            Backend::PcapSource(source) => Ok(source.stats()),
         }
     }
 }

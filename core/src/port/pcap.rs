@@ -1,0 +1,268 @@
+//! `pcap:FILE`, a capture file as a source; `pcap:-` is standard input.
+//!
+//! Slots point straight into the buffer the file is read into: looking at a packet copies
+//! nothing. The buffer is refilled when the program has given all slots back. A packet of more
+//! than 65535 bytes takes several slots, one after the other in memory.
+//!
+//! `snaplen=` keeps so many bytes of each packet, `slots=` is the ring's size (512).
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::queue::{Backend, Queue, QueueStats};
+use super::{Interface, OpenOptions, Port, PortName};
+use crate::error::{Error, Result};
+use crate::file::read::{Outcome, Placed, Reader};
+use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
+use crate::ring::{Readiness, Ring, Wait};
+
+const DEFAULT_SLOTS: u64 = 512;
+/// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
+const MIN_SLOTS: u64 = 6;
+/// What a slot's 16-bit length can say.
+const SLOT_BYTES: usize = u16::MAX as usize;
+
+/// Decides from an interface's link type, a packet's bytes and its length on the wire whether
+/// it is wanted.
+pub(super) type Predicate = fn(u16, &[u8], u32) -> bool;
+
+/// The state of a file's one queue.
+#[derive(Debug)]
+pub(super) struct Source {
+    name: String,
+    reader: Reader,
+    /// The filter: what it refuses takes no slot. None lets everything through.
+    predicate: Option<Predicate>,
+    snaplen: usize,
+    /// A packet that needs more slots than the ring had left.
+    pending: Option<Placed>,
+    /// What ended the reading, kept back until the packets before it have come out.
+    failure: Option<Error>,
+    /// The last sync found nothing to read.
+    starved: bool,
+    taken: u64,
+}
+
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let slots = name.number("slots", MIN_SLOTS..=1 << 20)?;
+    let slots = slots.unwrap_or(DEFAULT_SLOTS) as u32;
+    let snaplen = name.number("snaplen", 1..=u32::MAX.into())?;
+    if name.option("filter").is_some() {
+        return Err(name.error("filter= is not built yet"));
+    }
+    let pool = match &options.pool {
+        Some(pool) => pool.clone(),
+        // Room for the ring alone: no slot has a buffer.
+        None => Pool::new(PoolConfig {
+            buffers: 0,
+            ring_area_bytes: slots as usize * 64 + PAGE_BYTES,
+            ..PoolConfig::default()
+        })?,
+    };
+    let source = Source {
+        name: name.to_string(),
+        reader: Reader::open(Path::new(name.name()))?,
+        predicate: None,
+        snaplen: snaplen.map_or(usize::MAX, |n| n as usize),
+        pending: None,
+        failure: None,
+        starved: false,
+        taken: 0,
+    };
+    let mut interfaces = Vec::new();
+    source.add_interfaces(&mut interfaces);
+    let rx = Ring::receive_indirect(&pool, slots)?;
+    let tx = Ring::absent(&pool)?;
+    let queue = Queue::new(0, rx, tx, Backend::PcapSource(source), interfaces);
+    Ok(Port {
+        name: name.clone(),
+        method: "",
+        fallbacks: Vec::new(),
+        queues: vec![queue],
+    })
+}
+
+impl Source {
+    /// Fills the ring from the file. An error comes alone: in the sync after the one that
+    /// handed out the last packets before it.
+    pub(super) fn sync_rx(
+        &mut self,
+        ring: &mut Ring,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<u32> {
+        let mut new_slots = 0;
+        if self.failure.is_none() {
+            match self.fill(ring, &mut new_slots) {
+                Ok(()) => {}
+                Err(error) => self.failure = Some(error),
+            }
+            ring.publish(ring.after(ring.tail(), new_slots));
+            self.add_interfaces(interfaces);
+        }
+        match self.failure.take_if(|_| new_slots == 0) {
+            Some(error) => Err(error),
+            None => Ok(new_slots),
+        }
+    }
+
+    fn fill(&mut self, ring: &mut Ring, used: &mut u32) -> Result<()> {
+        let room = ring.room();
+        let all_given_back = ring.available() == 0;
+        self.starved = false;
+        while *used < room {
+            let placed = match self.pending.take() {
+                Some(placed) => placed,
+                None => match self.reader.advance(all_given_back && *used == 0, false)? {
+                    Outcome::Packet(placed) if self.wants(&placed) => {
+                        self.taken += 1;
+                        placed
+                    }
+                    Outcome::Packet(_) => continue,
+                    Outcome::NotYet => {
+                        self.starved = true;
+                        return Ok(());
+                    }
+                    Outcome::NoRoom | Outcome::End => return Ok(()),
+                },
+            };
+            let bytes = placed.data.len().min(self.snaplen);
+            let slots = bytes.div_ceil(SLOT_BYTES).max(1) as u32;
+            if slots >= ring.num_slots() {
+                self.reader.finish();
+                return Err(self.too_long(bytes, slots));
+            }
+            if slots > room - *used {
+                self.pending = Some(placed);
+                return Ok(());
+            }
+            self.hand_out(ring, ring.after(ring.tail(), *used), &placed, bytes);
+            *used += slots;
+        }
+        Ok(())
+    }
+
+    /// Whether the filter lets a packet through.
+    #[inline]
+    fn wants(&self, placed: &Placed) -> bool {
+        let Some(predicate) = self.predicate else {
+            return true;
+        };
+        let interface = &self.reader.interfaces()[placed.meta.interface as usize];
+        let bytes = self.reader.bytes(placed.data.clone());
+        predicate(interface.link_type, bytes, placed.meta.wire_bytes)
+    }
+
+    /// Points slots at a packet, from `first` on.
+    #[inline]
+    fn hand_out(&self, ring: &mut Ring, first: u32, placed: &Placed, bytes: usize) {
+        let mut index = first;
+        let mut done = 0;
+        loop {
+            let now = (bytes - done).min(SLOT_BYTES);
+            let meta = match done {
+                0 => placed.meta,
+                _ => Default::default(),
+            };
+            let start = self.reader.address(placed.data.start + done);
+            let continues = done + now < bytes;
+            // SAFETY: `advance` found the packet's bytes in the reader's private memory, in a
+            // record no other slot points into. They are neither moved nor overwritten before
+            // a call of `advance` that may move, which `fill` makes only when the program has
+            // given every slot back; and the queue that holds the ring holds the reader too.
+            unsafe { ring.fill_indirect(index, start, now as u16, continues, meta) };
+            if !continues {
+                return;
+            }
+            done += now;
+            index = ring.next(index);
+        }
+    }
+
+    fn too_long(&self, bytes: usize, slots: u32) -> Error {
+        Error::Port {
+            port: self.name.clone(),
+            reason: format!(
+                "a packet of {bytes} bytes takes {slots} slots: use slots={} or more, or snaplen=",
+                slots + 1
+            ),
+        }
+    }
+
+    /// Tells of interfaces that have been met since the last time.
+    fn add_interfaces(&self, known: &mut Vec<Interface>) {
+        let limit = u32::try_from(self.snaplen).unwrap_or(0);
+        for interface in &self.reader.interfaces()[known.len()..] {
+            let mut interface = interface.clone();
+            interface.snaplen = match (interface.snaplen, limit) {
+                (0, limit) => limit,
+                (snaplen, 0) => snaplen,
+                (snaplen, limit) => snaplen.min(limit),
+            };
+            known.push(interface);
+        }
+    }
+
+    pub(super) fn wait_rx(&self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        match self.reader.pollable() {
+            Some(fd) if self.starved => wait_for_input(fd, wait, timeout)
+                .map_err(|errno| Error::system("poll", &self.name, errno)),
+            _ => Ok(Readiness::Ready),
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
+    }
+
+    pub(super) fn close_intake(&mut self) {
+        self.reader.finish();
+        self.pending = None;
+        self.starved = false;
+    }
+
+    pub(super) fn stats(&self) -> QueueStats {
+        QueueStats {
+            offered: self.taken,
+            ..QueueStats::default()
+        }
+    }
+}
+
+/// Waits for a descriptor to become readable or to end. A signal ends the waiting too, as if
+/// the time were up.
+fn wait_for_input(fd: BorrowedFd<'_>, wait: Wait, timeout: Duration) -> nix::Result<Readiness> {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let begun = Instant::now();
+    let deadline = begun + timeout.min(DAY);
+    let spin_until = match wait {
+        Wait::Spin => deadline,
+        Wait::Sleep => begun,
+        Wait::Adaptive(spin) => deadline.min(begun + spin.min(DAY)),
+    };
+    loop {
+        let now = Instant::now();
+        let patience = match now < spin_until {
+            true => PollTimeout::ZERO,
+            false => milliseconds(deadline.saturating_duration_since(now)),
+        };
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience) {
+            Ok(0) if now < spin_until => std::hint::spin_loop(),
+            Ok(0) | Err(Errno::EINTR) => return Ok(Readiness::TimedOut),
+            Ok(_) => return Ok(Readiness::Ready),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Rounded up, so that a wait never ends before its time.
+fn milliseconds(duration: Duration) -> PollTimeout {
+    let rounded = duration.as_nanos().div_ceil(1_000_000);
+    i32::try_from(rounded).map_or(PollTimeout::MAX, |ms| {
+        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+    })
+}

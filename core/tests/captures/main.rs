@@ -1,0 +1,9 @@
+//! Reading capture files, checked against libpcap and tcpdump: nothing here decides by itself
+//! what a file means.
+
+mod compressed;
+mod damage;
+mod oracle;
+mod port;
+mod samples;
+mod variants;
