@@ -1,1 +1,354 @@
+//! The formats' variants, made by hand and read by libpcap too.
 
+use std::path::Path;
+
+use sluicegate::file::read::Reader;
+use sluicegate::ring::{Direction, TimestampSource};
+
+use crate::oracle::{libpcap, ours};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    Little,
+    Big,
+}
+
+/// Puts a file together, number by number.
+struct Writer {
+    order: Order,
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn new(order: Order) -> Self {
+        let bytes = Vec::new();
+        Self { order, bytes }
+    }
+
+    fn u16(&mut self, n: u16) -> &mut Self {
+        self.raw(&match self.order {
+            Order::Little => n.to_le_bytes(),
+            Order::Big => n.to_be_bytes(),
+        })
+    }
+
+    fn u32(&mut self, n: u32) -> &mut Self {
+        self.raw(&match self.order {
+            Order::Little => n.to_le_bytes(),
+            Order::Big => n.to_be_bytes(),
+        })
+    }
+
+    fn u64(&mut self, n: u64) -> &mut Self {
+        self.raw(&match self.order {
+            Order::Little => n.to_le_bytes(),
+            Order::Big => n.to_be_bytes(),
+        })
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    fn padded(&mut self, bytes: &[u8]) -> &mut Self {
+        self.raw(bytes);
+        self.raw(&[0; 3][..bytes.len().next_multiple_of(4) - bytes.len()])
+    }
+
+    fn pcap_header(&mut self, magic: u32, version: (u16, u16), snaplen: u32, link: u32) {
+        self.u32(magic).u16(version.0).u16(version.1);
+        self.u64(0).u32(snaplen).u32(link);
+    }
+
+    fn two_records(&mut self, magic: u32, version: (u16, u16), first: u32, second: u32) {
+        let captured = match version {
+            (2, 4) => first,
+            (2, 3) => first.min(second),
+            _ => second,
+        };
+        for i in 0..2 {
+            self.u32(1_700_000_000).u32(999_999).u32(first).u32(second);
+            if magic == 0xa1b2_cd34 {
+                self.u64(7);
+            }
+            self.raw(&vec![i; captured as usize]);
+        }
+    }
+
+    fn block(&mut self, kind: u32, body: impl FnOnce(&mut Self)) -> &mut Self {
+        let mut inner = Self::new(self.order);
+        body(&mut inner);
+        let length = inner.bytes.len() as u32 + 12;
+        self.u32(kind).u32(length).raw(&inner.bytes).u32(length)
+    }
+
+    fn section(&mut self) -> &mut Self {
+        self.block(0x0a0d_0d0a, |b| {
+            b.u32(0x1a2b_3c4d).u16(1).u16(0).u64(u64::MAX);
+        })
+    }
+
+    fn interface(&mut self, link: u16, snaplen: u32, options: &[(u16, &[u8])]) -> &mut Self {
+        self.block(1, |b| {
+            b.u16(link).u16(0).u32(snaplen);
+            b.options(options);
+        })
+    }
+
+    fn options(&mut self, options: &[(u16, &[u8])]) {
+        for (code, value) in options {
+            self.u16(*code).u16(value.len() as u16).padded(value);
+        }
+        if !options.is_empty() {
+            self.u32(0);
+        }
+    }
+
+    fn enhanced(
+        &mut self,
+        interface: u32,
+        ticks: u64,
+        data: &[u8],
+        options: &[(u16, &[u8])],
+    ) -> &mut Self {
+        self.block(6, |b| {
+            b.u32(interface).u32((ticks >> 32) as u32).u32(ticks as u32);
+            b.u32(data.len() as u32).u32(1500).padded(data);
+            b.options(options);
+        })
+    }
+
+    fn number32(&self, n: u32) -> [u8; 4] {
+        match self.order {
+            Order::Little => n.to_le_bytes(),
+            Order::Big => n.to_be_bytes(),
+        }
+    }
+}
+
+fn kept(folder: &Path, bytes: &[u8]) -> std::path::PathBuf {
+    let path = folder.join("capture");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn every_variant_of_pcap_is_read_as_libpcap_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let versions = [
+        (2, 0),
+        (2, 2),
+        (2, 3),
+        (2, 4),
+        (543, 0),
+        (2, 5),
+        (1, 4),
+        (3, 0),
+    ];
+    for order in [Order::Little, Order::Big] {
+        for magic in [0xa1b2_c3d4, 0xa1b2_3c4d, 0xa1b2_cd34] {
+            for version in versions {
+                // A snapshot length that cuts, one that does not, none; a check sequence.
+                for (snaplen, link) in [(0, 1), (2, 1), (u32::MAX, 101), (64, 0x2400_0001)] {
+                    for (first, second) in [(4, 60), (60, 4), (4, 4)] {
+                        let mut file = Writer::new(order);
+                        file.pcap_header(magic, version, snaplen, link);
+                        file.two_records(magic, version, first, second);
+                        let path = kept(folder.path(), &file.bytes);
+                        let (ours, theirs) = (ours(&path), libpcap(&path));
+                        let name = format!("{magic:x} {version:?} {snaplen} {link:x} {first}");
+                        assert_eq!(ours.packets, theirs.packets, "{name}");
+                        assert_eq!(ours.error.is_some(), theirs.error.is_some(), "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_longer_than_any_can_be_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    for (why, link, captured, read) in [
+        ("the longest of an ordinary link type", 1, 262_144, true),
+        ("one byte more", 1, 262_145, false),
+        ("D-Bus has longer ones", 231, 1 << 20, true),
+        ("nothing has 4 GiB", 231, u32::MAX, false),
+    ] {
+        let mut file = Writer::new(Order::Little);
+        file.pcap_header(0xa1b2_c3d4, (2, 4), 0, link);
+        file.u32(0).u32(0).u32(captured).u32(captured);
+        if read {
+            file.raw(&vec![7; captured as usize]);
+        }
+        let path = kept(folder.path(), &file.bytes);
+        assert_eq!(ours(&path).packets.len(), usize::from(read), "{why}");
+        assert_eq!(libpcap(&path).packets.len(), usize::from(read), "{why}");
+    }
+}
+
+#[test]
+fn pcapng_says_what_pcap_cannot() {
+    let folder = tempfile::tempdir().unwrap();
+    for order in [Order::Little, Order::Big] {
+        let mut file = Writer::new(order);
+        let outbound = file.number32(2);
+        let queue = file.number32(3);
+        let dropped = match order {
+            Order::Little => 9u64.to_le_bytes(),
+            Order::Big => 9u64.to_be_bytes(),
+        };
+        let options: [(u16, &[u8]); 5] = [
+            (2, &outbound),
+            (4, &dropped),
+            (6, &queue),
+            (1, b"a \x1b[1m remark"),
+            (1, b"another"),
+        ];
+        file.section()
+            .interface(1, 96, &[(2, b"eth0"), (3, b"uplink"), (9, &[9])])
+            .block(0x0bad, |b| {
+                b.raw(b"what nobody knows is stepped over..!");
+            })
+            .enhanced(0, 1_700_000_000_000_000_001, b"first", &options)
+            .block(3, |b| {
+                b.u32(300).raw(&[5; 96]);
+            })
+            .block(2, |b| {
+                b.u16(0).u16(4).u64(0).u32(3).u32(60).padded(b"old");
+            });
+        let path = kept(folder.path(), &file.bytes);
+        assert_eq!(ours(&path).packets, libpcap(&path).packets);
+
+        let mut reader = Reader::open(&path).unwrap();
+        let eth0 = reader.interfaces()[0].clone();
+        assert_eq!(
+            (eth0.name.as_str(), eth0.link_type, eth0.snaplen),
+            ("eth0", 1, 96)
+        );
+        assert_eq!(eth0.comment, "uplink; clock ticks of 10^-9 s");
+
+        let record = reader.next_packet().unwrap().unwrap();
+        let meta = record.packet().meta();
+        assert_eq!(meta.timestamp_ns, 1_700_000_000_000_000_001);
+        assert_eq!(meta.timestamp_source, TimestampSource::File);
+        assert_eq!((meta.direction, meta.lost_before), (Direction::Out, 9));
+        assert_eq!(record.queue(), Some(3));
+        let comments: Vec<String> = record.comments().collect();
+        assert_eq!(comments, ["a  [1m remark", "another"], "fit for a terminal");
+
+        let record = reader.next_packet().unwrap().unwrap();
+        let packet = record.packet();
+        assert_eq!((packet.head().len(), packet.meta().wire_bytes), (96, 300));
+        assert_eq!(packet.meta().timestamp_source, TimestampSource::None);
+        assert_eq!(record.queue(), None);
+
+        let record = reader.next_packet().unwrap().unwrap();
+        assert_eq!(record.packet().meta().lost_before, 4);
+        drop(record);
+        assert!(reader.next_packet().unwrap().is_none());
+    }
+}
+
+#[test]
+fn sections_and_interfaces_may_differ_where_libpcap_wants_them_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = Writer::new(Order::Little);
+    file.section()
+        .interface(1, 0, &[(2, b"eth0")])
+        .enhanced(0, 1, b"ethernet", &[])
+        .interface(101, 64, &[(2, b"tun0"), (9, &[0x80 | 10])])
+        .enhanced(1, 512, b"raw", &[]);
+    let mut later = Writer::new(Order::Big);
+    later
+        .section()
+        .interface(113, 0, &[(2, b"any"), (14, &7u64.to_be_bytes())])
+        .enhanced(0, 1, b"cooked", &[]);
+    file.raw(&later.bytes);
+    let path = kept(folder.path(), &file.bytes);
+    assert_eq!(libpcap(&path).packets.len(), 1, "libpcap stops at tun0");
+
+    let mut reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.interfaces().len(), 1, "the others come later");
+    let mut seen = Vec::new();
+    while let Some(record) = reader.next_packet().unwrap() {
+        let packet = record.packet();
+        let (number, time) = (packet.meta().interface, packet.meta().timestamp_ns);
+        seen.push((number, time, packet.head().to_vec()));
+    }
+    let expected = [
+        (0, 1000, b"ethernet".to_vec()),
+        (1, 500_000_000, b"raw".to_vec()),
+        (2, 7_000_001_000, b"cooked".to_vec()),
+    ];
+    assert_eq!(seen, expected);
+    let link_types: Vec<u16> = reader.interfaces().iter().map(|i| i.link_type).collect();
+    assert_eq!(link_types, [1, 101, 113], "a later section's numbers go on");
+}
+
+#[test]
+fn a_pcapng_file_that_makes_no_sense_is_an_error_after_what_does() {
+    let folder = tempfile::tempdir().unwrap();
+    type Build = fn(&mut Writer);
+    let rows: [(&str, usize, &str, Build); 8] = [
+        ("no interface at all", 0, "describes no interface", |_| ()),
+        ("a packet before any interface", 0, "not described", |f| {
+            f.enhanced(0, 0, b"x", &[]);
+        }),
+        (
+            "a packet of an unknown interface",
+            1,
+            "not described",
+            |f| {
+                f.interface(1, 0, &[])
+                    .enhanced(0, 0, b"x", &[])
+                    .enhanced(1, 0, b"x", &[]);
+            },
+        ),
+        (
+            "interfaces do not outlive their section",
+            1,
+            "not described",
+            |f| {
+                f.interface(1, 0, &[]).enhanced(0, 0, b"x", &[]).section();
+                f.enhanced(0, 0, b"x", &[]);
+            },
+        ),
+        (
+            "more bytes than the interface captures",
+            1,
+            "captures 4",
+            |f| {
+                f.interface(1, 4, &[])
+                    .enhanced(0, 0, b"four", &[])
+                    .enhanced(0, 0, b"fives", &[]);
+            },
+        ),
+        ("a block longer than libpcap allows", 0, "16777216", |f| {
+            f.interface(1, 0, &[]).u32(6).u32((16 << 20) + 4);
+        }),
+        (
+            "a block too short for its framing",
+            0,
+            "there can be 12",
+            |f| {
+                f.interface(1, 0, &[]).u32(6).u32(8).u32(8);
+            },
+        ),
+        ("two lengths that differ", 0, "by its end", |f| {
+            f.interface(1, 0, &[]).u32(99).u32(12).u32(16);
+        }),
+    ];
+    for (why, packets, reason, build) in rows {
+        let mut file = Writer::new(Order::Little);
+        build(file.section());
+        let path = kept(folder.path(), &file.bytes);
+        let (ours, theirs) = (ours(&path), libpcap(&path));
+        assert_eq!(ours.packets.len(), packets, "{why}");
+        assert_eq!(ours.packets, theirs.packets, "{why}");
+        let error = ours.error.unwrap_or_default();
+        assert!(error.contains(reason), "{why}: {error}");
+        assert!(theirs.error.is_some(), "{why}");
+    }
+}
