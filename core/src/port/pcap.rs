@@ -78,7 +78,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     source.add_interfaces(&mut interfaces);
     let rx = Ring::receive_indirect(&pool, slots)?;
     let tx = Ring::absent(&pool)?;
-    let queue = Queue::new(0, rx, tx, Backend::PcapSource(source), interfaces);
+    let queue = Queue::new(0, rx, tx, Backend::PcapSource(Box::new(source)), interfaces);
     Ok(Port {
         name: name.clone(),
         method: "",

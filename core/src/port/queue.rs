@@ -23,7 +23,7 @@ pub struct QueueStats {
 #[derive(Debug)]
 pub(super) enum Backend {
     Null(Null),
-    PcapSource(pcap::Source),
+    PcapSource(Box<pcap::Source>),
 }
 
 /// One receive and one transmit ring, owned by one thread.

@@ -7,3 +7,4 @@ mod oracle;
 mod port;
 mod samples;
 mod variants;
+mod writer;

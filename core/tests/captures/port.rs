@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sluicegate::Error;
@@ -12,6 +13,7 @@ use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Readiness, Wait};
 
 use crate::oracle::{samples, tcpdump};
+use crate::writer::{Order, Writer};
 
 fn open(path: &Path, options: &str) -> Queue {
     let name = format!("pcap:{}{options}", path.display());
@@ -25,7 +27,7 @@ fn drain(queue: &mut Queue) -> (Vec<(Meta, Vec<u8>)>, Option<Error>) {
     let mut packets = Vec::new();
     let mut scratch = Vec::new();
     let mut error = None;
-    let mut in_ring = 0;
+    let mut in_ring = queue.rx().available();
     for round in 0u32.. {
         if queue.is_finished() && queue.rx().available() == 0 {
             break;
@@ -270,20 +272,49 @@ fn a_closed_intake_is_the_end() {
 
 #[test]
 fn interfaces_are_told_as_they_are_met() {
-    let Some(path) = samples().into_iter().find(|path| {
-        path.extension().is_some_and(|e| e == "pcapng")
-            && read(path).iter().any(|(m, _)| m.interface > 0)
-    }) else {
-        eprintln!("skipped: no sample has two interfaces");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture");
+    let mut file = Writer::new(Order::Little);
+    file.section();
+    for link_type in 0..20 {
+        file.interface(link_type, 64, &[]);
+        file.enhanced(link_type.into(), 0, b"packet", &[]);
+    }
+    std::fs::write(&path, &file.bytes).unwrap();
+    let mut queue = open(&path, "?slots=6&snaplen=50");
+    assert_eq!(queue.interfaces().len(), 1);
+    assert_eq!(queue.sync_rx().unwrap(), 5);
+    assert_eq!(queue.interfaces().len(), 5);
+    let (packets, error) = drain(&mut queue);
+    assert!(error.is_none());
+    assert_eq!(packets.len(), 20, "those that were in the ring too");
+    for ((meta, _), number) in packets.iter().zip(0u16..) {
+        let interface = &queue.interfaces()[meta.interface as usize];
+        assert_eq!((interface.link_type, interface.snaplen), (number, 50));
+    }
+}
+
+/// Runs itself again with a capture as standard input.
+#[test]
+fn standard_input_is_a_file_like_another() {
+    const INSIDE: &str = "SLUICE_TEST_STANDARD_INPUT";
+    if std::env::var_os(INSIDE).is_some() {
+        let (packets, error) = drain(&mut open(Path::new("-"), ""));
+        assert!(error.unwrap().to_string().starts_with("standard input: "));
+        assert_eq!(packets.len(), 2);
         return;
-    };
-    let mut queue = open(&path, "");
-    let first = queue.interfaces().len();
-    let (packets, _) = drain(&mut queue);
-    let highest = packets
-        .iter()
-        .map(|(meta, _)| meta.interface)
-        .max()
+    }
+    let mut bytes = pcap_header(0, 1);
+    (0..3).for_each(|i| bytes.extend(pcap_record(i, b"packet")));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "port::standard_input_is_a_file_like_another"])
+        .env(INSIDE, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
         .unwrap();
-    assert!(queue.interfaces().len() > first.max(highest as usize));
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&bytes[..bytes.len() - 1]).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success());
 }

@@ -124,7 +124,7 @@ impl PcapNg {
             ));
         }
         // libpcap takes the first block at its word; so do we.
-        if length % 4 != 0 && !self.at_first_block {
+        if !length.is_multiple_of(4) && !self.at_first_block {
             return Err(format!(
                 "a block of type {kind:#x} and {length} bytes, which is no multiple of 4"
             ));

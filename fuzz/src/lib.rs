@@ -1,0 +1,1 @@
+//! Fuzz targets live under `tests`; see README.md.
