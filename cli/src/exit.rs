@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use sluicegate::error::{Error, Kind};
 
+use crate::run::Outcome;
+
 /// An exit status that is not ours: that of a command run for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("exit status {0}")]
@@ -12,9 +14,7 @@ pub struct Status(pub u8);
 
 /// Prints what went wrong and turns it into the exit status.
 pub fn with(result: anyhow::Result<()>) -> ExitCode {
-    let Err(error) = result else {
-        return ExitCode::SUCCESS;
-    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
     if let Some(Status(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
@@ -23,5 +23,13 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
         Some(Kind::Usage) => ExitCode::from(2),
         Some(Kind::Privilege) => ExitCode::from(3),
         Some(Kind::Runtime) | None => ExitCode::FAILURE,
+    }
+}
+
+/// The first worker's error, if any ended with one.
+pub fn first_error(outcomes: &mut [Outcome]) -> anyhow::Result<()> {
+    match outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
     }
 }

@@ -62,16 +62,8 @@ enum Action {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Up {
-            name,
-            shape,
-            queues,
-        } => {
-            let lab = Lab::up(&LabConfig {
-                name,
-                shape,
-                queues,
-            })?;
+        Action::Up { name, shape, queues } => {
+            let lab = Lab::up(&LabConfig { name, shape, queues })?;
             print(&describe(&lab))
         }
         Action::Down { name } => {
@@ -79,11 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             print(&format!("lab '{name}' is down\n"))
         }
         Action::List { json } => list(json),
-        Action::Exec {
-            name,
-            host,
-            command,
-        } => exec(&Lab::find(&name)?, &host, &command),
+        Action::Exec { name, host, command } => exec(&Lab::find(&name)?, &host, &command),
     }
 }
 
@@ -122,22 +110,14 @@ fn describe(lab: &Lab) -> String {
     for row in picture(lab) {
         let _ = writeln!(text, "  {}", row.trim_end());
     }
-    let option = if name == "lab" {
-        String::new()
-    } else {
-        format!("--name {name} ")
-    };
+    let option = if name == "lab" { String::new() } else { format!("--name {name} ") };
     let _ = write!(
         text,
         "\nTry:  sluice lab exec {option}left -- ping -c 3 198.18.0.2\n      \
          sluice top --netns {}\n      \
          sluice lab down{}\n",
         lab.netns("right"),
-        if name == "lab" {
-            String::new()
-        } else {
-            format!(" --name {name}")
-        },
+        if name == "lab" { String::new() } else { format!(" --name {name}") },
     );
     text
 }
@@ -234,25 +214,12 @@ fn list(json: bool) -> anyhow::Result<()> {
     if labs.is_empty() {
         return print("no lab is up; make one with `sluice lab up`\n");
     }
-    let width = labs
-        .iter()
-        .map(|lab| lab.name().len())
-        .max()
-        .unwrap_or(0)
-        .max(4);
+    let width = labs.iter().map(|lab| lab.name().len()).max().unwrap_or(0).max(4);
     let mut text = format!("{:<width$}  SHAPE  QUEUES  NAMESPACES\n", "NAME");
     for lab in &labs {
-        let hosts: Vec<String> = lab
-            .hosts()
-            .iter()
-            .map(|host| lab.netns(host.name))
-            .collect();
+        let hosts: Vec<String> = lab.hosts().iter().map(|host| lab.netns(host.name)).collect();
         let (name, shape, queues) = (lab.name(), lab.shape().to_string(), lab.queues());
-        let _ = write!(
-            text,
-            "{name:<width$}  {shape:<5}  {queues:>6}  {}",
-            hosts.join(" ")
-        );
+        let _ = write!(text, "{name:<width$}  {shape:<5}  {queues:>6}  {}", hosts.join(" "));
         if let Some(owner) = lab.owner() {
             let _ = write!(text, "  (scratch, of process {owner})");
         }

@@ -79,11 +79,7 @@ impl Capture {
             let mut meta = Meta::default();
             meta.timestamp_ns = record.timestamp_ns;
             meta.wire_bytes = record.wire_bytes;
-            printer.line(
-                &mut text,
-                self.link_type,
-                &Packet::new(&meta, &record.bytes),
-            );
+            printer.line(&mut text, self.link_type, &Packet::new(&meta, &record.bytes));
         }
         text.lines().map(str::to_owned).collect()
     }
@@ -105,10 +101,7 @@ fn theirs(path: &Path) -> Vec<String> {
         if let Some(line) = line.strip_prefix(&number) {
             // It misses a secret to check the digest with; we do not check.
             let line = line
-                .replace(
-                    "md5 shared secret not supplied with -M, can't check - ",
-                    "md5 ",
-                )
+                .replace("md5 shared secret not supplied with -M, can't check - ", "md5 ")
                 .replace("md5 snaplen too short, can't check - ", "md5 ");
             lines.push(line.trim_end().to_owned());
         }

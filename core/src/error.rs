@@ -124,12 +124,7 @@ impl Error {
         source: impl Into<io::Error>,
     ) -> Self {
         let (object, source) = (object.into(), source.into());
-        Self::System {
-            operation,
-            object,
-            source,
-            remedy: String::new(),
-        }
+        Self::System { operation, object, source, remedy: String::new() }
     }
 
     /// A failed file operation.
@@ -162,11 +157,7 @@ impl Error {
 }
 
 fn then(remedy: &str) -> String {
-    if remedy.is_empty() {
-        String::new()
-    } else {
-        format!("; {remedy}")
-    }
+    if remedy.is_empty() { String::new() } else { format!("; {remedy}") }
 }
 
 fn at(column: &Option<usize>) -> String {
@@ -179,12 +170,9 @@ mod tests {
 
     #[test]
     fn a_message_names_operation_object_reason_and_remedy() {
-        let error = Error::system(
-            "bind",
-            "packet:eth0",
-            io::Error::from_raw_os_error(libc::ENODEV),
-        )
-        .remedy("see `sluice capture` for the interfaces there are");
+        let error =
+            Error::system("bind", "packet:eth0", io::Error::from_raw_os_error(libc::ENODEV))
+                .remedy("see `sluice capture` for the interfaces there are");
         assert_eq!(
             error.to_string(),
             "bind packet:eth0: No such device (os error 19); \
@@ -201,10 +189,7 @@ mod tests {
             message: "syntax error".into(),
             column: Some(4),
         };
-        assert_eq!(
-            error.to_string(),
-            "filter 'udp prot 53': syntax error (at column 5)"
-        );
+        assert_eq!(error.to_string(), "filter 'udp prot 53': syntax error (at column 5)");
         assert_eq!(error.kind(), Kind::Usage);
     }
 }

@@ -39,17 +39,9 @@ pub struct Ledger {
 impl Ledger {
     /// Adds packets under a name; entries keep the order they were first named in.
     pub fn add(&mut self, role: Role, name: &'static str, packets: u64) {
-        match self
-            .entries
-            .iter_mut()
-            .find(|e| e.role == role && e.name == name)
-        {
+        match self.entries.iter_mut().find(|e| e.role == role && e.name == name) {
             Some(entry) => entry.packets += packets,
-            None => self.entries.push(Entry {
-                role,
-                name,
-                packets,
-            }),
+            None => self.entries.push(Entry { role, name, packets }),
         }
     }
 
@@ -92,11 +84,7 @@ mod tests {
         assert_eq!(ledger.total(Role::Loss), 7);
         assert_eq!(ledger.unexplained(), 3);
         ledger.add(Role::Out, "file", 5);
-        assert_eq!(
-            ledger.unexplained(),
-            -2,
-            "more out than in is said, not hidden"
-        );
+        assert_eq!(ledger.unexplained(), -2, "more out than in is said, not hidden");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 
 pub mod error;
-pub mod filter;
 pub mod file;
+pub mod filter;
 pub mod ledger;
 pub mod link;
 pub mod memory;

@@ -31,10 +31,7 @@ fn tool(command: &[&str]) -> Option<String> {
         }
     };
     if !output.status.success() {
-        eprintln!(
-            "skipped: {command:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        eprintln!("skipped: {command:?}: {}", String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -62,9 +59,7 @@ fn iproute2_sees_the_lab_as_it_is_described() {
     };
     for host in lab.hosts() {
         let netns = lab.netns(host.name);
-        let known = listed
-            .lines()
-            .any(|line| line.split(' ').next() == Some(&netns));
+        let known = listed.lines().any(|line| line.split(' ').next() == Some(&netns));
         assert!(known, "{netns} in {listed}");
         for interface in host.interfaces {
             let name = interface.name;
@@ -77,23 +72,13 @@ fn iproute2_sees_the_lab_as_it_is_described() {
             assert!(!shown.contains("tentative"), "usable at once: {shown}");
             assert!(!shown.contains("fe80:"), "no link-local address: {shown}");
             let addresses = interface.addresses();
-            assert_eq!(
-                addresses.len(),
-                shown.matches("scope global").count(),
-                "{shown}"
-            );
+            assert_eq!(addresses.len(), shown.matches("scope global").count(), "{shown}");
             for address in addresses {
-                assert!(
-                    shown.contains(&format!(" {address} ")),
-                    "{address} in {shown}"
-                );
+                assert!(shown.contains(&format!(" {address} ")), "{address} in {shown}");
             }
             let features = ["ip", "netns", "exec", &netns, "ethtool", "-k", name];
             if let Some(features) = tool(&features) {
-                assert!(
-                    features.contains("generic-receive-offload: on"),
-                    "{features}"
-                );
+                assert!(features.contains("generic-receive-offload: on"), "{features}");
             }
         }
     }
@@ -106,25 +91,17 @@ fn our_view_of_an_interface_is_that_of_ip() {
     };
     let netns = lab.netns("left");
     let left = link::interface(Some(&netns), "left0").unwrap();
-    assert_eq!(
-        (left.kind.as_str(), left.state(), left.mtu),
-        ("veth", "up", 1500)
-    );
+    assert_eq!((left.kind.as_str(), left.state(), left.mtu), ("veth", "up", 1500));
     assert_eq!(left.hardware, 1, "Ethernet");
     let interfaces = link::interfaces(Some(&netns)).unwrap();
     let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["lo", "left0"]);
-    let error = link::interface(Some(&netns), "right0")
-        .unwrap_err()
-        .to_string();
+    let error = link::interface(Some(&netns), "right0").unwrap_err().to_string();
     assert_eq!(error, "no interface 'right0'; there are: lo, left0");
     let Some(shown) = tool(&["ip", "-n", &netns, "-o", "link", "show", "dev", "left0"]) else {
         return;
     };
-    assert!(
-        shown.starts_with(&format!("{}: left0@", left.index)),
-        "{shown}"
-    );
+    assert!(shown.starts_with(&format!("{}: left0@", left.index)), "{shown}");
 }
 
 #[test]
@@ -143,10 +120,8 @@ fn our_ethtool_reads_what_ethtool_reads() {
     let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "-S", "right0"];
     let Some(theirs) = tool(&ethtool) else { return };
     let theirs: Vec<&str> = theirs.lines().skip(1).map(str::trim).collect();
-    let ours: Vec<String> = statistics
-        .into_iter()
-        .map(|(name, value)| format!("{name}: {value}"))
-        .collect();
+    let ours: Vec<String> =
+        statistics.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
     assert!(ours.len() > 10, "{ours:?}");
     assert_eq!(ours, theirs);
 }
@@ -159,8 +134,7 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
     let (left, right) = (lab.netns("left"), lab.netns("right"));
     let before = (stats(&left, "left0"), stats(&right, "right0"));
     let mut ping = Command::new("ping");
-    ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"])
-        .stdout(Stdio::null());
+    ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
         Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
         Err(error) => return eprintln!("skipped: {error}"),
@@ -176,22 +150,12 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
         let counted = (after.0 - before.0, after.1 - before.1);
         assert_eq!(counted, (10, 10 * frame), "{sentence}");
     }
-    let sample = Sampler::open(Some(&right), &["right0".into()])
-        .unwrap()
-        .sample()
-        .unwrap();
+    let sample = Sampler::open(Some(&right), &["right0".into()]).unwrap().sample().unwrap();
     assert_eq!(sample.interfaces.len(), 1);
     let queues = &sample.interfaces[0].queues;
-    let queue = queues
-        .iter()
-        .find(|queue| queue.direction == Direction::Rx)
-        .unwrap();
+    let queue = queues.iter().find(|queue| queue.direction == Direction::Rx).unwrap();
     // A veth counts by queue only what takes the way of NAPI, which a plain ping does not.
-    assert!(
-        queue
-            .packets
-            .is_some_and(|packets| packets <= after.1.rx_packets)
-    );
+    assert!(queue.packets.is_some_and(|packets| packets <= after.1.rx_packets));
 }
 
 #[test]
@@ -200,8 +164,7 @@ fn ipv6_works_at_once() {
         return;
     };
     let mut ping = Command::new("ping");
-    ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"])
-        .stdout(Stdio::null());
+    ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
         Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
         Err(error) => eprintln!("skipped: {error}"),
@@ -221,45 +184,25 @@ fn up_is_idempotent_and_mends_what_is_broken() {
     if lab(Shape::Pair, 1).is_none() {
         return;
     }
-    let config = LabConfig {
-        name: format!("test-{}", std::process::id()),
-        ..LabConfig::default()
-    };
+    let config = LabConfig { name: format!("test-{}", std::process::id()), ..LabConfig::default() };
     let _down = Down(&config.name);
     let identity = |lab: &Lab| {
         let netns = lab.netns("left");
         let file = std::fs::metadata(format!("/run/netns/{netns}")).unwrap();
-        (
-            file.ino(),
-            link::interface(Some(&netns), "left0").unwrap().index,
-        )
+        (file.ino(), link::interface(Some(&netns), "left0").unwrap().index)
     };
     let first = Lab::up(&config).unwrap();
     let again = Lab::up(&config).unwrap();
-    assert_eq!(
-        identity(&again),
-        identity(&first),
-        "up twice is the same lab"
-    );
+    assert_eq!(identity(&again), identity(&first), "up twice is the same lab");
 
-    let other = LabConfig {
-        shape: Shape::Line,
-        ..config.clone()
-    };
+    let other = LabConfig { shape: Shape::Line, ..config.clone() };
     let error = Lab::up(&other).unwrap_err();
     assert!(matches!(error, Error::Usage(_)), "{error}");
-    assert!(
-        error.to_string().contains("sluice lab down --name"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("sluice lab down --name"), "{error}");
 
     netns::delete(&first.netns("right")).unwrap();
     let mended = Lab::up(&config).unwrap();
-    assert!(
-        link::interface(Some(&mended.netns("right")), "right0")
-            .unwrap()
-            .running
-    );
+    assert!(link::interface(Some(&mended.netns("right")), "right0").unwrap().running);
     assert!(Lab::list().iter().any(|lab| lab.name() == config.name));
 
     Lab::down(&config.name).unwrap();
@@ -275,14 +218,8 @@ fn a_foreign_namespace_is_left_alone() {
     let name = format!("foreign-{}", std::process::id());
     let taken = format!("{name}-right");
     netns::create(&taken).unwrap();
-    let up = Lab::up(&LabConfig {
-        name: name.clone(),
-        ..LabConfig::default()
-    });
-    let there = (
-        netns::exists(&format!("{name}-left")),
-        netns::exists(&taken),
-    );
+    let up = Lab::up(&LabConfig { name: name.clone(), ..LabConfig::default() });
+    let there = (netns::exists(&format!("{name}-left")), netns::exists(&taken));
     let again = netns::create(&taken).unwrap_err().to_string();
     netns::delete(&taken).unwrap();
     assert!(matches!(up, Err(Error::Usage(_))), "{up:?}");
@@ -297,27 +234,16 @@ fn labs_made_at_once_do_not_meet() {
     }
     let make = || {
         let lab = Lab::scratch().unwrap();
-        assert!(
-            link::interface(Some(&lab.netns("left")), "left0")
-                .unwrap()
-                .running
-        );
+        assert!(link::interface(Some(&lab.netns("left")), "left0").unwrap().running);
         lab.netns("left")
     };
     let names: Vec<String> = std::thread::scope(|scope| {
         let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
-        makers
-            .into_iter()
-            .map(|maker| maker.join().unwrap())
-            .collect()
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
     });
     for name in &names {
         assert!(!netns::exists(name), "{name} went when it was dropped");
-        assert_eq!(
-            names.iter().filter(|other| *other == name).count(),
-            1,
-            "{name}"
-        );
+        assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");
     }
 }
 
@@ -332,26 +258,14 @@ fn the_caller_stays_where_it_was() {
     assert_ne!(there, before);
     assert_eq!(here(), before);
     let panicked = std::panic::catch_unwind(|| {
-        netns::within::<(), _>(Some(&lab.netns("left")), || {
-            panic!("in the other namespace")
-        })
+        netns::within::<(), _>(Some(&lab.netns("left")), || panic!("in the other namespace"))
     });
     assert!(panicked.is_err(), "a panic is passed on");
     assert_eq!(here(), before);
-    let status = lab.exec(
-        "left",
-        &["sh", "-c", "test -d /sys/class/net/left0 && exit 7"],
-    );
-    assert_eq!(
-        status.unwrap().code(),
-        Some(7),
-        "/sys shows the host's interfaces"
-    );
+    let status = lab.exec("left", &["sh", "-c", "test -d /sys/class/net/left0 && exit 7"]);
+    assert_eq!(status.unwrap().code(), Some(7), "/sys shows the host's interfaces");
     let error = lab.exec("middle", &["true"]).unwrap_err().to_string();
-    assert!(
-        error.ends_with("has no host 'middle'; it has left, right"),
-        "{error}"
-    );
+    assert!(error.ends_with("has no host 'middle'; it has left, right"), "{error}");
 }
 
 #[test]
@@ -360,21 +274,10 @@ fn a_change_that_fails_says_what_it_was() {
         return;
     };
     let mut netlink = Netlink::open(Some(&lab.netns("left"))).unwrap();
-    let end = |name| VethEnd {
-        name,
-        netns: None,
-        mac: None,
-    };
-    let error = netlink
-        .add_veth(&end("left0"), &end("other"), 1)
-        .unwrap_err();
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    let error = netlink.add_veth(&end("left0"), &end("other"), 1).unwrap_err();
     assert_eq!(error.errno(), Some(nix::libc::EEXIST), "{error}");
-    assert!(
-        error
-            .to_string()
-            .starts_with("create veth pair left0-other: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("create veth pair left0-other: "), "{error}");
     netlink.add_veth(&end("a0"), &end("b0"), 2).unwrap();
     netlink.delete("a0").unwrap();
     assert!(netlink.delete("b0").is_err(), "with one end goes the other");

@@ -53,12 +53,7 @@ fn meta(packet: &Seen) -> Meta {
 }
 
 fn interface(name: &str, link_type: u16) -> Interface {
-    Interface {
-        name: name.into(),
-        link_type,
-        snaplen: 0,
-        comment: "timestamps: software".into(),
-    }
+    Interface { name: name.into(), link_type, snaplen: 0, comment: "timestamps: software".into() }
 }
 
 fn encoder(config: &OutputConfig) -> Encoder {
@@ -115,10 +110,8 @@ fn text(command: &mut Command) -> String {
 
 /// The files of a directory, by name.
 fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
@@ -183,14 +176,10 @@ fn by_tshark(path: &Path) -> Vec<(u64, u32, usize)> {
 
 /// Packets in each file, as capinfos counts them.
 fn by_capinfos(paths: &[PathBuf]) -> Vec<u64> {
-    text(
-        Command::new("capinfos")
-            .args(["-c", "-T", "-r", "-M"])
-            .args(paths),
-    )
-    .lines()
-    .map(|line| line.split('\t').nth(1).unwrap().parse().unwrap())
-    .collect()
+    text(Command::new("capinfos").args(["-c", "-T", "-r", "-M"]).args(paths))
+        .lines()
+        .map(|line| line.split('\t').nth(1).unwrap().parse().unwrap())
+        .collect()
 }
 
 fn to_microseconds(mut packet: Seen) -> Seen {
@@ -208,11 +197,8 @@ fn every_combination_is_read_back() {
         ("pcap", Format::Pcap, true),
         ("pcapng", Format::Pcapng, false),
     ];
-    let compressions = [
-        (Compression::None, ""),
-        (Compression::Zstd, ".zst"),
-        (Compression::Lz4, ".lz4"),
-    ];
+    let compressions =
+        [(Compression::None, ""), (Compression::Zstd, ".zst"), (Compression::Lz4, ".lz4")];
     let by = |bytes, period_s: Option<u64>, files| Rotation {
         bytes,
         period: period_s.map(Duration::from_secs),
@@ -223,11 +209,7 @@ fn every_combination_is_read_back() {
         ("one file", by(None, None, None), 1),
         ("a new file each second", by(None, Some(1), None), 3),
         ("files of 60,000 bytes", by(Some(60_000), None, None), 5),
-        (
-            "by size and time, the newest three",
-            by(Some(60_000), Some(1), Some(3)),
-            6,
-        ),
+        ("by size and time, the newest three", by(Some(60_000), Some(1), Some(3)), 6),
     ];
     for (extension, format, microseconds) in formats {
         for (compression, packed) in compressions {
@@ -235,19 +217,13 @@ fn every_combination_is_read_back() {
                 let directory = TempDir::new().unwrap();
                 let path = directory.path().join(format!("a.{extension}{packed}"));
                 let case = format!("{extension}{packed}, microseconds {microseconds}, {how}");
-                let config = OutputConfig {
-                    microseconds,
-                    workers: 2,
-                    rotation,
-                    ..OutputConfig::new(path)
-                };
+                let config =
+                    OutputConfig { microseconds, workers: 2, rotation, ..OutputConfig::new(path) };
                 assert_eq!((config.format, config.compression), (format, compression));
                 let pushed = packets(400);
                 let mut encoder = encoder(&config);
                 let mut output = Output::create(config).unwrap();
-                output
-                    .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-                    .unwrap();
+                output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
                 put(&mut output, &mut encoder, &pushed, 20_000);
                 let summary = output.finish();
                 assert!(summary.failure.is_none(), "{case}");
@@ -256,10 +232,7 @@ fn every_combination_is_read_back() {
 
                 let kept = files(directory.path());
                 assert_eq!(kept.len() as u64, made - summary.files_deleted, "{case}");
-                assert!(
-                    kept.len() <= rotation.files.unwrap_or(u32::MAX) as usize,
-                    "{case}"
-                );
+                assert!(kept.len() <= rotation.files.unwrap_or(u32::MAX) as usize, "{case}");
                 let counts = by_capinfos(&kept);
                 let in_kept: u64 = counts.iter().sum();
                 assert_eq!(in_kept, 400 - summary.packets_deleted, "{case}");
@@ -327,10 +300,7 @@ fn all_that_is_known_stands_in_the_file() {
     output.add_interface(&left, Some("udp port 53")).unwrap();
     output.write(&chunk).unwrap();
     // A second interface, of another link type, in the middle of the capture.
-    assert_eq!(
-        output.add_interface(&interface("raw0", 101), None).unwrap(),
-        1
-    );
+    assert_eq!(output.add_interface(&interface("raw0", 101), None).unwrap(), 1);
     let mut later = Encoder::new(&EncoderConfig::default());
     later.map_interface(1);
     output.write(&chunk_of(&mut later, &packets(3))).unwrap();
@@ -391,9 +361,7 @@ fn all_that_is_known_stands_in_the_file() {
 
     // Wireshark's dissector for the file itself.
     let blocks = text(
-        Command::new("tshark")
-            .args(["-X", "read_format:MIME Files Format", "-V", "-r"])
-            .arg(&path),
+        Command::new("tshark").args(["-X", "read_format:MIME Files Format", "-V", "-r"]).arg(&path),
     );
     for (line, times) in [
         ("Block: Interface Description Block", 2),
@@ -409,10 +377,7 @@ fn all_that_is_known_stands_in_the_file() {
         ("Option: End Time", 1),
         ("Malformed", 0),
     ] {
-        let found = blocks
-            .lines()
-            .filter(|l| l.trim_start().starts_with(line))
-            .count();
+        let found = blocks.lines().filter(|l| l.trim_start().starts_with(line)).count();
         assert_eq!(found, times, "'{line}' in {blocks}");
     }
 }
@@ -424,26 +389,16 @@ fn every_file_of_a_row_names_its_interfaces_and_ends_with_statistics() {
     }
     let directory = TempDir::new().unwrap();
     let config = OutputConfig {
-        rotation: Rotation {
-            bytes: Some(4000),
-            ..Rotation::default()
-        },
+        rotation: Rotation { bytes: Some(4000), ..Rotation::default() },
         ..OutputConfig::new(directory.path().join("a-%Y.pcapng"))
     };
     let mut encoder = encoder(&config);
     let mut output = Output::create(config).unwrap();
-    assert!(
-        files(directory.path()).is_empty(),
-        "named after a packet that has not come"
-    );
-    output
-        .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-        .unwrap();
+    assert!(files(directory.path()).is_empty(), "named after a packet that has not come");
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     output.set_statistics(0, InterfaceStats::default()).unwrap();
     put(&mut output, &mut encoder, &packets(20), 1 << 20);
-    output
-        .add_interface(&interface("right0", LINKTYPE_ETHERNET), None)
-        .unwrap();
+    output.add_interface(&interface("right0", LINKTYPE_ETHERNET), None).unwrap();
     put(&mut output, &mut encoder, &packets(20), 1 << 20);
     let summary = output.finish();
     let made = files(directory.path());
@@ -454,10 +409,7 @@ fn every_file_of_a_row_names_its_interfaces_and_ends_with_statistics() {
         assert_eq!(path.file_name().unwrap(), name.as_str());
         assert!(fs::metadata(path).unwrap().len() <= 4000);
         let about = text(Command::new("capinfos").arg(path));
-        assert!(
-            about.contains("Name = left0") && about.contains("stat entries = 1"),
-            "{about}"
-        );
+        assert!(about.contains("Name = left0") && about.contains("stat entries = 1"), "{about}");
     }
     let last = text(Command::new("capinfos").arg(&made[made.len() - 1]));
     assert!(last.contains("Name = right0"));
@@ -468,28 +420,19 @@ fn a_file_somebody_put_in_our_place_is_left_alone() {
     let directory = TempDir::new().unwrap();
     let stranger = directory.path().join("a-00001.pcapng");
     let config = OutputConfig {
-        rotation: Rotation {
-            bytes: Some(1),
-            files: Some(1),
-            ..Rotation::default()
-        },
+        rotation: Rotation { bytes: Some(1), files: Some(1), ..Rotation::default() },
         ..OutputConfig::new(directory.path().join("a.pcapng"))
     };
     let mut encoder = encoder(&config);
     let mut output = Output::create(config).unwrap();
-    output
-        .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-        .unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     put(&mut output, &mut encoder, &packets(1), 1 << 20);
     let theirs = directory.path().join("theirs");
     fs::write(&theirs, "theirs").unwrap();
     fs::rename(&theirs, &stranger).unwrap();
     put(&mut output, &mut encoder, &packets(2), 1 << 20);
     let summary = output.finish();
-    assert_eq!(
-        (summary.files, summary.files_deleted, summary.files_left),
-        (3, 1, 1)
-    );
+    assert_eq!((summary.files, summary.files_deleted, summary.files_left), (3, 1, 1));
     assert_eq!(fs::read(&stranger).unwrap(), b"theirs");
     assert_eq!(files(directory.path()).len(), 2);
 }
@@ -503,9 +446,7 @@ fn a_capture_without_packets_is_a_file_too() {
         let directory = TempDir::new().unwrap();
         let mut output = Output::create(OutputConfig::new(directory.path().join(name))).unwrap();
         output.flush().unwrap();
-        output
-            .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-            .unwrap();
+        output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
         assert_eq!(output.finish().files, 1, "{name}");
         assert_eq!(by_capinfos(&files(directory.path())), [0], "{name}");
     }
@@ -518,65 +459,22 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
     fs::write(at("file"), "").unwrap();
     let one = || OutputConfig::new(at("a.pcapng"));
     let rotating = |path: PathBuf| OutputConfig {
-        rotation: Rotation {
-            bytes: Some(1000),
-            ..Rotation::default()
-        },
+        rotation: Rotation { bytes: Some(1000), ..Rotation::default() },
         ..OutputConfig::new(path)
     };
-    let level = OutputConfig {
-        level: Some(99),
-        ..OutputConfig::new(at("a.pcapng.zst"))
-    };
-    let uneven = OutputConfig {
-        rotation: Rotation {
-            files: Some(3),
-            ..Rotation::default()
-        },
-        ..one()
-    };
+    let level = OutputConfig { level: Some(99), ..OutputConfig::new(at("a.pcapng.zst")) };
+    let uneven =
+        OutputConfig { rotation: Rotation { files: Some(3), ..Rotation::default() }, ..one() };
     let rows = [
-        (
-            OutputConfig::new(at("no/a.pcap")),
-            "does not exist: create it",
-            "no directory",
-        ),
-        (
-            OutputConfig::new(at("no/%H.pcap")),
-            "must exist: create it",
-            "nor for later",
-        ),
-        (
-            OutputConfig::new(directory.path()),
-            "name a file in it",
-            "a directory",
-        ),
-        (
-            OutputConfig::new(at("file/a.pcap")),
-            "is a file",
-            "a file for a directory",
-        ),
-        (
-            OutputConfig::new(at("file/%H.pcap")),
-            "name a directory",
-            "and for later",
-        ),
-        (
-            OutputConfig::new(at(&"x".repeat(300))),
-            "shorter name",
-            "too long a name",
-        ),
-        (
-            rotating("-".into()),
-            "rotation needs a file name",
-            "a row of standard outputs",
-        ),
+        (OutputConfig::new(at("no/a.pcap")), "does not exist: create it", "no directory"),
+        (OutputConfig::new(at("no/%H.pcap")), "must exist: create it", "nor for later"),
+        (OutputConfig::new(directory.path()), "name a file in it", "a directory"),
+        (OutputConfig::new(at("file/a.pcap")), "is a file", "a file for a directory"),
+        (OutputConfig::new(at("file/%H.pcap")), "name a directory", "and for later"),
+        (OutputConfig::new(at(&"x".repeat(300))), "shorter name", "too long a name"),
+        (rotating("-".into()), "rotation needs a file name", "a row of standard outputs"),
         (level, "use -", "no such level"),
-        (
-            uneven,
-            "without a size or a period",
-            "a number of files alone",
-        ),
+        (uneven, "without a size or a period", "a number of files alone"),
     ];
     for (config, remedy, why) in rows {
         let error = Output::create(config).unwrap_err().to_string();
@@ -584,31 +482,21 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
     }
 
     let mut output = Output::create(OutputConfig::new(at("a.pcap"))).unwrap();
-    output
-        .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-        .unwrap();
-    let error = output
-        .add_interface(&interface("raw0", 101), None)
-        .unwrap_err();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    let error = output.add_interface(&interface("raw0", 101), None).unwrap_err();
     assert!(error.to_string().contains("use pcapng"), "{error}");
     let chunk = chunk_of(&mut encoder(&one()), &packets(3));
     let error = output.write(&chunk).unwrap_err();
     assert!(error.to_string().contains("another format"), "{error}");
     let summary = output.finish();
-    assert_eq!(
-        (summary.packets, summary.lost),
-        (0, 3),
-        "the ledger closes all the same"
-    );
+    assert_eq!((summary.packets, summary.lost), (0, 3), "the ledger closes all the same");
 }
 
 /// Writes until it fails, then a little more. Returns the packets handed over and the error.
 fn write_until_failure(config: OutputConfig) -> (u64, Error, Output) {
     let mut encoder = encoder(&config);
     let mut output = Output::create(config).unwrap();
-    output
-        .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-        .unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     let mut chunk = encoder.chunk_of(50_000);
     let mut handed = 0;
     let mut noise = 1u64;
@@ -667,10 +555,7 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
     if !have(&["tcpdump", "zstd", "lz4"]) {
         return;
     }
-    let rotation = Rotation {
-        bytes: Some(100_000),
-        ..Rotation::default()
-    };
+    let rotation = Rotation { bytes: Some(100_000), ..Rotation::default() };
     for name in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcap.lz4"] {
         for rotation in [Rotation::default(), rotation] {
             let Some(disk) = SmallDisk::new() else { return };
@@ -685,10 +570,7 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
             let summary = output.finish();
             assert!(summary.failure.is_some(), "{name}");
             assert_eq!(summary.packets + summary.lost, handed, "{name}");
-            assert!(
-                summary.packets > 0 && summary.lost > 60,
-                "{name}: {summary:?}"
-            );
+            assert!(summary.packets > 0 && summary.lost > 60, "{name}: {summary:?}");
             let mut found = 0;
             for path in files(disk.0.path()) {
                 // A file that got not even its head stays empty.
@@ -696,10 +578,7 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
                     found += by_tcpdump(unpacked(&path)).len() as u64;
                 }
             }
-            assert_eq!(
-                found, summary.packets,
-                "{name}: every record that is counted is there"
-            );
+            assert_eq!(found, summary.packets, "{name}: every record that is counted is there");
         }
     }
 }
@@ -726,10 +605,7 @@ fn a_full_device_and_a_reader_that_left_are_named() {
         drop(writer);
         pipe.join().unwrap();
         assert_eq!(error.errno(), Some(nix::libc::EPIPE), "{compression:?}");
-        assert!(
-            error.to_string().contains("the reader has closed"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("the reader has closed"), "{error}");
         let summary = output.finish();
         assert_eq!(summary.packets + summary.lost, handed, "{compression:?}");
     }
@@ -754,9 +630,7 @@ fn standard_output_carries_a_capture() {
         let config = OutputConfig::new(path);
         let mut encoder = encoder(&config);
         let mut output = Output::create(config).unwrap();
-        output
-            .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-            .unwrap();
+        output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
         put(&mut output, &mut encoder, &packets(5000), 1 << 20);
         assert!(output.finish().failure.is_none());
         // Nothing of the test harness may follow.
@@ -769,9 +643,7 @@ fn standard_output_carries_a_capture() {
         .wait_with_output()
         .unwrap()
         .stdout;
-    let head = written
-        .windows(4)
-        .position(|four| four == [0x0a, 0x0d, 0x0d, 0x0a]);
+    let head = written.windows(4).position(|four| four == [0x0a, 0x0d, 0x0d, 0x0a]);
     let capture = written[head.expect("no capture")..].to_vec();
     assert_eq!(by_tcpdump(capture), packets(5000));
 }
@@ -783,9 +655,7 @@ fn a_killed_writer_leaves_all_it_had_written() {
         let config = OutputConfig::new(path);
         let mut encoder = encoder(&config);
         let mut output = Output::create(config).unwrap();
-        output
-            .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-            .unwrap();
+        output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
         put(&mut output, &mut encoder, &packets(1000), 10_000);
         output.flush().unwrap();
         println!("\nwritten");
@@ -831,9 +701,7 @@ fn several_queues_become_one_file_in_order() {
         merger.close(queue);
     }
     let mut output = Output::create(OutputConfig::new(&path)).unwrap();
-    output
-        .add_interface(&interface("left0", LINKTYPE_ETHERNET), None)
-        .unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     let mut out = Encoder::new(&EncoderConfig::default()).chunk_of(30_000);
     loop {
         let more = merger.drain(0, &mut out);

@@ -99,10 +99,7 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
             ..=MAX_LENGTH => write!(line, ", 802.3, length {ethertype}"),
             _ => {
                 let name = type_name(ethertype);
-                write!(
-                    line,
-                    ", ethertype {name} ({ethertype:#06x}), length {length}"
-                );
+                write!(line, ", ethertype {name} ({ethertype:#06x}), length {length}");
             }
         }
     }

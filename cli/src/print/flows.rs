@@ -61,14 +61,8 @@ impl Flows {
         let start = known.unwrap_or_else(|| {
             let other = ack.wrapping_sub(1);
             let start = match from_low {
-                true => Start {
-                    low: seq,
-                    high: other,
-                },
-                false => Start {
-                    low: other,
-                    high: seq,
-                },
+                true => Start { low: seq, high: other },
+                false => Start { low: other, high: seq },
             };
             self.remember(ends, start);
             start
@@ -77,11 +71,7 @@ impl Flows {
             true => (start.low, start.high),
             false => (start.high, start.low),
         };
-        Base {
-            sent,
-            acknowledged,
-            fresh: known.is_none(),
-        }
+        Base { sent, acknowledged, fresh: known.is_none() }
     }
 
     fn find(&mut self, ends: &Ends) -> Option<Start> {

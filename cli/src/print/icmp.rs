@@ -118,10 +118,7 @@ fn unreachable(line: &mut Line, message: Bytes, code: u8) -> Result<(), Cut> {
             match protocol {
                 TCP => write!(line, "{address} tcp port {port} unreachable"),
                 UDP => write!(line, "{address} udp port {port} unreachable"),
-                _ => write!(
-                    line,
-                    "{address} protocol {protocol} port {port} unreachable"
-                ),
+                _ => write!(line, "{address} protocol {protocol} port {port} unreachable"),
             }
         }
         4 => {

@@ -64,20 +64,10 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
     if packet.len() < header_length as usize {
         let left = packet.len();
-        write!(
-            line,
-            " [remaining caplen({left}) < header length({header_length})]"
-        );
+        write!(line, " [remaining caplen({left}) < header length({header_length})]");
         return Err(packet.cut());
     }
     let more = fragment & MORE_FRAGMENTS != 0;
     let rest = packet.from(header_length as usize);
-    payload::print(
-        line,
-        &network,
-        network.protocol,
-        rest,
-        total - header_length,
-        more,
-    )
+    payload::print(line, &network, network.protocol, rest, total - header_length, more)
 }

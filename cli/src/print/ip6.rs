@@ -144,11 +144,7 @@ impl<'a> Chain<'a> {
             return Ok(None);
         }
         self.jumbo = self.says == 0;
-        if whole {
-            Ok(Some(bytes))
-        } else {
-            Err(header.cut())
-        }
+        if whole { Ok(Some(bytes)) } else { Err(header.cut()) }
     }
 
     /// Checks the options and looks for a jumbo payload's length. False where one is wrong.

@@ -18,11 +18,7 @@ const DEPTH: u8 = 32;
 
 impl<'p> Line<'p> {
     pub fn new(out: &'p mut String, flows: &'p mut Flows) -> Self {
-        Self {
-            out,
-            flows,
-            depth: 0,
-        }
+        Self { out, flows, depth: 0 }
     }
 
     pub fn text(&mut self, text: &str) {
@@ -47,8 +43,7 @@ impl<'p> Line<'p> {
                 break;
             }
         }
-        self.out
-            .extend(digits[at..].iter().map(|&digit| char::from(digit)));
+        self.out.extend(digits[at..].iter().map(|&digit| char::from(digit)));
     }
 
     /// Bytes as hexadecimal digits, `between` them.
@@ -126,10 +121,7 @@ impl fmt::Display for Address {
 
 /// The name of a number, from a table.
 pub fn name<K: Copy + PartialEq>(table: &[(K, &'static str)], number: K) -> Option<&'static str> {
-    table
-        .iter()
-        .find(|(key, _)| *key == number)
-        .map(|&(_, name)| name)
+    table.iter().find(|(key, _)| *key == number).map(|&(_, name)| name)
 }
 
 #[cfg(test)]

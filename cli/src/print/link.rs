@@ -48,11 +48,7 @@ fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 4;
     let header = Bytes::new(data, "null");
     let family = u32::from_le_bytes(header.array(0)?);
-    let family = if family >> 16 == 0 {
-        family
-    } else {
-        family.swap_bytes()
-    };
+    let family = if family >> 16 == 0 { family } else { family.swap_bytes() };
     let left = length.saturating_sub(HEADER as u32);
     match family {
         2 => ip4::print(line, header.from(HEADER), left),
@@ -79,11 +75,7 @@ fn sll(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         address: header.slice(6, usize::from(header.u16(4)?).min(8))?,
         protocol: header.u16(14)?,
     };
-    if !cooked.payload(
-        line,
-        header.from(HEADER),
-        length.saturating_sub(HEADER as u32),
-    )? {
+    if !cooked.payload(line, header.from(HEADER), length.saturating_sub(HEADER as u32))? {
         write!(line, "{:>3} ", cooked.packet_type());
         cooked.rest(line, length);
     }
@@ -104,11 +96,7 @@ fn sll2(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     };
     let interface = header.u32(4)?;
     write!(line, "if{interface:<3} {:<3} ", cooked.packet_type());
-    if !cooked.payload(
-        line,
-        header.from(HEADER),
-        length.saturating_sub(HEADER as u32),
-    )? {
+    if !cooked.payload(line, header.from(HEADER), length.saturating_sub(HEADER as u32))? {
         write!(line, "ifindex {interface} ");
         cooked.rest(line, length);
     }

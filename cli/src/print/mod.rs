@@ -42,11 +42,7 @@ pub struct Printer {
 impl Printer {
     /// A printer of lines with times in this form, and in this zone where the form has one.
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
-        Self {
-            clock: Clock::new(format, zone),
-            flows: Flows::default(),
-            scratch: Vec::new(),
-        }
+        Self { clock: Clock::new(format, zone), flows: Flows::default(), scratch: Vec::new() }
     }
 
     /// Shows nine digits of a second in the place of six.

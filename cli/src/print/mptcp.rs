@@ -4,16 +4,8 @@ use super::bytes::{Bytes, Cut};
 use super::line::{Address, Line};
 use super::tcp::{ACK, SYN};
 
-const SUBTYPES: [&str; 8] = [
-    "capable",
-    "join",
-    "dss",
-    "add-addr",
-    "rem-addr",
-    "prio",
-    "fail",
-    "fast-close",
-];
+const SUBTYPES: [&str; 8] =
+    ["capable", "join", "dss", "add-addr", "rem-addr", "prio", "fail", "fast-close"];
 
 /// The option with its kind and length. False when it makes no sense.
 pub fn print(line: &mut Line, option: Bytes, flags: u8) -> Result<bool, Cut> {
@@ -121,10 +113,7 @@ fn sequence(line: &mut Line, option: Bytes, flags: u8) -> Result<bool, Cut> {
         line.text(" fin");
     }
     let mut at = 4;
-    let numbers = [
-        (HAS_ACK, LONG_ACK, " ack "),
-        (SEQUENCE, LONG_SEQUENCE, " seq "),
-    ];
+    let numbers = [(HAS_ACK, LONG_ACK, " ack "), (SEQUENCE, LONG_SEQUENCE, " seq ")];
     for (has, long, name) in numbers {
         if says & has == 0 {
             continue;

@@ -168,12 +168,5 @@ fn authentication(
     if !line.deeper() {
         return Ok(());
     }
-    print(
-        line,
-        network,
-        next,
-        header.from(bytes),
-        length.saturating_sub(bytes as u32),
-        fragmented,
-    )
+    print(line, network, next, header.from(bytes), length.saturating_sub(bytes as u32), fragmented)
 }

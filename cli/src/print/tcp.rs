@@ -39,10 +39,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
     let header_length = u32::from(header.u8(12)? >> 4) * 4;
     if header_length < HEADER {
         let rest = length.wrapping_sub(header_length);
-        write!(
-            line,
-            " tcp {rest} [bad hdr length {header_length} - too short, < {HEADER}]"
-        );
+        write!(line, " tcp {rest} [bad hdr length {header_length} - too short, < {HEADER}]");
         return Ok(());
     }
 
@@ -53,19 +50,14 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
     if flags & ACK != 0 {
         let source = (ports.0, network.source);
         let destination = (ports.1, network.destination);
-        base = line
-            .flows
-            .base(source, destination, (seq, ack), flags & SYN != 0);
+        base = line.flows.base(source, destination, (seq, ack), flags & SYN != 0);
         if !base.fresh {
             seq = seq.wrapping_sub(base.sent);
             ack = ack.wrapping_sub(base.acknowledged);
         }
     }
     if header_length > length {
-        write!(
-            line,
-            " [bad hdr length {header_length} - too long, > {length}]"
-        );
+        write!(line, " [bad hdr length {header_length} - too long, > {length}]");
         return Ok(());
     }
 
@@ -98,10 +90,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
     line.length(length);
     if length > 0 && !header.has(0, header_length as usize) {
         let left = header.len();
-        write!(
-            line,
-            " [remaining caplen({left}) < header length({header_length})]"
-        );
+        write!(line, " [remaining caplen({left}) < header length({header_length})]");
         return Err(header.cut());
     }
     Ok(())

@@ -79,11 +79,7 @@ pub fn print(
             line.text(",");
         }
         let kind = options.u8(at)?;
-        let option = Value {
-            bytes: options,
-            at: at + 2,
-            room: (room - at).saturating_sub(2),
-        };
+        let option = Value { bytes: options, at: at + 2, room: (room - at).saturating_sub(2) };
         match option.print(line, kind, flags, base) {
             Ok(bytes) => at += bytes,
             Err(Stop::Cut(cut)) => return Err(cut),

@@ -37,13 +37,7 @@ pub struct Clock {
 
 impl Clock {
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
-        Self {
-            format,
-            zone,
-            fraction: Fraction::Micro,
-            second: None,
-            text: String::new(),
-        }
+        Self { format, zone, fraction: Fraction::Micro, second: None, text: String::new() }
     }
 
     /// A time in nanoseconds since 1970, and a blank.
@@ -88,30 +82,10 @@ mod tests {
         // 20 November 2026, 11:00:00 UTC, 123456789 ns.
         let ns = 1_795_172_400_123_456_789;
         let cases = [
-            (
-                "local time",
-                TimeFormat::Time,
-                Fraction::Micro,
-                "12:00:00.123456 ",
-            ),
-            (
-                "nanoseconds",
-                TimeFormat::Time,
-                Fraction::Nano,
-                "12:00:00.123456789 ",
-            ),
-            (
-                "with the date",
-                TimeFormat::Date,
-                Fraction::Micro,
-                "2026-11-20 12:00:00.123456 ",
-            ),
-            (
-                "since 1970",
-                TimeFormat::Epoch,
-                Fraction::Micro,
-                "1795172400.123456 ",
-            ),
+            ("local time", TimeFormat::Time, Fraction::Micro, "12:00:00.123456 "),
+            ("nanoseconds", TimeFormat::Time, Fraction::Nano, "12:00:00.123456789 "),
+            ("with the date", TimeFormat::Date, Fraction::Micro, "2026-11-20 12:00:00.123456 "),
+            ("since 1970", TimeFormat::Epoch, Fraction::Micro, "1795172400.123456 "),
             ("without", TimeFormat::None, Fraction::Micro, ""),
         ];
         for (what, format, fraction, expected) in cases {

@@ -1,5 +1,6 @@
 //! Capture files: pcap and pcapng, plain or compressed.
 
+pub mod read;
 pub mod write;
 
 use std::path::Path;
@@ -38,9 +39,7 @@ impl FromStr for Format {
         match name {
             "pcap" => Ok(Self::Pcap),
             "pcapng" => Ok(Self::Pcapng),
-            _ => Err(Error::Usage(format!(
-                "no file format '{name}': use pcap or pcapng"
-            ))),
+            _ => Err(Error::Usage(format!("no file format '{name}': use pcap or pcapng"))),
         }
     }
 }
@@ -76,9 +75,7 @@ impl FromStr for Compression {
             "none" => Ok(Self::None),
             "zstd" | "zst" => Ok(Self::Zstd),
             "lz4" => Ok(Self::Lz4),
-            _ => Err(Error::Usage(format!(
-                "no compression '{name}': use none, zstd or lz4"
-            ))),
+            _ => Err(Error::Usage(format!("no compression '{name}': use none, zstd or lz4"))),
         }
     }
 }
@@ -90,36 +87,11 @@ mod tests {
     #[test]
     fn a_name_says_format_and_compression() {
         let rows: &[(&str, Option<Format>, Compression, &str)] = &[
-            (
-                "a.pcap",
-                Some(Format::Pcap),
-                Compression::None,
-                "plain pcap",
-            ),
-            (
-                "d/a.pcapng",
-                Some(Format::Pcapng),
-                Compression::None,
-                "plain pcapng",
-            ),
-            (
-                "a.pcapng.zst",
-                Some(Format::Pcapng),
-                Compression::Zstd,
-                "packed with zstd",
-            ),
-            (
-                "a.b.pcap.lz4",
-                Some(Format::Pcap),
-                Compression::Lz4,
-                "packed with lz4",
-            ),
-            (
-                "a.zst",
-                None,
-                Compression::Zstd,
-                "packed, but nobody knows what",
-            ),
+            ("a.pcap", Some(Format::Pcap), Compression::None, "plain pcap"),
+            ("d/a.pcapng", Some(Format::Pcapng), Compression::None, "plain pcapng"),
+            ("a.pcapng.zst", Some(Format::Pcapng), Compression::Zstd, "packed with zstd"),
+            ("a.b.pcap.lz4", Some(Format::Pcap), Compression::Lz4, "packed with lz4"),
+            ("a.zst", None, Compression::Zstd, "packed, but nobody knows what"),
             ("a.pcap.gz", None, Compression::None, "gzip is not written"),
             ("pcap", None, Compression::None, "a name without extension"),
             ("-", None, Compression::None, "standard output"),
@@ -132,6 +104,3 @@ mod tests {
         assert!("gzip".parse::<Compression>().is_err());
     }
 }
-//! Capture files.
-
-pub mod read;

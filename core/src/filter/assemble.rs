@@ -141,18 +141,11 @@ mod tests {
 
     #[test]
     fn a_branch_grows_where_its_target_is_too_far() {
-        assert_eq!(
-            branch_over(255)[0],
-            Op::Branch(Condition::Equal, Operand::K(0), 255, 0)
-        );
+        assert_eq!(branch_over(255)[0], Op::Branch(Condition::Equal, Operand::K(0), 255, 0));
         let long = branch_over(256);
         assert_eq!(
             long[..3],
-            [
-                Op::Branch(Condition::Equal, Operand::K(0), 0, 1),
-                Op::Jump(257),
-                Op::Jump(0)
-            ]
+            [Op::Branch(Condition::Equal, Operand::K(0), 0, 1), Op::Jump(257), Op::Jump(0)]
         );
         assert_eq!(long[259], Op::Return(1));
     }

@@ -117,12 +117,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    const ALL: [Self; 4] = [
-        Self::Equal,
-        Self::Greater,
-        Self::GreaterOrEqual,
-        Self::AnyBit,
-    ];
+    const ALL: [Self; 4] = [Self::Equal, Self::Greater, Self::GreaterOrEqual, Self::AnyBit];
 }
 
 /// What an instruction means.
@@ -174,11 +169,7 @@ impl Op {
         let Instruction { code, jt, jf, k } = instruction;
         let class = u32::from(code & 0x07);
         let operation = u32::from(code & 0xf0);
-        let operand = if u32::from(code) & libc::BPF_X == 0 {
-            Operand::K(k)
-        } else {
-            Operand::X
-        };
+        let operand = if u32::from(code) & libc::BPF_X == 0 { Operand::K(k) } else { Operand::X };
         let op = match class {
             libc::BPF_LD => Self::decode_load(code, k)?,
             libc::BPF_LDX => match u32::from(code & 0xe0) {
@@ -197,9 +188,7 @@ impl Op {
             }
             libc::BPF_JMP if operation == libc::BPF_JA => Self::Jump(k.cast_signed()),
             libc::BPF_JMP => {
-                let condition = Condition::ALL
-                    .into_iter()
-                    .find(|c| *c as u32 == operation)?;
+                let condition = Condition::ALL.into_iter().find(|c| *c as u32 == operation)?;
                 Self::Branch(condition, operand, jt, jf)
             }
             libc::BPF_RET if u32::from(code & 0x18) == libc::BPF_A => Self::ReturnA,
@@ -262,12 +251,7 @@ impl Op {
             Self::CopyToX => (BPF_MISC | BPF_TAX, 0, 0, 0),
             Self::CopyToA => (BPF_MISC | BPF_TXA, 0, 0, 0),
         };
-        Instruction {
-            code: code as u16,
-            jt,
-            jf,
-            k,
-        }
+        Instruction { code: code as u16, jt, jf, k }
     }
 }
 
@@ -303,18 +287,10 @@ mod tests {
     #[test]
     fn exactly_the_kernels_codes_decode_and_encode_back() {
         for code in 0..=u16::MAX {
-            let (jt, jf) = if code & 7 == 5 && code != 5 {
-                (3, 4)
-            } else {
-                (0, 0)
-            };
+            let (jt, jf) = if code & 7 == 5 && code != 5 { (3, 4) } else { (0, 0) };
             let instruction = Instruction { code, jt, jf, k: 0 };
             let decoded = Op::decode(instruction);
-            assert_eq!(
-                decoded.is_some(),
-                KERNEL_CODES.contains(&code),
-                "code {code:#06x}"
-            );
+            assert_eq!(decoded.is_some(), KERNEL_CODES.contains(&code), "code {code:#06x}");
             if let Some(op) = decoded {
                 assert_eq!(op.encode(), instruction, "code {code:#06x}");
             }

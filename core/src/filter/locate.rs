@@ -48,19 +48,12 @@ pub(super) fn column(
     if message == "syntax error" {
         return Some(wrong.start);
     }
-    Some(
-        mentioned(&expression[..wrong.end], &tokens[..=fine], message).unwrap_or_else(|| {
-            let word = |token: &&Range<usize>| {
-                expression[(*token).clone()].starts_with(|c: char| c.is_ascii_alphanumeric())
-            };
-            tokens[..=fine]
-                .iter()
-                .rev()
-                .find(word)
-                .unwrap_or(wrong)
-                .start
-        }),
-    )
+    Some(mentioned(&expression[..wrong.end], &tokens[..=fine], message).unwrap_or_else(|| {
+        let word = |token: &&Range<usize>| {
+            expression[(*token).clone()].starts_with(|c: char| c.is_ascii_alphanumeric())
+        };
+        tokens[..=fine].iter().rev().find(word).unwrap_or(wrong).start
+    }))
 }
 
 /// The place of a name nobody knows, where it stands as a host or a network.
@@ -83,10 +76,7 @@ fn names_no_host(word: &str) -> bool {
 
 /// The last place of what a complaint quotes, or of a number in it.
 fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<usize> {
-    let quoted = message
-        .split(['\'', '"'])
-        .nth(1)
-        .filter(|text| !text.is_empty());
+    let quoted = message.split(['\'', '"']).nth(1).filter(|text| !text.is_empty());
     if let Some(at) = quoted.and_then(|text| expression.rfind(text)) {
         return Some(at);
     }
@@ -94,12 +84,10 @@ fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option
         .split(' ')
         .filter(|word| word.starts_with(|c: char| c.is_ascii_hexdigit()))
         .filter(|word| word.contains(|c: char| c.is_ascii_digit()));
-    numbers
-        .map(|word| word.trim_end_matches([':', ',']))
-        .find_map(|word| {
-            let is_it = |token: &&Range<usize>| expression[(*token).clone()].starts_with(word);
-            tokens.iter().rev().find(is_it).map(|token| token.start)
-        })
+    numbers.map(|word| word.trim_end_matches([':', ','])).find_map(|word| {
+        let is_it = |token: &&Range<usize>| expression[(*token).clone()].starts_with(word);
+        tokens.iter().rev().find(is_it).map(|token| token.start)
+    })
 }
 
 /// The expression up to the last of the tokens, host names replaced by addresses, which take
@@ -110,11 +98,8 @@ fn with_stand_ins(expression: &str, tokens: &[Range<usize>]) -> String {
     for (at, token) in tokens.iter().enumerate() {
         trial.push_str(&expression[end..token.start]);
         let text = &expression[token.clone()];
-        let before: Vec<&str> = tokens[at.saturating_sub(3)..at]
-            .iter()
-            .rev()
-            .map(|t| &expression[t.clone()])
-            .collect();
+        let before: Vec<&str> =
+            tokens[at.saturating_sub(3)..at].iter().rev().map(|t| &expression[t.clone()]).collect();
         trial.push_str(match is_host_name(text, &before) {
             true if before.contains(&"ip6") => "2001:db8::1",
             true => "192.0.2.1",
@@ -180,29 +165,15 @@ fn token_bytes(text: &str, first: char) -> usize {
 /// goes wrong, for people to read; none for errors without a place. Of a long expression the
 /// part around that place is shown.
 pub fn explain(error: &Error) -> Option<String> {
-    let Error::Filter {
-        expression,
-        column: Some(column),
-        ..
-    } = error
-    else {
+    let Error::Filter { expression, column: Some(column), .. } = error else {
         return None;
     };
     let caret = expression.get(..*column)?.chars().count();
     let from = caret.saturating_sub(SHOWN * 2 / 3);
     let visible = |c: char| if c.is_control() { ' ' } else { c };
-    let shown: String = expression
-        .chars()
-        .skip(from)
-        .take(SHOWN)
-        .map(visible)
-        .collect();
+    let shown: String = expression.chars().skip(from).take(SHOWN).map(visible).collect();
     let cut_before = if from > 0 { "…" } else { "" };
-    let cut_after = if expression.chars().nth(from + SHOWN).is_some() {
-        "…"
-    } else {
-        ""
-    };
+    let cut_after = if expression.chars().nth(from + SHOWN).is_some() { "…" } else { "" };
     let indent = caret - from + cut_before.chars().count();
     Some(format!("{cut_before}{shown}{cut_after}\n{:indent$}^", ""))
 }
@@ -233,10 +204,7 @@ mod tests {
         ("host ::1^::2", "syntax error"),
         ("udp\n  and ^and tcp", "syntax error"),
         ("ip proto ^tcp", "syntax error"),
-        (
-            "host 192.0.2.1 ^bar and tcp and (udp or port 53)",
-            "syntax error",
-        ),
+        ("host 192.0.2.1 ^bar and tcp and (udp or port 53)", "syntax error"),
         ("port ^70000", "illegal port number 70000 > 65535"),
         ("udp and port ^nosuch or tcp", "unknown port 'nosuch'"),
         ("host ^192.0.2.300", "192.0.2.300"),
@@ -247,10 +215,7 @@ mod tests {
         ("udp or vlan ^5000 or tcp", "5000 greater than maximum"),
         ("mpls ^9999999", "9999999 greater than maximum"),
         ("tcp and ip[0:^3] = 1 and udp", "data size must be"),
-        (
-            "udp and ether host ^1:2:3:4:5:6:7 or tcp",
-            "ethernet address",
-        ),
+        ("udp and ether host ^1:2:3:4:5:6:7 or tcp", "ethernet address"),
         ("tcp[0] / ^0 = 1", "division by zero"),
         ("portrange ^5-x", "unknown port in range '5-x'"),
     ];
@@ -261,22 +226,12 @@ mod tests {
             let expected = marked.find('^').unwrap();
             let expression = marked.replace('^', "");
             let error = Filter::compile(&expression, LINKTYPE_ETHERNET).expect_err(marked);
-            let Error::Filter {
-                message, column, ..
-            } = &error
-            else {
+            let Error::Filter { message, column, .. } = &error else {
                 panic!("{marked}: {error}");
             };
-            assert!(
-                message.to_lowercase().contains(complaint),
-                "{marked}: {message}"
-            );
+            assert!(message.to_lowercase().contains(complaint), "{marked}: {message}");
             // "::1::2" is one word to us and two to libpcap.
-            let expected = if *marked == "host ::1^::2" {
-                5
-            } else {
-                expected
-            };
+            let expected = if *marked == "host ::1^::2" { 5 } else { expected };
             assert_eq!(*column, Some(expected), "{marked}: {message}");
         }
     }
@@ -296,11 +251,7 @@ mod tests {
             }
             compiler.compile(trial, false).err()
         });
-        assert_eq!(
-            found,
-            Some(expression.len() - 5),
-            "the first 'or' after 'and'"
-        );
+        assert_eq!(found, Some(expression.len() - 5), "the first 'or' after 'and'");
         assert!(trials.get() <= 12, "{} trials", trials.get());
         assert_eq!(*worst.borrow(), "", "a name was left in a trial");
     }
@@ -308,19 +259,13 @@ mod tests {
     #[test]
     fn an_unknown_name_is_found_where_it_is_a_host() {
         let rows = [
-            (
-                "port nosuch and host nosuch",
-                "unknown host 'nosuch'",
-                Some(21),
-            ),
+            ("port nosuch and host nosuch", "unknown host 'nosuch'", Some(21)),
             ("src nosuch", "unknown host 'nosuch'", Some(4)),
             ("net nosuch", "unknown network 'nosuch'", Some(4)),
             ("src other", "unknown host 'nosuch'", None),
         ];
         for (expression, message, expected) in rows {
-            let found = column(expression, message, |_| {
-                panic!("{expression} was tried again")
-            });
+            let found = column(expression, message, |_| panic!("{expression} was tried again"));
             assert_eq!(found, expected, "{expression}");
         }
     }
@@ -334,35 +279,14 @@ mod tests {
         };
         let long = format!("{}WRONG{}", "udp or ".repeat(100), " and ip".repeat(100));
         let rows = [
-            (
-                "at a word",
-                error("udp prot 53", Some(4)),
-                "udp prot 53\n    ^".to_owned(),
-            ),
-            (
-                "past the end",
-                error("tcp port", Some(8)),
-                "tcp port\n        ^".to_owned(),
-            ),
-            (
-                "after wide letters",
-                error("é x", Some(3)),
-                "é x\n  ^".to_owned(),
-            ),
-            (
-                "over a line break",
-                error("udp\nprot", Some(4)),
-                "udp prot\n    ^".to_owned(),
-            ),
+            ("at a word", error("udp prot 53", Some(4)), "udp prot 53\n    ^".to_owned()),
+            ("past the end", error("tcp port", Some(8)), "tcp port\n        ^".to_owned()),
+            ("after wide letters", error("é x", Some(3)), "é x\n  ^".to_owned()),
+            ("over a line break", error("udp\nprot", Some(4)), "udp prot\n    ^".to_owned()),
             (
                 "in the midst of much",
                 error(&long, Some(700)),
-                format!(
-                    "…{}WRONG{}…\n{}^",
-                    &long[652..700],
-                    &long[705..724],
-                    " ".repeat(49)
-                ),
+                format!("…{}WRONG{}…\n{}^", &long[652..700], &long[705..724], " ".repeat(49)),
             ),
         ];
         for (sentence, error, expected) in rows {
@@ -374,9 +298,8 @@ mod tests {
 
     #[test]
     fn nonsense_of_every_kind_is_answered() {
-        let junk = [
-            "(", ")", "[", "]", "not", "ip", "53", ":", "'", "\\", "/", "é", "$a", "::", "-",
-        ];
+        let junk =
+            ["(", ")", "[", "]", "not", "ip", "53", ":", "'", "\\", "/", "é", "$a", "::", "-"];
         let mut state = 1_u32;
         for length in 1..200 {
             let mut expression = String::new();
@@ -386,10 +309,7 @@ mod tests {
                 expression.push_str(if state & 0x8000 == 0 { " " } else { "" });
             }
             if let Err(error) = Filter::compile(&expression, LINKTYPE_ETHERNET)
-                && let Error::Filter {
-                    column: Some(column),
-                    ..
-                } = &error
+                && let Error::Filter { column: Some(column), .. } = &error
             {
                 assert!(expression.is_char_boundary(*column), "{error}");
                 assert!(explain(&error).is_some(), "{error}");

@@ -65,32 +65,20 @@ impl Filter {
                 expression.len()
             );
             let expression = expression.chars().take(60).chain(['…']).collect();
-            return Err(Error::Filter {
-                expression,
-                message,
-                column: None,
-            });
+            return Err(Error::Filter { expression, message, column: None });
         }
         if let Some(column) = expression.find('\0') {
-            return Err(refuse(
-                "a NUL byte ends the expression early".into(),
-                Some(column),
-            ));
+            return Err(refuse("a NUL byte ends the expression early".into(), Some(column)));
         }
         let compiler = Compiler::new(link_type).map_err(|message| refuse(message, None))?;
         let instructions = compiler.compile_with_care(expression).map_err(|message| {
-            let column = locate::column(expression, &message, |trial| {
-                compiler.compile(trial, false).err()
-            });
+            let column =
+                locate::column(expression, &message, |trial| compiler.compile(trial, false).err());
             refuse(message, column)
         })?;
         let program =
             Program::new(instructions).map_err(|error| refuse(error.to_string(), None))?;
-        Ok(Self {
-            expression: expression.into(),
-            link_type,
-            program: Arc::new(program),
-        })
+        Ok(Self { expression: expression.into(), link_type, program: Arc::new(program) })
     }
 
     /// The expression it was made from.
@@ -189,10 +177,8 @@ impl Compiler {
     }
 
     fn compile(&self, expression: &str, optimize: bool) -> Result<Vec<Instruction>, String> {
-        let program = self
-            .handle
-            .compile(expression, optimize)
-            .map_err(|error| complaint(&error))?;
+        let program =
+            self.handle.compile(expression, optimize).map_err(|error| complaint(&error))?;
         program
             .get_instructions()
             .iter()
@@ -220,13 +206,10 @@ fn complaint(error: &pcap::Error) -> String {
         pcap::Error::PcapError(text) => text.trim().to_owned(),
         other => other.to_string(),
     };
-    [
-        "can't parse filter expression: ",
-        "syntax error in filter expression: ",
-    ]
-    .iter()
-    .find_map(|prefix| text.strip_prefix(prefix))
-    .map_or(text.clone(), str::to_owned)
+    ["can't parse filter expression: ", "syntax error in filter expression: "]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .map_or(text.clone(), str::to_owned)
 }
 
 /// The number libpcap's compiler knows a link type by: DLT_, which was given differently on
@@ -289,10 +272,7 @@ mod tests {
     #[test]
     fn a_packet_of_a_ring_is_judged_by_its_length_on_the_wire() {
         let filter = Filter::compile("len = 1500", LINKTYPE_ETHERNET).unwrap();
-        let meta = Meta {
-            wire_bytes: 1500,
-            ..Meta::default()
-        };
+        let meta = Meta { wire_bytes: 1500, ..Meta::default() };
         assert!(filter.matches_packet(&Packet::new(&meta, &[0; 60]), &mut Vec::new()));
         assert!(!filter.matches(&[0; 60], 60));
         assert_eq!(filter.to_string(), "len = 1500");
@@ -310,16 +290,8 @@ mod tests {
     #[test]
     fn expressions_out_of_proportion_end_soon() {
         let rows = [
-            (
-                "a long list is compiled without the optimizer",
-                vec!["ip"; 4000].join(" or "),
-                true,
-            ),
-            (
-                "a deep nest",
-                format!("{}ip{}", "(".repeat(9000), ")".repeat(9000)),
-                true,
-            ),
+            ("a long list is compiled without the optimizer", vec!["ip"; 4000].join(" or "), true),
+            ("a deep nest", format!("{}ip{}", "(".repeat(9000), ")".repeat(9000)), true),
             ("a nest too deep for the parser", "(".repeat(30_000), false),
             ("one endless word", "x".repeat(30_000), false),
             ("more than is read", "ip ".repeat(20_000), false),

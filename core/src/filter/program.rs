@@ -46,11 +46,7 @@ impl Program {
             return Err(fault(ops.len() - 1, "the last instruction must return"));
         }
         let loops = ops.iter().any(|op| matches!(op, Op::Jump(by) if *by < 0));
-        Ok(Self {
-            instructions,
-            ops: ops.into(),
-            loops,
-        })
+        Ok(Self { instructions, ops: ops.into(), loops })
     }
 
     /// The program as the kernel takes it.
@@ -253,9 +249,7 @@ fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
     let rest = bytes.get(at as usize..)?;
     match width {
         Width::Byte => rest.first().map(|byte| u32::from(*byte)),
-        Width::Half => rest
-            .first_chunk()
-            .map(|b| u32::from(u16::from_be_bytes(*b))),
+        Width::Half => rest.first_chunk().map(|b| u32::from(u16::from_be_bytes(*b))),
         Width::Word => rest.first_chunk().map(|b| u32::from_be_bytes(*b)),
     }
 }
@@ -385,98 +379,34 @@ mod tests {
             ("a byte", &[Load(Width::Byte, 5)], 0xee),
             ("a half, big-endian", &[Load(Width::Half, 2)], 0x0102),
             ("a word, big-endian", &[Load(Width::Word, 1)], 0x0001_02ff),
-            (
-                "a word that reaches past the end rejects",
-                &[Load(Width::Word, 3), big],
-                0,
-            ),
-            (
-                "a byte past the end rejects",
-                &[Load(Width::Byte, 6), big],
-                0,
-            ),
-            (
-                "an offset at the top of the numbers rejects",
-                &[Load(Width::Word, u32::MAX), big],
-                0,
-            ),
-            (
-                "indirect adds X",
-                &[LoadXConstant(2), LoadIndirect(Width::Half, 1)],
-                0x02ff,
-            ),
+            ("a word that reaches past the end rejects", &[Load(Width::Word, 3), big], 0),
+            ("a byte past the end rejects", &[Load(Width::Byte, 6), big], 0),
+            ("an offset at the top of the numbers rejects", &[Load(Width::Word, u32::MAX), big], 0),
+            ("indirect adds X", &[LoadXConstant(2), LoadIndirect(Width::Half, 1)], 0x02ff),
             (
                 "indirect never wraps around",
                 &[LoadXConstant(u32::MAX), LoadIndirect(Width::Byte, 1), big],
                 0,
             ),
-            (
-                "length is the wire's, not what was captured",
-                &[LoadLength],
-                1500,
-            ),
+            ("length is the wire's, not what was captured", &[LoadLength], 1500),
             ("length into X", &[LoadXLength, CopyToA], 1500),
-            (
-                "MSH takes four times the low half",
-                &[LoadXHeader(0), CopyToA],
-                20,
-            ),
+            ("MSH takes four times the low half", &[LoadXHeader(0), CopyToA], 20),
             ("MSH past the end rejects", &[LoadXHeader(6), big], 0),
             ("cells start at zero", &[big, LoadCell(15)], 0),
-            (
-                "a cell keeps A",
-                &[big, Store(15), LoadConstant(1), LoadCell(15)],
-                0xffff_fff0,
-            ),
-            (
-                "a cell keeps X",
-                &[LoadXConstant(7), StoreX(0), LoadXConstant(1), LoadCell(0)],
-                7,
-            ),
-            (
-                "a cell goes into X",
-                &[big, Store(3), LoadXCell(3), CopyToA],
-                0xffff_fff0,
-            ),
+            ("a cell keeps A", &[big, Store(15), LoadConstant(1), LoadCell(15)], 0xffff_fff0),
+            ("a cell keeps X", &[LoadXConstant(7), StoreX(0), LoadXConstant(1), LoadCell(0)], 7),
+            ("a cell goes into X", &[big, Store(3), LoadXCell(3), CopyToA], 0xffff_fff0),
             ("sums wrap", &[big, Calculate(Alu::Add, k(0x20))], 0x10),
             ("differences wrap", &[Calculate(Alu::Sub, k(1))], u32::MAX),
-            (
-                "products wrap",
-                &[big, Calculate(Alu::Mul, k(3))],
-                0xffff_ffd0,
-            ),
-            (
-                "division has no sign",
-                &[big, Calculate(Alu::Div, k(2))],
-                0x7fff_fff8,
-            ),
-            (
-                "division by X = 0 rejects",
-                &[big, Calculate(Alu::Div, Operand::X)],
-                0,
-            ),
-            (
-                "remainder",
-                &[big, Calculate(Alu::Mod, k(7))],
-                0xffff_fff0 % 7,
-            ),
-            (
-                "remainder by X = 0 rejects",
-                &[big, Calculate(Alu::Mod, Operand::X)],
-                0,
-            ),
+            ("products wrap", &[big, Calculate(Alu::Mul, k(3))], 0xffff_ffd0),
+            ("division has no sign", &[big, Calculate(Alu::Div, k(2))], 0x7fff_fff8),
+            ("division by X = 0 rejects", &[big, Calculate(Alu::Div, Operand::X)], 0),
+            ("remainder", &[big, Calculate(Alu::Mod, k(7))], 0xffff_fff0 % 7),
+            ("remainder by X = 0 rejects", &[big, Calculate(Alu::Mod, Operand::X)], 0),
             ("and", &[big, Calculate(Alu::And, k(0xff))], 0xf0),
             ("or", &[big, Calculate(Alu::Or, k(0xf))], u32::MAX),
-            (
-                "exclusive or",
-                &[big, Calculate(Alu::Xor, k(0xff))],
-                0xffff_ff0f,
-            ),
-            (
-                "left by 31",
-                &[LoadConstant(3), Calculate(Alu::Lsh, k(31))],
-                1 << 31,
-            ),
+            ("exclusive or", &[big, Calculate(Alu::Xor, k(0xff))], 0xffff_ff0f),
+            ("left by 31", &[LoadConstant(3), Calculate(Alu::Lsh, k(31))], 1 << 31),
             (
                 "left by X = 32 leaves nothing",
                 &[LoadXConstant(32), big, Calculate(Alu::Lsh, Operand::X)],
@@ -488,52 +418,27 @@ mod tests {
                 0,
             ),
             ("negation", &[LoadConstant(1), Negate], u32::MAX),
-            (
-                "A to X and back",
-                &[big, CopyToX, LoadConstant(1), CopyToA],
-                0xffff_fff0,
-            ),
+            ("A to X and back", &[big, CopyToX, LoadConstant(1), CopyToA], 0xffff_fff0),
             (
                 "a branch that holds skips jt",
-                &[
-                    big,
-                    Branch(Condition::Greater, k(0xffff), 1, 0),
-                    Return(1),
-                    LoadConstant(9),
-                ],
+                &[big, Branch(Condition::Greater, k(0xffff), 1, 0), Return(1), LoadConstant(9)],
                 9,
             ),
             (
                 "a branch that does not hold skips jf",
-                &[
-                    Branch(Condition::AnyBit, k(0xffff), 0, 1),
-                    Return(1),
-                    LoadConstant(9),
-                ],
+                &[Branch(Condition::AnyBit, k(0xffff), 0, 1), Return(1), LoadConstant(9)],
                 9,
             ),
             (
                 "greater or equal holds for equal, against X",
-                &[
-                    Branch(Condition::GreaterOrEqual, Operand::X, 1, 0),
-                    Return(1),
-                    LoadConstant(9),
-                ],
+                &[Branch(Condition::GreaterOrEqual, Operand::X, 1, 0), Return(1), LoadConstant(9)],
                 9,
             ),
-            (
-                "a jump skips",
-                &[LoadConstant(9), Jump(1), LoadConstant(8)],
-                9,
-            ),
+            ("a jump skips", &[LoadConstant(9), Jump(1), LoadConstant(8)], 9),
         ];
         for (sentence, ops, expected) in rows {
             let ops = [ops, &[ReturnA][..]].concat();
-            assert_eq!(
-                program(&ops).unwrap().run(packet, 1500),
-                *expected,
-                "{sentence}"
-            );
+            assert_eq!(program(&ops).unwrap().run(packet, 1500), *expected, "{sentence}");
         }
     }
 
@@ -545,38 +450,18 @@ mod tests {
             ("nothing at all", &[], "instructions"),
             ("no return", &[LoadLength], "must return"),
             ("cell 16", &[Store(16), ReturnA], "cell"),
-            (
-                "division by a constant 0",
-                &[Calculate(Alu::Div, k0), ReturnA],
-                "zero",
-            ),
-            (
-                "remainder by a constant 0",
-                &[Calculate(Alu::Mod, k0), ReturnA],
-                "zero",
-            ),
+            ("division by a constant 0", &[Calculate(Alu::Div, k0), ReturnA], "zero"),
+            ("remainder by a constant 0", &[Calculate(Alu::Mod, k0), ReturnA], "zero"),
             ("a jump past the end", &[Jump(1), ReturnA], "out of"),
             ("a jump before the start", &[Jump(-2), ReturnA], "out of"),
-            (
-                "a branch past the end",
-                &[Branch(Condition::Equal, k0, 0, 1), ReturnA],
-                "out of",
-            ),
+            ("a branch past the end", &[Branch(Condition::Equal, k0, 0, 1), ReturnA], "out of"),
         ];
         for (sentence, ops, reason) in rows {
             let error = program(ops).expect_err(sentence).to_string();
             assert!(error.contains(reason), "{sentence}: {error}");
         }
-        let unknown = Instruction {
-            code: 0xffff,
-            ..Instruction::default()
-        };
-        assert!(
-            Program::new([unknown])
-                .unwrap_err()
-                .to_string()
-                .contains("0xffff")
-        );
+        let unknown = Instruction { code: 0xffff, ..Instruction::default() };
+        assert!(Program::new([unknown]).unwrap_err().to_string().contains("0xffff"));
         let long = vec![Return(0); MAX_INSTRUCTIONS + 1];
         assert!(program(&long).is_err(), "a program without end");
     }
@@ -595,35 +480,15 @@ mod tests {
         let shift = |by| Calculate(Alu::Lsh, Operand::K(by));
         let extension = |n: i32| Load(Width::Word, (libc::SKF_AD_OFF + n).cast_unsigned());
         let rows: &[(&str, &[Op], bool)] = &[
-            (
-                "a cell written, then read",
-                &[Store(0), LoadCell(0), ReturnA],
-                true,
-            ),
+            ("a cell written, then read", &[Store(0), LoadCell(0), ReturnA], true),
             ("a cell only read", &[LoadCell(0), ReturnA], false),
-            (
-                "a cell written on one way of two",
-                &[maybe, Store(1), LoadCell(1), ReturnA],
-                false,
-            ),
-            (
-                "a cell read where no way leads",
-                &[Jump(1), LoadCell(1), ReturnA],
-                true,
-            ),
+            ("a cell written on one way of two", &[maybe, Store(1), LoadCell(1), ReturnA], false),
+            ("a cell read where no way leads", &[Jump(1), LoadCell(1), ReturnA], true),
             ("a loop", &[Jump(-1), ReturnA], false),
             ("a shift by 31", &[shift(31), ReturnA], true),
             ("a shift by 32", &[shift(32), ReturnA], false),
-            (
-                "the last extension",
-                &[extension(libc::SKF_AD_VLAN_TPID), ReturnA],
-                true,
-            ),
-            (
-                "an extension past it",
-                &[extension(libc::SKF_AD_MAX), ReturnA],
-                false,
-            ),
+            ("the last extension", &[extension(libc::SKF_AD_VLAN_TPID), ReturnA], true),
+            ("an extension past it", &[extension(libc::SKF_AD_MAX), ReturnA], false),
         ];
         for (sentence, ops, fine) in rows {
             let program = program(ops).unwrap();

@@ -50,13 +50,7 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     let reject = code.label();
     let spare = Spare::of(program);
     let lay_out = |code: &mut Assembler, tag_out| {
-        Translation {
-            code,
-            tag_out,
-            spare,
-            reject,
-        }
-        .program(program)
+        Translation { code, tag_out, spare, reject }.program(program)
     };
     if ethernet && program.ops().iter().any(|op| sees_tag(*op)) {
         let plain = code.label();
@@ -80,9 +74,7 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     }
     let instructions: Vec<Instruction> = ops.into_iter().map(Op::encode).collect();
     let program = Program::new(instructions).map_err(|error| error.to_string())?;
-    program
-        .check_for_kernel()
-        .map_err(|error| error.to_string())?;
+    program.check_for_kernel().map_err(|error| error.to_string())?;
     Ok(program)
 }
 
@@ -116,10 +108,7 @@ impl Spare {
             })
         };
         let mut free = (0..CELLS as u32).rev().filter(|cell| !used(*cell));
-        Self {
-            value: free.next(),
-            index: free.next(),
-        }
+        Self { value: free.next(), index: free.next() }
     }
 
     fn value(self) -> Result<u32, String> {
@@ -172,8 +161,7 @@ impl Translation<'_> {
             Op::LoadIndirect(width, k) => self.load_indirect(width, k)?,
             Op::LoadXHeader(k) => self.load_header_length(k)?,
             Op::LoadLength if self.tag_out => {
-                self.code
-                    .add([op, Op::Calculate(Alu::Add, Operand::K(TAG_BYTES))]);
+                self.code.add([op, Op::Calculate(Alu::Add, Operand::K(TAG_BYTES))]);
             }
             Op::LoadXLength if self.tag_out => {
                 let value = self.spare.value()?;
@@ -212,11 +200,7 @@ impl Translation<'_> {
 
     /// Where a byte outside the tag stands in the frame at hand.
     fn place_of(&self, k: u32) -> u32 {
-        if self.tag_out && k >= TAG.end {
-            k - TAG_BYTES
-        } else {
-            k
-        }
+        if self.tag_out && k >= TAG.end { k - TAG_BYTES } else { k }
     }
 
     /// A = the wire's bytes in a range that touches the tag, put together from its pieces.
@@ -234,11 +218,9 @@ impl Translation<'_> {
         self.code.add([Op::StoreX(index)]);
         for piece in rest {
             let bits = 8 * (piece.end - piece.start);
-            self.code
-                .add([Op::Calculate(Alu::Lsh, Operand::K(bits)), Op::Store(value)]);
+            self.code.add([Op::Calculate(Alu::Lsh, Operand::K(bits)), Op::Store(value)]);
             self.load_piece(piece);
-            self.code
-                .add([Op::LoadXCell(value), Op::Calculate(Alu::Or, Operand::X)]);
+            self.code.add([Op::LoadXCell(value), Op::Calculate(Alu::Or, Operand::X)]);
         }
         self.code.add([Op::LoadXCell(index)]);
         Ok(())
@@ -274,8 +256,7 @@ impl Translation<'_> {
         };
         // The load overwrites A, so A is free to look at X.
         self.code.add([Op::CopyToA]);
-        self.code
-            .branch_if(Condition::Greater, Operand::K(max_x), self.reject);
+        self.code.branch_if(Condition::Greater, Operand::K(max_x), self.reject);
         if !self.tag_out {
             self.code.add([Op::LoadIndirect(width, k)]);
         } else if k >= TAG.end {
@@ -289,16 +270,13 @@ impl Translation<'_> {
     /// A = the wire's bytes at X + k, where A is X, that may lie before, on or behind the tag.
     fn load_indirect_around_tag(&mut self, width: Width, k: u32) -> Result<(), String> {
         let (behind, done) = (self.code.label(), self.code.label());
-        self.code
-            .branch_if(Condition::GreaterOrEqual, Operand::K(TAG.end - k), behind);
+        self.code.branch_if(Condition::GreaterOrEqual, Operand::K(TAG.end - k), behind);
         // The offsets that touch the tag are few: a load of its own for each.
         let first_touching = TAG.start + 1 - width.bytes();
-        let touching: Vec<(u32, Label)> = (first_touching.max(k)..TAG.end)
-            .map(|offset| (offset, self.code.label()))
-            .collect();
+        let touching: Vec<(u32, Label)> =
+            (first_touching.max(k)..TAG.end).map(|offset| (offset, self.code.label())).collect();
         for (offset, place) in &touching {
-            self.code
-                .branch_if(Condition::Equal, Operand::K(offset - k), *place);
+            self.code.branch_if(Condition::Equal, Operand::K(offset - k), *place);
         }
         self.code.add([Op::LoadIndirect(width, k)]);
         self.code.jump(done);
@@ -349,8 +327,7 @@ impl Translation<'_> {
         let value = self.spare.value()?;
         let (nothing, done) = (self.code.label(), self.code.label());
         self.code.add([Op::Store(value), Op::CopyToA]);
-        self.code
-            .branch_if(Condition::GreaterOrEqual, Operand::K(32), nothing);
+        self.code.branch_if(Condition::GreaterOrEqual, Operand::K(32), nothing);
         self.code.add([Op::LoadCell(value), shift]);
         self.code.jump(done);
         self.code.place(nothing);
@@ -365,9 +342,7 @@ impl Translation<'_> {
 fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     let mut start = range.start;
     std::iter::from_fn(move || {
-        let border = [TAG.start, TCI, TAG.end]
-            .into_iter()
-            .find(|border| *border > start);
+        let border = [TAG.start, TCI, TAG.end].into_iter().find(|border| *border > start);
         let end = range.end.min(border.unwrap_or(u32::MAX)).min(start + 2);
         let piece = start..end;
         start = end;
@@ -396,19 +371,11 @@ mod tests {
     /// long enough to have had a tag, without its tag.
     fn agree(original: &Program, rewritten: &Program, frame: &[u8], wire_bytes: u32) -> bool {
         let verdict = original.run(frame, wire_bytes) != 0;
-        let whole = Skb {
-            bytes: frame,
-            len: wire_bytes,
-            tag: None,
-        };
+        let whole = Skb { bytes: frame, len: wire_bytes, tag: None };
         let mut agree = (rewritten.run_in_kernel(&whole) != 0) == verdict;
         if frame.len() >= 16 {
             let (bytes, tag) = take_tag_out(frame);
-            let skb = Skb {
-                bytes: &bytes,
-                len: wire_bytes - 4,
-                tag: Some(tag),
-            };
+            let skb = Skb { bytes: &bytes, len: wire_bytes - 4, tag: Some(tag) };
             agree &= (rewritten.run_in_kernel(&skb) != 0) == verdict;
         }
         agree
@@ -513,10 +480,7 @@ mod tests {
         for (expression, original, rewritten) in programs() {
             for frame in &frames {
                 let bytes = frame.len() as u32;
-                assert!(
-                    agree(&original, &rewritten, frame, bytes),
-                    "{expression}: {frame:02x?}"
-                );
+                assert!(agree(&original, &rewritten, frame, bytes), "{expression}: {frame:02x?}");
             }
         }
     }
@@ -585,17 +549,13 @@ mod tests {
         let program = Program::new(ops.into_iter().map(Op::encode).collect::<Vec<_>>()).unwrap();
         let reason = for_packet_socket(&program, true).unwrap_err();
         assert!(reason.contains("scratch cells"), "{reason}");
-        assert!(
-            for_packet_socket(&program, false).is_ok(),
-            "no tag, no need of a cell"
-        );
+        assert!(for_packet_socket(&program, false).is_ok(), "no tag, no need of a cell");
     }
 
     #[test]
     fn a_long_program_jumps_where_it_should() {
-        let hosts: Vec<_> = (0..200)
-            .map(|i| format!("host 198.18.{}.{}", i / 100, i % 100))
-            .collect();
+        let hosts: Vec<_> =
+            (0..200).map(|i| format!("host 198.18.{}.{}", i / 100, i % 100)).collect();
         let expression = format!("vlan and ({})", hosts.join(" or "));
         let filter = Filter::compile(&expression, LINKTYPE_ETHERNET).unwrap();
         let rewritten = for_packet_socket(filter.program(), true).unwrap();
@@ -603,10 +563,7 @@ mod tests {
             let mut frame = udp(&[(0x8100, 5)], 20);
             frame[18 + 12..18 + 20].copy_from_slice(&[192, 0, 2, 1, 198, 18, 1, last]);
             assert_eq!(filter.matches(&frame, 66), last < 100, "host {last}");
-            assert!(
-                agree(filter.program(), &rewritten, &frame, 66),
-                "host {last}"
-            );
+            assert!(agree(filter.program(), &rewritten, &frame, 66), "host {last}");
         }
     }
 
@@ -621,9 +578,7 @@ mod tests {
             1 => 0x7fff_fff0..0x8000_0010_u32,
             1 => 0xffff_ff80..=u32::MAX,
         ]
-        .prop_filter("extensions are the kernel's", |k| {
-            !is_extension(*k) || *k > 0xffff_ff00
-        })
+        .prop_filter("extensions are the kernel's", |k| !is_extension(*k) || *k > 0xffff_ff00)
     }
 
     fn op() -> impl Strategy<Value = Op> {

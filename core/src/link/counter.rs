@@ -48,30 +48,10 @@ mod tests {
             ("forward", 7, 9, Advanced(2)),
             ("forward beyond 32 bits", WRAP, WRAP + 5, Advanced(5)),
             ("a 32-bit counter wraps", WRAP - 9, 10, Advanced(20)),
-            (
-                "a small counter that goes back restarted",
-                5000,
-                0,
-                Restarted,
-            ),
-            (
-                "a wrap of half of 32 bits is no wrap",
-                1 << 31,
-                0,
-                Restarted,
-            ),
-            (
-                "a 64-bit counter that goes back restarted",
-                WRAP + 2,
-                0,
-                Restarted,
-            ),
-            (
-                "a 64-bit counter that jitters back",
-                1 << 40,
-                (1 << 40) - 1,
-                Restarted,
-            ),
+            ("a small counter that goes back restarted", 5000, 0, Restarted),
+            ("a wrap of half of 32 bits is no wrap", 1 << 31, 0, Restarted),
+            ("a 64-bit counter that goes back restarted", WRAP + 2, 0, Restarted),
+            ("a 64-bit counter that jitters back", 1 << 40, (1 << 40) - 1, Restarted),
             ("the largest", 0, u64::MAX, Advanced(u64::MAX)),
         ] {
             assert_eq!(Counter::between(before, now), counter, "{sentence}");

@@ -94,11 +94,7 @@ fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
         for (number, count) in numbers.iter().zip(counts.split_ascii_whitespace()) {
             let cpu = number.and_then(|number| cpus.get_mut(&number));
             if let (Some(cpu), Ok(count)) = (cpu, count.parse()) {
-                *(if receive {
-                    &mut cpu.net_rx
-                } else {
-                    &mut cpu.net_tx
-                }) = count;
+                *(if receive { &mut cpu.net_rx } else { &mut cpu.net_tx }) = count;
             }
         }
     }
@@ -107,9 +103,7 @@ fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
 /// Lines of hexadecimal words, 32 bits each.
 fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     let order: Vec<u32> = cpus.keys().copied().collect();
-    for (line, in_order) in text
-        .lines()
-        .zip(order.iter().map(Some).chain(std::iter::repeat(None)))
+    for (line, in_order) in text.lines().zip(order.iter().map(Some).chain(std::iter::repeat(None)))
     {
         let words: Vec<u64> = line
             .split_ascii_whitespace()
@@ -166,14 +160,8 @@ ctxt 4
             time_squeeze: 3,
         };
         assert_eq!(cpus.len(), 2, "the line of all CPUs is not one");
-        assert_eq!(
-            cpus[1], expected,
-            "a CPU that is off leaves a gap in the numbers"
-        );
-        assert_eq!(
-            cpus[0].total_ticks, 970,
-            "the guests' time is not counted twice"
-        );
+        assert_eq!(cpus[1], expected, "a CPU that is off leaves a gap in the numbers");
+        assert_eq!(cpus[0].total_ticks, 970, "the guests' time is not counted twice");
     }
 
     #[test]
@@ -188,9 +176,6 @@ ctxt 4
     #[test]
     fn this_machine_has_at_least_one_cpu_that_has_done_something() {
         let cpus = read().unwrap();
-        assert!(
-            cpus.iter().any(|cpu| cpu.total_ticks > cpu.idle_ticks),
-            "{cpus:?}"
-        );
+        assert!(cpus.iter().any(|cpu| cpu.total_ticks > cpu.idle_ticks), "{cpus:?}");
     }
 }

@@ -108,9 +108,7 @@ impl QueueMap {
         let found = names.iter().enumerate();
         Self {
             names: names.len(),
-            places: found
-                .filter_map(|(at, name)| Some((at, parse(name)?)))
-                .collect(),
+            places: found.filter_map(|(at, name)| Some((at, parse(name)?))).collect(),
         }
     }
 
@@ -129,13 +127,7 @@ impl QueueMap {
             let key = (statistic.direction, statistic.queue);
             let place = tallies.binary_search_by_key(&key, |tally| tally.key);
             let place = place.unwrap_or_else(|place| {
-                tallies.insert(
-                    place,
-                    Tally {
-                        key,
-                        sums: [None; 6],
-                    },
-                );
+                tallies.insert(place, Tally { key, sums: [None; 6] });
                 place
             });
             let sum = &mut tallies[place].sums[statistic.count as usize];
@@ -172,11 +164,7 @@ fn parse(name: &str) -> Option<Statistic> {
         let (number, rest) = rest.split_at(digits);
         let counted = rest.strip_prefix(after)?;
         let (_, count) = COUNTS.iter().find(|(name, _)| *name == counted)?;
-        Some(Statistic {
-            direction: *direction,
-            queue: number.parse().ok()?,
-            count: *count,
-        })
+        Some(Statistic { direction: *direction, queue: number.parse().ok()?, count: *count })
     })
 }
 
@@ -200,11 +188,7 @@ mod tests {
             ("igb", "dropped_smbus", None),
             ("i40e", "rx-12.packets", Some((Rx, 12, Packets))),
             ("i40e", "tx-0.bytes", Some((Tx, 0, Bytes))),
-            (
-                "i40e before 4.20",
-                "tx-7.tx_packets",
-                Some((Tx, 7, Packets)),
-            ),
+            ("i40e before 4.20", "tx-7.tx_packets", Some((Tx, 7, Packets))),
             ("i40e", "veb.tc_0_tx_packets", None),
             ("i40e", "port.rx_dropped", None),
             ("ice", "tx_queue_127_packets", Some((Tx, 127, Packets))),
@@ -240,11 +224,8 @@ mod tests {
             ("nobody", "rx_queue_0_", None),
             ("nobody", "rx_queue_0", None),
         ] {
-            let expected = expected.map(|(direction, queue, count)| Statistic {
-                direction,
-                queue,
-                count,
-            });
+            let expected =
+                expected.map(|(direction, queue, count)| Statistic { direction, queue, count });
             assert_eq!(parse(name), expected, "{driver}: {name}");
         }
     }

@@ -174,10 +174,7 @@ impl Ethtool {
             socket(AddressFamily::Inet, SockType::Datagram, flags, None)
                 .map_err(|e| Error::system("open", "a socket for ethtool", e))
         })?;
-        Ok(Self {
-            socket,
-            area: guarded_area()?,
-        })
+        Ok(Self { socket, area: guarded_area()? })
     }
 
     /// Which driver runs the interface.
@@ -280,10 +277,7 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn gro(&mut self, interface: &str) -> Result<bool> {
-        Ok(self
-            .ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?
-            .data
-            != 0)
+        Ok(self.ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?.data != 0)
     }
 
     /// Switches generic receive offload. On a veth it also switches NAPI, without which nothing
@@ -317,23 +311,15 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn hardware_stamps(&mut self, interface: &str) -> Result<Option<HardwareStamps>> {
-        let request = HardwareTimestamps {
-            flags: 0,
-            tx: 0,
-            rx: 0,
-        };
+        let request = HardwareTimestamps { flags: 0, tx: 0, rx: 0 };
         let answer = self
             .call(interface, libc::SIOCGHWTSTAMP, request)
             .map_err(|e| failed("timestamps", interface, e));
-        Ok(supported(answer)?.map(|now| HardwareStamps {
-            tx: now.tx,
-            rx: now.rx,
-        }))
+        Ok(supported(answer)?.map(|now| HardwareStamps { tx: now.tx, rx: now.rx }))
     }
 
     fn ask<T: Request>(&mut self, interface: &str, what: &'static str, request: T) -> Result<T> {
-        self.call(interface, libc::SIOCETHTOOL, request)
-            .map_err(|e| failed(what, interface, e))
+        self.call(interface, libc::SIOCETHTOOL, request).map_err(|e| failed(what, interface, e))
     }
 
     /// Lays the request at the area's start, calls the kernel, and reads it back.
@@ -349,9 +335,7 @@ impl Ethtool {
         let area = self.area.base().as_ptr();
         let mut ifreq = libc::ifreq {
             ifr_name: name,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru {
-                ifru_data: area.cast(),
-            },
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() },
         };
         // SAFETY: the area is page-aligned, larger than any Request, and reached by nobody else
         // while `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives
@@ -414,11 +398,7 @@ fn failed(what: &'static str, interface: &str, error: io::Error) -> Error {
         Some(libc::EPERM) => refused(what, interface, "CAP_NET_ADMIN", error),
         Some(libc::ENODEV) => Error::system("ask the driver of", interface, error)
             .remedy("`ip link` lists the interfaces"),
-        _ => Error::system(
-            "ask the driver of",
-            format!("{interface} for {what}"),
-            error,
-        ),
+        _ => Error::system("ask the driver of", format!("{interface} for {what}"), error),
     }
 }
 
@@ -426,12 +406,7 @@ fn failed(what: &'static str, interface: &str, error: io::Error) -> Error {
 fn supported<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(e)
-            if matches!(
-                e.errno(),
-                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY)
-            ) =>
-        {
+        Err(e) if matches!(e.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY)) => {
             Ok(None)
         }
         Err(e) => Err(e),
@@ -439,10 +414,7 @@ fn supported<T>(answer: Result<T>) -> Result<Option<T>> {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
 }
 
@@ -473,12 +445,9 @@ mod tests {
     #[test]
     fn more_statistics_than_there_is_room_for_are_refused() {
         let mut ethtool = Ethtool::open(None).unwrap();
-        for (count, entry_bytes, fits) in [
-            (0, 32, true),
-            (131_071, 32, true),
-            (131_072, 32, false),
-            (u32::MAX, 8, false),
-        ] {
+        for (count, entry_bytes, fits) in
+            [(0, 32, true), (131_071, 32, true), (131_072, 32, false), (u32::MAX, 8, false)]
+        {
             let rest = ethtool.rest(12, count, entry_bytes);
             assert_eq!(rest.is_ok(), fits, "{count} entries of {entry_bytes} bytes");
         }

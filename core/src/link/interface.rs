@@ -180,8 +180,7 @@ impl Netlink {
     /// The kernel does not answer.
     pub fn links(&mut self) -> Result<Vec<Interface>> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        self.dump(&request, parse_link)
-            .map_err(|e| Error::system("list", "interfaces", e))
+        self.dump(&request, parse_link).map_err(|e| Error::system("list", "interfaces", e))
     }
 
     /// One interface by name.
@@ -195,9 +194,7 @@ impl Netlink {
             .map_err(|e| Error::system("look up", name, e))?
             .ok_or_else(|| gone(name))?;
         let addresses = self.addresses()?.into_iter();
-        interface.addresses = addresses
-            .filter_map(|(i, a)| (i == index).then_some(a))
-            .collect();
+        interface.addresses = addresses.filter_map(|(i, a)| (i == index).then_some(a)).collect();
         Ok(interface)
     }
 
@@ -216,16 +213,12 @@ impl Netlink {
     fn unknown(&mut self, name: &str) -> Error {
         let links = self.links().unwrap_or_default();
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
-        Error::Usage(format!(
-            "no interface '{name}'; there are: {}",
-            names.join(", ")
-        ))
+        Error::Usage(format!("no interface '{name}'; there are: {}", names.join(", ")))
     }
 
     fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        self.dump(&request, parse_address)
-            .map_err(|e| Error::system("list", "addresses", e))
+        self.dump(&request, parse_address).map_err(|e| Error::system("list", "addresses", e))
     }
 }
 
@@ -238,9 +231,7 @@ fn gone(name: &str) -> Error {
 
 fn by_name(name: &str) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
-    message
-        .attributes
-        .push(LinkAttribute::IfName(name.to_owned()));
+    message.attributes.push(LinkAttribute::IfName(name.to_owned()));
     RouteNetlinkMessage::GetLink(message)
 }
 
@@ -297,21 +288,15 @@ fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
     let message = AddressMessage::parse(body).ok()?;
     // On a point-to-point link IFA_ADDRESS is the peer's and IFA_LOCAL ours; IPv6 has only the
     // former where there is no peer.
-    let local = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            AddressAttribute::Local(ip) => Some(*ip),
-            _ => None,
-        });
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
     let ip = local.or_else(|| {
-        message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                AddressAttribute::Address(ip) => Some(*ip),
-                _ => None,
-            })
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
     })?;
     let prefix = message.header.prefix_len;
     Some((message.header.index, Address { ip, prefix }))
@@ -335,10 +320,7 @@ mod tests {
         for name in ["no-such-iface", "a-name-that-is-much-too-long", ""] {
             let error = super::super::interface(None, name).unwrap_err();
             let text = error.to_string();
-            assert!(
-                text.starts_with(&format!("no interface '{name}'; there are: lo")),
-                "{text}"
-            );
+            assert!(text.starts_with(&format!("no interface '{name}'; there are: lo")), "{text}");
         }
     }
 

@@ -47,11 +47,7 @@ impl Netlink {
             });
             socket.map_err(|e| Error::system("open", "a netlink socket", e))
         })?;
-        Ok(Self {
-            socket,
-            sequence: 0,
-            buffer: vec![0; BUFFER_BYTES],
-        })
+        Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
     /// Asks for all there is of something and passes the body of each answer to `each`, which
@@ -132,9 +128,7 @@ impl Netlink {
                     }
                 }
                 let length = message.length() as usize;
-                rest = rest
-                    .get(length.next_multiple_of(NLMSG_ALIGN)..)
-                    .unwrap_or_default();
+                rest = rest.get(length.next_multiple_of(NLMSG_ALIGN)..).unwrap_or_default();
             }
         }
     }
@@ -163,11 +157,7 @@ mod tests {
         for (sentence, body, errno) in [
             ("an empty end is no error", &[][..], None),
             ("zero is an acknowledgement", &[0; 20][..], None),
-            (
-                "a negative number is an errno",
-                &permission[..],
-                Some(libc::EPERM),
-            ),
+            ("a negative number is an errno", &permission[..], Some(libc::EPERM)),
         ] {
             let found = status(body).err().and_then(|e| e.raw_os_error());
             assert_eq!(found, errno, "{sentence}");

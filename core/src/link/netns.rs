@@ -54,9 +54,8 @@ pub fn list() -> Vec<String> {
     let Ok(entries) = fs::read_dir(FOLDER) else {
         return Vec::new();
     };
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort_unstable();
     names
 }
@@ -73,22 +72,15 @@ pub fn exists(name: &str) -> bool {
 pub fn create(name: &str) -> Result<()> {
     let path = path(name)?;
     share_folder()?;
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0)
-        .open(&path)
-        .map_err(|e| {
-            let taken = e.kind() == io::ErrorKind::AlreadyExists;
-            let error = refused("create", object(name), ADMIN, e);
-            if taken {
-                error.remedy(format!(
-                    "take another name, or remove it with `ip netns delete {name}`"
-                ))
-            } else {
-                error
-            }
-        })?;
+    OpenOptions::new().write(true).create_new(true).mode(0).open(&path).map_err(|e| {
+        let taken = e.kind() == io::ErrorKind::AlreadyExists;
+        let error = refused("create", object(name), ADMIN, e);
+        if taken {
+            error.remedy(format!("take another name, or remove it with `ip netns delete {name}`"))
+        } else {
+            error
+        }
+    })?;
     let made = on_own_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)
             .and_then(|()| {
@@ -171,10 +163,7 @@ fn show_in_sysfs(name: &str) -> Result<()> {
 /// here appear there and can be deleted everywhere. iproute2 takes the same lock.
 fn share_folder() -> Result<()> {
     let failed = |e: io::Error| refused("prepare", FOLDER, ADMIN, e);
-    let folder = fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(FOLDER);
+    let folder = fs::DirBuilder::new().recursive(true).mode(0o755).create(FOLDER);
     folder.map_err(failed)?;
     let lock = File::open(FOLDER).map_err(failed)?;
     lock.lock().map_err(failed)?;
@@ -252,10 +241,7 @@ mod tests {
     fn an_unknown_name_is_said_with_what_there_is() {
         let error = within(Some("no-such-namespace"), || Ok(())).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.starts_with("no network namespace 'no-such-namespace'; there are"),
-            "{text}"
-        );
+        assert!(text.starts_with("no network namespace 'no-such-namespace'; there are"), "{text}");
     }
 
     #[test]

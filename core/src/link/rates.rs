@@ -108,11 +108,7 @@ impl Rates {
             let old = before.cpus.iter().find(|old| old.cpu == new.cpu)?;
             Some(cpu_rates(old, new, seconds))
         });
-        Self {
-            seconds,
-            interfaces: interfaces.collect(),
-            cpus: cpus.collect(),
-        }
+        Self { seconds, interfaces: interfaces.collect(), cpus: cpus.collect() }
     }
 }
 
@@ -133,10 +129,7 @@ fn interface_rates(
     (rates.rx, rates.tx) = both_directions(&old.interface.stats, stats, seconds);
     let queues = new.queues.iter().map(|queue| {
         let place = (queue.direction, queue.queue);
-        let earlier = old
-            .queues
-            .iter()
-            .find(|old| (old.direction, old.queue) == place);
+        let earlier = old.queues.iter().find(|old| (old.direction, old.queue) == place);
         queue_rates(earlier.unwrap_or(queue), queue, seconds)
     });
     rates.queues = queues.collect();
@@ -175,10 +168,7 @@ fn both_directions(
     let tx = DirectionRates {
         packets: rate(|s| s.tx_packets),
         bits_l2: rate(|s| s.tx_bytes) * 8.0,
-        drops: vec![
-            ("dropped", rate(|s| s.tx_dropped)),
-            ("errors", rate(|s| s.tx_errors)),
-        ],
+        drops: vec![("dropped", rate(|s| s.tx_dropped)), ("errors", rate(|s| s.tx_errors))],
         fifo: rate(|s| s.tx_fifo),
     };
     (rx, tx)
@@ -208,11 +198,7 @@ fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
     let total = new.total_ticks.saturating_sub(old.total_ticks);
     let idle = new.idle_ticks.saturating_sub(old.idle_ticks);
     let share = |ticks: u64| {
-        if total == 0 {
-            0.0
-        } else {
-            (ticks as f64 / total as f64).min(1.0)
-        }
+        if total == 0 { 0.0 } else { (ticks as f64 / total as f64).min(1.0) }
     };
     CpuRates {
         cpu: new.cpu,
@@ -257,10 +243,7 @@ mod tests {
         };
         Sample {
             at,
-            interfaces: vec![InterfaceSample {
-                interface,
-                queues: vec![queue],
-            }],
+            interfaces: vec![InterfaceSample { interface, queues: vec![queue] }],
             cpus: vec![CpuCounters {
                 total_ticks: rx_packets,
                 idle_ticks: rx_packets / 4,
@@ -281,11 +264,7 @@ mod tests {
         assert_eq!(left.rx.bits_l2, 2000.0 * 60.0 * 8.0);
         assert_eq!(left.rx.drops[0], ("missed", 200.0));
         assert_eq!(left.rx.drops_total(), 200.0);
-        assert_eq!(
-            left.queues[0].packets,
-            Some(1000.0),
-            "a 32-bit queue counter wrapped"
-        );
+        assert_eq!(left.queues[0].packets, Some(1000.0), "a 32-bit queue counter wrapped");
         assert_eq!(left.queues[0].drops, None);
         assert_eq!(rates.cpus[0].busy, 0.75);
     }
@@ -296,22 +275,14 @@ mod tests {
         let later = start + Duration::from_secs(1);
         for (sentence, before, now) in [
             ("another number: made anew", (7, 10), (8, 50)),
-            (
-                "the same number, counters back at the start",
-                (7, 5000),
-                (7, 50),
-            ),
+            ("the same number, counters back at the start", (7, 5000), (7, 50)),
         ] {
             let before = sample(start, before.0, before.1, 0);
             let now = sample(later, now.0, now.1, 1000);
             let rates = Rates::between(&before, &now);
             assert!(rates.interfaces[0].fresh, "{sentence}");
             assert_eq!(rates.interfaces[0].rx.packets, 0.0, "{sentence}");
-            assert_eq!(
-                rates.interfaces[0].queues[0].packets,
-                Some(0.0),
-                "{sentence}"
-            );
+            assert_eq!(rates.interfaces[0].queues[0].packets, Some(0.0), "{sentence}");
         }
     }
 
@@ -319,10 +290,7 @@ mod tests {
     fn an_interface_that_vanished_is_not_there() {
         let start = Instant::now();
         let before = sample(start, 7, 10, 10);
-        let now = Sample {
-            interfaces: Vec::new(),
-            ..sample(start, 7, 10, 10)
-        };
+        let now = Sample { interfaces: Vec::new(), ..sample(start, 7, 10, 10) };
         assert!(Rates::between(&before, &now).interfaces.is_empty());
         let at_once = Rates::between(&before, &before);
         assert_eq!(at_once.interfaces[0].rx.packets, 0.0, "no time, no rate");

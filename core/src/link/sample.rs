@@ -63,31 +63,18 @@ impl Sampler {
         let mut links = self.netlink.links()?;
         let at = Instant::now();
         links.retain(|link| self.only.is_empty() || self.only.contains(&link.name));
-        self.maps
-            .retain(|index, _| links.iter().any(|link| link.index == *index));
+        self.maps.retain(|index, _| links.iter().any(|link| link.index == *index));
         let interfaces = links
             .into_iter()
-            .map(|interface| InterfaceSample {
-                queues: self.queues(&interface),
-                interface,
-            })
+            .map(|interface| InterfaceSample { queues: self.queues(&interface), interface })
             .collect();
-        Ok(Sample {
-            at,
-            interfaces,
-            cpus: cpu::read()?,
-        })
+        Ok(Sample { at, interfaces, cpus: cpu::read()? })
     }
 
     /// An interface that has gone meanwhile, or whose driver has nothing to say, has no queues.
     fn queues(&mut self, link: &Interface) -> Vec<QueueCounters> {
         let map = self.maps.entry(link.index).or_insert_with(|| {
-            QueueMap::new(
-                &self
-                    .ethtool
-                    .statistics_names(&link.name)
-                    .unwrap_or_default(),
-            )
+            QueueMap::new(&self.ethtool.statistics_names(&link.name).unwrap_or_default())
         });
         if map.is_empty() {
             return Vec::new();
@@ -97,15 +84,9 @@ impl Sampler {
         };
         if values.len() != map.names {
             // The number of queues has changed: the names with it.
-            let names = self
-                .ethtool
-                .statistics_names(&link.name)
-                .unwrap_or_default();
+            let names = self.ethtool.statistics_names(&link.name).unwrap_or_default();
             *map = QueueMap::new(&names);
-            values = self
-                .ethtool
-                .statistics_values(&link.name)
-                .unwrap_or_default();
+            values = self.ethtool.statistics_values(&link.name).unwrap_or_default();
         }
         map.read(&values)
     }

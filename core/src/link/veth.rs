@@ -49,11 +49,8 @@ impl Netlink {
             LinkInfo::Kind(InfoKind::Veth),
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
         ]));
-        self.change(
-            RouteNetlinkMessage::NewLink(message),
-            NLM_F_CREATE | NLM_F_EXCL,
-        )
-        .map_err(|e| refused("create veth pair", object, ADMIN, e))
+        self.change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(|e| refused("create veth pair", object, ADMIN, e))
     }
 
     /// Removes an interface; with one end of a veth pair goes the other.
@@ -92,20 +89,13 @@ impl Netlink {
         message.header.family = family(address.ip);
         message.header.prefix_len = address.prefix;
         message.header.index = self.index(name)?;
-        message.attributes = vec![
-            AddressAttribute::Local(address.ip),
-            AddressAttribute::Address(address.ip),
-        ];
+        message.attributes =
+            vec![AddressAttribute::Local(address.ip), AddressAttribute::Address(address.ip)];
         if address.ip.is_ipv6() {
-            message
-                .attributes
-                .push(AddressAttribute::Flags(AddressFlags::Nodad));
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
-        self.change(
-            RouteNetlinkMessage::NewAddress(message),
-            NLM_F_CREATE | NLM_F_EXCL,
-        )
-        .map_err(|e| refused("add address", format!("{address} to {name}"), ADMIN, e))
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(|e| refused("add address", format!("{address} to {name}"), ADMIN, e))
     }
 
     /// Tells an interface its neighbour's Ethernet address for good: it will not ask.
@@ -125,11 +115,8 @@ impl Netlink {
             NeighbourAttribute::Destination(destination),
             NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
         ];
-        self.change(
-            RouteNetlinkMessage::NewNeighbour(message),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
-        .map_err(|e| refused("add neighbour", format!("{ip} to {name}"), ADMIN, e))
+        self.change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+            .map_err(|e| refused("add neighbour", format!("{ip} to {name}"), ADMIN, e))
     }
 }
 
@@ -141,14 +128,10 @@ fn end_message(end: &VethEnd<'_>, netns: Option<&File>, queues: u32) -> LinkMess
         LinkAttribute::NumRxQueues(queues),
     ];
     if let Some(netns) = netns {
-        message
-            .attributes
-            .push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
+        message.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
     }
     if let Some(mac) = end.mac {
-        message
-            .attributes
-            .push(LinkAttribute::Address(mac.0.to_vec()));
+        message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
     }
     message
 }

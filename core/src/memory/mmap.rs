@@ -50,11 +50,7 @@ impl Mmap {
     }
 
     fn memfd_with(name: &CStr, bytes: usize, flags: u32) -> std::io::Result<(OwnedFd, Self)> {
-        let unit = if flags & libc::MFD_HUGETLB == 0 {
-            PAGE_BYTES
-        } else {
-            HUGE_PAGE_BYTES
-        };
+        let unit = if flags & libc::MFD_HUGETLB == 0 { PAGE_BYTES } else { HUGE_PAGE_BYTES };
         let bytes = bytes.next_multiple_of(unit);
         // SAFETY: `name` is a terminated string that outlives the call.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };

@@ -40,12 +40,7 @@ pub struct PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self {
-            buffers: 4096,
-            buffer_bytes: 2048,
-            ring_area_bytes: 1 << 20,
-            huge_pages: false,
-        }
+        Self { buffers: 4096, buffer_bytes: 2048, ring_area_bytes: 1 << 20, huge_pages: false }
     }
 }
 
@@ -73,12 +68,7 @@ impl Pool {
     /// # Errors
     /// No memory, or a size that cannot be.
     pub fn new(config: PoolConfig) -> Result<Arc<Self>> {
-        let PoolConfig {
-            buffers,
-            buffer_bytes,
-            ring_area_bytes,
-            huge_pages,
-        } = config;
+        let PoolConfig { buffers, buffer_bytes, ring_area_bytes, huge_pages } = config;
         if buffer_bytes == 0 || buffer_bytes % 64 != 0 {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
             return Err(Error::Usage(reason));
@@ -92,14 +82,7 @@ impl Pool {
             buffers: (RESERVED..buffers).rev().collect(),
             ring_area: std::iter::once(0..buffers_at).collect(),
         };
-        Ok(Arc::new(Self {
-            fd,
-            map,
-            buffers_at,
-            buffers,
-            buffer_bytes,
-            free: Mutex::new(free),
-        }))
+        Ok(Arc::new(Self { fd, map, buffers_at, buffers, buffer_bytes, free: Mutex::new(free) }))
     }
 
     /// Bytes in each buffer.
@@ -194,12 +177,7 @@ mod tests {
     use super::*;
 
     fn pool(buffers: u32) -> Arc<Pool> {
-        Pool::new(PoolConfig {
-            buffers,
-            ring_area_bytes: 4096,
-            ..PoolConfig::default()
-        })
-        .unwrap()
+        Pool::new(PoolConfig { buffers, ring_area_bytes: 4096, ..PoolConfig::default() }).unwrap()
     }
 
     #[test]
@@ -209,11 +187,7 @@ mod tests {
         let second = pool.take(3).unwrap();
         let mut all: Vec<u32> = first.iter().chain(&second).copied().collect();
         all.sort_unstable();
-        assert_eq!(
-            all,
-            (2..10).collect::<Vec<_>>(),
-            "0 and 1 are never handed out"
-        );
+        assert_eq!(all, (2..10).collect::<Vec<_>>(), "0 and 1 are never handed out");
         assert!(pool.take(1).is_err());
         pool.give(first);
         assert_eq!(pool.free_buffers(), 5);
@@ -238,24 +212,12 @@ mod tests {
         pool.give_ring(a);
         pool.give_ring(c);
         pool.give_ring(b);
-        assert_eq!(
-            pool.take_ring(4096).unwrap(),
-            0..4096,
-            "neighbours are joined"
-        );
+        assert_eq!(pool.take_ring(4096).unwrap(), 0..4096, "neighbours are joined");
     }
 
     #[test]
     fn a_size_that_cannot_be_is_refused() {
-        let config = PoolConfig {
-            buffer_bytes: 100,
-            ..PoolConfig::default()
-        };
-        assert!(
-            Pool::new(config)
-                .unwrap_err()
-                .to_string()
-                .contains("multiple of 64")
-        );
+        let config = PoolConfig { buffer_bytes: 100, ..PoolConfig::default() };
+        assert!(Pool::new(config).unwrap_err().to_string().contains("multiple of 64"));
     }
 }

@@ -6,6 +6,7 @@
 
 mod name;
 mod null;
+mod packet;
 mod pcap;
 mod queue;
 
@@ -90,8 +91,9 @@ impl Port {
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
         match name.kind() {
             Kind::Null => null::open(name, options),
+            Kind::Packet => packet::open(name, options),
             Kind::Pcap if options.usage == Use::Receive => pcap::open(name, options),
-            Kind::Pcap | Kind::Packet => Err(name.error("not built yet")),
+            Kind::Pcap => Err(name.error("a capture file is written by `capture -w`")),
         }
     }
 }

@@ -60,12 +60,7 @@ const KINDS: &[KindSpec] = &[
         queues: false,
         options: &["filter", "snaplen", "slots"],
     },
-    KindSpec {
-        kind: Kind::Null,
-        prefix: "null",
-        queues: true,
-        options: &["size", "slots"],
-    },
+    KindSpec { kind: Kind::Null, prefix: "null", queues: true, options: &["size", "slots"] },
 ];
 
 impl Kind {
@@ -76,10 +71,7 @@ impl Kind {
 
     fn spec(self) -> &'static KindSpec {
         // Every kind has its row; a test walks them.
-        KINDS
-            .iter()
-            .find(|spec| spec.kind == self)
-            .unwrap_or(&KINDS[0])
+        KINDS.iter().find(|spec| spec.kind == self).unwrap_or(&KINDS[0])
     }
 }
 
@@ -116,11 +108,7 @@ impl PortName {
 
     /// An option's value as written.
     pub fn option(&self, key: &str) -> Option<&str> {
-        self.options
-            .iter()
-            .rev()
-            .find(|(k, _)| *k == key)
-            .map(|(_, value)| value.as_str())
+        self.options.iter().rev().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
     }
 
     /// Sets an option that the name leaves open: how a command's flag becomes the port's option.
@@ -157,14 +145,8 @@ impl PortName {
 
     /// An option that is on or off.
     pub fn switch(&self, key: &str) -> Result<Option<bool>> {
-        let words = [
-            ("on", true),
-            ("off", false),
-            ("1", true),
-            ("0", false),
-            ("yes", true),
-            ("no", false),
-        ];
+        let words =
+            [("on", true), ("off", false), ("1", true), ("0", false), ("yes", true), ("no", false)];
         self.choice(key, &words)
     }
 
@@ -201,10 +183,7 @@ impl PortName {
 
     /// An error about this port.
     pub fn error(&self, reason: impl Into<String>) -> Error {
-        Error::Port {
-            port: self.text.clone(),
-            reason: reason.into(),
-        }
+        Error::Port { port: self.text.clone(), reason: reason.into() }
     }
 }
 
@@ -218,10 +197,7 @@ impl FromStr for PortName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |reason: String| Error::Port {
-            port: text.to_owned(),
-            reason,
-        };
+        let wrong = |reason: String| Error::Port { port: text.to_owned(), reason };
         let (address, options) = match text.split_once('?') {
             Some((address, options)) => (address, options),
             None => (text, ""),
@@ -231,9 +207,7 @@ impl FromStr for PortName {
             Some((name, queues)) if spec.queues => (
                 name,
                 Some(parse_queues(queues).ok_or_else(|| {
-                    wrong(format!(
-                        "queues '{queues}': use a number or a range such as 0-3"
-                    ))
+                    wrong(format!("queues '{queues}': use a number or a range such as 0-3"))
                 })?),
             ),
             _ => (rest, None),
@@ -246,13 +220,7 @@ impl FromStr for PortName {
             }));
         }
         let options = split_options(options, spec).map_err(&wrong)?;
-        Ok(Self {
-            text: text.to_owned(),
-            kind: spec.kind,
-            name: name.to_owned(),
-            queues,
-            options,
-        })
+        Ok(Self { text: text.to_owned(), kind: spec.kind, name: name.to_owned(), queues, options })
     }
 }
 
@@ -264,14 +232,8 @@ fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
     match KINDS.iter().find(|spec| spec.prefix == prefix) {
         Some(spec) => Ok((spec, rest)),
         None => {
-            let kinds: Vec<String> = KINDS
-                .iter()
-                .map(|spec| format!("{}:", spec.prefix))
-                .collect();
-            Err(format!(
-                "no kind of port is called '{prefix}:'; there are {}",
-                kinds.join(", ")
-            ))
+            let kinds: Vec<String> = KINDS.iter().map(|spec| format!("{}:", spec.prefix)).collect();
+            Err(format!("no kind of port is called '{prefix}:'; there are {}", kinds.join(", ")))
         }
     }
 }
@@ -287,10 +249,7 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
     for part in text.split('&').filter(|_| !text.is_empty()) {
         let pair = part.split_once('=');
         let known = pair.and_then(|(key, value)| {
-            spec.options
-                .iter()
-                .find(|known| **known == key)
-                .map(|key| (*key, value))
+            spec.options.iter().find(|known| **known == key).map(|key| (*key, value))
         });
         match (known, options.last_mut()) {
             (Some((key, value)), _) => options.push((key, value.to_owned())),
@@ -303,11 +262,7 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
                 return Err(format!(
                     "option '{part}': {}: knows {}",
                     spec.prefix,
-                    spec.options
-                        .iter()
-                        .map(|o| format!("{o}="))
-                        .collect::<Vec<_>>()
-                        .join(" ")
+                    spec.options.iter().map(|o| format!("{o}=")).collect::<Vec<_>>().join(" ")
                 ));
             }
         }
@@ -361,17 +316,9 @@ mod tests {
         assert_eq!(port.number("snaplen", 1..=100).unwrap(), Some(96));
         assert_eq!(port.to_string(), "packet:eth0/0-3?method=ring&snaplen=96");
 
-        assert_eq!(
-            parse("eth0").kind(),
-            Kind::Packet,
-            "a bare name is the safe choice"
-        );
+        assert_eq!(parse("eth0").kind(), Kind::Packet, "a bare name is the safe choice");
         assert_eq!(parse("eth0/2").queues(), Some(2..=2));
-        assert_eq!(
-            parse("pcap:/a/b-1.pcap").name(),
-            "/a/b-1.pcap",
-            "a path keeps its slashes"
-        );
+        assert_eq!(parse("pcap:/a/b-1.pcap").name(), "/a/b-1.pcap", "a path keeps its slashes");
         assert_eq!(parse("pcap:-").name(), "-");
         assert_eq!(parse("null:").name(), "");
     }
@@ -380,15 +327,9 @@ mod tests {
     fn an_ampersand_within_a_filter_stays_there() {
         for (text, filter) in [
             ("packet:a?filter=tcp[13]&2!=0&snaplen=64", "tcp[13]&2!=0"),
-            (
-                "packet:a?filter=udp && port 53&snaplen=64",
-                "udp && port 53",
-            ),
+            ("packet:a?filter=udp && port 53&snaplen=64", "udp && port 53"),
             ("packet:a?filter=udp&&len=60&snaplen=64", "udp&&len=60"),
-            (
-                "packet:a?snaplen=64&filter=ip[6:2]&0x1fff=0",
-                "ip[6:2]&0x1fff=0",
-            ),
+            ("packet:a?snaplen=64&filter=ip[6:2]&0x1fff=0", "ip[6:2]&0x1fff=0"),
         ] {
             let port = parse(text);
             assert_eq!(port.option("filter"), Some(filter), "{text}");
@@ -423,10 +364,7 @@ mod tests {
         assert!(!port.set_default("snaplen", "128"), "the name wins");
         assert!(port.set_default("method", "recv"));
         assert!(!port.set_default("size", "60"), "not an option of packet:");
-        assert_eq!(
-            (port.option("snaplen"), port.option("method")),
-            (Some("64"), Some("recv"))
-        );
+        assert_eq!((port.option("snaplen"), port.option("method")), (Some("64"), Some("recv")));
     }
 
     #[test]
@@ -442,18 +380,10 @@ mod tests {
         assert_eq!(parse_number("2M"), Some(2 << 20));
         assert_eq!(parse_number("64KiB"), Some(64 << 10));
         assert_eq!(parse_number("99999999999999999999"), None);
-        assert_eq!(
-            parse_number("17179869184G"),
-            None,
-            "an overflow is no number"
-        );
+        assert_eq!(parse_number("17179869184G"), None, "an overflow is no number");
         assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
         assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
-        assert_eq!(
-            parse_duration("5"),
-            None,
-            "a time without a unit is a guess"
-        );
+        assert_eq!(parse_duration("5"), None, "a time without a unit is a guess");
         assert_eq!(parse_duration("-1s"), None);
     }
 }

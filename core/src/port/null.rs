@@ -3,7 +3,7 @@
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
 use super::queue::{Backend, Queue};
-use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
 use crate::error::Result;
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Meta, Ring};
@@ -14,6 +14,9 @@ const DEFAULT_SLOTS: u64 = 512;
 #[derive(Debug)]
 pub(super) struct Null {
     size: u16,
+    closed: bool,
+    received: u64,
+    sent: u64,
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -26,11 +29,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             let queues = numbers.clone().count() as u32;
             let ring_bytes = slots as usize * 2 * 64 * queues as usize + (1 << 16);
             let buffers = slots * 2 * queues;
-            Pool::new(PoolConfig {
-                buffers,
-                ring_area_bytes: ring_bytes,
-                ..PoolConfig::default()
-            })?
+            Pool::new(PoolConfig { buffers, ring_area_bytes: ring_bytes, ..PoolConfig::default() })?
         }
     };
     let interface = Interface {
@@ -47,27 +46,20 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
                 number,
                 rx,
                 tx,
-                Backend::Null(Null { size }),
+                Backend::Null(Null { size, closed: false, received: 0, sent: 0 }),
                 vec![interface.clone()],
             ))
         })
         .collect::<Result<_>>()?;
-    Ok(Port {
-        name: name.clone(),
-        method: "",
-        fallbacks: Vec::new(),
-        queues,
-    })
+    Ok(Port { name: name.clone(), method: "", fallbacks: Vec::new(), queues })
 }
 
 impl Null {
     /// Every slot the program has given back holds a packet again.
     pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
-        let room = ring.room();
-        let meta = Meta {
-            wire_bytes: self.size.into(),
-            ..Meta::default()
-        };
+        let room = if self.closed { 0 } else { ring.room() };
+        self.received += u64::from(room);
+        let meta = Meta { wire_bytes: self.size.into(), ..Meta::default() };
         let mut at = ring.tail();
         for _ in 0..room {
             ring.fill(at, self.size, false, meta);
@@ -81,7 +73,20 @@ impl Null {
     pub(super) fn sync_tx(&mut self, ring: &mut Ring) -> u32 {
         let sent = ring.room();
         ring.publish(ring.after(ring.tail(), sent));
+        self.sent += u64::from(sent);
         sent
+    }
+
+    pub(super) fn close_intake(&mut self) {
+        self.closed = true;
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn stats(&self) -> QueueStats {
+        QueueStats { offered: self.received, sent: self.sent, ..QueueStats::default() }
     }
 }
 

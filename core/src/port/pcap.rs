@@ -4,7 +4,8 @@
 //! nothing. The buffer is refilled when the program has given all slots back. A packet of more
 //! than 65535 bytes takes several slots, one after the other in memory.
 //!
-//! `snaplen=` keeps so many bytes of each packet, `slots=` is the ring's size (512).
+//! `filter=` keeps what a pcap-filter expression lets pass, `snaplen=` so many bytes of each
+//! packet; `slots=` is the ring's size (512).
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -18,6 +19,7 @@ use super::queue::{Backend, Queue, QueueStats};
 use super::{Interface, OpenOptions, Port, PortName};
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
+use crate::filter::Filter;
 use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::ring::{Readiness, Ring, Wait};
 
@@ -27,17 +29,15 @@ const MIN_SLOTS: u64 = 6;
 /// What a slot's 16-bit length can say.
 const SLOT_BYTES: usize = u16::MAX as usize;
 
-/// Decides from an interface's link type, a packet's bytes and its length on the wire whether
-/// it is wanted.
-pub(super) type Predicate = fn(u16, &[u8], u32) -> bool;
-
 /// The state of a file's one queue.
 #[derive(Debug)]
 pub(super) struct Source {
     name: String,
     reader: Reader,
-    /// The filter: what it refuses takes no slot. None lets everything through.
-    predicate: Option<Predicate>,
+    /// The filter's expression: what it refuses takes no slot.
+    expression: Option<String>,
+    /// The filter compiled for each interface's link type, as far as they have been met.
+    filters: Vec<Filter>,
     snaplen: usize,
     /// A packet that needs more slots than the ring had left.
     pending: Option<Placed>,
@@ -52,9 +52,6 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let slots = name.number("slots", MIN_SLOTS..=1 << 20)?;
     let slots = slots.unwrap_or(DEFAULT_SLOTS) as u32;
     let snaplen = name.number("snaplen", 1..=u32::MAX.into())?;
-    if name.option("filter").is_some() {
-        return Err(name.error("filter= is not built yet"));
-    }
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
         // Room for the ring alone: no slot has a buffer.
@@ -64,10 +61,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             ..PoolConfig::default()
         })?,
     };
-    let source = Source {
+    let mut source = Source {
         name: name.to_string(),
         reader: Reader::open(Path::new(name.name()))?,
-        predicate: None,
+        expression: name.option("filter").map(str::to_owned),
+        filters: Vec::new(),
         snaplen: snaplen.map_or(usize::MAX, |n| n as usize),
         pending: None,
         failure: None,
@@ -76,15 +74,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     let mut interfaces = Vec::new();
     source.add_interfaces(&mut interfaces);
+    source.compile_filters()?;
     let rx = Ring::receive_indirect(&pool, slots)?;
     let tx = Ring::absent(&pool)?;
     let queue = Queue::new(0, rx, tx, Backend::PcapSource(Box::new(source)), interfaces);
-    Ok(Port {
-        name: name.clone(),
-        method: "",
-        fallbacks: Vec::new(),
-        queues: vec![queue],
-    })
+    Ok(Port { name: name.clone(), method: "", fallbacks: Vec::new(), queues: vec![queue] })
 }
 
 impl Source {
@@ -118,7 +112,7 @@ impl Source {
             let placed = match self.pending.take() {
                 Some(placed) => placed,
                 None => match self.reader.advance(all_given_back && *used == 0, false)? {
-                    Outcome::Packet(placed) if self.wants(&placed) => {
+                    Outcome::Packet(placed) if self.wants(&placed)? => {
                         self.taken += 1;
                         placed
                     }
@@ -148,13 +142,30 @@ impl Source {
 
     /// Whether the filter lets a packet through.
     #[inline]
-    fn wants(&self, placed: &Placed) -> bool {
-        let Some(predicate) = self.predicate else {
-            return true;
-        };
-        let interface = &self.reader.interfaces()[placed.meta.interface as usize];
+    fn wants(&mut self, placed: &Placed) -> Result<bool> {
+        if self.expression.is_none() {
+            return Ok(true);
+        }
+        let interface = placed.meta.interface as usize;
+        if interface >= self.filters.len() {
+            self.compile_filters()?;
+        }
         let bytes = self.reader.bytes(placed.data.clone());
-        predicate(interface.link_type, bytes, placed.meta.wire_bytes)
+        Ok(self.filters[interface].matches(bytes, placed.meta.wire_bytes))
+    }
+
+    /// Compiles the filter for the interfaces that have been met since the last time.
+    fn compile_filters(&mut self) -> Result<()> {
+        let Some(expression) = &self.expression else { return Ok(()) };
+        for interface in &self.reader.interfaces()[self.filters.len()..] {
+            let known = self.filters.iter().find(|f| f.link_type() == interface.link_type);
+            let filter = match known {
+                Some(filter) => filter.clone(),
+                None => Filter::compile(expression, interface.link_type)?,
+            };
+            self.filters.push(filter);
+        }
+        Ok(())
     }
 
     /// Points slots at a packet, from `first` on.
@@ -226,10 +237,7 @@ impl Source {
     }
 
     pub(super) fn stats(&self) -> QueueStats {
-        QueueStats {
-            offered: self.taken,
-            ..QueueStats::default()
-        }
+        QueueStats { offered: self.taken, ..QueueStats::default() }
     }
 }
 
@@ -262,7 +270,6 @@ fn wait_for_input(fd: BorrowedFd<'_>, wait: Wait, timeout: Duration) -> nix::Res
 /// Rounded up, so that a wait never ends before its time.
 fn milliseconds(duration: Duration) -> PollTimeout {
     let rounded = duration.as_nanos().div_ceil(1_000_000);
-    i32::try_from(rounded).map_or(PollTimeout::MAX, |ms| {
-        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
-    })
+    i32::try_from(rounded)
+        .map_or(PollTimeout::MAX, |ms| PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX))
 }

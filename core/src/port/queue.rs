@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Interface;
 use super::null::Null;
+use super::packet::PacketQueue;
 use super::pcap;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, Wait};
@@ -17,6 +18,10 @@ pub struct QueueStats {
     pub lost_full: u64,
     /// How often the buffer ran full.
     pub freezes: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that the sink refused: too long for the interface, for example.
+    pub refused: u64,
 }
 
 /// What stands behind a queue's rings.
@@ -24,6 +29,7 @@ pub struct QueueStats {
 pub(super) enum Backend {
     Null(Null),
     PcapSource(Box<pcap::Source>),
+    Packet(Box<PacketQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -44,13 +50,7 @@ impl Queue {
         backend: Backend,
         interfaces: Vec<Interface>,
     ) -> Self {
-        Self {
-            number,
-            rx,
-            tx,
-            backend,
-            interfaces,
-        }
+        Self { number, rx, tx, backend, interfaces }
     }
 
     /// Its number in the port.
@@ -98,6 +98,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
+            Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
         }
     }
 
@@ -111,6 +112,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
             Backend::PcapSource(_) => Ok(0),
+            Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
         }
     }
 
@@ -122,14 +124,16 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(_) => Ok(Readiness::Ready),
             Backend::PcapSource(source) => source.wait_rx(wait, timeout),
+            Backend::Packet(packet) => packet.wait_rx(wait, timeout),
         }
     }
 
-    /// The source has ended: nothing more will ever arrive.
-    pub fn is_finished(&self) -> bool {
-        match &self.backend {
-            Backend::Null(_) => false,
+    /// The source has ended, or its intake was closed and all that was in it has come out.
+    pub fn is_finished(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::Null(null) => null.is_finished(),
             Backend::PcapSource(source) => source.is_finished(),
+            Backend::Packet(packet) => packet.is_finished(),
         }
     }
 
@@ -139,11 +143,15 @@ impl Queue {
     /// The kernel refused.
     pub fn close_intake(&mut self) -> Result<()> {
         match &mut self.backend {
-            Backend::Null(_) => Ok(()),
+            Backend::Null(null) => {
+                null.close_intake();
+                Ok(())
+            }
             Backend::PcapSource(source) => {
                 source.close_intake();
                 Ok(())
             }
+            Backend::Packet(packet) => packet.close_intake(),
         }
     }
 
@@ -153,8 +161,9 @@ impl Queue {
     /// The kernel refused.
     pub fn stats(&mut self) -> Result<QueueStats> {
         match &mut self.backend {
-            Backend::Null(_) => Ok(QueueStats::default()),
+            Backend::Null(null) => Ok(null.stats()),
             Backend::PcapSource(source) => Ok(source.stats()),
+            Backend::Packet(packet) => packet.stats(),
         }
     }
 }

@@ -4,10 +4,7 @@ mod atomics;
 mod layout;
 mod meta;
 mod packet;
-#[expect(
-    clippy::module_inception,
-    reason = "the noun and its folder share a name"
-)]
+#[expect(clippy::module_inception, reason = "the noun and its folder share a name")]
 mod ring;
 mod wait;
 

@@ -16,11 +16,7 @@ impl<'a> Packet<'a> {
     /// A packet in one piece.
     #[inline]
     pub fn new(meta: &'a Meta, bytes: &'a [u8]) -> Self {
-        Self {
-            meta,
-            head: bytes,
-            rest: None,
-        }
+        Self { meta, head: bytes, rest: None }
     }
 
     #[inline]
@@ -31,11 +27,7 @@ impl<'a> Packet<'a> {
         next: u32,
         more: u32,
     ) -> Self {
-        Self {
-            meta,
-            head,
-            rest: Some((ring, next, more)),
-        }
+        Self { meta, head, rest: Some((ring, next, more)) }
     }
 
     /// What is known besides the bytes.
@@ -54,10 +46,7 @@ impl<'a> Packet<'a> {
     /// The pieces in order; one for nearly every packet.
     #[inline]
     pub fn segments(&self) -> Segments<'a> {
-        Segments {
-            head: Some(self.head),
-            rest: self.rest,
-        }
+        Segments { head: Some(self.head), rest: self.rest }
     }
 
     /// Bytes in all pieces together.
@@ -85,8 +74,7 @@ impl<'a> Packet<'a> {
             return self.head;
         }
         scratch.clear();
-        self.segments()
-            .for_each(|segment| scratch.extend_from_slice(segment));
+        self.segments().for_each(|segment| scratch.extend_from_slice(segment));
         scratch
     }
 }

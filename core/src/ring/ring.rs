@@ -101,21 +101,14 @@ impl Ring {
             place,
         };
         let buf_ofs = pool.address(0).addr().get().wrapping_sub(base.addr().get());
-        let header = RingHeader::new(
-            buf_ofs.cast_signed() as i64,
-            num_slots,
-            pool.buffer_bytes(),
-            transmit,
-        );
+        let header =
+            RingHeader::new(buf_ofs.cast_signed() as i64, num_slots, pool.buffer_bytes(), transmit);
         // SAFETY: `place` is 128-byte aligned, is long enough for header, slots and metadata
         // (Slot and Meta need 8), and was just taken, so nobody else reads or writes it.
         unsafe {
             ring.header.write(header);
             for (i, buf) in taken.into_iter().enumerate() {
-                ring.slots.add(i).write(Slot {
-                    buf,
-                    ..Slot::default()
-                });
+                ring.slots.add(i).write(Slot { buf, ..Slot::default() });
                 ring.metas.add(i).write(Meta::default());
             }
         }
@@ -157,32 +150,32 @@ impl Ring {
     /// Steps from one slot to another, going up.
     #[inline]
     pub(crate) fn distance(&self, from: u32, to: u32) -> u32 {
-        if to >= from {
-            to - from
-        } else {
-            to + self.num_slots - from
-        }
+        if to >= from { to - from } else { to + self.num_slots - from }
     }
 
     /// The slot after this one.
     #[inline]
     pub fn next(&self, index: u32) -> u32 {
-        if index + 1 >= self.num_slots {
-            0
-        } else {
-            index + 1
-        }
+        if index + 1 >= self.num_slots { 0 } else { index + 1 }
     }
 
     /// The slot `n` steps after this one; `n` is at most the number of slots.
     #[inline]
     pub(crate) fn after(&self, index: u32, n: u32) -> u32 {
         let sum = index + n;
-        if sum >= self.num_slots {
-            sum - self.num_slots
-        } else {
-            sum
-        }
+        if sum >= self.num_slots { sum - self.num_slots } else { sum }
+    }
+
+    /// The slot before this one.
+    #[inline]
+    pub(crate) fn before(&self, index: u32) -> u32 {
+        if index == 0 { self.num_slots - 1 } else { index - 1 }
+    }
+
+    /// Bytes in the buffer of each slot that has one.
+    #[inline]
+    pub fn buffer_bytes(&self) -> u32 {
+        self.pool.buffer_bytes()
     }
 
     /// The slot at an index below [`num_slots`](Self::num_slots), whoever owns it.
@@ -277,11 +270,7 @@ impl Ring {
     #[inline]
     pub(crate) unsafe fn buffer_unchecked(&mut self, index: u32) -> &mut [u8] {
         let buf = self.slot(index).buf;
-        let len = if buf == 0 {
-            0
-        } else {
-            self.pool.buffer_bytes() as usize
-        };
+        let len = if buf == 0 { 0 } else { self.pool.buffer_bytes() as usize };
         // SAFETY: buffer `buf` is held by this slot alone and has `buffer_bytes` bytes;
         // `&mut self` makes it the only access.
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
@@ -306,10 +295,7 @@ impl Ring {
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         let limit = self.pool.buffer_bytes();
         let slot = self.slot_mut(index);
-        assert!(
-            u32::from(bytes) <= limit && slot.buf != 0,
-            "{bytes} bytes in a buffer of {limit}"
-        );
+        assert!(u32::from(bytes) <= limit && slot.buf != 0, "{bytes} bytes in a buffer of {limit}");
         slot.len = bytes;
         slot.flags = if continues { flags::MOREFRAG } else { 0 };
     }
@@ -318,11 +304,7 @@ impl Ring {
     /// [`release`](Self::release).
     #[inline]
     pub fn packets(&self) -> Packets<'_> {
-        Packets {
-            ring: self,
-            at: self.head(),
-            left: self.available(),
-        }
+        Packets { ring: self, at: self.head(), left: self.available() }
     }
 
     /// Gives `n` slots back to the backend: seen, or to be sent.
@@ -331,11 +313,7 @@ impl Ring {
     /// If the program owns fewer.
     #[inline]
     pub fn release(&mut self, n: u32) {
-        assert!(
-            n <= self.available(),
-            "releasing {n} slots, owning {}",
-            self.available()
-        );
+        assert!(n <= self.available(), "releasing {n} slots, owning {}", self.available());
         let head = self.after(self.head(), n);
         // SAFETY: as in `head`; `&mut self` makes it the only access.
         let header = unsafe { self.header.as_mut() };
@@ -457,10 +435,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let held: Vec<u32> = (0..self.num_slots)
-            .map(|i| self.slot(i).buf)
-            .filter(|&buf| buf != 0)
-            .collect();
+        let held: Vec<u32> =
+            (0..self.num_slots).map(|i| self.slot(i).buf).filter(|&buf| buf != 0).collect();
         self.pool.give(held);
         self.pool.give_ring(self.place.clone());
     }
@@ -514,11 +490,7 @@ mod tests {
     use crate::memory::PoolConfig;
 
     fn pool() -> Arc<Pool> {
-        Pool::new(PoolConfig {
-            buffers: 64,
-            ..PoolConfig::default()
-        })
-        .unwrap()
+        Pool::new(PoolConfig { buffers: 64, ..PoolConfig::default() }).unwrap()
     }
 
     /// Plays the backend: fills up to `n` slots with numbered packets.
@@ -537,9 +509,7 @@ mod tests {
     }
 
     fn numbers(ring: &Ring) -> Vec<u32> {
-        ring.packets()
-            .map(|p| u32::from_le_bytes(p.head().try_into().unwrap()))
-            .collect()
+        ring.packets().map(|p| u32::from_le_bytes(p.head().try_into().unwrap())).collect()
     }
 
     #[derive(Clone, Debug)]
@@ -609,16 +579,10 @@ mod tests {
         let mut tx = Ring::transmit(&pool, 3).unwrap();
         let mut number = 0;
         arrive(&mut rx, 4, &mut number);
-        assert_eq!(
-            rx.swap_into(&mut tx, u32::MAX),
-            2,
-            "as far as there is room"
-        );
+        assert_eq!(rx.swap_into(&mut tx, u32::MAX), 2, "as far as there is room");
         assert_eq!(numbers(&rx), [2, 3]);
-        let mut held: Vec<u32> = (0..5)
-            .map(|i| rx.slot(i).buf)
-            .chain((0..3).map(|i| tx.slot(i).buf))
-            .collect();
+        let mut held: Vec<u32> =
+            (0..5).map(|i| rx.slot(i).buf).chain((0..3).map(|i| tx.slot(i).buf)).collect();
         held.sort_unstable();
         assert_eq!(held, (2..10).collect::<Vec<_>>());
         drop((rx, tx));
@@ -645,10 +609,8 @@ mod tests {
             ring.publish(ring.next(at));
         }
         let mut scratch = Vec::new();
-        let seen: Vec<(u32, Vec<u8>)> = ring
-            .packets()
-            .map(|p| (p.slots(), p.contiguous(&mut scratch).to_vec()))
-            .collect();
+        let seen: Vec<(u32, Vec<u8>)> =
+            ring.packets().map(|p| (p.slots(), p.contiguous(&mut scratch).to_vec())).collect();
         assert_eq!(seen, [(1, vec![1]), (3, vec![2, 3, 4]), (1, vec![5])]);
         assert_eq!(ring.packets().map(|p| p.captured_bytes()).sum::<usize>(), 5);
     }

@@ -31,9 +31,7 @@ impl FromStr for Wait {
             "spin" => Ok(Self::Spin),
             "sleep" => Ok(Self::Sleep),
             "adaptive" => Ok(Self::default()),
-            _ => Err(Error::Usage(format!(
-                "wait '{text}': use spin, sleep or adaptive"
-            ))),
+            _ => Err(Error::Usage(format!("wait '{text}': use spin, sleep or adaptive"))),
         }
     }
 }
@@ -45,4 +43,6 @@ pub enum Readiness {
     Ready,
     /// The time is up.
     TimedOut,
+    /// The interface has gone down; when it comes up again, packets come again.
+    Down,
 }

@@ -68,10 +68,7 @@ fn zstd_and_lz4_are_read_as_what_is_in_them() {
             std::fs::write(&path, &whole[..end]).unwrap();
             let reading = ours(&path);
             let error = reading.error.expect("a cut is not the end");
-            assert!(
-                error.contains("damaged"),
-                "{command:?}, cut at {end}: {error}"
-            );
+            assert!(error.contains("damaged"), "{command:?}, cut at {end}: {error}");
             assert!(expected.starts_with(&reading.packets), "cut at {end}");
         }
         for at in (4..whole.len()).step_by(whole.len() / 200 + 1) {
@@ -93,11 +90,7 @@ fn what_is_not_read_is_refused_with_a_remedy() {
         ("gzip", magic(&[0x1f, 0x8b, 8, 0]), "`gzip -dc FILE |`"),
         ("xz", magic(b"\xfd7zXZ\0"), "`xz -dc FILE |`"),
         ("bzip2", magic(b"BZh9"), "`bzip2 -dc FILE |`"),
-        (
-            "lz4 before its frames",
-            magic(b"\x02\x21\x4c\x18"),
-            "`lz4 -dc FILE |`",
-        ),
+        ("lz4 before its frames", magic(b"\x02\x21\x4c\x18"), "`lz4 -dc FILE |`"),
         ("text", magic(b"hello"), "pcap and pcapng can be read"),
         ("nothing", Vec::new(), "too short"),
         ("three bytes", vec![0xd4, 0xc3, 0xb2], "too short"),

@@ -15,14 +15,8 @@ const READ_ON: &[(&str, &str)] = &[
         "different from the snapshot length of the first interface",
         "each interface has its own snapshot length",
     ),
-    (
-        "sections with different byte orders",
-        "each section says its own",
-    ),
-    (
-        "unsupported pcapng savefile version 1.",
-        "minor versions change nothing for a reader",
-    ),
+    ("sections with different byte orders", "each section says its own"),
+    ("unsupported pcapng savefile version 1.", "minor versions change nothing for a reader"),
 ];
 
 /// What libpcap reads and we refuse.

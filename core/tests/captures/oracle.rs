@@ -26,10 +26,7 @@ pub struct Reading {
 
 /// As we read it.
 pub fn ours(path: &Path) -> Reading {
-    let mut reading = Reading {
-        packets: Vec::new(),
-        error: None,
-    };
+    let mut reading = Reading { packets: Vec::new(), error: None };
     let mut reader = match Reader::open(path) {
         Ok(reader) => reader,
         Err(error) => {
@@ -85,10 +82,7 @@ pub fn libpcap(path: &Path) -> Reading {
             }
         },
     };
-    Reading {
-        packets,
-        error: error.map(|e| e.to_string()),
-    }
+    Reading { packets, error: error.map(|e| e.to_string()) }
 }
 
 /// As tcpdump copies it: link type and packets, times in units of `tick_ns`; none where tcpdump

@@ -87,9 +87,7 @@ fn a_snapshot_length_cuts_what_is_captured_and_nothing_else() {
         assert!((1..=40).contains(&queue.interfaces()[0].snaplen));
         let (cut, _) = drain(&mut queue);
         let mut expected = read(&path);
-        expected
-            .iter_mut()
-            .for_each(|(_, bytes)| bytes.truncate(40));
+        expected.iter_mut().for_each(|(_, bytes)| bytes.truncate(40));
         assert!(cut == expected, "{}", path.display());
     }
 }
@@ -115,11 +113,7 @@ fn a_large_file_passes_through_the_buffer_many_times() {
     let mut bytes = pcap_header(0, 1);
     for i in 0..4000u32 {
         // Up to the longest there can be, of five slots.
-        let length = if i % 97 == 0 {
-            262_144
-        } else {
-            i * 7919 % 3000
-        };
+        let length = if i % 97 == 0 { 262_144 } else { i * 7919 % 3000 };
         bytes.extend(pcap_record(i, &vec![i as u8; length as usize]));
     }
     std::fs::write(&path, &bytes).unwrap();
@@ -198,11 +192,7 @@ fn a_pipe_gives_each_packet_as_it_arrives() {
         pipe.write_all(&pcap_header(0, 1)).unwrap();
         let mut queue = open(Path::new(&name), "");
         drop(reading_end);
-        assert_eq!(
-            queue.sync_rx().unwrap(),
-            0,
-            "nothing is there, nobody waits"
-        );
+        assert_eq!(queue.sync_rx().unwrap(), 0, "nothing is there, nobody waits");
         let short = Duration::from_millis(2);
         assert_eq!(queue.wait_rx(how, short).unwrap(), Readiness::TimedOut);
         for i in 0..5 {

@@ -32,11 +32,7 @@ fn compare(path: &Path) -> Result<(), String> {
         return Err(format!("link type {first_link_type}, not {link_type}"));
     }
     if reading.packets.len() != nano.len() {
-        return Err(format!(
-            "{} packets, not {}",
-            reading.packets.len(),
-            nano.len()
-        ));
+        return Err(format!("{} packets, not {}", reading.packets.len(), nano.len()));
     }
     for (i, (ours, theirs)) in reading.packets.iter().zip(&nano).enumerate() {
         if ours.bytes != theirs.bytes {

@@ -17,16 +17,7 @@ fn kept(folder: &Path, bytes: &[u8]) -> std::path::PathBuf {
 #[test]
 fn every_variant_of_pcap_is_read_as_libpcap_reads_it() {
     let folder = tempfile::tempdir().unwrap();
-    let versions = [
-        (2, 0),
-        (2, 2),
-        (2, 3),
-        (2, 4),
-        (543, 0),
-        (2, 5),
-        (1, 4),
-        (3, 0),
-    ];
+    let versions = [(2, 0), (2, 2), (2, 3), (2, 4), (543, 0), (2, 5), (1, 4), (3, 0)];
     for order in [Order::Little, Order::Big] {
         for magic in [0xa1b2_c3d4, 0xa1b2_3c4d, 0xa1b2_cd34] {
             for version in versions {
@@ -80,13 +71,8 @@ fn pcapng_says_what_pcap_cannot() {
             Order::Little => 9u64.to_le_bytes(),
             Order::Big => 9u64.to_be_bytes(),
         };
-        let options: [(u16, &[u8]); 5] = [
-            (2, &outbound),
-            (4, &dropped),
-            (6, &queue),
-            (1, b"a \x1b[1m remark"),
-            (1, b"another"),
-        ];
+        let options: [(u16, &[u8]); 5] =
+            [(2, &outbound), (4, &dropped), (6, &queue), (1, b"a \x1b[1m remark"), (1, b"another")];
         file.section()
             .interface(1, 96, &[(2, b"eth0"), (3, b"uplink"), (9, &[9])])
             .block(0x0bad, |b| {
@@ -104,10 +90,7 @@ fn pcapng_says_what_pcap_cannot() {
 
         let mut reader = Reader::open(&path).unwrap();
         let eth0 = reader.interfaces()[0].clone();
-        assert_eq!(
-            (eth0.name.as_str(), eth0.link_type, eth0.snaplen),
-            ("eth0", 1, 96)
-        );
+        assert_eq!((eth0.name.as_str(), eth0.link_type, eth0.snaplen), ("eth0", 1, 96));
         assert_eq!(eth0.comment, "uplink; clock ticks of 10^-9 s");
 
         let record = reader.next_packet().unwrap().unwrap();
@@ -141,10 +124,12 @@ fn sections_and_interfaces_may_differ_where_libpcap_wants_them_alike() {
         .interface(101, 64, &[(2, b"tun0"), (9, &[0x80 | 10])])
         .enhanced(1, 512, b"raw", &[]);
     let mut later = Writer::new(Order::Big);
-    later
-        .section()
-        .interface(113, 0, &[(2, b"any"), (14, &7u64.to_be_bytes())])
-        .enhanced(0, 1, b"cooked", &[]);
+    later.section().interface(113, 0, &[(2, b"any"), (14, &7u64.to_be_bytes())]).enhanced(
+        0,
+        1,
+        b"cooked",
+        &[],
+    );
     file.raw(&later.bytes);
     let path = kept(folder.path(), &file.bytes);
     assert_eq!(libpcap(&path).packets.len(), 1, "libpcap stops at tun0");
@@ -176,46 +161,22 @@ fn a_pcapng_file_that_makes_no_sense_is_an_error_after_what_does() {
         ("a packet before any interface", 0, "not described", |f| {
             f.enhanced(0, 0, b"x", &[]);
         }),
-        (
-            "a packet of an unknown interface",
-            1,
-            "not described",
-            |f| {
-                f.interface(1, 0, &[])
-                    .enhanced(0, 0, b"x", &[])
-                    .enhanced(1, 0, b"x", &[]);
-            },
-        ),
-        (
-            "interfaces do not outlive their section",
-            1,
-            "not described",
-            |f| {
-                f.interface(1, 0, &[]).enhanced(0, 0, b"x", &[]).section();
-                f.enhanced(0, 0, b"x", &[]);
-            },
-        ),
-        (
-            "more bytes than the interface captures",
-            1,
-            "captures 4",
-            |f| {
-                f.interface(1, 4, &[])
-                    .enhanced(0, 0, b"four", &[])
-                    .enhanced(0, 0, b"fives", &[]);
-            },
-        ),
+        ("a packet of an unknown interface", 1, "not described", |f| {
+            f.interface(1, 0, &[]).enhanced(0, 0, b"x", &[]).enhanced(1, 0, b"x", &[]);
+        }),
+        ("interfaces do not outlive their section", 1, "not described", |f| {
+            f.interface(1, 0, &[]).enhanced(0, 0, b"x", &[]).section();
+            f.enhanced(0, 0, b"x", &[]);
+        }),
+        ("more bytes than the interface captures", 1, "captures 4", |f| {
+            f.interface(1, 4, &[]).enhanced(0, 0, b"four", &[]).enhanced(0, 0, b"fives", &[]);
+        }),
         ("a block longer than libpcap allows", 0, "16777216", |f| {
             f.interface(1, 0, &[]).u32(6).u32((16 << 20) + 4);
         }),
-        (
-            "a block too short for its framing",
-            0,
-            "there can be 12",
-            |f| {
-                f.interface(1, 0, &[]).u32(6).u32(8).u32(8);
-            },
-        ),
+        ("a block too short for its framing", 0, "there can be 12", |f| {
+            f.interface(1, 0, &[]).u32(6).u32(8).u32(8);
+        }),
         ("two lengths that differ", 0, "by its end", |f| {
             f.interface(1, 0, &[]).u32(99).u32(12).u32(16);
         }),

@@ -33,11 +33,7 @@ pub(super) struct Buffer {
 
 impl Buffer {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self {
-            memory: Mmap::anonymous(INITIAL_BYTES)?,
-            start: 0,
-            end: 0,
-        })
+        Ok(Self { memory: Mmap::anonymous(INITIAL_BYTES)?, start: 0, end: 0 })
     }
 
     /// Where the unread bytes begin.

@@ -16,11 +16,7 @@ const BINARY: u8 = 0x80;
 impl Default for Clock {
     /// Microseconds since 1970.
     fn default() -> Self {
-        Self {
-            resolution: 6,
-            ticks_per_second: 1_000_000,
-            offset_s: 0,
-        }
+        Self { resolution: 6, ticks_per_second: 1_000_000, offset_s: 0 }
     }
 }
 
@@ -30,11 +26,7 @@ impl Clock {
     pub(super) fn with_resolution(self, resolution: u8) -> Option<Self> {
         let exponent = u32::from(resolution & !BINARY);
         let base: u64 = if resolution & BINARY == 0 { 10 } else { 2 };
-        Some(Self {
-            resolution,
-            ticks_per_second: base.checked_pow(exponent)?,
-            ..self
-        })
+        Some(Self { resolution, ticks_per_second: base.checked_pow(exponent)?, ..self })
     }
 
     /// The same clock, its zero so many seconds after 1970.
@@ -81,43 +73,13 @@ mod tests {
     #[test]
     fn ticks_become_nanoseconds() {
         for (why, resolution, offset_s, ticks, ns) in [
-            (
-                "microseconds",
-                6,
-                0,
-                1_700_000_000_123_456,
-                1_700_000_000_123_456_000,
-            ),
-            (
-                "nanoseconds",
-                9,
-                0,
-                1_700_000_000_123_456_789,
-                1_700_000_000_123_456_789,
-            ),
-            (
-                "whole seconds",
-                0,
-                0,
-                1_700_000_000,
-                1_700_000_000_000_000_000,
-            ),
+            ("microseconds", 6, 0, 1_700_000_000_123_456, 1_700_000_000_123_456_000),
+            ("nanoseconds", 9, 0, 1_700_000_000_123_456_789, 1_700_000_000_123_456_789),
+            ("whole seconds", 0, 0, 1_700_000_000, 1_700_000_000_000_000_000),
             ("finer than a nanosecond is cut", 12, 0, 1_999, 1),
             ("the finest power of ten", 19, 0, 10_000_000_000, 1),
-            (
-                "half a second of a binary clock",
-                0x80 | 10,
-                0,
-                512,
-                500_000_000,
-            ),
-            (
-                "the finest power of two",
-                0x80 | 63,
-                0,
-                1 << 62,
-                500_000_000,
-            ),
+            ("half a second of a binary clock", 0x80 | 10, 0, 512, 500_000_000),
+            ("the finest power of two", 0x80 | 63, 0, 1 << 62, 500_000_000),
             ("an offset moves the zero", 6, 3, 1, 3_000_001_000),
             ("an offset goes both ways", 6, -3, 4_000_000, 1_000_000_000),
             ("before 1970 is 1970", 6, -3, 1, 0),

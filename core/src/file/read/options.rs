@@ -37,16 +37,12 @@ pub(super) struct Options<'a> {
 
 impl<'a> Options<'a> {
     pub(super) fn new(bytes: &'a [u8], order: Order) -> Self {
-        Self {
-            fields: Fields::new(bytes, order),
-            order,
-        }
+        Self { fields: Fields::new(bytes, order), order }
     }
 
     /// The comments on a block.
     pub(super) fn comments(self) -> impl Iterator<Item = &'a [u8]> {
-        self.until_end()
-            .filter_map(|(code, value)| (code == COMMENT).then_some(value))
+        self.until_end().filter_map(|(code, value)| (code == COMMENT).then_some(value))
     }
 
     /// The card's queue a packet came from (`epb_queue`).
@@ -173,12 +169,8 @@ mod tests {
     use super::*;
 
     fn described(bytes: &[u8]) -> Result<(Interface, Clock), String> {
-        let mut interface = Interface {
-            name: String::new(),
-            link_type: 1,
-            snaplen: 0,
-            comment: String::new(),
-        };
+        let mut interface =
+            Interface { name: String::new(), link_type: 1, snaplen: 0, comment: String::new() };
         let clock = describe(Options::new(bytes, Order::Little), &mut interface)?;
         Ok((interface, clock))
     }
@@ -196,14 +188,8 @@ mod tests {
     #[test]
     fn a_description_whose_clock_is_in_doubt_is_refused() {
         for (why, bytes) in [
-            (
-                "a resolution of two bytes",
-                &b"\x09\0\x02\0\x06\x06\0\0"[..],
-            ),
-            (
-                "two resolutions",
-                b"\x09\0\x01\0\x06\0\0\0\x09\0\x01\0\x06\0\0\0",
-            ),
+            ("a resolution of two bytes", &b"\x09\0\x02\0\x06\x06\0\0"[..]),
+            ("two resolutions", b"\x09\0\x01\0\x06\0\0\0\x09\0\x01\0\x06\0\0\0"),
             ("a resolution of 10^-20", b"\x09\0\x01\0\x14\0\0\0"),
             ("an offset of four bytes", b"\x0e\0\x04\0\0\0\0\0"),
             ("an end that has a length", b"\0\0\x04\0\0\0\0\0"),

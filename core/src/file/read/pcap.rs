@@ -122,11 +122,7 @@ impl Pcap {
         };
         Ok(Step::Packet {
             record_bytes,
-            found: Found {
-                meta,
-                data: header.len()..header.len() + kept,
-                options: 0..0,
-            },
+            found: Found { meta, data: header.len()..header.len() + kept, options: 0..0 },
         })
     }
 }
@@ -135,9 +131,7 @@ fn variant(magic: [u8; 4]) -> Option<(Order, u32)> {
     let known = |n: &u32| [MICROSECONDS, NANOSECONDS, MODIFIED].contains(n);
     let little = Some(u32::from_le_bytes(magic)).filter(known);
     let big = Some(u32::from_be_bytes(magic)).filter(known);
-    little
-        .map(|n| (Order::Little, n))
-        .or(big.map(|n| (Order::Big, n)))
+    little.map(|n| (Order::Little, n)).or(big.map(|n| (Order::Big, n)))
 }
 
 /// The upper bits of the link type may say that packets carry their check sequence.

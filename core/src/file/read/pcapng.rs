@@ -101,16 +101,12 @@ impl PcapNg {
         };
         Ok(match found {
             None => Step::Skip(length),
-            Some(found) => Step::Packet {
-                record_bytes: length,
-                found,
-            },
+            Some(found) => Step::Packet { record_bytes: length, found },
         })
     }
 
     fn is_section_header(head: &[u8]) -> bool {
-        head.first_chunk()
-            .is_some_and(|magic| Self::recognises(*magic))
+        head.first_chunk().is_some_and(|magic| Self::recognises(*magic))
     }
 
     fn check_length(&self, kind: u32, length: u32) -> Result<(), String> {
@@ -152,9 +148,9 @@ impl PcapNg {
                 self.section_base = self.sources.len();
                 Ok(None)
             }
-            Some((major, minor)) => Err(format!(
-                "pcapng version {major}.{minor} is unknown; 1.x can be read"
-            )),
+            Some((major, minor)) => {
+                Err(format!("pcapng version {major}.{minor} is unknown; 1.x can be read"))
+            }
             None => Err("a section header that is too short".into()),
         }
     }
@@ -169,17 +165,10 @@ impl PcapNg {
         }
         let fixed = body.u16().zip(body.u16()).zip(body.u32());
         let ((link_type, _), snaplen) = fixed.ok_or("an interface description is too short")?;
-        let mut interface = Interface {
-            name: String::new(),
-            link_type,
-            snaplen,
-            comment: String::new(),
-        };
+        let mut interface =
+            Interface { name: String::new(), link_type, snaplen, comment: String::new() };
         let clock = describe(Options::new(body.rest(), self.order), &mut interface)?;
-        self.sources.push(Source {
-            clock,
-            snapshot: snapshot_limit(link_type, snaplen),
-        });
+        self.sources.push(Source { clock, snapshot: snapshot_limit(link_type, snaplen) });
         interfaces.push(interface);
         let room_for_packet = packet_limit(link_type) + BESIDES_PACKET_LIMIT;
         self.block_limit = self.block_limit.max(room_for_packet);
@@ -226,13 +215,10 @@ impl PcapNg {
             ));
         }
         let data_bytes = captured as usize;
-        body.take(data_bytes)
-            .ok_or("a packet block is shorter than its packet")?;
+        body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
         body.take(data_bytes.next_multiple_of(4) - data_bytes);
         let mut meta = Meta {
-            timestamp_ns: source
-                .clock
-                .nanoseconds(u64::from(high) << 32 | u64::from(low)),
+            timestamp_ns: source.clock.nanoseconds(u64::from(high) << 32 | u64::from(low)),
             timestamp_source: TimestampSource::File,
             wire_bytes: wire,
             interface: number,
@@ -244,11 +230,7 @@ impl PcapNg {
         if !body.rest().is_empty() {
             Options::new(body.rest(), self.order).annotate(&mut meta);
         }
-        Ok(Found {
-            meta,
-            data,
-            options,
-        })
+        Ok(Found { meta, data, options })
     }
 
     /// A packet of the section's first interface, of which nobody took the time.
@@ -256,14 +238,9 @@ impl PcapNg {
         let wire = body.u32().ok_or("a packet block is too short")?;
         let (number, source) = self.source(0)?;
         let data_bytes = wire.min(source.snapshot) as usize;
-        body.take(data_bytes)
-            .ok_or("a packet block is shorter than its packet")?;
+        body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
         Ok(Found {
-            meta: Meta {
-                wire_bytes: wire,
-                interface: number,
-                ..Meta::default()
-            },
+            meta: Meta { wire_bytes: wire, interface: number, ..Meta::default() },
             data: 12..12 + data_bytes,
             options: 0..0,
         })
@@ -275,9 +252,9 @@ impl PcapNg {
         let number = self.section_base.saturating_add(in_section as usize);
         match self.sources.get(number) {
             Some(source) => Ok((number as u32, source)),
-            None => Err(format!(
-                "a packet of interface {in_section}, which the file has not described"
-            )),
+            None => {
+                Err(format!("a packet of interface {in_section}, which the file has not described"))
+            }
         }
     }
 }

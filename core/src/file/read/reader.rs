@@ -158,12 +158,7 @@ impl Reader {
         while self.interfaces.is_empty() {
             match self.step() {
                 // A packet before the first interface is an error already.
-                Ok(
-                    Step::Packet {
-                        record_bytes: n, ..
-                    }
-                    | Step::Skip(n),
-                ) => self.consume(n),
+                Ok(Step::Packet { record_bytes: n, .. } | Step::Skip(n)) => self.consume(n),
                 Ok(Step::Need(wanted)) => {
                     if let Refill::End = self.refill(wanted, true, true)? {
                         return Err(match self.buffer.unread() {
@@ -213,10 +208,7 @@ impl Reader {
     pub(crate) fn advance(&mut self, may_move: bool, may_wait: bool) -> Result<Outcome> {
         while !self.finished {
             match self.step() {
-                Ok(Step::Packet {
-                    record_bytes,
-                    found,
-                }) => {
+                Ok(Step::Packet { record_bytes, found }) => {
                     let at = self.buffer.start();
                     self.consume(record_bytes);
                     return Ok(Outcome::Packet(found.placed(at)));
@@ -301,18 +293,12 @@ impl Reader {
 
     fn cut_short(&mut self, wanted: usize) -> Error {
         let there = self.buffer.unread().len();
-        self.broken(format!(
-            "the file is cut short: of the next {wanted} bytes {there} are there"
-        ))
+        self.broken(format!("the file is cut short: of the next {wanted} bytes {there} are there"))
     }
 
     fn broken(&mut self, reason: String) -> Error {
         self.finished = true;
-        Error::File {
-            path: self.path.clone(),
-            offset: self.offset,
-            reason,
-        }
+        Error::File { path: self.path.clone(), offset: self.offset, reason }
     }
 }
 
@@ -320,11 +306,7 @@ impl Found {
     /// The packet's place, its record beginning at a position in the buffer.
     fn placed(self, at: usize) -> Placed {
         let shifted = |range: Range<usize>| at + range.start..at + range.end;
-        Placed {
-            meta: self.meta,
-            data: shifted(self.data),
-            options: shifted(self.options),
-        }
+        Placed { meta: self.meta, data: shifted(self.data), options: shifted(self.options) }
     }
 }
 

@@ -56,35 +56,22 @@ impl Source {
         };
         let file = opened.map_err(|e| Error::path("open", path, e))?;
         let kind = file.metadata().map_err(|e| Error::path("open", path, e))?;
-        Ok(Self {
-            file,
-            regular: kind.is_file(),
-            decoder: None,
-        })
+        Ok(Self { file, regular: kind.is_file(), decoder: None })
     }
 
     /// Puts a thread in between that decompresses: `begun` and what follows it. The thread
     /// ends with the source, or when the source is dropped and its next bytes find no reader.
     pub(super) fn decompressed(self, by: Compression, begun: Vec<u8>) -> io::Result<Self> {
         // A socket, not a pipe: writing to a pipe without a reader would raise SIGPIPE.
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::Stream,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(self.file));
-        let decoder = std::thread::Builder::new()
-            .name("decompress".into())
-            .spawn(move || match by {
+        let decoder =
+            std::thread::Builder::new().name("decompress".into()).spawn(move || match by {
                 Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
                 Compression::Lz4 => unpack_lz4(packed, &theirs),
             })?;
-        Ok(Self {
-            file: File::from(ours),
-            regular: false,
-            decoder: Some(decoder),
-        })
+        Ok(Self { file: File::from(ours), regular: false, decoder: Some(decoder) })
     }
 
     /// What to poll for more; none where there is no need to wait.
@@ -155,20 +142,14 @@ fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
 
 /// Decompresses lz4 frames, one after the other; the decoder itself knows but one.
 fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
-    let mut packed = Watched {
-        inner: packed,
-        ran_dry: false,
-    };
+    let mut packed = Watched { inner: packed, ran_dry: false };
     while let Some(magic) = packed.magic()? {
         if SKIPPABLE.contains(&magic) {
             packed.skip_frame()?;
             continue;
         }
         let begun = io::Cursor::new(magic.to_le_bytes());
-        pump(
-            lz4_flex::frame::FrameDecoder::new(begun.chain(&mut packed)),
-            to,
-        )?;
+        pump(lz4_flex::frame::FrameDecoder::new(begun.chain(&mut packed)), to)?;
         // The decoder takes an end between two blocks for the frame's end.
         if packed.ran_dry {
             return Err(damaged("the lz4 frame is cut short"));

@@ -230,16 +230,9 @@ pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceS
         block.extend_from_slice(&id.to_le_bytes());
         block.extend_from_slice(&time(stats.taken_ns));
         for (cause, packets) in &stats.losses {
-            push_text(
-                block,
-                option::COMMENT,
-                &format!("{packets} packets lost: {cause}"),
-            );
+            push_text(block, option::COMMENT, &format!("{packets} packets lost: {cause}"));
         }
-        let times = [
-            (option::ISB_STARTTIME, stats.start_ns),
-            (option::ISB_ENDTIME, stats.end_ns),
-        ];
+        let times = [(option::ISB_STARTTIME, stats.start_ns), (option::ISB_ENDTIME, stats.end_ns)];
         for (code, at_ns) in times {
             if let Some(at_ns) = at_ns {
                 push_option(block, code, &time(at_ns));
@@ -335,13 +328,7 @@ mod tests {
 
     #[test]
     fn times_survive_in_every_layout() {
-        assert_eq!(
-            pcap_time(1_700_000_000_123_456_789, 1),
-            (1_700_000_000, 123_456_789)
-        );
-        assert_eq!(
-            pcap_time(1_700_000_000_123_456_789, 1000),
-            (1_700_000_000, 123_456)
-        );
+        assert_eq!(pcap_time(1_700_000_000_123_456_789, 1), (1_700_000_000, 123_456_789));
+        assert_eq!(pcap_time(1_700_000_000_123_456_789, 1000), (1_700_000_000, 123_456));
     }
 }

@@ -161,10 +161,7 @@ pub struct Records<'a> {
 impl<'a> Records<'a> {
     #[inline]
     pub(super) fn new(layout: Layout, bytes: &'a [u8]) -> Self {
-        Self {
-            layout,
-            rest: bytes,
-        }
+        Self { layout, rest: bytes }
     }
 
     /// What has not been walked yet.
@@ -181,9 +178,6 @@ impl<'a> Iterator for Records<'a> {
     fn next(&mut self) -> Option<Record<'a>> {
         let (bytes, timestamp_ns) = self.layout.first_record(self.rest)?;
         self.rest = &self.rest[bytes.len()..];
-        Some(Record {
-            bytes,
-            timestamp_ns,
-        })
+        Some(Record { bytes, timestamp_ns })
     }
 }

@@ -79,9 +79,7 @@ impl Name {
         let expanded = strtime::format(pattern, &time)
             .map_err(|error| usage(format!("{error}; write %% for a percent sign")))?;
         if expanded.contains('/') {
-            return Err(usage(
-                "its time contains a '/': use %F for the date".to_owned(),
-            ));
+            return Err(usage("its time contains a '/': use %F for the date".to_owned()));
         }
         Ok(expanded.into())
     }
@@ -133,50 +131,15 @@ mod tests {
     fn a_name_becomes_a_path() {
         let rows: &[(&str, bool, &str, &str)] = &[
             ("a.pcap", false, "a.pcap", "one file keeps its name"),
-            (
-                "a.pcap",
-                true,
-                "a-00007.pcap",
-                "a row is numbered before the extension",
-            ),
-            (
-                "/d.x/a.pcapng.zst",
-                true,
-                "/d.x/a-00007.pcapng.zst",
-                "before both extensions",
-            ),
-            (
-                "a.b.pcap.lz4",
-                true,
-                "a.b-00007.pcap.lz4",
-                "other dots stay",
-            ),
+            ("a.pcap", true, "a-00007.pcap", "a row is numbered before the extension"),
+            ("/d.x/a.pcapng.zst", true, "/d.x/a-00007.pcapng.zst", "before both extensions"),
+            ("a.b.pcap.lz4", true, "a.b-00007.pcap.lz4", "other dots stay"),
             ("a", true, "a-00007", "without extension at the end"),
-            (
-                ".pcap",
-                true,
-                ".pcap-00007",
-                "a hidden file has no extension",
-            ),
-            (
-                "a-%F-%H%M%S.pcap",
-                false,
-                "a-2023-11-15-001320.pcap",
-                "local time",
-            ),
+            (".pcap", true, ".pcap-00007", "a hidden file has no extension"),
+            ("a-%F-%H%M%S.pcap", false, "a-2023-11-15-001320.pcap", "local time"),
             ("%H.pcap", true, "00-00007.pcap", "time and number"),
-            (
-                "100%%.pcap",
-                false,
-                "100%.pcap",
-                "a percent sign is written twice",
-            ),
-            (
-                "%d/a.pcap",
-                false,
-                "%d/a.pcap",
-                "a directory is taken as it is",
-            ),
+            ("100%%.pcap", false, "100%.pcap", "a percent sign is written twice"),
+            ("%d/a.pcap", false, "%d/a.pcap", "a directory is taken as it is"),
         ];
         for (path, numbered, expected, why) in rows {
             assert_eq!(name(path, *numbered).unwrap(), Path::new(expected), "{why}");

@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// Merges the chunks of several sources by time.
 ///
 /// Its memory is what it is given: whoever pushes bounds the chunks in circulation, by taking
-/// them back from [`spent`](Self::spent).
+/// them back from [`spent`](Self::spent), which has to be emptied now and then.
 #[derive(Debug)]
 pub struct Merger {
     sources: Vec<Source>,
@@ -23,7 +23,7 @@ pub struct Merger {
     /// The latest time that has gone out.
     out_ns: u64,
     late: u64,
-    spent: Vec<Chunk>,
+    spent: Vec<(usize, Chunk)>,
 }
 
 #[derive(Debug)]
@@ -75,10 +75,10 @@ impl Merger {
     ///
     /// # Panics
     /// If there is no such source.
-    pub fn push(&mut self, source: usize, chunk: Chunk) {
-        let source = &mut self.sources[source];
+    pub fn push(&mut self, number: usize, chunk: Chunk) {
+        let source = &mut self.sources[number];
         let Some(last_ns) = chunk.last_ns() else {
-            return self.keep(chunk);
+            return self.keep(number, chunk);
         };
         source.watermark_ns = source.watermark_ns.max(last_ns);
         source.pending += chunk.packets();
@@ -120,8 +120,8 @@ impl Merger {
         false
     }
 
-    /// An emptied chunk, to be filled again.
-    pub fn spent(&mut self) -> Option<Chunk> {
+    /// An emptied chunk and the source it is for: each gets as many back as it has pushed.
+    pub fn spent(&mut self) -> Option<(usize, Chunk)> {
         self.spent.pop()
     }
 
@@ -157,10 +157,7 @@ impl Merger {
         let (head_ns, source) = first?;
         // What is earlier than what has gone out is late already: waiting mends nothing.
         let limit_ns = promised_ns.max(horizon_ns).max(self.out_ns);
-        (head_ns <= limit_ns).then(|| Run {
-            source,
-            until_ns: until_ns.min(limit_ns),
-        })
+        (head_ns <= limit_ns).then(|| Run { source, until_ns: until_ns.min(limit_ns) })
     }
 
     /// Passes the source's first chunk on as it is, if all of it may go.
@@ -214,22 +211,20 @@ impl Merger {
         !full
     }
 
-    fn finish_chunk(&mut self, source: usize) {
-        let source = &mut self.sources[source];
+    fn finish_chunk(&mut self, number: usize) {
+        let source = &mut self.sources[number];
         source.gone = 0;
         let chunk = source.chunks.pop_front();
         source.find_head();
         if let Some(chunk) = chunk {
-            self.keep(chunk);
+            self.keep(number, chunk);
         }
     }
 
-    /// Keeps a chunk to be filled again, if anybody seems to ask for them.
-    fn keep(&mut self, mut chunk: Chunk) {
-        if self.spent.len() <= 2 * self.sources.len() {
-            chunk.clear();
-            self.spent.push(chunk);
-        }
+    /// Keeps a chunk to be filled again.
+    fn keep(&mut self, source: usize, mut chunk: Chunk) {
+        chunk.clear();
+        self.spent.push((source, chunk));
     }
 }
 
@@ -256,10 +251,7 @@ mod tests {
         let mut encoder = encoder();
         let mut chunk = encoder.chunk_of(4096);
         for &timestamp_ns in times {
-            let meta = Meta {
-                timestamp_ns,
-                ..Meta::default()
-            };
+            let meta = Meta { timestamp_ns, ..Meta::default() };
             assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[tag; 4])));
         }
         chunk
@@ -293,11 +285,7 @@ mod tests {
     #[test]
     fn a_record_goes_when_nothing_earlier_can_come() {
         let rows: &[(&str, &[Step], u64)] = &[
-            (
-                "a silent source holds the others up",
-                &[Push(0, &[10, 20]), Drain(30, &[])],
-                0,
-            ),
+            ("a silent source holds the others up", &[Push(0, &[10, 20]), Drain(30, &[])], 0),
             (
                 "a later record of the other lets go",
                 &[Push(0, &[10, 20]), Push(1, &[15]), Drain(30, &[10, 15])],

@@ -265,18 +265,13 @@ impl Output {
                 break;
             };
             let (now, later) =
-                self.schedule
-                    .divide(rest, current.bytes + reserved, current.packets);
+                self.schedule.divide(rest, current.bytes + reserved, current.packets);
             if now.packets == 0 {
                 self.end_file();
                 continue;
             }
             current.packets += now.packets;
-            let piece = Piece {
-                bytes: now.bytes,
-                packets: now.packets,
-                records: Some(now.layout),
-            };
+            let piece = Piece { bytes: now.bytes, packets: now.packets, records: Some(now.layout) };
             self.submit(&piece, false);
             rest = later;
         }
@@ -364,12 +359,7 @@ impl Output {
         };
         self.files += 1;
         self.keep_newest(&target);
-        self.current = Some(Current {
-            target,
-            begun: false,
-            bytes: 0,
-            packets: 0,
-        });
+        self.current = Some(Current { target, begun: false, bytes: 0, packets: 0 });
         Ok(())
     }
 
@@ -453,11 +443,7 @@ impl Output {
     }
 
     fn submit_blocks(&mut self, blocks: &[u8], last: bool) {
-        let piece = Piece {
-            bytes: blocks,
-            packets: 0,
-            records: None,
-        };
+        let piece = Piece { bytes: blocks, packets: 0, records: None };
         self.submit(&piece, last);
     }
 
@@ -513,9 +499,6 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
     match access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) => Ok(()),
-        Err(errno) => failure(
-            errno.into(),
-            "choose a place where you may write, or ask its owner",
-        ),
+        Err(errno) => failure(errno.into(), "choose a place where you may write, or ask its owner"),
     }
 }

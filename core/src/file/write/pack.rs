@@ -82,12 +82,7 @@ impl Packer {
             })
             .collect::<io::Result<_>>()
             .map_err(|error| Error::system("start", "the compression threads", error))?;
-        Ok(Self {
-            workers,
-            shared,
-            submitted: 0,
-            emptied,
-        })
+        Ok(Self { workers, shared, submitted: 0, emptied })
     }
 
     /// Hands a copy of a piece on; waits while the queue is full.
@@ -147,10 +142,7 @@ impl Worker {
         let thread = thread::Builder::new()
             .name(format!("sluice-pack{number}"))
             .spawn(move || work(codec, &jobs, &shared, &give_back))?;
-        Ok(Self {
-            jobs: Some(send),
-            thread: Some(thread),
-        })
+        Ok(Self { jobs: Some(send), thread: Some(thread) })
     }
 }
 
@@ -158,10 +150,7 @@ impl Worker {
 fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sender<Vec<u8>>) {
     let mut frame = Vec::new();
     for job in jobs {
-        let mut watch = Watch {
-            shared,
-            packets: job.packets,
-        };
+        let mut watch = Watch { shared, packets: job.packets };
         let packed = codec.pack(&job.bytes, &mut frame);
         let turn = shared.wait_for(job.number);
         let in_order = !turn.broken;
@@ -169,11 +158,7 @@ fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sen
         drop(turn);
         match packed {
             Ok(()) if in_order => {
-                let piece = Piece {
-                    bytes: &frame,
-                    packets: job.packets,
-                    records: None,
-                };
+                let piece = Piece { bytes: &frame, packets: job.packets, records: None };
                 shared.progress.write(&job.target, &piece);
             }
             Ok(()) => shared.progress.lose(job.packets),

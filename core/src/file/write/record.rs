@@ -220,11 +220,7 @@ fn gap_options(scratch: &mut Vec<u8>, lost: u32, gap: &str, standing: &[u8]) {
     let length = scratch.len() - 4;
     scratch[2..4].copy_from_slice(&(length as u16).to_le_bytes());
     scratch.resize(scratch.len() + padding(length), 0);
-    push_option(
-        scratch,
-        option::EPB_DROPCOUNT,
-        &u64::from(lost).to_le_bytes(),
-    );
+    push_option(scratch, option::EPB_DROPCOUNT, &u64::from(lost).to_le_bytes());
     if standing.is_empty() {
         push_option(scratch, option::END, &[]);
     } else {
@@ -243,12 +239,7 @@ mod tests {
     const TIME_NS: u64 = 1_700_000_000_123_456_789;
 
     fn meta(wire_bytes: u32) -> Meta {
-        Meta {
-            timestamp_ns: TIME_NS,
-            wire_bytes,
-            interface: 1,
-            ..Meta::default()
-        }
+        Meta { timestamp_ns: TIME_NS, wire_bytes, interface: 1, ..Meta::default() }
     }
 
     fn encode(config: &EncoderConfig, packets: &[(Meta, Vec<u8>)]) -> Chunk {
@@ -278,10 +269,7 @@ mod tests {
                 panic!("{block:?}");
             };
             assert_eq!(block.if_id, 1);
-            assert_eq!(
-                u64::from(block.ts_high) << 32 | u64::from(block.ts_low),
-                TIME_NS
-            );
+            assert_eq!(u64::from(block.ts_high) << 32 | u64::from(block.ts_low), TIME_NS);
             assert_eq!((block.caplen, block.origlen), (kept as u32, length as u32));
             assert!(block.options.is_empty());
             assert_eq!(block.data[..kept], bytes[..kept]);
@@ -298,10 +286,7 @@ mod tests {
                 let (rest, record) = parse_pcap_frame(rest).unwrap();
                 assert!(rest.is_empty());
                 assert_eq!((record.ts_sec, record.ts_usec), (1_700_000_000, fraction));
-                assert_eq!(
-                    (record.caplen, record.origlen),
-                    (kept as u32, length as u32)
-                );
+                assert_eq!((record.caplen, record.origlen), (kept as u32, length as u32));
                 assert_eq!(record.data, &bytes[..kept]);
             }
         }
@@ -310,14 +295,8 @@ mod tests {
     #[test]
     fn options_stand_only_where_there_is_something_to_say() {
         let plain = meta(60);
-        let sent = Meta {
-            direction: Direction::Out,
-            ..plain
-        };
-        let gap = Meta {
-            lost_before: 3,
-            ..sent
-        };
+        let sent = Meta { direction: Direction::Out, ..plain };
+        let gap = Meta { lost_before: 3, ..sent };
         let (alone, of_four) = (1, 4);
         type Row = (&'static str, Meta, u32, bool, Vec<(u16, Vec<u8>)>);
         let flags = (2, vec![2, 0, 0, 0]);
@@ -328,30 +307,14 @@ mod tests {
         let rows: [Row; 6] = [
             ("a plain packet has none", plain, alone, true, vec![]),
             ("a direction nobody asked for", sent, alone, false, vec![]),
-            (
-                "a direction",
-                sent,
-                alone,
-                true,
-                vec![flags.clone(), end.clone()],
-            ),
-            (
-                "one of several queues",
-                plain,
-                of_four,
-                true,
-                vec![queue.clone(), end.clone()],
-            ),
+            ("a direction", sent, alone, true, vec![flags.clone(), end.clone()]),
+            ("one of several queues", plain, of_four, true, vec![queue.clone(), end.clone()]),
             (
                 "a gap in the only queue",
                 gap,
                 alone,
                 false,
-                vec![
-                    text("3 packets lost before this packet: full"),
-                    count.clone(),
-                    end.clone(),
-                ],
+                vec![text("3 packets lost before this packet: full"), count.clone(), end.clone()],
             ),
             (
                 "everything",
@@ -384,12 +347,7 @@ mod tests {
             let options: Vec<(u16, Vec<u8>)> = block
                 .options
                 .iter()
-                .map(|option| {
-                    (
-                        option.code.0,
-                        option.value[..usize::from(option.len)].to_vec(),
-                    )
-                })
+                .map(|option| (option.code.0, option.value[..usize::from(option.len)].to_vec()))
                 .collect();
             assert_eq!(options, expected, "{why}");
         }
@@ -400,34 +358,21 @@ mod tests {
         let mut encoder = Encoder::new(&EncoderConfig::default());
         let mut chunk = encoder.chunk_of(100);
         let meta = meta(1000);
-        assert!(
-            encoder.append(&mut chunk, &Packet::new(&meta, &[1; 1000])),
-            "larger than it"
-        );
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[1; 1000])), "larger than it");
         assert!(!encoder.append(&mut chunk, &Packet::new(&meta, &[])));
         assert_eq!((chunk.packets(), chunk.bytes().len()), (1, 1032));
         chunk.clear();
         assert_eq!(chunk.first_ns(), None);
         assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[1; 36])));
-        assert!(
-            encoder.append(&mut chunk, &Packet::new(&meta, &[])),
-            "100 bytes exactly"
-        );
-        assert!(
-            !encoder.append(&mut chunk, &Packet::new(&meta, &[])),
-            "it does not stay large"
-        );
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[])), "100 bytes exactly");
+        assert!(!encoder.append(&mut chunk, &Packet::new(&meta, &[])), "it does not stay large");
         assert_eq!(chunk.records().count(), 2);
         assert_eq!(chunk.last_ns(), Some(TIME_NS));
     }
 
     #[test]
     fn a_packet_in_several_slots_is_written_whole() {
-        let pool = Pool::new(PoolConfig {
-            buffers: 8,
-            ..PoolConfig::default()
-        })
-        .unwrap();
+        let pool = Pool::new(PoolConfig { buffers: 8, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::receive(&pool, 4).unwrap();
         let lengths = [2048u16, 2048, 100];
         for (index, length) in (0..).zip(lengths) {
@@ -439,30 +384,18 @@ mod tests {
         }
         let expected = [vec![1; 2048], vec![2; 2048], vec![3; 100]].concat();
         for (snaplen, kept) in [(0, 4196), (3000, 3000), (2048, 2048), (10, 10)] {
-            let mut encoder = Encoder::new(&EncoderConfig {
-                snaplen,
-                ..EncoderConfig::default()
-            });
+            let mut encoder = Encoder::new(&EncoderConfig { snaplen, ..EncoderConfig::default() });
             let mut chunk = encoder.chunk();
-            assert!(
-                ring.packets()
-                    .all(|packet| encoder.append(&mut chunk, &packet))
-            );
+            assert!(ring.packets().all(|packet| encoder.append(&mut chunk, &packet)));
             assert_eq!(chunk.packets(), 1);
-            assert_eq!(
-                chunk.bytes()[28..28 + kept],
-                expected[..kept],
-                "snaplen {snaplen}"
-            );
+            assert_eq!(chunk.bytes()[28..28 + kept], expected[..kept], "snaplen {snaplen}");
         }
     }
 
     #[test]
     fn an_interface_gets_its_number_in_the_file() {
         let mut encoder = Encoder::new(&EncoderConfig::default());
-        [5, 9]
-            .into_iter()
-            .for_each(|number| encoder.map_interface(number));
+        [5, 9].into_iter().for_each(|number| encoder.map_interface(number));
         let mut chunk = encoder.chunk();
         assert!(encoder.append(&mut chunk, &Packet::new(&meta(1), &[1])));
         assert_eq!(chunk.bytes()[8..12], 9u32.to_le_bytes());
@@ -470,14 +403,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_keeps_its_length_on_the_wire() {
-        let config = EncoderConfig {
-            snaplen: 64,
-            ..EncoderConfig::default()
-        };
-        let chunk = encode(
-            &config,
-            &[(meta(1514), vec![3; 1514]), (meta(60), vec![4; 60])],
-        );
+        let config = EncoderConfig { snaplen: 64, ..EncoderConfig::default() };
+        let chunk = encode(&config, &[(meta(1514), vec![3; 1514]), (meta(60), vec![4; 60])]);
         let lengths: Vec<usize> = chunk.records().map(|record| record.bytes.len()).collect();
         assert_eq!(lengths, [32 + 64, 32 + 60]);
         assert_eq!(chunk.bytes()[20..28], [64, 0, 0, 0, 0xea, 5, 0, 0]);

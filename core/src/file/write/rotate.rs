@@ -59,11 +59,7 @@ impl<'a> Span<'a> {
 
     fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
         let (now, later) = self.bytes.split_at(bytes);
-        let span = |bytes: &'a [u8], packets| Self {
-            bytes,
-            packets,
-            ..self
-        };
+        let span = |bytes: &'a [u8], packets| Self { bytes, packets, ..self };
         (span(now, packets), span(later, self.packets - packets))
     }
 }
@@ -140,10 +136,7 @@ mod tests {
         let mut encoder = Encoder::new(&EncoderConfig::default());
         let mut chunk = encoder.chunk();
         for &timestamp_ns in times {
-            let meta = Meta {
-                timestamp_ns,
-                ..Meta::default()
-            };
+            let meta = Meta { timestamp_ns, ..Meta::default() };
             assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 4])));
         }
         let mut rest = Span {
@@ -157,9 +150,8 @@ mod tests {
         while let Some(first_ns) = rest.first_ns() {
             schedule.begin(first_ns);
             let (now, later) = schedule.divide(rest, 0, 0);
-            let times: Vec<u64> = Records::new(now.layout, now.bytes)
-                .map(|record| record.timestamp_ns)
-                .collect();
+            let times: Vec<u64> =
+                Records::new(now.layout, now.bytes).map(|record| record.timestamp_ns).collect();
             assert_eq!(times.len() as u64, now.packets);
             files.push(times);
             rest = later;
@@ -176,31 +168,11 @@ mod tests {
             period: seconds.map(Duration::from_secs),
             files: None,
         };
-        type Row = (
-            &'static str,
-            Rotation,
-            &'static [u64],
-            &'static [&'static [u64]],
-        );
+        type Row = (&'static str, Rotation, &'static [u64], &'static [&'static [u64]]);
         let rows: &[Row] = &[
-            (
-                "no limit, one file",
-                by(None, None),
-                &[1, 2, 99 * S],
-                &[&[1, 2, 99 * S]],
-            ),
-            (
-                "two records of 36 bytes fit 72",
-                by(Some(72), None),
-                &[1, 2, 3],
-                &[&[1, 2], &[3]],
-            ),
-            (
-                "two do not fit 71",
-                by(Some(71), None),
-                &[1, 2],
-                &[&[1], &[2]],
-            ),
+            ("no limit, one file", by(None, None), &[1, 2, 99 * S], &[&[1, 2, 99 * S]]),
+            ("two records of 36 bytes fit 72", by(Some(72), None), &[1, 2, 3], &[&[1, 2], &[3]]),
+            ("two do not fit 71", by(Some(71), None), &[1, 2], &[&[1], &[2]]),
             ("one always does", by(Some(1), None), &[1, 2], &[&[1], &[2]]),
             (
                 "periods are counted from the first packet",
@@ -248,11 +220,7 @@ mod tests {
             (None, None, Some(3), "there is only one file"),
         ];
         for (bytes, period, files, why) in rows {
-            let rotation = Rotation {
-                bytes,
-                period,
-                files,
-            };
+            let rotation = Rotation { bytes, period, files };
             assert!(rotation.check().is_err(), "{why}");
         }
         assert!(Rotation::default().check().is_ok());

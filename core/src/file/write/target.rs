@@ -124,9 +124,7 @@ impl Target {
     }
 
     fn new(file: File, path: &Path) -> Result<Self, Failure> {
-        let metadata = file
-            .metadata()
-            .map_err(|error| Failure::new("look at", path, &error))?;
+        let metadata = file.metadata().map_err(|error| Failure::new("look at", path, &error))?;
         if metadata.file_type().is_fifo() {
             // A larger pipe means fewer switches to the reader. The default will do.
             let _ = fcntl(&file, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));

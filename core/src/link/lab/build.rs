@@ -40,11 +40,9 @@ pub(super) fn is_whole(config: &LabConfig) -> bool {
         let links = Netlink::open(Some(&plan::netns(&config.name, host.name)))
             .and_then(|mut netlink| netlink.links());
         links.is_ok_and(|links| {
-            host.interfaces.iter().all(|wanted| {
-                links
-                    .iter()
-                    .any(|link| link.name == wanted.name && link.running)
-            })
+            host.interfaces
+                .iter()
+                .all(|wanted| links.iter().any(|link| link.name == wanted.name && link.running))
         })
     })
 }
@@ -83,10 +81,7 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
         };
         // Asked for in the left host, so that the machine's own namespace never sees the pair.
         Netlink::open(Some(&left_netns))?.add_veth(
-            &VethEnd {
-                netns: None,
-                ..end(left.1, &left_netns)
-            },
+            &VethEnd { netns: None, ..end(left.1, &left_netns) },
             &end(right.1, &right_netns),
             config.queues,
         )?;
@@ -103,20 +98,13 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     let mut netlink = Netlink::open(Some(&netns))?;
     let mut ethtool = Ethtool::open(Some(&netns))?;
     let ipv6 = Path::new(IPV6).exists();
-    let others = config
-        .shape
-        .hosts()
-        .iter()
-        .filter(|other| other.name != host.name);
+    let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
     let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
     for interface in host.interfaces {
         ethtool.set_gro(interface.name, true)?;
         netlink.set_up(interface.name, true)?;
         let addresses = interface.addresses();
-        for address in addresses
-            .iter()
-            .filter(|address| ipv6 || address.ip.is_ipv4())
-        {
+        for address in addresses.iter().filter(|address| ipv6 || address.ip.is_ipv4()) {
             netlink.add_address(interface.name, *address)?;
         }
         if addresses.is_empty() {
@@ -140,19 +128,13 @@ fn settle(config: &LabConfig) -> Result<()> {
         return Ok(());
     }
     let reports = fs::read_to_string(REPORTS).ok();
-    let reports = reports
-        .and_then(|n| n.trim().parse().ok())
-        .unwrap_or(REPORTS_DEFAULT);
+    let reports = reports.and_then(|n| n.trim().parse().ok()).unwrap_or(REPORTS_DEFAULT);
     let deadline = Instant::now() + SETTLE;
     for [left, right] in config.shape.links() {
         let mut ends = Vec::new();
         for (host, interface) in [left, right] {
             let netlink = Netlink::open(Some(&plan::netns(&config.name, host)))?;
-            let said = if interface.addresses().is_empty() {
-                0
-            } else {
-                reports
-            };
+            let said = if interface.addresses().is_empty() { 0 } else { reports };
             ends.push((netlink, interface.name, said));
         }
         loop {

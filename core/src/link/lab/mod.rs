@@ -39,11 +39,7 @@ pub struct LabConfig {
 
 impl Default for LabConfig {
     fn default() -> Self {
-        Self {
-            name: "lab".into(),
-            shape: Shape::Pair,
-            queues: 1,
-        }
+        Self { name: "lab".into(), shape: Shape::Pair, queues: 1 }
     }
 }
 
@@ -258,11 +254,7 @@ impl Lab {
     }
 
     fn of(record: Record) -> Self {
-        Self {
-            config: record.config,
-            owner: record.owner,
-            scratch: false,
-        }
+        Self { config: record.config, owner: record.owner, scratch: false }
     }
 
     fn make(registry: &Registry, config: LabConfig, owner: Option<Owner>) -> Result<Self> {
@@ -305,16 +297,9 @@ mod tests {
             ("lab", 0),
             ("lab", 65),
         ] {
-            let config = LabConfig {
-                name: name.into(),
-                queues,
-                ..LabConfig::default()
-            };
+            let config = LabConfig { name: name.into(), queues, ..LabConfig::default() };
             let error = Lab::up(&config).unwrap_err();
-            assert!(
-                matches!(error, Error::Usage(_)),
-                "{name:?} {queues}: {error}"
-            );
+            assert!(matches!(error, Error::Usage(_)), "{name:?} {queues}: {error}");
         }
     }
 

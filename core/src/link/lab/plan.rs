@@ -34,9 +34,7 @@ impl FromStr for Shape {
         match text {
             "pair" => Ok(Self::Pair),
             "line" => Ok(Self::Line),
-            _ => Err(Error::Usage(format!(
-                "'{text}' is no lab's shape: use pair or line"
-            ))),
+            _ => Err(Error::Usage(format!("'{text}' is no lab's shape: use pair or line"))),
         }
     }
 }
@@ -69,13 +67,7 @@ impl HostInterface {
         };
         let v4 = IpAddr::V4(Ipv4Addr::new(198, 18, 0, number));
         let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into());
-        vec![
-            Address { ip: v4, prefix: 24 },
-            Address {
-                ip: v6.into(),
-                prefix: 64,
-            },
-        ]
+        vec![Address { ip: v4, prefix: 24 }, Address { ip: v6.into(), prefix: 64 }]
     }
 }
 
@@ -87,39 +79,14 @@ const fn mac(number: u8) -> Mac {
     Mac([0x02, 0x00, 198, 18, 0, number])
 }
 
-const LEFT0: HostInterface = HostInterface {
-    name: "left0",
-    mac: mac(1),
-    number: Some(1),
-};
-const RIGHT0: HostInterface = HostInterface {
-    name: "right0",
-    mac: mac(2),
-    number: Some(2),
-};
-const MIDDLE0: HostInterface = HostInterface {
-    name: "middle0",
-    mac: mac(0x10),
-    number: None,
-};
-const MIDDLE1: HostInterface = HostInterface {
-    name: "middle1",
-    mac: mac(0x11),
-    number: None,
-};
+const LEFT0: HostInterface = HostInterface { name: "left0", mac: mac(1), number: Some(1) };
+const RIGHT0: HostInterface = HostInterface { name: "right0", mac: mac(2), number: Some(2) };
+const MIDDLE0: HostInterface = HostInterface { name: "middle0", mac: mac(0x10), number: None };
+const MIDDLE1: HostInterface = HostInterface { name: "middle1", mac: mac(0x11), number: None };
 
-const LEFT: Host = Host {
-    name: "left",
-    interfaces: &[LEFT0],
-};
-const MIDDLE: Host = Host {
-    name: "middle",
-    interfaces: &[MIDDLE0, MIDDLE1],
-};
-const RIGHT: Host = Host {
-    name: "right",
-    interfaces: &[RIGHT0],
-};
+const LEFT: Host = Host { name: "left", interfaces: &[LEFT0] };
+const MIDDLE: Host = Host { name: "middle", interfaces: &[MIDDLE0, MIDDLE1] };
+const RIGHT: Host = Host { name: "right", interfaces: &[RIGHT0] };
 
 impl Shape {
     /// The hosts, from left to right.
@@ -158,11 +125,7 @@ mod tests {
             for host in shape.hosts() {
                 for interface in host.interfaces {
                     let end = (host.name, interface);
-                    assert_eq!(
-                        ends.iter().filter(|e| ***e == end).count(),
-                        1,
-                        "{shape} {end:?}"
-                    );
+                    assert_eq!(ends.iter().filter(|e| ***e == end).count(), 1, "{shape} {end:?}");
                 }
             }
             let interfaces = shape.hosts().iter().map(|host| host.interfaces.len());

@@ -52,10 +52,7 @@ pub(super) struct Record {
 
 impl Record {
     fn to_text(&self) -> String {
-        let mut text = format!(
-            "shape {}\nqueues {}\n",
-            self.config.shape, self.config.queues
-        );
+        let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
         if let Some(owner) = self.owner {
             text += &format!("owner {} {}\n", owner.pid, owner.started);
         }
@@ -63,10 +60,7 @@ impl Record {
     }
 
     fn parse(name: &str, text: &str) -> Option<Self> {
-        let mut config = LabConfig {
-            name: name.into(),
-            ..LabConfig::default()
-        };
+        let mut config = LabConfig { name: name.into(), ..LabConfig::default() };
         let mut owner = None;
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -124,9 +118,8 @@ impl Registry {
         let Ok(entries) = fs::read_dir(FOLDER) else {
             return Vec::new();
         };
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         names.sort_unstable();
         names.iter().filter_map(|name| self.get(name)).collect()
     }
@@ -163,23 +156,11 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        for (shape, queues, owner) in [
-            (Shape::Pair, 1, None),
-            (
-                Shape::Line,
-                8,
-                Some(Owner {
-                    pid: 7,
-                    started: 1 << 40,
-                }),
-            ),
-        ] {
+        for (shape, queues, owner) in
+            [(Shape::Pair, 1, None), (Shape::Line, 8, Some(Owner { pid: 7, started: 1 << 40 }))]
+        {
             let name = "lab".to_owned();
-            let config = LabConfig {
-                name,
-                shape,
-                queues,
-            };
+            let config = LabConfig { name, shape, queues };
             let record = Record { config, owner };
             assert_eq!(Record::parse("lab", &record.to_text()), Some(record));
         }
@@ -203,10 +184,7 @@ mod tests {
     fn this_process_lives_and_one_that_started_at_another_time_does_not() {
         let owner = Owner::this_process().unwrap();
         assert!(owner.lives());
-        let another = Owner {
-            started: owner.started + 1,
-            ..owner
-        };
+        let another = Owner { started: owner.started + 1, ..owner };
         assert!(!another.lives());
     }
 }

@@ -1,0 +1,37 @@
+# make demo    see it work: a lab, traffic, rates by method, a ledger
+# make test    all tests; those that need root run in namespaces of their own
+# make lint    formatting, clippy, documentation, scripts
+# make bench   the numbers of docs/bench.md, measured again
+# make install the command, into PREFIX/bin
+
+PREFIX ?= /usr/local
+CARGO ?= cargo
+SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
+
+.PHONY: all setup demo test lint bench install clean
+
+all:
+	$(CARGO) build --release --workspace
+
+setup:
+	./scripts/setup.sh
+
+demo: setup
+	$(CARGO) build --release --workspace --examples
+	$(SUDO) ./scripts/demo.sh
+
+test: setup
+	./scripts/test.sh
+
+lint: setup
+	./scripts/lint.sh
+
+bench: setup
+	$(CARGO) build --release --workspace --examples
+	$(SUDO) ./scripts/bench.sh
+
+install: all
+	install -D -m 0755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,77 @@
+//! Flags that every traffic command takes.
+
+use std::time::Duration;
+
+use sluicegate::port::{OpenOptions, Port, PortName};
+use sluicegate::ring::Wait;
+
+use crate::run::Limits;
+use crate::units;
+
+/// Flags of every command that receives.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Common options")]
+pub struct Common {
+    /// Network namespace to work in, as `ip netns` names it
+    #[arg(long, value_name = "NAME")]
+    pub netns: Option<String>,
+
+    /// Stop after this time: 5s, 1m30s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+
+    /// Stop after this many packets: 1000, 5M
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub count: Option<u64>,
+
+    /// CPUs to pin the threads to, in turns: 0-3,8
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub cpus: Option<CpuList>,
+
+    /// Threads a port, each with a queue of its own; more than one share by fanout
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+
+    /// How a thread waits: spin, sleep, or spin for 20 µs and then sleep
+    #[arg(long, default_value = "adaptive", value_name = "spin|sleep|adaptive")]
+    pub wait: Wait,
+
+    /// Time between two status lines [default: 1s on a terminal, 10s elsewhere]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub interval: Option<Duration>,
+
+    /// Print the result as JSON; with --interval, a line for each interval too
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A list of CPUs.
+#[derive(Clone, Debug)]
+pub struct CpuList(pub Vec<usize>);
+
+fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
+    units::cpus(text).map(|cpus| CpuList(cpus.into_iter().map(usize::from).collect()))
+}
+
+impl Common {
+    /// Opens a port to receive from it.
+    pub fn open(&self, name: &PortName) -> sluicegate::Result<Port> {
+        let options = OpenOptions {
+            netns: self.netns.clone(),
+            queues: self.threads.unwrap_or(0),
+            ..OpenOptions::default()
+        };
+        Port::open(name, &options)
+    }
+
+    /// When the run ends and where its threads run.
+    pub fn limits(&self, interval: Duration) -> Limits {
+        Limits {
+            duration: self.duration,
+            count: self.count,
+            cpus: self.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone()),
+            wait: self.wait,
+            interval,
+        }
+    }
+}

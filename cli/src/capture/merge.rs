@@ -1,0 +1,64 @@
+//! The thread that brings several queues' chunks into the order of time and writes them.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use sluicegate::file::write::{Chunk, Merger};
+
+use super::recorder::{File, now_ns};
+
+/// How often it looks at what may go although nothing arrives.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What recorders send.
+pub enum Message {
+    /// A full chunk of a source.
+    Chunk(usize, Chunk),
+    /// Nothing older than this time will come from a source.
+    Silent(usize, u64),
+    /// Nothing more will come from a source.
+    End(usize),
+}
+
+/// Merges until every recorder has ended. `back` returns empty chunks to their sources. With
+/// `live`, a source that says nothing holds the others up no longer than the merger's window;
+/// files have all the time in the world. Returns how many records came too late to be in order.
+pub fn merge(
+    incoming: &Receiver<Message>,
+    back: &[Sender<Chunk>],
+    mut merger: Merger,
+    live: bool,
+    mut out: Chunk,
+    file: &Arc<File>,
+) -> u64 {
+    let mut open = true;
+    while open {
+        match incoming.recv_timeout(TICK) {
+            Ok(Message::Chunk(source, chunk)) => merger.push(source, chunk),
+            Ok(Message::Silent(source, until_ns)) => merger.advance(source, until_ns),
+            Ok(Message::End(source)) => merger.close(source),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                (0..back.len()).for_each(|source| merger.close(source));
+                open = false;
+            }
+        }
+        let now_ns = if live { now_ns() } else { 0 };
+        loop {
+            let more = merger.drain(now_ns, &mut out);
+            while let Some((source, chunk)) = merger.spent() {
+                // A recorder that has ended needs no chunks.
+                let _ = back[source].send(chunk);
+            }
+            if !out.is_empty() {
+                file.write(&out);
+                out.clear();
+            }
+            if !more {
+                break;
+            }
+        }
+    }
+    merger.late()
+}

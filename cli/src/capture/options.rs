@@ -1,0 +1,214 @@
+//! The flags of `sluice capture`, as typed and as meant.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use sluicegate::error::{Error, Result};
+use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
+use sluicegate::file::{Compression, Format};
+use sluicegate::port::{Kind, PortName};
+
+use crate::args::Common;
+use crate::notice;
+use crate::print::TimeFormat;
+use crate::units;
+
+/// A part of a chunk is handed on after this time when the output is an ordinary file; at once
+/// when it is a pipe.
+const FILE_PATIENCE: Duration = Duration::from_millis(100);
+/// Compression works better on larger pieces.
+const COMPRESSED_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Capture packets into a file, a pipe, or lines on the terminal; without a port, list interfaces
+#[derive(clap::Args)]
+pub struct Args {
+    /// Ports: eth0, packet:eth0?method=recvmmsg, pcap:FILE; several go into one file
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<PortName>,
+
+    /// Keep only what a pcap-filter expression lets pass
+    #[arg(short, long, value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Write to a file, or to standard output (-); strftime conversions are filled in
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// File format [default: by the file's extension, otherwise pcapng]
+    #[arg(long, value_enum)]
+    format: Option<FormatFlag>,
+
+    /// Compression, on threads of its own [default: by the file's extension]
+    #[arg(long, value_enum)]
+    compress: Option<CompressFlag>,
+
+    /// Zstandard level, 1 (fast) to 19 (small)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
+    compress_level: Option<i32>,
+
+    /// Threads that compress
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    compress_threads: u8,
+
+    /// Most bytes of a packet that are kept
+    #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
+    snaplen: Option<u64>,
+
+    /// Begin a new file before one grows beyond this size (before compression): 100MiB
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    rotate_size: Option<u64>,
+
+    /// Begin a new file after this time, by the packets' clock: 60s, 1h
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    rotate_time: Option<Duration>,
+
+    /// Keep the newest files of a rotation, this many, and delete older ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
+
+    /// A remark for the file; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    comment: Vec<String>,
+
+    /// Microseconds in place of nanoseconds in a pcap file, for readers that know no others
+    #[arg(long)]
+    micro: bool,
+
+    /// How long a packet waits for earlier ones of other queues and ports
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
+    order_window: Duration,
+
+    /// Print a line a packet, as tcpdump -nn does; implied without -w
+    #[arg(long)]
+    print: bool,
+
+    /// How a printed line says when
+    #[arg(long, value_enum, default_value_t)]
+    time_format: TimeFormat,
+
+    /// Print nanoseconds
+    #[arg(long)]
+    nano: bool,
+
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FormatFlag {
+    Pcap,
+    Pcapng,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CompressFlag {
+    None,
+    Zstd,
+    Lz4,
+}
+
+/// What the flags mean together.
+pub struct Options {
+    pub ports: Vec<PortName>,
+    pub common: Common,
+    pub output: Option<OutputConfig>,
+    pub encoder: EncoderConfig,
+    pub order_window: Duration,
+    /// How long a part of a chunk may be held back.
+    pub patience: Duration,
+    pub print: bool,
+    pub time_format: TimeFormat,
+    pub nanoseconds: bool,
+    /// Packets go to standard output, so the report goes to stderr.
+    pub stdout_is_taken: bool,
+}
+
+impl Options {
+    pub fn of(args: Args) -> Result<Self> {
+        let output = args.output()?;
+        let print = args.print || output.is_none();
+        let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
+        if print && to_stdout {
+            let message = "-w - and --print both want standard output: use one of them";
+            return Err(Error::Usage(message.into()));
+        }
+        let mut ports = args.ports;
+        for port in &mut ports {
+            if port.kind() == Kind::Null
+                && args.common.count.is_none()
+                && args.common.duration.is_none()
+            {
+                return Err(port.error("it never ends: add --count or --duration"));
+            }
+            notice::apply_filter(port, args.filter.as_deref())?;
+            if let Some(bytes) = args.snaplen {
+                port.set_default("snaplen", &bytes.to_string());
+            }
+        }
+        let patience = match &output {
+            Some(_) if to_stdout => Duration::ZERO,
+            Some(o) if o.compression != Compression::None => COMPRESSED_PATIENCE,
+            _ => FILE_PATIENCE,
+        };
+        let encoder = EncoderConfig {
+            format: output.as_ref().map_or_else(Format::default, |o| o.format),
+            microseconds: args.micro,
+            snaplen: args.snaplen.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
+            direction: true,
+            loss_cause: "ring full".into(),
+            ..EncoderConfig::default()
+        };
+        Ok(Self {
+            ports,
+            common: args.common,
+            output,
+            encoder,
+            order_window: args.order_window,
+            patience,
+            print,
+            time_format: args.time_format,
+            nanoseconds: args.nano,
+            stdout_is_taken: print || to_stdout,
+        })
+    }
+}
+
+impl Args {
+    fn output(&self) -> Result<Option<OutputConfig>> {
+        let rotation =
+            Rotation { bytes: self.rotate_size, period: self.rotate_time, files: self.files };
+        let Some(path) = &self.write else {
+            let needs_file = rotation.is_on()
+                || self.format.is_some()
+                || self.compress.is_some()
+                || !self.comment.is_empty();
+            return match needs_file {
+                true => Err(Error::Usage("there is no file to shape: add -w FILE".into())),
+                false => Ok(None),
+            };
+        };
+        let mut config = OutputConfig::new(path);
+        config.format = match self.format {
+            Some(FormatFlag::Pcap) => Format::Pcap,
+            Some(FormatFlag::Pcapng) => Format::Pcapng,
+            None => config.format,
+        };
+        config.compression = match self.compress {
+            Some(CompressFlag::None) => Compression::None,
+            Some(CompressFlag::Zstd) => Compression::Zstd,
+            Some(CompressFlag::Lz4) => Compression::Lz4,
+            None => config.compression,
+        };
+        if self.micro && config.format != Format::Pcap {
+            return Err(Error::Usage("--micro goes with --format pcap".into()));
+        }
+        config.microseconds = self.micro;
+        config.level = self.compress_level;
+        config.workers = self.compress_threads.into();
+        config.rotation = rotation;
+        config.comments.clone_from(&self.comment);
+        Ok(Some(config))
+    }
+}

@@ -1,0 +1,55 @@
+//! `sluice count`: receives, counts, and lets go.
+
+use std::io::stdout;
+
+use sluicegate::ledger::Role;
+use sluicegate::port::PortName;
+use sluicegate::ring::Packet;
+
+use crate::args::Common;
+use crate::report::Report;
+use crate::run::{Visitor, run};
+use crate::status::Status;
+use crate::{exit, notice};
+
+/// Receive packets and count them
+#[derive(clap::Args)]
+pub struct Args {
+    /// The port: eth0, packet:eth0?method=recvmmsg, pcap:FILE, null:
+    port: PortName,
+
+    /// Count only what a pcap-filter expression lets pass
+    #[arg(short, long, value_name = "EXPR")]
+    filter: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Looks at nothing: what remains is the cost of receiving.
+struct Nothing;
+
+impl Visitor for Nothing {
+    #[inline]
+    fn packet(&mut self, _packet: &Packet<'_>) {}
+}
+
+/// Runs the command.
+pub fn count(args: Args) -> anyhow::Result<()> {
+    let Args { mut port, filter, common } = args;
+    notice::apply_filter(&mut port, filter.as_deref())?;
+    let opened = common.open(&port)?;
+    notice::fallbacks(&opened);
+    let mut report = Report::of_port("count", &opened.name, opened.method, &opened.fallbacks);
+    let mut status = Status::new(&common);
+    let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
+    let work = opened.queues.into_iter().zip(&mut visitors).collect();
+    let mut ended = run(work, &common.limits(status.interval()), |counters, at| {
+        status.show(counters, at);
+    })?;
+    status.done();
+    report.count(&ended.outcomes, ended.elapsed);
+    report.ledger.add(Role::Out, "counted", report.traffic.packets);
+    report.print(&mut stdout().lock(), common.json)?;
+    exit::first_error(&mut ended.outcomes)
+}

@@ -1,0 +1,21 @@
+//! What a traffic command says before it runs.
+
+use sluicegate::error::{Error, Result};
+use sluicegate::port::{Port, PortName};
+
+/// Says every fall to a slower method, with its reason.
+pub fn fallbacks(port: &Port) {
+    for fallback in &port.fallbacks {
+        let (from, to, reason) = (fallback.from, fallback.to, &fallback.reason);
+        eprintln!("sluice: {}: using {to} in place of {from}: {reason}", port.name.short());
+    }
+}
+
+/// Gives a port the filter of a flag, unless it has one of its own.
+pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
+    let Some(filter) = filter else { return Ok(()) };
+    if port.set_default("filter", filter) || port.knows("filter") {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("{}: takes no filter", port.short())))
+}

@@ -1,0 +1,260 @@
+//! What a traffic command says at its end: a result as JSON (the contract is docs/cli.md), or
+//! for people.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sluicegate::ledger::{Ledger, Role};
+use sluicegate::port::{Fallback, PortName};
+
+use crate::run::Outcome;
+use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent, show_pps};
+
+/// What a frame occupies on the wire besides the bytes counted here: preamble and start
+/// delimiter 8, frame check sequence 4, gap between frames 12.
+const L1_OVERHEAD_BYTES: u64 = 24;
+
+/// The result of a traffic command.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub command: &'static str,
+    /// The port, or all of them with a space between.
+    pub port: String,
+    pub backend: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub method: &'static str,
+    pub fallbacks: Vec<JsonFallback>,
+    pub elapsed_s: f64,
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    pub threads: Vec<Thread>,
+    #[serde(serialize_with = "ledger_json")]
+    pub ledger: Ledger,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<Files>,
+    /// Each port by itself, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Report>,
+}
+
+/// Packets and their rates over a time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Traffic {
+    pub packets: u64,
+    /// Layer 2, without the frame check sequence.
+    pub bytes: u64,
+    pub pps: f64,
+    pub bps_l1: f64,
+    pub bps_l2: f64,
+}
+
+/// A fall to a slower method.
+#[derive(Debug, Serialize)]
+pub struct JsonFallback {
+    pub from: &'static str,
+    pub to: &'static str,
+    pub reason: String,
+}
+
+/// One thread's share.
+#[derive(Debug, Serialize)]
+pub struct Thread {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+    pub queue: u32,
+    pub packets: u64,
+    /// The share of the time it was on a CPU.
+    pub busy: f64,
+}
+
+/// Files written.
+#[derive(Debug, Serialize)]
+pub struct Files {
+    pub path: String,
+    pub count: u64,
+    pub bytes: u64,
+    pub deleted: u64,
+}
+
+impl Traffic {
+    /// Rates over `elapsed`.
+    pub fn over(packets: u64, bytes: u64, elapsed: Duration) -> Self {
+        let per_second = |n: u64| match elapsed.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => n as f64 / seconds,
+        };
+        Self {
+            packets,
+            bytes,
+            pps: per_second(packets),
+            bps_l1: per_second((bytes + packets * L1_OVERHEAD_BYTES) * 8),
+            bps_l2: per_second(bytes * 8),
+        }
+    }
+}
+
+impl Report {
+    /// The report on one port.
+    pub fn of_port(
+        command: &'static str,
+        port: &PortName,
+        method: &'static str,
+        fallbacks: &[Fallback],
+    ) -> Self {
+        Self {
+            command,
+            port: port.to_string(),
+            backend: port.kind().prefix().into(),
+            method,
+            fallbacks: fallbacks
+                .iter()
+                .map(|f| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() })
+                .collect(),
+            elapsed_s: 0.0,
+            traffic: Traffic::over(0, 0, Duration::ZERO),
+            threads: Vec::new(),
+            ledger: Ledger::default(),
+            files: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Fills in what the workers counted; the ledger's intake and its losses before them.
+    pub fn count(&mut self, outcomes: &[Outcome], elapsed: Duration) {
+        let packets = outcomes.iter().map(|o| o.packets).sum();
+        let bytes = outcomes.iter().map(|o| o.bytes).sum();
+        self.elapsed_s = elapsed.as_secs_f64();
+        self.traffic = Traffic::over(packets, bytes, elapsed);
+        for outcome in outcomes {
+            let Outcome { queue, cpu, packets, busy, after_end, stats, .. } = *outcome;
+            self.threads.push(Thread { cpu, queue, packets, busy });
+            self.ledger.add(Role::In, "received", stats.offered - after_end.min(stats.offered));
+            self.ledger.add(Role::Loss, "ring_full", stats.lost_full);
+            self.ledger.add(Role::Note, "after_end", after_end);
+            self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
+        }
+    }
+
+    /// Several ports' reports under one.
+    pub fn together(mut reports: Vec<Self>) -> Self {
+        if reports.len() == 1 {
+            return reports.remove(0);
+        }
+        let join = |text: fn(&Self) -> &str| {
+            let mut words: Vec<&str> = reports.iter().map(text).collect();
+            words.dedup();
+            words.join(" ")
+        };
+        let (port, backend) = (join(|r| &r.port), join(|r| &r.backend));
+        let mut ledger = Ledger::default();
+        reports.iter().for_each(|report| ledger.merge(&report.ledger));
+        let sum = |n: fn(&Self) -> u64| reports.iter().map(n).sum();
+        let elapsed = reports.iter().map(|r| r.elapsed_s).fold(0.0, f64::max);
+        let traffic = Traffic::over(
+            sum(|r| r.traffic.packets),
+            sum(|r| r.traffic.bytes),
+            Duration::from_secs_f64(elapsed),
+        );
+        Self {
+            command: reports.first().map_or("", |r| r.command),
+            port,
+            backend,
+            method: "",
+            fallbacks: Vec::new(),
+            elapsed_s: elapsed,
+            traffic,
+            threads: Vec::new(),
+            ledger,
+            files: None,
+            ports: reports,
+        }
+    }
+
+    /// Prints it, as JSON or for people.
+    pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
+        if json {
+            serde_json::to_writer(&mut *out, self)?;
+            return writeln!(out);
+        }
+        let Traffic { packets, bytes, pps, bps_l2, .. } = self.traffic;
+        let method = match self.method {
+            "" => String::new(),
+            method => format!(" ({method})"),
+        };
+        let elapsed = show_duration(Duration::from_secs_f64(self.elapsed_s));
+        writeln!(out, "{}{method}, {elapsed}", self.port)?;
+        writeln!(
+            out,
+            "  {:>15} packets  {:>12}   {} bytes  {} (L2)",
+            show_count(packets).to_string(),
+            show_pps(pps).to_string(),
+            show_count(bytes),
+            show_bps(bps_l2)
+        )?;
+        for thread in self.threads.iter().filter(|_| self.threads.len() > 1) {
+            let cpu = thread.cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
+            let busy = thread.busy * 100.0;
+            let count = show_count(thread.packets).to_string();
+            writeln!(out, "  {count:>15} in queue {}{cpu}, {busy:.0} % busy", thread.queue)?;
+        }
+        if let Some(files) = &self.files {
+            let many = if files.count == 1 { "" } else { "s" };
+            let deleted = match files.deleted {
+                0 => String::new(),
+                n => format!(", the oldest {n} deleted"),
+            };
+            let (count, bytes) = (files.count, show_bytes(files.bytes));
+            writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
+        }
+        self.print_ledger(out)
+    }
+
+    fn print_ledger(&self, out: &mut impl Write) -> io::Result<()> {
+        let whole = self.ledger.total(Role::In);
+        writeln!(out, "ledger")?;
+        for (role, sign) in [(Role::In, "in"), (Role::Out, "out"), (Role::Loss, "lost")] {
+            for entry in self.ledger.entries(role) {
+                if entry.packets == 0 && role == Role::Loss {
+                    continue;
+                }
+                let count = show_count(entry.packets).to_string();
+                let name = entry.name.replace('_', " ");
+                let share = match role {
+                    Role::In => String::new(),
+                    _ => format!("{:>8}", show_percent(entry.packets, whole).to_string()),
+                };
+                writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {name}")?;
+            }
+        }
+        let lost = self.ledger.total(Role::Loss);
+        if lost == 0 {
+            writeln!(out, "  lost {:>17}           nothing", 0)?;
+        }
+        writeln!(out, "  {:<5}{:>17}           unexplained", "", self.ledger.unexplained())?;
+        for entry in self.ledger.entries(Role::Note).filter(|entry| entry.packets > 0) {
+            let name = entry.name.replace('_', " ");
+            writeln!(out, "  note {:>17}           {name}", show_count(entry.packets).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// `{in, out, losses {name: count}, unexplained, notes {name: count}}`.
+fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S::Ok, S::Error> {
+    let names = |role| -> Value {
+        let pairs = ledger.entries(role).filter(|entry| entry.packets > 0);
+        pairs
+            .map(|entry| (entry.name.to_owned(), entry.packets.into()))
+            .collect::<Map<_, _>>()
+            .into()
+    };
+    let mut object = Map::new();
+    object.insert("in".into(), ledger.total(Role::In).into());
+    object.insert("out".into(), ledger.total(Role::Out).into());
+    object.insert("losses".into(), names(Role::Loss));
+    object.insert("unexplained".into(), ledger.unexplained().into());
+    object.insert("notes".into(), names(Role::Note));
+    object.serialize(serializer)
+}

@@ -1,0 +1,17 @@
+//! Running a port: a thread for each queue, one that watches over them.
+//!
+//! ```text
+//!   control: signals, --duration, status          workers: one a queue, pinned
+//!   +-----------------------------+   stop   +----------------------------------+
+//!   | every interval: add up      | -------> | sync → visit batch → release     |
+//!   | the workers' counters       | <------- | counters, once a batch           |
+//!   +-----------------------------+          +----------------------------------+
+//! ```
+
+mod control;
+mod counters;
+mod worker;
+
+pub use control::{Ending, Limits, Run, run};
+pub use counters::{Counters, Totals};
+pub use worker::{Outcome, Visitor};

@@ -1,0 +1,205 @@
+//! A worker: one queue, one thread, batch in, batch out.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use sluicegate::error::{Error, Result};
+use sluicegate::port::{Queue, QueueStats};
+use sluicegate::ring::{Packet, Readiness, Wait};
+
+use super::counters::{Counters, Totals};
+
+/// How long a worker may sleep before it looks at the stop flag again.
+const TICK: Duration = Duration::from_millis(50);
+/// Between two looks at what is left, once nothing more is let in.
+const DRAIN: Duration = Duration::from_millis(1);
+/// How often it asks the kernel for its statistics; they count in 32 bits.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What is done with packets. One for each worker, called batch by batch.
+pub trait Visitor: Send {
+    /// Before a batch: its queue may have met new interfaces.
+    fn prepare(&mut self, _queue: &Queue) {}
+
+    /// Looks at a packet.
+    fn packet(&mut self, packet: &Packet<'_>);
+
+    /// After a batch. Break ends the run: what it failed at, the visitor keeps.
+    fn batch_done(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// Nothing has come for a moment: hand on what is held back, however little.
+    fn idle(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// After the last batch.
+    fn finish(&mut self) {}
+}
+
+/// What all workers of a run share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Set once: let nothing more in.
+    pub stop: AtomicBool,
+    /// Packets still wanted by `--count`, over all workers; very large where there is no limit.
+    pub wanted: AtomicI64,
+    /// How to wait.
+    pub wait: Wait,
+}
+
+/// How a worker ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its queue's number.
+    pub queue: u32,
+    /// The CPU it was pinned to.
+    pub cpu: Option<usize>,
+    /// Packets it received.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Packets that came after the run had ended and were let go.
+    pub after_end: u64,
+    /// The backend's own count.
+    pub stats: QueueStats,
+    /// The share of the time it was on a CPU.
+    pub busy: f64,
+    /// Times the interface went down.
+    pub downs: u32,
+    /// Why it ended early.
+    pub error: Option<Error>,
+}
+
+/// Receives until told to stop, the source ends, or something fails.
+pub fn receive<V: Visitor>(
+    mut queue: Queue,
+    visitor: &mut V,
+    shared: &Shared,
+    counters: &Counters,
+    cpu: Option<usize>,
+) -> Outcome {
+    let start = Instant::now();
+    let mut worker =
+        Worker { queue: &mut queue, shared, counters, closed: false, after_end: 0, downs: 0 };
+    let mut error = worker.run(visitor).err();
+    visitor.finish();
+    let (after_end, downs) = (worker.after_end, worker.downs);
+    let stats = queue.stats().unwrap_or_else(|failure| {
+        error.get_or_insert(failure);
+        QueueStats::default()
+    });
+    counters.note(stats.offered, stats.lost_full);
+    let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    let busy = processor.map_or(0.0, |time| time.as_secs_f64() / start.elapsed().as_secs_f64());
+    let Totals { packets, bytes, .. } = counters.totals();
+    let queue = queue.number();
+    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, error }
+}
+
+/// A worker at work.
+struct Worker<'a> {
+    queue: &'a mut Queue,
+    shared: &'a Shared,
+    counters: &'a Counters,
+    /// Nothing more is let in; what comes out still came before.
+    closed: bool,
+    after_end: u64,
+    downs: u32,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
+        let mut looked = Instant::now();
+        let mut gone = None;
+        let mut broken = false;
+        loop {
+            if !self.closed && self.shared.stop.load(Ordering::Relaxed) {
+                self.close()?;
+            }
+            if self.queue.sync_rx()? > 0 {
+                visitor.prepare(self.queue);
+                if broken {
+                    self.after_end += self.queue.rx().packets().count() as u64;
+                } else {
+                    self.visit(visitor);
+                }
+                let slots = self.queue.rx().available();
+                self.queue.rx_mut().release(slots);
+                broken = broken || visitor.batch_done().is_break();
+            } else {
+                if self.queue.is_finished() {
+                    return gone.map_or(Ok(()), Err);
+                }
+                broken = broken || visitor.idle().is_break();
+                if let Err(error) = self.wait() {
+                    // What came before the interface went still comes out.
+                    self.close()?;
+                    gone.get_or_insert(error);
+                }
+                if looked.elapsed() > LOOK {
+                    looked = Instant::now();
+                    let stats = self.queue.stats()?;
+                    self.counters.note(stats.offered, stats.lost_full);
+                }
+            }
+            if broken {
+                self.shared.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets nothing more in, here and at the other workers.
+    fn close(&mut self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.closed, true) {
+            self.queue.close_intake()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for packets, or a moment. An error means that none will come any more.
+    fn wait(&mut self) -> Result<()> {
+        if self.closed {
+            std::thread::sleep(DRAIN);
+            return Ok(());
+        }
+        if self.queue.wait_rx(self.shared.wait, TICK)? == Readiness::Down {
+            self.downs += 1;
+            eprintln!("sluice: the interface is down; waiting for it to come up again");
+        }
+        Ok(())
+    }
+
+    /// Looks at all packets in the ring, or at as many as are wanted.
+    #[inline]
+    fn visit(&mut self, visitor: &mut impl Visitor) {
+        let slots = i64::from(self.queue.rx().available());
+        // No more packets than slots: enough for all in nearly every batch.
+        let left = self.shared.wanted.fetch_sub(slots, Ordering::Relaxed);
+        let mut wanted = left.clamp(0, slots);
+        let (mut packets, mut bytes) = (0, 0);
+        for packet in self.queue.rx().packets() {
+            if wanted == 0 {
+                self.after_end += 1;
+                continue;
+            }
+            wanted -= 1;
+            visitor.packet(&packet);
+            packets += 1;
+            bytes += u64::from(packet.meta().wire_bytes);
+        }
+        // Give back what was taken from the count but not used.
+        let used = packets as i64;
+        if used < slots {
+            self.shared.wanted.fetch_add(slots - used, Ordering::Relaxed);
+        }
+        if left - used <= 0 {
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        self.counters.add(packets, bytes);
+    }
+}

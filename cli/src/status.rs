@@ -1,0 +1,98 @@
+//! Progress on stderr: a live line on a terminal, plain lines elsewhere; on stdout, a line of
+//! JSON for each interval if asked for.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::args::Common;
+use crate::report::Traffic;
+use crate::run::{Counters, Totals};
+use crate::units::{show_bps, show_count, show_duration, show_pps};
+
+const ON_TERMINAL: Duration = Duration::from_secs(1);
+const ELSEWHERE: Duration = Duration::from_secs(10);
+
+/// What has happened since the last look, and where it is shown.
+pub struct Status {
+    live: Option<ProgressBar>,
+    json: bool,
+    interval: Duration,
+    before: Totals,
+    before_at: Duration,
+}
+
+#[derive(Serialize)]
+struct Line {
+    time_s: f64,
+    interval_s: f64,
+    #[serde(flatten)]
+    traffic: Traffic,
+    lost: u64,
+}
+
+impl Status {
+    /// The status of a run with these flags.
+    pub fn new(common: &Common) -> Self {
+        let terminal = stderr().is_terminal();
+        let live = (terminal && !common.json).then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(ProgressStyle::default_spinner());
+            bar
+        });
+        Self {
+            live,
+            json: common.json && common.interval.is_some(),
+            interval: common.interval.unwrap_or(if terminal { ON_TERMINAL } else { ELSEWHERE }),
+            before: Totals::default(),
+            before_at: Duration::ZERO,
+        }
+    }
+
+    /// Time between two lines.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Shows the counts at a moment of the run.
+    pub fn show(&mut self, counters: &[Counters], at: Duration) {
+        let now = Totals::sum(counters);
+        let news = now.since(&self.before);
+        let time = at.saturating_sub(self.before_at);
+        (self.before, self.before_at) = (now, at);
+        let traffic = Traffic::over(news.packets, news.bytes, time);
+        if self.json {
+            let interval_s = time.as_secs_f64();
+            let line = Line { time_s: at.as_secs_f64(), interval_s, traffic, lost: news.lost };
+            if let Ok(line) = serde_json::to_string(&line) {
+                println!("{line}");
+            }
+            return;
+        }
+        let seconds = Duration::from_millis(at.as_millis() as u64 / 100 * 100);
+        let text = format!(
+            "{:>8}  {:>10}  {:>12}  {:>15} packets  {} lost",
+            show_duration(seconds).to_string(),
+            show_pps(traffic.pps).to_string(),
+            show_bps(traffic.bps_l2).to_string(),
+            show_count(now.packets).to_string(),
+            show_count(now.lost),
+        );
+        match &self.live {
+            Some(bar) => {
+                bar.set_message(text);
+                bar.tick();
+            }
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Takes the live line away.
+    pub fn done(&self) {
+        if let Some(bar) = &self.live {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! Quantities as people write and read them: counts, rates, sizes, durations, CPU lists.
+//!
+//! Every parser fits clap's `value_parser` and says in its error what would be right. Prefixes
+//! are SI, powers of 1000; sizes have the binary ones too (`Ki`, `Mi`, …), powers of 1024.
+//! Arithmetic is exact: `14.88M` is 14 880 000, not a float near it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// What an input should have been.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{right}")]
+pub struct NotUnderstood {
+    right: String,
+}
+
+impl NotUnderstood {
+    fn new(right: impl Into<String>) -> Self {
+        Self { right: right.into() }
+    }
+}
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Packets a second.
+    Packets(u64),
+    /// Bits a second; the command says of which layer.
+    Bits(u64),
+}
+
+const SI: &[(&str, u64)] =
+    &[("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
+
+const BINARY: &[(&str, u64)] =
+    &[("Ki", 1 << 10), ("ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30), ("Ti", 1 << 40)];
+
+const NS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("μs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// A number of things: `1000`, `1_000_000`, `1M`, `2.5k`.
+pub fn count(text: &str) -> Result<u64, NotUnderstood> {
+    let right = || NotUnderstood::new("a count is a whole number like 1000, 1_000_000, 250k or 1M");
+    let (number, unit) = Number::split(text).ok_or_else(right)?;
+    let factor = factor(&[SI], unit).ok_or_else(right)?;
+    number.times(factor).ok_or_else(right)
+}
+
+/// A size in bytes: `512`, `64KiB`, `64K`, `100MB`, `1.5GiB`. `K`, `M`, `G` alone are binary, as
+/// they are for memory and files everywhere; `KB`, `MB`, `GB` are decimal.
+pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
+    let right = || {
+        NotUnderstood::new(
+            "a size is whole bytes like 512, 64KiB (1024 bytes each) or 100MB (1000 each)",
+        )
+    };
+    let (number, unit) = Number::split(text).ok_or_else(right)?;
+    let factor = match unit.strip_suffix('B') {
+        Some(prefix) => factor(&[SI, BINARY], prefix),
+        None => BINARY
+            .iter()
+            .find(|(prefix, _)| *prefix == unit || prefix.trim_end_matches('i') == unit)
+            .map(|&(_, factor)| factor)
+            .or((unit.is_empty()).then_some(1)),
+    };
+    number.times(factor.ok_or_else(right)?).ok_or_else(right)
+}
+
+/// A rate to send at: `14.88Mpps`, `1000pps`, `10Gbps`, `2.5Gbit/s`.
+pub fn rate(text: &str) -> Result<Rate, NotUnderstood> {
+    let right = || {
+        NotUnderstood::new(
+            "a rate is packets a second like 14.88Mpps, or bits a second like 10Gbps; \
+             it is more than zero",
+        )
+    };
+    let (number, unit) = Number::split(text).ok_or_else(right)?;
+    let packets = ["pps", "p/s"];
+    let bits = ["bps", "bit/s", "b/s"];
+    let strip = |names: &[&str]| names.iter().find_map(|name| unit.strip_suffix(name));
+    let value = |prefix: &str| {
+        let value = number.times(factor(&[SI], prefix)?)?;
+        (value > 0).then_some(value)
+    };
+    let rate = match (strip(&packets), strip(&bits)) {
+        (Some(prefix), _) => value(prefix).map(Rate::Packets),
+        (None, Some(prefix)) => value(prefix).map(Rate::Bits),
+        (None, None) => None,
+    };
+    rate.ok_or_else(right)
+}
+
+/// A span of time: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
+pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
+    let right = || {
+        NotUnderstood::new(
+            "a duration is like 5s, 250ms, 320us or 1h30m; a plain number is seconds",
+        )
+    };
+    let mut rest = text;
+    let (mut total, mut last) = (0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let (number, more) = Number::split(rest).ok_or_else(right)?;
+        let end = more.find(|letter: char| letter.is_ascii_digit()).unwrap_or(more.len());
+        let unit = match more[..end].trim() {
+            "" if last == u64::MAX && end == more.len() => "s",
+            unit => unit,
+        };
+        let ns = factor(&[NS], unit).filter(|_| !unit.is_empty());
+        // From long to short, each once: "30m1h" is rather a mistake.
+        let ns = ns.filter(|ns| *ns < last).ok_or_else(right)?;
+        let part = number.times(ns).ok_or_else(right)?;
+        total = total.checked_add(part).ok_or_else(right)?;
+        (last, rest) = (ns, &more[end..]);
+    }
+    if last == u64::MAX {
+        return Err(right());
+    }
+    Ok(Duration::from_nanos(total))
+}
+
+/// A list of CPUs, as the kernel writes them: `0-3,8`. In order, each once.
+pub fn cpus(text: &str) -> Result<Vec<u16>, NotUnderstood> {
+    let right = || NotUnderstood::new("CPUs are numbers and ranges like 0-3,8, up to 8191");
+    // CONFIG_NR_CPUS ends there on x86-64 (arch/x86/Kconfig).
+    const LAST: u16 = 8191;
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        let number = digits.then(|| text.parse::<u16>().ok()).flatten();
+        number.filter(|number| *number <= LAST).ok_or_else(right)
+    };
+    let mut cpus = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(right());
+        }
+        cpus.extend(first..=last);
+    }
+    Ok(cpus.into_iter().collect())
+}
+
+fn factor(tables: &[&[(&str, u64)]], prefix: &str) -> Option<u64> {
+    let found = tables.iter().flat_map(|table| table.iter()).find(|(name, _)| *name == prefix);
+    match found {
+        Some(&(_, factor)) => Some(factor),
+        None => prefix.is_empty().then_some(1),
+    }
+}
+
+/// A decimal number: `digits / 10^places`.
+#[derive(Clone, Copy)]
+struct Number {
+    digits: u128,
+    places: u32,
+}
+
+impl Number {
+    /// Takes the number off the front; what is left, without blanks around it, is the unit.
+    /// Underscores may stand between digits.
+    fn split(text: &str) -> Option<(Self, &str)> {
+        let text = text.trim();
+        let end = text
+            .find(|letter: char| !matches!(letter, '0'..='9' | '_' | '.'))
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let well_formed = |part: &str| {
+            part.starts_with(|first: char| first.is_ascii_digit())
+                && part.ends_with(|last: char| last.is_ascii_digit())
+        };
+        if !well_formed(whole) || !well_formed(fraction) || fraction.contains('.') {
+            return None;
+        }
+        let (mut digits, mut places) = (0_u128, 0);
+        for (part, counts) in [(whole, 0), (fraction, 1)] {
+            for digit in part.bytes().filter(u8::is_ascii_digit) {
+                let digit = u128::from(digit - b'0');
+                digits = digits.checked_mul(10)?.checked_add(digit)?;
+                places += counts;
+            }
+        }
+        Some((Self { digits, places }, unit.trim()))
+    }
+
+    /// The product, where it is whole and fits.
+    fn times(self, factor: u64) -> Option<u64> {
+        let product = self.digits.checked_mul(factor.into())?;
+        let divisor = 10_u128.checked_pow(self.places)?;
+        let whole = product % divisor == 0;
+        u64::try_from(product / divisor).ok().filter(|_| whole)
+    }
+}
+
+/// `1234567` as `1,234,567`.
+pub fn show_count(count: u64) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        let digits = count.to_string();
+        for (index, digit) in digits.char_indices() {
+            if index > 0 && (digits.len() - index).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    })
+}
+
+/// Packets a second: `3.85 Mpps`.
+pub fn show_pps(pps: f64) -> impl fmt::Display {
+    show_scaled(pps, 1000.0, &["", "k", "M", "G", "T"], "pps")
+}
+
+/// Bits a second: `1.97 Gbit/s`.
+pub fn show_bps(bps: f64) -> impl fmt::Display {
+    show_scaled(bps, 1000.0, &["", "k", "M", "G", "T"], "bit/s")
+}
+
+/// A size: `64 MiB`, `1.50 KiB`, `512 B`.
+pub fn show_bytes(bytes: u64) -> impl fmt::Display {
+    show_scaled(bytes as f64, 1024.0, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], "B")
+}
+
+/// A span of time: `1.5 s`, `320 µs`, `2 min 5 s`, `1 h 30 min`.
+pub fn show_duration(duration: Duration) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        let ns = duration.as_nanos();
+        let seconds = duration.as_secs();
+        let scaled = |unit_ns: u32, unit| (f64::from(unit_ns), unit);
+        let (unit_ns, unit) = match ns {
+            0..1_000 => scaled(1, "ns"),
+            1_000..999_500 => scaled(1_000, "µs"),
+            999_500..999_500_000 => scaled(1_000_000, "ms"),
+            999_500_000..60_000_000_000 => scaled(1_000_000_000, "s"),
+            _ => {
+                let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+                return match hours {
+                    0 => write!(f, "{minutes} min {} s", seconds % 60),
+                    _ => write!(f, "{hours} h {minutes} min"),
+                };
+            }
+        };
+        let value = ns as f64 / unit_ns;
+        write!(f, "{} {unit}", Significant(value))
+    })
+}
+
+/// A part of a whole: `12.5 %`; nothing of nothing is 0 %.
+pub fn show_percent(part: u64, whole: u64) -> impl fmt::Display {
+    let percent = 100.0 * part as f64 / whole.max(1) as f64;
+    fmt::from_fn(move |f| {
+        // What is not none, or not all, is not rounded to it.
+        match percent {
+            _ if part > 0 && percent < 0.01 => write!(f, "< 0.01 %"),
+            _ if part < whole && percent > 99.99 => write!(f, "> 99.99 %"),
+            _ => write!(f, "{} %", Significant(percent)),
+        }
+    })
+}
+
+/// A value with the prefix that leaves one to three digits, or four just below a binary step,
+/// before the point.
+fn show_scaled(
+    value: f64,
+    step: f64,
+    prefixes: &'static [&'static str],
+    unit: &'static str,
+) -> impl fmt::Display {
+    let (mut value, mut at) = (value, 0);
+    // Compared as it will be rounded: 999.9996 k is 1 M.
+    while value.abs() >= step - 0.5 && at + 1 < prefixes.len() {
+        value /= step;
+        at += 1;
+    }
+    let prefix = prefixes[at];
+    fmt::from_fn(move |f| match at {
+        0 => write!(f, "{} {unit}", Significant(value)),
+        _ => write!(f, "{} {prefix}{unit}", Significant(value)),
+    })
+}
+
+/// Three digits that matter, zeros at the end of a fraction left out.
+struct Significant(f64);
+
+impl fmt::Display for Significant {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let value = self.0.abs();
+        let (scale, places) = match value {
+            ..10.0 => (100, 2),
+            ..100.0 => (10, 1),
+            _ => (1, 0),
+        };
+        let rounded = (value * f64::from(scale)).round() as u64;
+        if self.0 < 0.0 && rounded > 0 {
+            f.write_str("-")?;
+        }
+        let (whole, fraction) = (rounded / scale as u64, rounded % scale as u64);
+        write!(f, "{whole}")?;
+        match fraction {
+            0 => Ok(()),
+            _ if places == 2 && fraction % 10 == 0 => write!(f, ".{}", fraction / 10),
+            _ => write!(f, ".{fraction:0places$}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Checks a parser against rows of what is meant, the text and the value; none where the
+    /// text is to be refused.
+    fn check<T, F>(parser: F, rows: &[(&str, &str, Option<T>)])
+    where
+        T: PartialEq + fmt::Debug + Clone,
+        F: Fn(&str) -> Result<T, NotUnderstood>,
+    {
+        for (what, text, value) in rows {
+            assert_eq!(parser(text).ok(), *value, "{what}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn counts_are_read() {
+        check(
+            count,
+            &[
+                ("plain", "1000", Some(1000)),
+                ("none", "0", Some(0)),
+                ("with underscores", "1_000_000", Some(1_000_000)),
+                ("with a prefix", "1M", Some(1_000_000)),
+                ("a fraction that comes out whole", "2.5k", Some(2500)),
+                ("a blank before the prefix", "3 G", Some(3_000_000_000)),
+                ("the largest", "18446744073709551615", Some(u64::MAX)),
+                ("one too many", "18446744073709551616", None),
+                ("far too many", "99999999T", None),
+                ("more digits than any number has", &"9".repeat(99), None),
+                ("a part of one", "1.5", None),
+                ("negative", "-1", None),
+                ("nothing", "", None),
+                ("a prefix without a number", "M", None),
+                ("a unit", "10pps", None),
+                ("an underscore that separates nothing", "1_", None),
+                ("two points", "1.2.3k", None),
+                ("a point without digits", "1.k", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        check(
+            bytes,
+            &[
+                ("plain", "512", Some(512)),
+                ("with the unit", "512B", Some(512)),
+                ("binary", "64KiB", Some(65_536)),
+                ("binary, short", "64K", Some(65_536)),
+                ("binary, shorter", "2Mi", Some(2 << 20)),
+                ("lower case", "4k", Some(4096)),
+                ("decimal", "100MB", Some(100_000_000)),
+                ("decimal, as SI writes it", "1kB", Some(1000)),
+                ("a fraction", "1.5GiB", Some(3 << 29)),
+                ("half a byte", "0.5", None),
+                ("bits", "10Mb", None),
+                ("too large", "99999999TiB", None),
+                ("a word", "many", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn rates_are_read() {
+        check(
+            rate,
+            &[
+                ("line rate of 10G", "14.88Mpps", Some(Rate::Packets(14_880_000))),
+                ("packets", "1000pps", Some(Rate::Packets(1000))),
+                ("packets, spelt out", "1 kp/s", Some(Rate::Packets(1000))),
+                ("bits", "10Gbps", Some(Rate::Bits(10_000_000_000))),
+                ("bits, spelt out", "2.5 Gbit/s", Some(Rate::Bits(2_500_000_000))),
+                ("nothing a second", "0pps", None),
+                ("a number alone says nothing", "1000", None),
+                ("bytes", "10MB/s", None),
+                ("binary", "1Kipps", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn durations_are_read() {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        check(
+            duration,
+            &[
+                ("seconds", "5s", ms(5000)),
+                ("seconds alone", "5", ms(5000)),
+                ("a fraction", "1.5s", ms(1500)),
+                ("a fraction alone", "0.25", ms(250)),
+                ("milliseconds", "250ms", ms(250)),
+                ("microseconds", "320us", Some(Duration::from_micros(320))),
+                ("microseconds with the sign", "320µs", Some(Duration::from_micros(320))),
+                ("microseconds with the letter", "320μs", Some(Duration::from_micros(320))),
+                ("nanoseconds", "1ns", Some(Duration::from_nanos(1))),
+                ("minutes", "2m", ms(120_000)),
+                ("hours and minutes", "1h30m", ms(5_400_000)),
+                ("with blanks", "1h 30m 10s", ms(5_410_000)),
+                ("days", "1d", ms(86_400_000)),
+                ("no time", "0", ms(0)),
+                ("short before long", "30m1h", None),
+                ("the same twice", "1s1s", None),
+                ("a number left over", "1m30", None),
+                ("half a nanosecond", "0.5ns", None),
+                ("longer than can be told", "999999999d", None),
+                ("nothing", "", None),
+                ("a unit alone", "s", None),
+                ("negative", "-5s", None),
+                ("a word", "soon", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn cpu_lists_are_read() {
+        check(
+            cpus,
+            &[
+                ("one", "3", Some(vec![3])),
+                ("a range and one", "0-3,8", Some(vec![0, 1, 2, 3, 8])),
+                ("in any order, and twice", "8,0-2,1", Some(vec![0, 1, 2, 8])),
+                ("with blanks", "0, 2", Some(vec![0, 2])),
+                ("a range of one", "4-4", Some(vec![4])),
+                ("backwards", "3-0", None),
+                ("beyond any kernel", "0-9999", None),
+                ("beyond any number", "99999999999999999999", None),
+                ("nothing between commas", "0,,1", None),
+                ("an open range", "0-", None),
+                ("signs", "+1", None),
+                ("nothing", "", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn quantities_are_written() {
+        let seconds = Duration::from_secs;
+        let rows = [
+            ("a small count", show_count(999).to_string(), "999"),
+            ("thousands", show_count(1000).to_string(), "1,000"),
+            ("millions", show_count(1_234_567).to_string(), "1,234,567"),
+            ("a rate of packets", show_pps(3_851_234.0).to_string(), "3.85 Mpps"),
+            ("a small one", show_pps(12.34).to_string(), "12.3 pps"),
+            ("none", show_pps(0.0).to_string(), "0 pps"),
+            ("one nobody knows", show_pps(f64::NAN).to_string(), "0 pps"),
+            ("a rate of bits", show_bps(1.97e9).to_string(), "1.97 Gbit/s"),
+            ("just below a step", show_bps(999_499.0).to_string(), "999 kbit/s"),
+            ("rounded to a step", show_bps(999_600.0).to_string(), "1 Mbit/s"),
+            ("beyond the prefixes", show_bps(2e16).to_string(), "20000 Tbit/s"),
+            ("bytes", show_bytes(512).to_string(), "512 B"),
+            ("whole", show_bytes(64 << 20).to_string(), "64 MiB"),
+            ("in part", show_bytes(1536).to_string(), "1.5 KiB"),
+            ("four digits", show_bytes(1_023 << 10).to_string(), "1023 KiB"),
+            ("all there are", show_bytes(u64::MAX).to_string(), "16 EiB"),
+            ("no time", show_duration(seconds(0)).to_string(), "0 ns"),
+            ("microseconds", show_duration(Duration::from_micros(320)).to_string(), "320 µs"),
+            (
+                "nearly a millisecond",
+                show_duration(Duration::from_nanos(999_999)).to_string(),
+                "1 ms",
+            ),
+            ("seconds", show_duration(Duration::from_millis(1500)).to_string(), "1.5 s"),
+            ("minutes", show_duration(seconds(125)).to_string(), "2 min 5 s"),
+            ("hours", show_duration(seconds(5400)).to_string(), "1 h 30 min"),
+            ("a part", show_percent(1, 8).to_string(), "12.5 %"),
+            ("with a zero inside", show_percent(105, 10_000).to_string(), "1.05 %"),
+            ("none of it", show_percent(0, 8).to_string(), "0 %"),
+            ("all of it", show_percent(8, 8).to_string(), "100 %"),
+            ("of nothing", show_percent(0, 0).to_string(), "0 %"),
+            ("hardly any", show_percent(1, 1_000_000).to_string(), "< 0.01 %"),
+            ("all but one", show_percent(999_999, 1_000_000).to_string(), "> 99.99 %"),
+        ];
+        for (what, written, expected) in rows {
+            assert_eq!(written, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_would_be_right() {
+        let message = rate("10").unwrap_err().to_string();
+        assert!(message.contains("14.88Mpps") && message.contains("10Gbps"), "{message}");
+    }
+
+    #[test]
+    fn the_parsers_are_clap_s() {
+        let command = clap::Command::new("test")
+            .arg(clap::Arg::new("for").long("for").value_parser(duration))
+            .arg(clap::Arg::new("cpus").long("cpus").value_parser(cpus));
+        let matches = command
+            .clone()
+            .try_get_matches_from(["test", "--for", "5s", "--cpus", "0-1"])
+            .expect("right");
+        assert_eq!(matches.get_one("for"), Some(&Duration::from_secs(5)));
+        assert_eq!(matches.get_one("cpus"), Some(&vec![0_u16, 1]));
+        let error = command.try_get_matches_from(["test", "--for", "soon"]).unwrap_err();
+        assert!(error.to_string().contains("1h30m"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "[0-9._, a-zA-Zµ/-]{0,24}|.{0,12}") {
+            let _ = (count(&text), bytes(&text), rate(&text), duration(&text), cpus(&text));
+        }
+
+        #[test]
+        fn what_is_written_whole_is_read_back(value: u64) {
+            let text = show_count(value).to_string().replace(',', "_");
+            prop_assert_eq!(count(&text), Ok(value));
+        }
+    }
+}

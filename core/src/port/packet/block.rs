@@ -1,0 +1,349 @@
+//! The receive ring shared with the kernel: TPACKET_V3 (Linux 3.2), walked without copying.
+//!
+//! ```text
+//!   block 0            block 1            block 2            block 3
+//!   +----------------+ +----------------+ +----------------+ +----------------+
+//!   | status: USER   | | status: USER   | | status: KERNEL | | status: KERNEL |
+//!   | num_pkts: 7000 | | num_pkts: 7100 | |  being filled  | |     empty      |
+//!   | h|packet h|pac | | h|packet h|pac | | h|packet h|    | |                |
+//!   +----------------+ +----------------+ +----------------+ +----------------+
+//!     ours, slots point   ours, not yet      the kernel's       the kernel's
+//!     into it             looked at
+//! ```
+//!
+//! A block's status word is the only thing both sides touch. The kernel fills a block, then
+//! stores USER: from then on the block is ours, packets and headers, to read and to write.
+//! We store KERNEL: from then on it is the kernel's. A block is full, or its retire time has
+//! passed. When the next block is still ours the kernel has nowhere to put packets: it counts
+//! them as lost and marks the next block it fills LOSING.
+//!
+//! Slots point into a block, so it goes back only after the program has released the last of
+//! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::mem::{offset_of, size_of};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
+
+use super::config::Config;
+use super::socket::Socket;
+use super::vlan;
+use crate::error::{Error, Result};
+use crate::memory::Mmap;
+use crate::ring::{AtomicU32, Direction, Meta, Ordering, Ring, TimestampSource};
+
+/// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
+const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
+/// Where packet bytes may begin at the earliest.
+const HEADER_BYTES: usize = SLL_OFFSET + size_of::<libc::sockaddr_ll>();
+/// The status word within a block, and the header around it.
+const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
+const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
+
+const _: () = {
+    assert!(size_of::<tpacket3_hdr>() == 48);
+    assert!(HEADER_BYTES == 68);
+    assert!(STATUS_OFFSET == 8);
+};
+
+/// The hand-over of one block between the kernel and us.
+struct Handover<'a>(&'a AtomicU32);
+
+impl Handover<'_> {
+    /// The status if the block is ours. Acquire: pairs with the kernel's barrier before its
+    /// store of USER (prb_close_block → __packet_set_status, smp_wmb), which publishes the
+    /// headers and packets in the block.
+    #[inline]
+    fn ours(&self) -> Option<u32> {
+        let status = self.0.load(Ordering::Acquire);
+        (status & libc::TP_STATUS_USER != 0).then_some(status)
+    }
+
+    /// Gives the block back. Release: pairs with the kernel's read of the status before it
+    /// writes into the block (prb_open_block, smp_rmb); all our reads are done by then.
+    #[inline]
+    fn give_back(&self) {
+        self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+    }
+}
+
+/// A block whose packets stand in slots.
+#[derive(Debug)]
+struct Held {
+    block: u32,
+    /// Slots the program has not yet released.
+    slots: u32,
+}
+
+/// How far the block at the end of `held` has been walked.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    /// Offset of the next packet's header in the region.
+    at: usize,
+    /// Packets left to walk.
+    left: u32,
+    /// Packets lost before the next one.
+    lost_before: u32,
+}
+
+/// What opening a block told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Filled {
+    /// Slots that are new in the ring.
+    pub slots: u32,
+    /// Packets in them.
+    pub packets: u32,
+}
+
+/// The blocks, and which of them are ours.
+#[derive(Debug)]
+pub(super) struct BlockRing {
+    map: Mmap,
+    block_bytes: usize,
+    blocks: u32,
+    /// The next block the kernel will hand over.
+    next: u32,
+    held: VecDeque<Held>,
+    cursor: Option<Cursor>,
+    /// The ring's head when we last looked.
+    head: u32,
+    snaplen: u32,
+}
+
+impl BlockRing {
+    /// Sets the ring up on a socket that is not bound yet.
+    pub(super) fn new(socket: &Socket, config: &Config) -> Result<Self> {
+        let Config { blocks, block_bytes, .. } = *config;
+        let version = libc::tpacket_versions::TPACKET_V3 as i32;
+        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V3 on")?;
+        let frame_bytes = 2048;
+        let request = libc::tpacket_req3 {
+            tp_block_size: block_bytes,
+            tp_block_nr: blocks,
+            // V3 packs packets; the frame size only has to divide the blocks.
+            tp_frame_size: frame_bytes,
+            tp_frame_nr: (block_bytes / frame_bytes).saturating_mul(blocks),
+            tp_retire_blk_tov: config.retire.as_millis() as u32,
+            tp_sizeof_priv: 0,
+            // No TP_FT_REQ_FILL_RXHASH: it would dissect every packet's headers.
+            tp_feature_req_word: 0,
+        };
+        let bytes = block_bytes as usize * blocks as usize;
+        socket
+            .set(libc::SOL_PACKET, libc::PACKET_RX_RING, request, "set up a receive ring on")
+            .map_err(|error| match error.errno() {
+                Some(libc::ENOMEM) => {
+                    error.remedy(format!("{} MiB are needed: use fewer blocks=", bytes >> 20))
+                }
+                _ => error,
+            })?;
+        let map = Mmap::shared(socket.fd().as_fd(), bytes)
+            .map_err(|e| Error::system("map the receive ring of", socket.object(), e))?;
+        Ok(Self {
+            map,
+            block_bytes: block_bytes as usize,
+            blocks,
+            next: 0,
+            held: VecDeque::with_capacity(blocks as usize),
+            cursor: None,
+            head: 0,
+            snaplen: config.snaplen,
+        })
+    }
+
+    /// Whether the kernel has handed over a block that was not looked at yet.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.cursor.is_some()
+            || self.held.len() < self.blocks as usize && self.handover(self.next).ours().is_some()
+    }
+
+    /// Gives back the blocks whose last slot the program has released.
+    pub(super) fn give_back(&mut self, ring: &Ring) {
+        let mut released = ring.distance(self.head, ring.head());
+        self.head = ring.head();
+        while let Some(front) = self.held.front_mut() {
+            let n = released.min(front.slots);
+            front.slots -= n;
+            released -= n;
+            let being_walked = self.cursor.is_some() && self.held.len() == 1;
+            let Some(front) = self.held.front() else { break };
+            if front.slots > 0 || being_walked {
+                break;
+            }
+            self.handover(front.block).give_back();
+            self.held.pop_front();
+        }
+    }
+
+    /// Fills the ring with packets of the blocks that are ours. `lost` is asked how many
+    /// packets were lost when a block says that some were.
+    pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
+        let mut filled = Filled::default();
+        let mut room = ring.room();
+        let mut tail = ring.tail();
+        while room > 0 {
+            let Some(mut cursor) = self.cursor.take().or_else(|| self.open_next(&mut lost)) else {
+                break;
+            };
+            let mut slots = 0;
+            while cursor.left > 0 {
+                let used = self.place(&mut cursor, ring, &mut tail, room - slots);
+                if used == 0 {
+                    break;
+                }
+                slots += used;
+                filled.packets += 1;
+            }
+            room -= slots;
+            filled.slots += slots;
+            if let Some(held) = self.held.back_mut() {
+                held.slots += slots;
+            }
+            if cursor.left > 0 {
+                self.cursor = Some(cursor);
+                break;
+            }
+        }
+        ring.publish(tail);
+        filled
+    }
+
+    /// Takes the next block if the kernel has handed it over.
+    fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<Cursor> {
+        // All blocks held: the next one is the first of them, and USER for being ours.
+        if self.held.len() == self.blocks as usize {
+            return None;
+        }
+        let block = self.next;
+        let status = self.handover(block).ours()?;
+        self.next = if block + 1 == self.blocks { 0 } else { block + 1 };
+        self.held.push_back(Held { block, slots: 0 });
+        let start = block as usize * self.block_bytes;
+        let header: NonNull<tpacket_hdr_v1> = self.map.at(start + HEADER_OFFSET).cast();
+        // SAFETY: the block is ours (see `ours`), so the kernel does not write its header; the
+        // header lies within the block and is aligned to 8.
+        let (packets, first) = unsafe {
+            let header = header.as_ref();
+            (header.num_pkts, header.offset_to_first_pkt)
+        };
+        let lost_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
+        Some(Cursor { at: start + first as usize, left: packets, lost_before })
+    }
+
+    /// Puts one packet into slots from `tail` on; 0 if it needs more than `room`.
+    #[inline]
+    fn place(&self, cursor: &mut Cursor, ring: &mut Ring, tail: &mut u32, room: u32) -> u32 {
+        let start = self.map.at(cursor.at);
+        // SAFETY: the block is ours, and the kernel has put a header at this offset (the first
+        // from the block's header, the next from the one before), aligned to 8.
+        let header: &tpacket3_hdr = unsafe { start.cast().as_ref() };
+        let mut bytes = header.tp_snaplen;
+        let mut mac = usize::from(header.tp_mac);
+        let pieces = pieces(bytes + vlan::TAG_BYTES as u32);
+        if pieces > room {
+            return 0;
+        }
+        let tag = header.hv1;
+        let mut meta = Meta {
+            timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
+            wire_bytes: header.tp_len,
+            hash: tag.tp_rxhash,
+            lost_before: cursor.lost_before,
+            timestamp_source: timestamp_source(header.tp_status),
+            ..Meta::default()
+        };
+        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
+        let pkttype = unsafe {
+            let address: NonNull<libc::sockaddr_ll> = start.add(SLL_OFFSET).cast();
+            (*address.as_ptr()).sll_pkttype
+        };
+        meta.direction = direction(pkttype);
+        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+            meta.vlan_tci = tag.tp_vlan_tci as u16;
+            meta.vlan_tpid = vlan::tpid(header.tp_status, tag.tp_vlan_tpid);
+            if mac >= HEADER_BYTES + vlan::TAG_BYTES && bytes >= vlan::ADDRESS_BYTES as u32 {
+                mac -= vlan::TAG_BYTES;
+                // SAFETY: the bytes from `mac` on are behind the header, before the packet's
+                // end, and the block is ours; `bytes` and the tag's room follow there.
+                let frame = unsafe {
+                    let length = bytes as usize + vlan::TAG_BYTES;
+                    std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), length)
+                };
+                vlan::put_back_in_front(frame, meta.vlan_tpid, meta.vlan_tci);
+                bytes += vlan::TAG_BYTES as u32;
+                meta.wire_bytes += vlan::TAG_BYTES as u32;
+            }
+        }
+        bytes = bytes.min(self.snaplen);
+        // SAFETY: as above: the packet lies within the block.
+        let packet = unsafe { start.add(mac) };
+        if pieces == 1 {
+            // SAFETY: these bytes are in a block of ours that goes back to the kernel only
+            // after the slot has been released (`give_back`).
+            unsafe { ring.fill_indirect(*tail, packet, bytes as u16, false, meta) };
+            *tail = ring.next(*tail);
+        } else {
+            place_chain(ring, tail, pieces, packet, bytes, meta);
+        }
+        cursor.left -= 1;
+        cursor.at += header.tp_next_offset as usize;
+        cursor.lost_before = 0;
+        pieces
+    }
+
+    fn handover(&self, block: u32) -> Handover<'_> {
+        let status = self.map.at(block as usize * self.block_bytes + STATUS_OFFSET);
+        // SAFETY: the word lies in the mapping, is aligned to 8, and both sides access it
+        // atomically only (the kernel through its own barriers).
+        Handover(unsafe { status.cast().as_ref() })
+    }
+}
+
+/// Bytes of one piece of a packet that is too long for a slot's 16-bit length.
+const PIECE_BYTES: u32 = 65_472;
+
+/// How many slots a packet takes.
+#[inline]
+fn pieces(bytes: u32) -> u32 {
+    if bytes <= PIECE_BYTES { 1 } else { bytes.div_ceil(PIECE_BYTES) }
+}
+
+/// A packet over several slots, one piece after the other in memory.
+#[cold]
+fn place_chain(
+    ring: &mut Ring,
+    tail: &mut u32,
+    pieces: u32,
+    packet: NonNull<u8>,
+    bytes: u32,
+    meta: Meta,
+) {
+    for i in 0..pieces {
+        let done = (i * PIECE_BYTES).min(bytes);
+        let length = (bytes - done).min(PIECE_BYTES) as u16;
+        // SAFETY: the piece lies within the packet, for which the caller's proof holds.
+        unsafe {
+            let start = packet.add(done as usize);
+            ring.fill_indirect(*tail, start, length, i + 1 < pieces, meta);
+        }
+        *tail = ring.next(*tail);
+    }
+}
+
+fn timestamp_source(status: u32) -> TimestampSource {
+    if status & libc::TP_STATUS_TS_RAW_HARDWARE != 0 {
+        TimestampSource::Hardware
+    } else {
+        TimestampSource::Software
+    }
+}
+
+/// Which way, from a sockaddr_ll's packet type.
+#[inline]
+pub(super) fn direction(pkttype: u8) -> Direction {
+    if pkttype == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In }
+}

@@ -1,0 +1,175 @@
+//! What a `packet:` port's options say.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::port::PortName;
+
+use super::fanout::{Fanout, FanoutMode};
+
+/// How packets come from the kernel, from the slowest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// recvmsg(2): one system call a packet.
+    Recv,
+    /// recvmmsg(2): one system call a batch.
+    Recvmmsg,
+    /// TPACKET_V3: blocks of packets in memory shared with the kernel, no copy to user space.
+    Ring,
+}
+
+impl Method {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Recv => "recv",
+            Self::Recvmmsg => "recvmmsg",
+            Self::Ring => "ring",
+        }
+    }
+}
+
+/// Who is to take packets' times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    Software,
+    Hardware,
+}
+
+/// The options of a `packet:` port.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub method: Method,
+    pub filter: Option<String>,
+    /// Most bytes of a packet that are kept.
+    pub snaplen: u32,
+    pub promiscuous: bool,
+    /// Whether copies of what the host sends are wanted.
+    pub outgoing: bool,
+    pub clock: Clock,
+    /// Microseconds to poll the driver's queue in a blocking call.
+    pub busy_poll_us: Option<u32>,
+    /// Ring: its blocks.
+    pub blocks: u32,
+    pub block_bytes: u32,
+    /// Ring: a block that is not full is handed over after this time.
+    pub retire: Duration,
+    /// recv and recvmmsg: the socket's buffer in bytes.
+    pub buffer_bytes: u32,
+    /// recv and recvmmsg: packets a sync.
+    pub batch: u32,
+    /// Slots in the ring.
+    pub slots: u32,
+    pub fanout: Option<Fanout>,
+}
+
+/// tcpdump's limit: enough for every frame there is.
+pub(super) const MAX_SNAPLEN: u32 = 262_144;
+
+impl Config {
+    pub(super) fn of(name: &PortName) -> Result<Self> {
+        let method = name.choice(
+            "method",
+            &[("ring", Method::Ring), ("recvmmsg", Method::Recvmmsg), ("recv", Method::Recv)],
+        )?;
+        let clock = name
+            .choice("timestamp", &[("software", Clock::Software), ("hardware", Clock::Hardware)])?;
+        let number = |key, low, high, default: u64| -> Result<u32> {
+            Ok(name.number(key, low..=high)?.unwrap_or(default) as u32)
+        };
+        let block_bytes = number("block_size", 4096, 1 << 30, 1 << 20)?;
+        if block_bytes % 4096 != 0 {
+            let value = block_bytes.to_string();
+            return Err(name.wrong("block_size", &value, "use a multiple of 4096"));
+        }
+        let retire = name.duration("retire")?.unwrap_or(Duration::from_millis(10));
+        if retire < Duration::from_millis(1) || retire > Duration::from_secs(60) {
+            return Err(name.wrong("retire", &format!("{retire:?}"), "use 1ms to 60s"));
+        }
+        Ok(Self {
+            method: method.unwrap_or(Method::Ring),
+            filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
+            snaplen: number("snaplen", 1, MAX_SNAPLEN.into(), MAX_SNAPLEN.into())?,
+            promiscuous: name.switch("promisc")?.unwrap_or(true),
+            outgoing: name.switch("outgoing")?.unwrap_or(true),
+            clock: clock.unwrap_or(Clock::Software),
+            busy_poll_us: name
+                .duration("busy_poll")?
+                .map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX)),
+            blocks: number("blocks", 2, 65536, 64)?,
+            block_bytes,
+            retire,
+            buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
+            batch: number("batch", 1, 1024, 64)?,
+            slots: number("slots", 16, 65536, 512)?,
+            fanout: Self::fanout(name)?,
+        })
+    }
+
+    fn fanout(name: &PortName) -> Result<Option<Fanout>> {
+        let mode = name.choice("fanout", FanoutMode::WORDS)?;
+        let mut fanout = Fanout {
+            mode: mode.unwrap_or(FanoutMode::Hash),
+            defrag: false,
+            rollover: false,
+            program: name.option("fanout_prog").map(str::to_owned),
+        };
+        let flags = name.option("fanout_flags");
+        for flag in flags.into_iter().flat_map(|text| text.split(',')) {
+            match flag {
+                "defrag" => fanout.defrag = true,
+                "rollover" => fanout.rollover = true,
+                // The kernel always chooses the number; the word is taken for clarity's sake.
+                "unique" => {}
+                _ => {
+                    let advice = "use defrag, rollover, unique, separated by commas";
+                    return Err(name.wrong("fanout_flags", flag, advice));
+                }
+            }
+        }
+        if fanout.program.is_some() && mode != Some(FanoutMode::Bpf) {
+            return Err(name.error("fanout_prog= goes with fanout=bpf"));
+        }
+        Ok((mode.is_some() || flags.is_some()).then_some(fanout))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config> {
+        Config::of(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_defaults_are_the_fast_and_complete_choice() {
+        let config = config("packet:eth0").unwrap();
+        assert_eq!(config.method, Method::Ring);
+        assert_eq!(config.snaplen, MAX_SNAPLEN);
+        assert!(config.promiscuous && config.outgoing && config.fanout.is_none());
+    }
+
+    #[test]
+    fn options_are_checked() {
+        for (text, complaint) in [
+            ("eth0?method=fast", "ring, recvmmsg, recv"),
+            ("eth0?block_size=5000", "multiple of 4096"),
+            ("eth0?retire=0ms", "1ms to 60s"),
+            ("eth0?snaplen=0", "1 to 262144"),
+            ("eth0?fanout=hash&fanout_flags=fast", "defrag, rollover"),
+            ("eth0?fanout=hash&fanout_prog=x", "fanout=bpf"),
+            ("eth0?fanout=magic", "hash, lb, cpu"),
+        ] {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn fanout_flags_alone_ask_for_a_fanout_by_hash() {
+        let config = config("eth0?fanout_flags=defrag,rollover").unwrap();
+        let fanout = config.fanout.unwrap();
+        assert_eq!(fanout.mode, FanoutMode::Hash);
+        assert!(fanout.defrag && fanout.rollover);
+    }
+}

@@ -1,0 +1,242 @@
+//! Fanout: the sockets of several threads share an interface's packets (Linux 3.1).
+//!
+//! The kernel numbers the group itself (PACKET_FANOUT_FLAG_UNIQUEID, Linux 4.12), so that two
+//! programs on one host never meet in one group by accident.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::socket::Socket;
+use crate::error::{Error, Result};
+use crate::filter::Instruction;
+
+/// By what a packet's socket is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FanoutMode {
+    /// The flow's hash: a flow stays with one thread.
+    Hash,
+    /// In turns.
+    LoadBalance,
+    /// The CPU the packet arrived on.
+    Cpu,
+    /// The first socket with room.
+    Rollover,
+    /// At random.
+    Random,
+    /// The card's receive queue.
+    Queue,
+    /// A BPF program's answer.
+    Bpf,
+}
+
+/// A fanout as a port's options describe it.
+#[derive(Clone, Debug)]
+pub(super) struct Fanout {
+    pub mode: FanoutMode,
+    /// Put fragments together first, so that all of a datagram meet in one socket.
+    pub defrag: bool,
+    /// Try the next socket when one is full.
+    pub rollover: bool,
+    /// For [`FanoutMode::Bpf`]: a file of classic BPF instructions or a pinned eBPF program.
+    pub program: Option<String>,
+}
+
+impl FanoutMode {
+    pub(super) const WORDS: &[(&str, Self)] = &[
+        ("hash", Self::Hash),
+        ("lb", Self::LoadBalance),
+        ("cpu", Self::Cpu),
+        ("rollover", Self::Rollover),
+        ("rnd", Self::Random),
+        ("qm", Self::Queue),
+        ("bpf", Self::Bpf),
+    ];
+}
+
+/// What chooses the socket in mode bpf.
+enum Program {
+    Classic(Vec<Instruction>),
+    Extended(OwnedFd),
+}
+
+impl Fanout {
+    /// Joins bound sockets into a new group.
+    pub(super) fn join<'a>(&self, sockets: impl Iterator<Item = &'a Socket>) -> Result<()> {
+        let program = match self.mode {
+            FanoutMode::Bpf => Some(self.load_program()?),
+            _ => None,
+        };
+        let mut group = None;
+        for socket in sockets {
+            let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+            let kind = self.kernel_mode(program.as_ref()) | self.kernel_flags() | unique;
+            let argument = (kind << 16) | group.unwrap_or(0);
+            let operation = "join a fanout with";
+            socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, argument, operation).map_err(
+                |error| match error.errno() {
+                    Some(libc::EINVAL | libc::ENOPROTOOPT) => error.remedy(
+                        "fanout needs Linux 4.12, and its mode bpf Linux 4.3: use one thread",
+                    ),
+                    _ => error,
+                },
+            )?;
+            if group.is_none() {
+                let answer: u32 = socket.get(libc::SOL_PACKET, libc::PACKET_FANOUT, operation)?;
+                group = Some(answer & 0xffff);
+                self.set_program(socket, program.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kernel_mode(&self, program: Option<&Program>) -> u32 {
+        match self.mode {
+            FanoutMode::Hash => libc::PACKET_FANOUT_HASH,
+            FanoutMode::LoadBalance => libc::PACKET_FANOUT_LB,
+            FanoutMode::Cpu => libc::PACKET_FANOUT_CPU,
+            FanoutMode::Rollover => libc::PACKET_FANOUT_ROLLOVER,
+            FanoutMode::Random => libc::PACKET_FANOUT_RND,
+            FanoutMode::Queue => libc::PACKET_FANOUT_QM,
+            FanoutMode::Bpf => match program {
+                Some(Program::Extended(_)) => libc::PACKET_FANOUT_EBPF,
+                _ => libc::PACKET_FANOUT_CBPF,
+            },
+        }
+    }
+
+    fn kernel_flags(&self) -> u32 {
+        let defrag = if self.defrag { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
+        let rollover = if self.rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 };
+        defrag | rollover
+    }
+
+    fn set_program(&self, socket: &Socket, program: Option<&Program>) -> Result<()> {
+        let operation = "set the fanout program of";
+        match program {
+            None => Ok(()),
+            Some(Program::Classic(code)) => {
+                let option = libc::PACKET_FANOUT_DATA;
+                socket.set_program(libc::SOL_PACKET, option, code, operation)
+            }
+            Some(Program::Extended(fd)) => {
+                let option = libc::PACKET_FANOUT_DATA;
+                socket.set(libc::SOL_PACKET, option, fd.as_raw_fd(), operation)
+            }
+        }
+    }
+
+    fn load_program(&self) -> Result<Program> {
+        let Some(path) = &self.program else { return Ok(Program::Classic(both_ways())) };
+        if let Ok(fd) = pinned(path) {
+            return Ok(Program::Extended(fd));
+        }
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            Error::path("read the fanout program", path.as_ref(), source)
+                .remedy("name a pinned eBPF program or a file that `tcpdump -ddd` made")
+        })?;
+        parse_classic(&text).map(Program::Classic).ok_or_else(|| Error::File {
+            path: path.into(),
+            offset: 0,
+            reason: "not a classic BPF program: expected a count, then as many groups of four \
+                     numbers, as `tcpdump -ddd` and bpf_asm print them"
+                .into(),
+        })
+    }
+}
+
+/// Opens an eBPF program pinned in bpffs.
+fn pinned(path: &str) -> std::io::Result<OwnedFd> {
+    /// The part of `union bpf_attr` that BPF_OBJ_GET reads (linux/bpf.h).
+    #[repr(C)]
+    struct ObjGet {
+        pathname: u64,
+        bpf_fd: u32,
+        file_flags: u32,
+    }
+    const BPF_OBJ_GET: libc::c_int = 7;
+    let path = CString::new(path)?;
+    let attr =
+        ObjGet { pathname: path.as_ptr().expose_provenance() as u64, bpf_fd: 0, file_flags: 0 };
+    // SAFETY: the kernel reads `size_of::<ObjGet>()` bytes from `attr` and the terminated path
+    // it points to; both are live.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw const attr, size_of::<ObjGet>()) };
+    match i32::try_from(fd) {
+        // SAFETY: the descriptor is new and belongs to nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Reads classic BPF as text: a count and as many groups of `code jt jf k`.
+fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
+    let mut numbers = text
+        .split([',', ' ', '\t', '\n', '\r'])
+        .filter(|word| !word.is_empty())
+        .map(str::parse::<u32>);
+    let count = numbers.next()?.ok()?;
+    let rest = numbers.collect::<std::result::Result<Vec<u32>, _>>().ok()?;
+    if count == 0 || count > 4096 || rest.len() != count as usize * 4 {
+        return None;
+    }
+    rest.chunks_exact(4)
+        .map(|group| {
+            Some(Instruction {
+                code: u16::try_from(group[0]).ok()?,
+                jt: u8::try_from(group[1]).ok()?,
+                jf: u8::try_from(group[2]).ok()?,
+                k: group[3],
+            })
+        })
+        .collect()
+}
+
+/// The program used when none is named: both directions of a conversation meet in one socket.
+/// It folds the two addresses of an IPv4 or IPv6 packet into one number; all else goes to the
+/// first socket.
+fn both_ways() -> Vec<Instruction> {
+    // Loads relative to the network header, whatever the link layer (linux/filter.h).
+    const NET: u32 = (-0x10_0000i32).cast_unsigned();
+    const PROTOCOL: u32 = (-0x1000i32).cast_unsigned();
+    const LDH_ABS: u16 = 0x28;
+    const LD_ABS: u16 = 0x20;
+    const TAX: u16 = 0x07;
+    const XOR_X: u16 = 0xac;
+    const RSH_K: u16 = 0x74;
+    const JA: u16 = 0x05;
+    const JEQ_K: u16 = 0x15;
+    const RET_K: u16 = 0x06;
+    const RET_A: u16 = 0x16;
+    let op = |code, k| Instruction { code, jt: 0, jf: 0, k };
+    let jump = |k, jt, jf| Instruction { code: JEQ_K, jt, jf, k };
+    let fold = |source, target| {
+        [op(LD_ABS, NET + source), op(TAX, 0), op(LD_ABS, NET + target), op(XOR_X, 0)]
+    };
+    let load_protocol =
+        [op(LDH_ABS, PROTOCOL), jump(0x0800, 2, 0), jump(0x86dd, 6, 0), op(RET_K, 0)];
+    let ipv4 = fold(12, 16);
+    let to_mix = [op(JA, 4)];
+    let ipv6 = fold(20, 36);
+    // The kernel takes the answer modulo the number of sockets: fold the high bits down.
+    let mix = [op(TAX, 0), op(RSH_K, 16), op(XOR_X, 0), op(TAX, 0), op(RSH_K, 8), op(XOR_X, 0)];
+    [&load_protocol[..], &ipv4, &to_mix, &ipv6, &mix, &[op(RET_A, 0)]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_as_tcpdump_and_bpf_asm_print_them() {
+        let two = vec![
+            Instruction { code: 40, jt: 0, jf: 0, k: 12 },
+            Instruction { code: 6, jt: 0, jf: 0, k: 1 },
+        ];
+        assert_eq!(parse_classic("2\n40 0 0 12\n6 0 0 1\n"), Some(two.clone()));
+        assert_eq!(parse_classic("2,40 0 0 12,6 0 0 1,"), Some(two));
+        for text in ["", "0", "1\n40 0 0", "2\n40 0 0 12\n", "1\n40 0 256 1", "x", "5000000\n"] {
+            assert_eq!(parse_classic(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `packet:`, an interface through packet sockets (AF_PACKET): a copy of each packet, the host
+//! keeps its own. Safe beside anything; Linux 3.2 and CAP_NET_RAW.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `method` | `ring` (TPACKET_V3), `recvmmsg`, `recv` | ring |
+//! | `filter` | a pcap-filter expression, run in the kernel | all |
+//! | `snaplen` | most bytes of a packet that are kept | 262144 |
+//! | `promisc` | packets for other hosts too, while the port is open | on |
+//! | `outgoing` | what the host sends, too | on |
+//! | `timestamp` | `software` or `hardware` | software |
+//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL | off |
+//! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 64, 1M, 10ms |
+//! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
+//! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
+//! | `fanout_flags` | `defrag`, `rollover` | none |
+//! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd` | both directions together |
+//! | `slots` | slots in the ring | 512 |
+
+mod block;
+mod config;
+mod fanout;
+mod link_type;
+mod queue;
+mod receive;
+mod send;
+mod socket;
+mod vlan;
+
+pub(super) use queue::PacketQueue;
+
+use std::sync::Arc;
+
+use config::{Clock, Config};
+use fanout::{Fanout, FanoutMode};
+use link_type::link_type;
+use socket::Socket;
+
+use super::queue::{Backend, Queue};
+use super::{Fallback, Interface, OpenOptions, Port, PortName, Use};
+use crate::error::Result;
+use crate::filter::{Filter, Instruction};
+use crate::link::{self, netns};
+use crate::memory::{Pool, PoolConfig};
+
+/// A program that rejects everything: what a socket runs until all is set up, and again when
+/// its intake is closed.
+const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 0 }];
+
+/// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
+/// sees unfiltered packets and each packet comes to one of them only.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let config = Config::of(name)?;
+    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let count = numbers.clone().count();
+    let interface = link::interface(options.netns.as_deref(), name.name())?;
+    let link_type = link_type(&interface)?;
+    let admission = admission(&config, link_type)?;
+    let sockets = netns::within(options.netns.as_deref(), || {
+        (0..count).map(|_| Socket::open(&name.short())).collect::<Result<Vec<_>>>()
+    })?;
+    let pool = match &options.pool {
+        Some(pool) => Arc::clone(pool),
+        None => own_pool(&config, options.usage, count)?,
+    };
+
+    let mut fallbacks = Vec::new();
+    let mut opened = Vec::with_capacity(count);
+    for socket in sockets {
+        socket.attach_filter(REJECT_ALL)?;
+        opened.push(PacketQueue::new(socket, &config, &pool, options.usage, &mut fallbacks)?);
+    }
+    if options.usage != Use::Send {
+        let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());
+        receive_from(interface.index, sockets, &config, interface.up)?;
+        sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
+    } else {
+        opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index))?;
+    }
+    let described = Interface {
+        name: interface.name,
+        link_type,
+        snaplen: config.snaplen,
+        comment: match config.clock {
+            Clock::Software => "timestamps: software (kernel)".into(),
+            Clock::Hardware => "timestamps: hardware (card) where the card gave one".into(),
+        },
+    };
+    let method = opened.first().map_or(config.method, |(queue, _, _)| queue.method()).name();
+    let queues = numbers
+        .zip(opened)
+        .map(|(number, (queue, rx, tx))| {
+            let backend = Backend::Packet(Box::new(queue));
+            Queue::new(number, rx, tx, backend, vec![described.clone()])
+        })
+        .collect();
+    Ok(Port { name: name.clone(), method, fallbacks, queues })
+}
+
+/// Binds the sockets to the interface, joins them if there are several, and asks for what is
+/// meant for others too.
+fn receive_from<'a, I>(
+    ifindex: u32,
+    sockets: impl Fn() -> I,
+    config: &Config,
+    up: bool,
+) -> Result<()>
+where
+    I: ExactSizeIterator<Item = &'a Socket>,
+{
+    for socket in sockets() {
+        if !config.outgoing {
+            let operation = "leave out sent packets on";
+            socket
+                .set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1i32, operation)
+                .map_err(|error| error.remedy("outgoing=off needs Linux 4.20"))?;
+        }
+        if let Some(microseconds) = config.busy_poll_us {
+            let operation = "set busy polling on";
+            let value = microseconds.cast_signed();
+            socket
+                .set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, value, operation)
+                .map_err(|error| error.remedy("busy_poll= needs CAP_NET_ADMIN"))?;
+        }
+        socket.bind(ifindex)?;
+        if config.promiscuous {
+            socket.be_promiscuous(ifindex)?;
+        }
+    }
+    let default = (sockets().len() > 1).then_some(Fanout {
+        mode: FanoutMode::Hash,
+        defrag: false,
+        rollover: false,
+        program: None,
+    });
+    let Some(fanout) = config.fanout.clone().or(default) else { return Ok(()) };
+    fanout.join(sockets()).map_err(|error| {
+        if up { error } else { error.remedy("the interface is down: bring it up first") }
+    })
+}
+
+/// The program that lets in what the port wants: the filter, and the snap length as the number
+/// of bytes it lets in. None if that is everything.
+fn admission(config: &Config, link_type: u16) -> Result<Option<Vec<Instruction>>> {
+    const RET_K: u16 = 0x06;
+    let mut program = match &config.filter {
+        Some(expression) => Filter::compile(expression, link_type)?.for_packet_socket()?,
+        None if config.snaplen == config::MAX_SNAPLEN => return Ok(None),
+        None => vec![Instruction { code: RET_K, jt: 0, jf: 0, k: u32::MAX }],
+    };
+    let returns = program.iter_mut().filter(|op| op.code == RET_K && op.k != 0);
+    returns.for_each(|op| op.k = config.snaplen);
+    Ok(Some(program))
+}
+
+/// Opens the gate.
+fn admit(socket: &Socket, program: Option<&[Instruction]>) -> Result<()> {
+    match program {
+        Some(program) => socket.attach_filter(program).map_err(|error| match error.errno() {
+            Some(libc::ENOMEM) => {
+                error.remedy("the filter is too long for net.core.optmem_max: raise it")
+            }
+            _ => error,
+        }),
+        None => socket.detach_filter(),
+    }
+}
+
+fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
+    let rings = match usage {
+        Use::Both => 2,
+        Use::Receive | Use::Send => 1,
+    };
+    let slots = config.slots as usize * queues;
+    Pool::new(PoolConfig {
+        buffers: (slots * rings) as u32,
+        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512,
+        ..PoolConfig::default()
+    })
+}

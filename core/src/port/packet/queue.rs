@@ -1,0 +1,233 @@
+//! One queue of a `packet:` port: a socket, its way of receiving, and what it has counted.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::block::{BlockRing, Filled};
+use super::config::{Clock, Config, Method};
+use super::receive::Receiver;
+use super::send::Sender;
+use super::socket::Socket;
+use super::{Fallback, REJECT_ALL, Use};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::port::QueueStats;
+use crate::ring::{Readiness, Ring, Wait};
+
+/// Packets that were on their way through the old filter when the intake closed arrive within
+/// this time.
+const SETTLE: Duration = Duration::from_millis(5);
+/// The kernel hands over the last block within its retire time and this.
+const LAST_BLOCK: Duration = Duration::from_secs(1);
+
+/// One queue of a `packet:` port.
+#[derive(Debug)]
+pub(crate) struct PacketQueue {
+    socket: Socket,
+    receiver: Option<Receive>,
+    sender: Option<Sender>,
+    stats: QueueStats,
+    /// Packets put into the ring.
+    delivered: u64,
+    intake_closed: Option<Instant>,
+    retire: Duration,
+    gone: bool,
+}
+
+#[derive(Debug)]
+enum Receive {
+    Blocks(BlockRing),
+    Calls(Box<Receiver>, Method),
+}
+
+impl PacketQueue {
+    /// Sets a socket up for receiving, sending or both, before it is bound; makes its rings.
+    pub(super) fn new(
+        socket: Socket,
+        config: &Config,
+        pool: &Arc<Pool>,
+        usage: Use,
+        fallbacks: &mut Vec<Fallback>,
+    ) -> Result<(Self, Ring, Ring)> {
+        let (receiver, rx) = match usage {
+            Use::Send => (None, Ring::absent(pool)?),
+            Use::Receive | Use::Both => {
+                let (receiver, ring) = receive(&socket, config, pool, fallbacks)?;
+                (Some(receiver), ring)
+            }
+        };
+        let (sender, tx) = match usage {
+            Use::Receive => (None, Ring::absent(pool)?),
+            Use::Send | Use::Both => (Some(Sender::new()), Ring::transmit(pool, config.slots)?),
+        };
+        let queue = Self {
+            socket,
+            receiver,
+            sender,
+            stats: QueueStats::default(),
+            delivered: 0,
+            intake_closed: None,
+            retire: config.retire,
+            gone: false,
+        };
+        Ok((queue, rx, tx))
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(super) fn method(&self) -> Method {
+        match &self.receiver {
+            Some(Receive::Calls(_, method)) => *method,
+            Some(Receive::Blocks(_)) | None => Method::Ring,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let Self { socket, stats, .. } = self;
+        let filled = match &mut self.receiver {
+            Some(Receive::Blocks(blocks)) => {
+                blocks.give_back(ring);
+                blocks.fill(ring, || lost_since(socket, stats))
+            }
+            Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
+            None => Filled::default(),
+        };
+        self.delivered += u64::from(filled.packets);
+        Ok(filled.slots)
+    }
+
+    #[inline]
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        match &mut self.sender {
+            Some(sender) => sender.send(&self.socket, ring),
+            None => Ok(0),
+        }
+    }
+
+    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        let spin = match wait {
+            Wait::Spin => timeout,
+            Wait::Sleep => Duration::ZERO,
+            Wait::Adaptive(spin) => spin.min(timeout),
+        };
+        if let Some(Receive::Blocks(blocks)) = &self.receiver
+            && !spin.is_zero()
+        {
+            let end = Instant::now() + spin;
+            while Instant::now() < end {
+                if blocks.is_ready() {
+                    return Ok(Readiness::Ready);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
+        if self.gone {
+            return Err(self.is_gone());
+        }
+        if !self.socket.poll(timeout)? {
+            return Ok(Readiness::TimedOut);
+        }
+        match self.socket.take_error()? {
+            0 => Ok(Readiness::Ready),
+            libc::ENETDOWN if self.socket.bound_to()?.is_some() => Ok(Readiness::Down),
+            libc::ENETDOWN | libc::ENODEV | libc::ENXIO => {
+                self.gone = true;
+                Err(self.is_gone())
+            }
+            errno => {
+                let source = std::io::Error::from_raw_os_error(errno);
+                Err(Error::system("receive from", self.socket.object(), source))
+            }
+        }
+    }
+
+    fn is_gone(&self) -> Error {
+        Error::Gone {
+            object: self.socket.object().to_owned(),
+            remedy: "the interface was removed; start again when it is back".into(),
+        }
+    }
+
+    pub(crate) fn close_intake(&mut self) -> Result<()> {
+        self.intake_closed.get_or_insert_with(Instant::now);
+        self.socket.attach_filter(REJECT_ALL)
+    }
+
+    /// After the intake was closed: all that the kernel counted has come out, or nothing more
+    /// will.
+    pub(crate) fn is_finished(&mut self) -> bool {
+        let Some(closed) = self.intake_closed else { return false };
+        if closed.elapsed() < SETTLE {
+            return false;
+        }
+        let complete = match self.stats() {
+            Ok(stats) => stats.offered == self.delivered + stats.lost_full,
+            Err(_) => false,
+        };
+        complete || closed.elapsed() > self.retire + LAST_BLOCK
+    }
+
+    pub(crate) fn stats(&mut self) -> Result<QueueStats> {
+        accumulate(&self.socket, &mut self.stats)?;
+        self.stats.sent = self.sender.as_ref().map_or(0, |sender| sender.sent);
+        self.stats.refused = self.sender.as_ref().map_or(0, |sender| sender.refused);
+        Ok(self.stats)
+    }
+}
+
+/// The method asked for, or the next one if the kernel has it not.
+fn receive(
+    socket: &Socket,
+    config: &Config,
+    pool: &Arc<Pool>,
+    fallbacks: &mut Vec<Fallback>,
+) -> Result<(Receive, Ring)> {
+    let mut method = config.method;
+    if method == Method::Ring {
+        match blocks(socket, config) {
+            Ok(blocks) => {
+                return Ok((Receive::Blocks(blocks), Ring::receive_indirect(pool, config.slots)?));
+            }
+            Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
+                let reason = error.to_string();
+                if fallbacks.is_empty() {
+                    fallbacks.push(Fallback { from: "ring", to: "recvmmsg", reason });
+                }
+                method = Method::Recvmmsg;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let ring = Ring::receive(pool, config.slots)?;
+    let config = Config { method, ..config.clone() };
+    let receiver = Receiver::new(socket, &config, &ring)?;
+    Ok((Receive::Calls(Box::new(receiver), method), ring))
+}
+
+fn blocks(socket: &Socket, config: &Config) -> Result<BlockRing> {
+    if config.clock == Clock::Hardware {
+        let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE.cast_signed();
+        let operation = "ask for the card's timestamps on";
+        socket.set(libc::SOL_PACKET, libc::PACKET_TIMESTAMP, flags, operation)?;
+    }
+    BlockRing::new(socket, config)
+}
+
+/// Adds what the kernel has counted since the last look; it counts in 32 bits and starts again
+/// at each look, so the sums do not wrap as long as there is a look now and then.
+fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
+    let news = socket.take_statistics()?;
+    stats.offered += u64::from(news.tp_packets);
+    stats.lost_full += u64::from(news.tp_drops);
+    stats.freezes += u64::from(news.tp_freeze_q_cnt);
+    Ok(news.tp_drops)
+}
+
+/// Packets lost since the last look; 0 if the kernel does not say.
+fn lost_since(socket: &Socket, stats: &mut QueueStats) -> u32 {
+    accumulate(socket, stats).unwrap_or(0)
+}

@@ -1,0 +1,294 @@
+//! Receiving by system call: recvmsg(2), one a packet, or recvmmsg(2), one a batch.
+//!
+//! The kernel copies each packet into the buffer of its slot. What does not fit there goes to
+//! the slot's spill: then the whole packet is put together in the spill and the slot points
+//! at it. A slot's length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
+//!
+//! ```text
+//!   slot's pool buffer            slot's spill
+//!   +-----------------------+     +-----------+--------------------------+
+//!   | first 2044 bytes |room|     | room, copy| the rest                 |
+//!   +-----------------------+     +-----------+--------------------------+
+//!                      4 bytes for a VLAN tag to go back in
+//! ```
+#![allow(unsafe_code)]
+
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+
+use super::block::{Filled, direction};
+use super::config::{Config, Method};
+use super::socket::Socket;
+use super::vlan;
+use crate::error::{Error, Result};
+use crate::memory::Mmap;
+use crate::ring::{Meta, Ring, TimestampSource};
+
+/// Bytes of one slot's spill: 65,535 and the copy of what the pool buffer held.
+const SPILL_BYTES: usize = 1 << 16;
+/// Apart from the power of two, so that spills do not all fall on the same cache lines.
+const SPILL_STRIDE: usize = SPILL_BYTES + 4096 + 64;
+/// The most bytes kept of a packet.
+const LIMIT_BYTES: usize = u16::MAX as usize;
+/// Room for the control messages asked for: auxiliary data, a time, the drop count.
+const CONTROL_BYTES: usize = 192;
+
+/// The buffers of one batch of system calls.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    one_by_one: bool,
+    messages: Vec<libc::mmsghdr>,
+    vectors: Vec<[libc::iovec; 2]>,
+    addresses: Vec<libc::sockaddr_ll>,
+    controls: Vec<Control>,
+    /// A spill for each slot of the ring; memory comes into being when touched.
+    spills: Mmap,
+    /// Bytes a packet may have in its pool buffer.
+    in_pool: usize,
+    /// Bytes a packet may have in its spill.
+    in_spill: usize,
+    /// The drop count that came with the last packet.
+    dropped: u32,
+}
+
+// SAFETY: the pointers in `messages` and `vectors` lead into this value's own buffers and into
+// the ring given to `receive`; they are set anew in each call and never followed outside it.
+unsafe impl Send for Receiver {}
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+struct Control([u8; CONTROL_BYTES]);
+
+/// What the control messages of a packet say.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    aux: Option<libc::tpacket_auxdata>,
+    software_ns: u64,
+    hardware_ns: u64,
+    dropped: Option<u32>,
+}
+
+impl Receiver {
+    pub(super) fn new(socket: &Socket, config: &Config, ring: &Ring) -> Result<Self> {
+        socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1i32, "ask for VLAN tags on")?;
+        let timestamping = libc::SOF_TIMESTAMPING_RX_SOFTWARE
+            | libc::SOF_TIMESTAMPING_SOFTWARE
+            | libc::SOF_TIMESTAMPING_RX_HARDWARE
+            | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
+        let ask_times = "ask for timestamps on";
+        socket.set(
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            timestamping.cast_signed(),
+            ask_times,
+        )?;
+        socket.set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1i32, "ask for drop counts on")?;
+        let buffer = config.buffer_bytes.cast_signed();
+        let size = "set the receive buffer of";
+        // Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it, as much as is allowed.
+        if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer, size).is_err() {
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, buffer, size)?;
+        }
+        let batch = config.batch as usize;
+        let limit = (config.snaplen as usize).min(LIMIT_BYTES);
+        let in_pool = limit.min(ring.buffer_bytes() as usize - vlan::TAG_BYTES);
+        // SAFETY: C structs of integers and pointers; zero is a valid value of each.
+        let (message, vector, address) = unsafe {
+            (std::mem::zeroed(), [std::mem::zeroed(), std::mem::zeroed()], std::mem::zeroed())
+        };
+        Ok(Self {
+            one_by_one: config.method == Method::Recv,
+            messages: vec![message; batch],
+            vectors: vec![vector; batch],
+            addresses: vec![address; batch],
+            controls: vec![Control([0; CONTROL_BYTES]); batch],
+            spills: Mmap::anonymous(SPILL_STRIDE * ring.num_slots() as usize)?,
+            in_pool,
+            in_spill: limit - in_pool,
+            dropped: 0,
+        })
+    }
+
+    /// Takes in what has arrived, up to a batch or the ring's room.
+    pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<Filled> {
+        let room = self.messages.len().min(ring.room() as usize);
+        self.prepare(ring, room);
+        let got = if self.one_by_one {
+            self.recvmsg(socket, room)?
+        } else {
+            self.recvmmsg(socket, room)?
+        };
+        for i in 0..got {
+            self.place(ring, i);
+        }
+        Ok(Filled { slots: got as u32, packets: got as u32 })
+    }
+
+    /// Points the messages at the buffers of the next `n` slots.
+    fn prepare(&mut self, ring: &mut Ring, n: usize) {
+        let mut at = ring.tail();
+        for i in 0..n {
+            // SAFETY: slots from tail on, as many as there is room, are the backend's; the
+            // kernel writes into the buffer during the system call only.
+            let buffer = unsafe { ring.buffer_unchecked(at) };
+            let spill = self.spills.at(at as usize * SPILL_STRIDE + rest_at(self.in_pool));
+            self.vectors[i] = [
+                libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: self.in_pool },
+                libc::iovec { iov_base: spill.as_ptr().cast(), iov_len: self.in_spill },
+            ];
+            let header = &mut self.messages[i].msg_hdr;
+            header.msg_name = (&raw mut self.addresses[i]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
+            header.msg_iov = self.vectors[i].as_mut_ptr();
+            header.msg_iovlen = if self.in_spill > 0 { 2 } else { 1 };
+            header.msg_control = self.controls[i].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES;
+            header.msg_flags = 0;
+            at = ring.next(at);
+        }
+    }
+
+    fn recvmsg(&mut self, socket: &Socket, n: usize) -> Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        for i in 0..n {
+            let header = &raw mut self.messages[i].msg_hdr;
+            // SAFETY: `prepare` pointed the header at live buffers of the lengths it names.
+            let bytes = unsafe { libc::recvmsg(socket.fd().as_raw_fd(), header, flags) };
+            match u32::try_from(bytes) {
+                Ok(bytes) => self.messages[i].msg_len = bytes,
+                Err(_) => return Self::nothing_more(socket, i),
+            }
+        }
+        Ok(n)
+    }
+
+    fn recvmmsg(&mut self, socket: &Socket, n: usize) -> Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        let (fd, messages) = (socket.fd().as_raw_fd(), self.messages.as_mut_ptr());
+        // SAFETY: `prepare` pointed the first `n` messages at live buffers of the lengths they
+        // name; there is no timeout to write back.
+        let got = unsafe { libc::recvmmsg(fd, messages, n as u32, flags, std::ptr::null_mut()) };
+        usize::try_from(got).or_else(|_| Self::nothing_more(socket, 0))
+    }
+
+    /// The kernel has no more after `got` packets, or says what is wrong.
+    fn nothing_more(socket: &Socket, got: usize) -> Result<usize> {
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(got),
+            // What came before the error comes out; the next wait reports the state.
+            Some(libc::ENETDOWN | libc::ENXIO) => Ok(got),
+            _ => Err(Error::system("receive from", socket.object(), error)),
+        }
+    }
+
+    /// Puts message `i` into the slot at the ring's tail.
+    fn place(&mut self, ring: &mut Ring, i: usize) {
+        let told = self.told(i);
+        let at = ring.tail();
+        let kept = (self.messages[i].msg_len as usize).min(self.in_pool + self.in_spill);
+        let mut meta = Meta {
+            wire_bytes: told.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
+            direction: direction(self.addresses[i].sll_pkttype),
+            lost_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
+            timestamp_ns: told.software_ns,
+            timestamp_source: TimestampSource::Software,
+            ..Meta::default()
+        };
+        self.dropped = told.dropped.unwrap_or(self.dropped);
+        if told.hardware_ns != 0 {
+            meta.timestamp_ns = told.hardware_ns;
+            meta.timestamp_source = TimestampSource::Hardware;
+        }
+        let tagged = told.aux.filter(|aux| {
+            aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && kept >= vlan::ADDRESS_BYTES
+        });
+        if let Some(aux) = tagged {
+            meta.vlan_tci = aux.tp_vlan_tci;
+            meta.vlan_tpid = vlan::tpid(aux.tp_status, aux.tp_vlan_tpid);
+            meta.wire_bytes += vlan::TAG_BYTES as u32;
+        }
+        if kept <= self.in_pool {
+            self.finish_in_pool(ring, at, kept, meta);
+        } else {
+            self.finish_in_spill(ring, at, kept, meta);
+        }
+        ring.publish(ring.next(at));
+    }
+
+    fn finish_in_pool(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
+        let mut bytes = kept;
+        if meta.vlan_tpid != 0 {
+            bytes += vlan::TAG_BYTES;
+            // SAFETY: the slot at tail is the backend's.
+            let buffer = unsafe { ring.buffer_unchecked(at) };
+            vlan::put_back_at_end(&mut buffer[..bytes], meta.vlan_tpid, meta.vlan_tci);
+            bytes = bytes.min(self.in_pool + self.in_spill);
+        }
+        ring.fill(at, bytes as u16, false, meta);
+    }
+
+    /// Puts the packet together in its spill: the kernel wrote the rest behind a gap that fits
+    /// the first part and a tag.
+    fn finish_in_spill(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
+        let gap = rest_at(self.in_pool);
+        let start = self.spills.at(at as usize * SPILL_STRIDE);
+        // SAFETY: the slot at tail is the backend's; its spill is at least `gap + in_spill`
+        // bytes long and the kernel is done writing.
+        let (head, spill) = unsafe {
+            let spill = std::slice::from_raw_parts_mut(start.as_ptr(), gap + kept - self.in_pool);
+            (&ring.buffer_unchecked(at)[..self.in_pool], spill)
+        };
+        let mut first = gap - self.in_pool;
+        spill[first..gap].copy_from_slice(head);
+        if meta.vlan_tpid != 0 {
+            first -= vlan::TAG_BYTES;
+            vlan::put_back_in_front(&mut spill[first..], meta.vlan_tpid, meta.vlan_tci);
+        }
+        let bytes = spill[first..].len().min(self.in_pool + self.in_spill) as u16;
+        let packet = self.spills.at(at as usize * SPILL_STRIDE + first);
+        // SAFETY: the spill is this slot's own; it is written again only when the kernel gets
+        // the slot again, after the program has released it.
+        unsafe { ring.fill_indirect(at, packet, bytes, false, meta) };
+    }
+
+    /// Reads a message's control data.
+    fn told(&self, i: usize) -> Told {
+        let header = &self.messages[i].msg_hdr;
+        let mut told = Told::default();
+        // SAFETY: the kernel set msg_controllen to what it wrote into `controls[i]`, a chain of
+        // cmsghdr each with the payload its type has (linux/if_packet.h, linux/errqueue.h).
+        unsafe {
+            let mut cmsg = libc::CMSG_FIRSTHDR(header);
+            while let Some(message) = cmsg.as_ref() {
+                let data = libc::CMSG_DATA(cmsg);
+                match (message.cmsg_level, message.cmsg_type) {
+                    (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
+                        told.aux = Some(data.cast::<libc::tpacket_auxdata>().read_unaligned());
+                    }
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
+                        let times = data.cast::<[libc::timespec; 3]>().read_unaligned();
+                        told.software_ns = nanoseconds(&times[0]);
+                        told.hardware_ns = nanoseconds(&times[2]);
+                    }
+                    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                        told.dropped = Some(data.cast::<u32>().read_unaligned());
+                    }
+                    _ => {}
+                }
+                cmsg = libc::CMSG_NXTHDR(header, cmsg);
+            }
+        }
+        told
+    }
+}
+
+/// Where the rest of a packet begins in its spill: behind room for its first part and a tag,
+/// on a cache line of its own.
+const fn rest_at(in_pool: usize) -> usize {
+    (in_pool + vlan::TAG_BYTES).next_multiple_of(64)
+}
+
+fn nanoseconds(time: &libc::timespec) -> u64 {
+    (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
+}

@@ -1,0 +1,203 @@
+//! A packet socket and the options it is set up with: the system calls, and nothing else.
+//!
+//! Sources: packet(7), linux/if_packet.h, net/packet/af_packet.c.
+#![allow(unsafe_code)]
+
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+use crate::error::{Error, Result};
+use crate::filter::Instruction;
+
+/// A packet socket; closing it undoes all that was done to its interface.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// The port it serves, for messages: "packet:eth0".
+    object: String,
+}
+
+/// Types made of integers only: any bytes are a value.
+///
+/// # Safety
+/// Every bit pattern is valid for the type.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: integers, and C structs of integers.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_stats_v3 {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_req3 {}
+// SAFETY: as above.
+unsafe impl Plain for libc::packet_mreq {}
+
+impl Socket {
+    /// A socket that receives nothing until it is bound (protocol 0).
+    pub(super) fn open(object: &str) -> Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket(2) takes plain integers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EPERM) => Error::Privilege {
+                    operation: format!("opening {object}"),
+                    capability: "CAP_NET_RAW",
+                    remedy: "run it with sudo, or give the program the capability: \
+                             setcap cap_net_raw+ep $(command -v sluice)"
+                        .into(),
+                },
+                Some(libc::EAFNOSUPPORT) => Error::Unsupported {
+                    feature: "AF_PACKET".into(),
+                    remedy: "load the module (modprobe af_packet) or use a kernel with \
+                             CONFIG_PACKET"
+                        .into(),
+                },
+                _ => Error::system("open", object, error),
+            });
+        }
+        // SAFETY: the descriptor is new and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, object: object.to_owned() })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn object(&self) -> &str {
+        &self.object
+    }
+
+    /// setsockopt(2) with a plain value.
+    pub(super) fn set<T: Plain>(
+        &self,
+        level: i32,
+        option: i32,
+        value: T,
+        operation: &'static str,
+    ) -> Result<()> {
+        let size = size_of::<T>() as libc::socklen_t;
+        let value = (&raw const value).cast();
+        // SAFETY: `value` points at `size` bytes of a live local.
+        let status = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, size) };
+        self.check(status, operation)
+    }
+
+    /// getsockopt(2) for a plain value.
+    pub(super) fn get<T: Plain>(
+        &self,
+        level: i32,
+        option: i32,
+        operation: &'static str,
+    ) -> Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        let mut size = size_of::<T>() as libc::socklen_t;
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: the kernel writes at most `size` bytes, which is T's size.
+        let status =
+            unsafe { libc::getsockopt(fd, level, option, value.as_mut_ptr().cast(), &mut size) };
+        self.check(status, operation)?;
+        // SAFETY: all bytes are initialised (zeroed at least), and T is Plain.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// Replaces the socket's filter; the change is atomic for the packets that arrive.
+    pub(super) fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
+        self.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, "attach a filter to")
+    }
+
+    /// Hands a classic BPF program to an option that takes a `struct sock_fprog`.
+    pub(super) fn set_program(
+        &self,
+        level: i32,
+        option: i32,
+        program: &[Instruction],
+        operation: &'static str,
+    ) -> Result<()> {
+        let fprog = libc::sock_fprog {
+            len: u16::try_from(program.len()).unwrap_or(u16::MAX),
+            filter: program.as_ptr().cast_mut().cast(),
+        };
+        let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: Instruction has the layout of struct sock_filter; the kernel reads `len` of
+        // them from `program`, which is live, and writes nothing.
+        let status =
+            unsafe { libc::setsockopt(fd, level, option, (&raw const fprog).cast(), size) };
+        self.check(status, operation)
+    }
+
+    /// Takes the filter off: everything passes.
+    pub(super) fn detach_filter(&self) -> Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0i32, "detach the filter of")
+    }
+
+    /// Binds to an interface and starts to receive every protocol.
+    pub(super) fn bind(&self, ifindex: u32) -> Result<()> {
+        // SAFETY: sockaddr_ll is integers; zero is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = ifindex.cast_signed();
+        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: `address` is a live sockaddr_ll of `size` bytes.
+        let status = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), size) };
+        self.check(status, "bind")
+    }
+
+    /// The interface it is bound to; None once that has been removed.
+    pub(super) fn bound_to(&self) -> Result<Option<u32>> {
+        // SAFETY: as in `bind`.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: the kernel writes at most `size` bytes into `address`.
+        let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &mut size) };
+        self.check(status, "look up")?;
+        Ok(u32::try_from(address.sll_ifindex).ok())
+    }
+
+    /// Sees packets for other hosts too, until the socket is closed.
+    pub(super) fn be_promiscuous(&self, ifindex: u32) -> Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: ifindex.cast_signed(),
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        let operation = "set promiscuous mode for";
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request, operation)
+    }
+
+    /// Packets offered (lost ones included), lost, and buffer-full events since the last call.
+    pub(super) fn take_statistics(&self) -> Result<libc::tpacket_stats_v3> {
+        // A socket without a V3 ring answers with the first two fields only.
+        self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS, "read the statistics of")
+    }
+
+    /// The pending error of the socket, and clears it.
+    pub(super) fn take_error(&self) -> Result<i32> {
+        self.get(libc::SOL_SOCKET, libc::SO_ERROR, "read the state of")
+    }
+
+    /// Waits for packets or an error. True if there is anything.
+    pub(super) fn poll(&self, timeout: Duration) -> Result<bool> {
+        let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN | PollFlags::POLLERR)];
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        match nix::poll::poll(&mut fds, timeout) {
+            Ok(ready) => Ok(ready > 0),
+            Err(nix::errno::Errno::EINTR) => Ok(false),
+            Err(error) => Err(Error::system("wait for", &self.object, error)),
+        }
+    }
+
+    fn check(&self, status: i32, operation: &'static str) -> Result<()> {
+        if status == 0 { Ok(()) } else { Err(Error::last_os(operation, &self.object)) }
+    }
+}

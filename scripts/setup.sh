@@ -1,0 +1,34 @@
+#!/bin/sh
+# Installs the system packages that building, testing and the demo need, by name.
+# Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there.
+set -eu
+
+build="gcc libc6-dev make pkg-config libpcap-dev"
+run="iproute2 ethtool iputils-ping"
+peers="tcpdump tshark netsniff-ng zstd lz4"
+lint="shellcheck"
+
+missing=
+for package in $build $run $peers $lint; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+        missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "setup: no apt-get here; install the equivalents of:$missing" >&2
+    exit 1
+fi
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "setup: these packages are missing:$missing; install them as root" >&2
+        exit 3
+    fi
+    as_root=sudo
+fi
+echo "setup: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get -qq update
+# shellcheck disable=SC2086 # a list of words
+$as_root apt-get -qq install -y --no-install-recommends $missing >/dev/null
