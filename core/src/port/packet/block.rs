@@ -89,7 +89,15 @@ struct Cursor {
     lost_before: u32,
 }
 
-/// What opening a block told.
+/// Packets lost before the first of a block that is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// Blocks to open before that one.
+    blocks: u32,
+    lost: u32,
+}
+
+/// What a fill has put into the ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filled {
     /// Slots that are new in the ring.
@@ -108,6 +116,8 @@ pub(super) struct BlockRing {
     next: u32,
     held: VecDeque<Held>,
     cursor: Option<Cursor>,
+    /// A loss that is known of but not yet marked at a packet.
+    gap: Option<Gap>,
     /// The ring's head when we last looked.
     head: u32,
     snaplen: u32,
@@ -149,6 +159,7 @@ impl BlockRing {
             next: 0,
             held: VecDeque::with_capacity(blocks as usize),
             cursor: None,
+            gap: None,
             head: 0,
             snaplen: config.snaplen,
         })
@@ -212,6 +223,25 @@ impl BlockRing {
         filled
     }
 
+    /// Notes that packets were lost, when the count was read between two blocks: reading it
+    /// takes the LOSING mark from the block being filled. The kernel loses packets when it has
+    /// no free block, so the gap is before the block it fills next: the first that is LOSING
+    /// among those handed over, or the first after them.
+    pub(super) fn note_loss(&mut self, lost: u32) {
+        if lost == 0 {
+            return;
+        }
+        if let Some(gap) = &mut self.gap {
+            gap.lost += lost;
+            return;
+        }
+        let unread = self.blocks - self.held.len() as u32;
+        let status = |i: &u32| self.handover((self.next + i) % self.blocks).ours();
+        let full = |i: &u32| status(i).is_some_and(|s| s & libc::TP_STATUS_LOSING == 0);
+        let blocks = (0..unread).take_while(full).count() as u32;
+        self.gap = Some(Gap { blocks, lost });
+    }
+
     /// Takes the next block if the kernel has handed it over.
     fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<Cursor> {
         // All blocks held: the next one is the first of them, and USER for being ours.
@@ -230,7 +260,15 @@ impl BlockRing {
             let header = header.as_ref();
             (header.num_pkts, header.offset_to_first_pkt)
         };
-        let lost_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
+        let mut lost_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
+        match &mut self.gap {
+            Some(Gap { blocks: 0, lost }) => {
+                lost_before += *lost;
+                self.gap = None;
+            }
+            Some(gap) => gap.blocks -= 1,
+            None => {}
+        }
         Some(Cursor { at: start + first as usize, left: packets, lost_before })
     }
 

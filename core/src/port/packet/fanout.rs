@@ -107,8 +107,9 @@ impl Fanout {
 
     fn kernel_flags(&self) -> u32 {
         let defrag = if self.defrag { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
-        let rollover = if self.rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 };
-        defrag | rollover
+        // The mode rollover is the flag's meaning already, and the kernel refuses both together.
+        let rollover = self.rollover && self.mode != FanoutMode::Rollover;
+        defrag | if rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 }
     }
 
     fn set_program(&self, socket: &Socket, program: Option<&Program>) -> Result<()> {

@@ -172,7 +172,10 @@ impl PacketQueue {
     }
 
     pub(crate) fn stats(&mut self) -> Result<QueueStats> {
-        accumulate(&self.socket, &mut self.stats)?;
+        let lost = accumulate(&self.socket, &mut self.stats)?;
+        if let Some(Receive::Blocks(blocks)) = &mut self.receiver {
+            blocks.note_loss(lost);
+        }
         self.stats.sent = self.sender.as_ref().map_or(0, |sender| sender.sent);
         self.stats.refused = self.sender.as_ref().map_or(0, |sender| sender.refused);
         Ok(self.stats)

@@ -1,0 +1,373 @@
+//! Every backend shows the same packets the same way: what one end of a lab's link sends, the
+//! other end receives with the same bytes, lengths and order, VLAN tags where they were, times
+//! and their source said. Sent through the transmit ring, so that is tested too.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use sluicegate::link::Lab;
+use sluicegate::port::{OpenOptions, Port, PortName, Queue, Use};
+use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
+
+const METHODS: &[&str] = &[
+    "method=recv",
+    "method=recvmmsg",
+    "method=recvmmsg&batch=3",
+    "method=ring",
+    "method=ring&block_size=256K&blocks=4&retire=1ms",
+    "method=ring&slots=16",
+];
+
+/// A lab for this test, or the reason why there is none.
+fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: making a lab needs root");
+        return None;
+    }
+    Some(Lab::scratch().expect("a scratch lab"))
+}
+
+fn open(lab: &Lab, host: &str, name: &str, usage: Use) -> Port {
+    let name: PortName = name.parse().unwrap();
+    let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
+    Port::open(&name, &options).unwrap()
+}
+
+/// An Ethernet frame for the experimental ethertype 0x88b5, with a number and a pattern.
+fn frame(number: u32, bytes: usize, tags: &[(u16, u16)]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1]);
+    for (tpid, tci) in tags {
+        frame.extend(tpid.to_be_bytes());
+        frame.extend(tci.to_be_bytes());
+    }
+    frame.extend(0x88b5u16.to_be_bytes());
+    frame.extend(number.to_be_bytes());
+    let pattern = (0..).map(|i: u32| (i.wrapping_mul(31) ^ number) as u8);
+    let fill = bytes.saturating_sub(frame.len());
+    frame.extend(pattern.take(fill));
+    frame
+}
+
+/// Frames of many kinds: plain, tagged, doubly tagged, short and long.
+fn frames(longest: usize) -> Vec<Vec<u8>> {
+    let kinds: &[&[(u16, u16)]] = &[
+        &[],
+        &[(0x8100, 0x2005)],
+        &[(0x88a8, 0x0064), (0x8100, 0x0fff)],
+        &[(0x8100, 0x0000)],
+        &[(0x8100, 7), (0x8100, 8)],
+    ];
+    let sizes = [60, 64, 127, 590, 1514, 2043, 2044, 2045, 2048, 2049, 9014, 40_000, 65_000];
+    let mut frames = Vec::new();
+    for bytes in sizes.into_iter().filter(|&bytes| bytes <= longest) {
+        for tags in kinds {
+            let bytes = bytes.min(longest - 4 * tags.len());
+            frames.push(frame(frames.len() as u32, bytes, tags));
+        }
+    }
+    frames
+}
+
+fn send(lab: &Lab, host: &str, interface: &str, frames: &[Vec<u8>]) {
+    let name = format!("packet:{interface}?slots=256");
+    let mut port = open(lab, host, &name, Use::Send);
+    let queue = &mut port.queues[0];
+    for frame in frames {
+        let meta = Meta::default();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !queue.tx_mut().push(&Packet::new(&meta, frame)) {
+            queue.sync_tx().unwrap();
+            assert!(Instant::now() < deadline, "the transmit ring stays full");
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while queue.stats().unwrap().sent < frames.len() as u64 {
+        queue.sync_tx().unwrap();
+        assert!(Instant::now() < deadline, "{:?}", queue.stats());
+    }
+}
+
+/// Receives until `n` packets of our ethertype have come, or ten seconds have passed.
+fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
+    let mut got = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while got.len() < n && Instant::now() < deadline {
+        for queue in &mut *queues {
+            if queue.sync_rx().unwrap() == 0 {
+                queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
+            }
+            let mut scratch = Vec::new();
+            for packet in queue.rx().packets() {
+                let bytes = packet.contiguous(&mut scratch);
+                if is_ours(bytes) {
+                    got.push((*packet.meta(), bytes.to_vec()));
+                }
+            }
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+        }
+    }
+    got
+}
+
+fn is_ours(bytes: &[u8]) -> bool {
+    let mut at = 12;
+    while matches!(bytes.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
+        at += 4;
+    }
+    bytes.get(at..at + 2) == Some(&[0x88, 0xb5])
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+#[test]
+fn every_method_receives_what_was_sent() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1514);
+    for method in METHODS {
+        let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+        let before = now_ns();
+        send(&lab, "left", "left0", &sent);
+        let got = receive(&mut port.queues, sent.len());
+        let after = now_ns();
+        assert_eq!(got.len(), sent.len(), "{method}: packets");
+        let mut last_ns = before;
+        for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
+            assert_eq!(bytes, sent, "{method}: frame {i}");
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{method}: frame {i}");
+            let outer = u16::from_be_bytes([sent[12], sent[13]]);
+            let tagged = matches!(outer, 0x8100 | 0x88a8);
+            assert_eq!(meta.vlan_tpid, if tagged { outer } else { 0 }, "{method}: frame {i}");
+            assert_eq!(meta.timestamp_source, TimestampSource::Software, "{method}");
+            assert_eq!(meta.direction, Direction::In, "{method}");
+            let time = meta.timestamp_ns;
+            assert!(last_ns <= time && time <= after, "{method}: frame {i} is in time");
+            last_ns = time;
+        }
+    }
+}
+
+#[test]
+fn every_method_receives_frames_longer_than_a_buffer() {
+    let Some(lab) = lab() else { return };
+    for (host, interface) in [("left", "left0"), ("right", "right0")] {
+        let status = lab.exec(host, &["ip", "link", "set", interface, "mtu", "65535"]).unwrap();
+        assert!(status.success());
+    }
+    let sent = frames(65_000);
+    for method in METHODS {
+        let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+        send(&lab, "left", "left0", &sent);
+        let got = receive(&mut port.queues, sent.len());
+        assert_eq!(got.len(), sent.len(), "{method}: packets");
+        for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
+            assert!(bytes == sent, "{method}: frame {i} of {} bytes differs", sent.len());
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{method}: frame {i}");
+        }
+    }
+}
+
+#[test]
+fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1514);
+    for method in METHODS {
+        for snaplen in [14, 60, 100] {
+            let name = format!("packet:right0?{method}&snaplen={snaplen}");
+            let mut port = open(&lab, "right", &name, Use::Receive);
+            send(&lab, "left", "left0", &sent);
+            let n = sent.len();
+            let mut got = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while got.len() < n && Instant::now() < deadline {
+                let queue = &mut port.queues[0];
+                if queue.sync_rx().unwrap() == 0 {
+                    queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
+                }
+                let own = |p: &Packet<'_>| p.head()[6..12] == [2, 0, 0, 0, 0, 1];
+                let packets = queue.rx().packets().filter(own);
+                got.extend(packets.map(|p| (p.meta().wire_bytes as usize, p.head().to_vec())));
+                let slots = queue.rx().available();
+                queue.rx_mut().release(slots);
+            }
+            assert_eq!(got.len(), n, "{method} snaplen {snaplen}");
+            for ((wire, bytes), sent) in got.iter().zip(&sent) {
+                assert_eq!(*wire, sent.len(), "{method} snaplen {snaplen}");
+                assert_eq!(bytes, &sent[..snaplen.min(sent.len())], "{method} snaplen {snaplen}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fanout_gives_each_packet_to_one_queue() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<Vec<u8>> = (0..2000).map(|i| frame(i, 60, &[])).collect();
+    for fanout in ["hash", "lb", "cpu", "rollover", "rnd", "qm", "bpf"] {
+        for method in ["ring", "recvmmsg"] {
+            for flags in ["", "&fanout_flags=defrag,rollover"] {
+                let name = format!("packet:right0/0-2?method={method}&fanout={fanout}{flags}");
+                let mut port = open(&lab, "right", &name, Use::Receive);
+                assert_eq!(port.queues.len(), 3);
+                send(&lab, "left", "left0", &sent);
+                let mut got = receive(&mut port.queues, sent.len());
+                // What comes twice would come now.
+                got.extend(receive(&mut port.queues, 0));
+                let mut bytes: Vec<Vec<u8>> = got.into_iter().map(|(_, bytes)| bytes).collect();
+                bytes.sort();
+                let mut expected = sent.clone();
+                expected.sort();
+                assert!(bytes == expected, "{name}: {} of {}", bytes.len(), expected.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1514);
+    for method in METHODS {
+        for (filter, matches) in [
+            ("vlan", (|f: &[u8]| f[12..14] != [0x88, 0xb5]) as fn(&[u8]) -> bool),
+            ("ether proto 0x88b5", |f| f[12..14] == [0x88, 0xb5]),
+            ("vlan 5", |f| f[12] != 0x88 && f[15] == 5 && f[14] & 0x0f == 0),
+            ("greater 600", |f| f.len() >= 600),
+            ("ether[16:2] = 0x88b5", |f| f[16..18] == [0x88, 0xb5]),
+        ] {
+            let name = format!("packet:right0?{method}&filter={filter}");
+            let expected: Vec<&Vec<u8>> = sent.iter().filter(|f| matches(f)).collect();
+            assert!(!expected.is_empty(), "{filter}");
+            let mut port = open(&lab, "right", &name, Use::Receive);
+            send(&lab, "left", "left0", &sent);
+            let got = receive(&mut port.queues, expected.len());
+            assert_eq!(got.len(), expected.len(), "{name}");
+            assert!(got.iter().zip(expected).all(|((_, got), sent)| got == sent), "{name}");
+            assert_eq!(port.queues[0].stats().unwrap().offered, got.len() as u64, "{name}");
+        }
+    }
+}
+
+#[test]
+fn sent_packets_are_seen_unless_left_out() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<Vec<u8>> = (0..10).map(|i| frame(i, 60, &[])).collect();
+    for method in METHODS {
+        let mut with = open(&lab, "left", &format!("packet:left0?{method}"), Use::Receive);
+        let mut without =
+            open(&lab, "left", &format!("packet:left0?{method}&outgoing=off"), Use::Receive);
+        send(&lab, "left", "left0", &sent);
+        let got = receive(&mut with.queues, sent.len());
+        assert_eq!(got.len(), sent.len(), "{method}");
+        assert!(got.iter().all(|(meta, _)| meta.direction == Direction::Out), "{method}");
+        let queue = &mut without.queues[0];
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(30)).unwrap();
+        assert_eq!(queue.sync_rx().unwrap(), 0, "{method}");
+    }
+}
+
+#[test]
+fn promiscuous_mode_is_on_while_the_port_is_open() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let promiscuous = || {
+        let output = std::process::Command::new("ip")
+            .args(["-n", &netns, "-d", "link", "show", "right0"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        !text.contains("promiscuity 0")
+    };
+    assert!(!promiscuous());
+    let port = open(&lab, "right", "right0", Use::Receive);
+    assert!(promiscuous());
+    drop(port);
+    assert!(!promiscuous());
+    let _port = open(&lab, "right", "right0?promisc=off", Use::Receive);
+    assert!(!promiscuous());
+}
+
+#[test]
+fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<Vec<u8>> = (0..20_000).map(|i| frame(i, 1514, &[])).collect();
+    for name in [
+        "packet:right0?method=ring&block_size=64K&blocks=4",
+        "packet:right0?method=recvmmsg&buffer=64K",
+        "packet:right0?method=recv&buffer=64K",
+    ] {
+        let mut port = open(&lab, "right", name, Use::Receive);
+        send(&lab, "left", "left0", &sent);
+        let queue = &mut port.queues[0];
+        // Empties the buffer and gives it back, then one more packet closes the gap.
+        let mut got = receive_now(queue);
+        loop {
+            let more = receive_now(queue);
+            if more.is_empty() {
+                break;
+            }
+            got.extend(more);
+        }
+        send(&lab, "left", "left0", &[frame(99_999, 60, &[])]);
+        queue.close_intake().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !queue.is_finished() && Instant::now() < deadline {
+            got.extend(receive_now(queue));
+        }
+        let stats = queue.stats().unwrap();
+        assert!(stats.lost_full > 0, "{name}: the buffer ran full");
+        assert_eq!(stats.offered, got.len() as u64 + stats.lost_full, "{name}");
+        let marked: u64 = got.iter().map(|(meta, _)| u64::from(meta.lost_before)).sum();
+        assert_eq!(marked, stats.lost_full, "{name}: losses marked at packets");
+        let mut expected = 0;
+        for (meta, bytes) in &got {
+            let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+            if number != 99_999 {
+                assert_eq!(number, expected + meta.lost_before, "{name}: the gap is where it is");
+                expected = number + 1;
+            }
+        }
+    }
+}
+
+fn receive_now(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
+    queue.sync_rx().unwrap();
+    let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();
+    let slots = queue.rx().available();
+    queue.rx_mut().release(slots);
+    got
+}
+
+#[test]
+fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_back() {
+    use sluicegate::ring::Readiness;
+    let Some(lab) = lab() else { return };
+    let set = |state| {
+        assert!(lab.exec("right", &["ip", "link", "set", "right0", state]).unwrap().success());
+    };
+    for method in METHODS {
+        let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+        set("down");
+        let queue = &mut port.queues[0];
+        let answer = queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap();
+        assert_eq!(answer, Readiness::Down, "{method}");
+        set("up");
+        // The link needs a moment after it is up.
+        std::thread::sleep(Duration::from_millis(300));
+        let sent = [frame(1, 60, &[])];
+        send(&lab, "left", "left0", &sent);
+        assert_eq!(receive(&mut port.queues, 1).len(), 1, "{method}: it goes on");
+    }
+    let mut port = open(&lab, "right", "packet:right0", Use::Receive);
+    assert!(lab.exec("right", &["ip", "link", "del", "right0"]).unwrap().success());
+    let error = loop {
+        match port.queues[0].wait_rx(Wait::Sleep, Duration::from_secs(5)) {
+            Ok(Readiness::TimedOut) => panic!("nothing was said"),
+            Ok(_) => continue,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+}
