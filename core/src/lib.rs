@@ -4,6 +4,7 @@
 pub mod error;
 pub mod file;
 pub mod filter;
+pub mod forward;
 pub mod ledger;
 pub mod link;
 pub mod memory;

@@ -1,0 +1,67 @@
+//! Moving packets from a receive ring to a transmit ring.
+//!
+//! In one pool they move by exchanging buffers, without a byte copied. A packet whose bytes are
+//! elsewhere (an INDIRECT slot: a kernel's block, a file's buffer), or in another pool, is
+//! copied.
+
+use crate::ring::Ring;
+
+/// What moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Slots that changed places.
+    pub swapped_slots: u32,
+    /// Packets that were copied.
+    pub copied_packets: u32,
+}
+
+/// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
+/// `from` before and `to` after. What does not fit stays in `from`.
+#[inline]
+pub fn forward(from: &mut Ring, to: &mut Ring) -> Moved {
+    let mut moved = Moved::default();
+    loop {
+        moved.swapped_slots += from.swap_into(to, u32::MAX);
+        let Some(packet) = from.packets().next() else { return moved };
+        if !to.push(&packet) {
+            return moved;
+        }
+        let slots = packet.slots();
+        from.release(slots);
+        moved.copied_packets += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::{OpenOptions, Port};
+
+    fn null(options: &OpenOptions) -> Port {
+        Port::open(&"null:?slots=64".parse().unwrap(), options).unwrap()
+    }
+
+    #[test]
+    fn in_one_pool_packets_swap() {
+        let pool = crate::memory::Pool::new(crate::memory::PoolConfig::default()).unwrap();
+        let options = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
+        let (mut a, mut b) = (null(&options), null(&options));
+        a.queues[0].sync_rx().unwrap();
+        let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
+        assert_eq!(moved, Moved { swapped_slots: 63, copied_packets: 0 });
+    }
+
+    #[test]
+    fn between_pools_packets_are_copied() {
+        let (mut a, mut b) = (null(&OpenOptions::default()), null(&OpenOptions::default()));
+        a.queues[0].sync_rx().unwrap();
+        let head = a.queues[0].rx().head();
+        a.queues[0].rx_mut().bytes_mut(head)[..5].copy_from_slice(b"hello");
+        let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
+        assert_eq!(moved, Moved { swapped_slots: 0, copied_packets: 63 });
+        assert_eq!(a.queues[0].rx().available(), 0);
+        let tx = b.queues[0].tx_mut();
+        assert_eq!(tx.available(), 0, "all given to the backend");
+        assert_eq!(tx.slot(0).bytes(), 60);
+    }
+}
