@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use sluicegate::error::{Error, Kind};
+use sluicegate::filter;
 
 use crate::run::Outcome;
 
@@ -18,8 +19,16 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
     if let Some(Status(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
-    eprintln!("sluice: {error:#}");
-    match error.downcast_ref::<Error>().map(Error::kind) {
+    let ours = error.downcast_ref::<Error>();
+    match ours {
+        // Our messages hold their cause already.
+        Some(ours) => eprintln!("sluice: {ours}"),
+        None => eprintln!("sluice: {error:#}"),
+    }
+    if let Some(place) = ours.and_then(filter::explain) {
+        eprintln!("{place}");
+    }
+    match ours.map(Error::kind) {
         Some(Kind::Usage) => ExitCode::from(2),
         Some(Kind::Privilege) => ExitCode::from(3),
         Some(Kind::Runtime) | None => ExitCode::FAILURE,

@@ -136,8 +136,6 @@ fn picture(lab: &Lab) -> Vec<String> {
         .hosts()
         .iter()
         .map(|host| {
-            // The first interface is on the host's left side and the last on its right; the
-            // outermost hosts have one for both.
             let names: Vec<&str> = host.interfaces.iter().map(|i| i.name).collect();
             let mut rows = vec![names.join("   ")];
             let addresses = host.interfaces.iter().flat_map(|i| i.addresses());
@@ -159,7 +157,13 @@ fn picture(lab: &Lab) -> Vec<String> {
         lines[0] += &edge("┌", host.name, "┐");
         lines[height + 1] += &edge("└", &netns, "┘");
         for (row, line) in lines[1..=height].iter_mut().enumerate() {
-            let text = rows.get(row).map_or("", String::as_str);
+            let text = match (row, host.interfaces) {
+                // The host in the middle has an interface at each side.
+                (0, [first, last]) => {
+                    format!("{}{:>2$}", first.name, last.name, width - first.name.len())
+                }
+                _ => rows.get(row).cloned().unwrap_or_default(),
+            };
             let left = if row == 0 && at > 0 { "┤" } else { "│" };
             let right = if row == 0 && at < last { "├" } else { "│" };
             let _ = write!(line, "{left} {text:<width$} {right}");

@@ -128,12 +128,13 @@ impl Report {
         self.elapsed_s = elapsed.as_secs_f64();
         self.traffic = Traffic::over(packets, bytes, elapsed);
         for outcome in outcomes {
-            let Outcome { queue, cpu, packets, busy, after_end, stats, .. } = *outcome;
+            let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
             self.threads.push(Thread { cpu, queue, packets, busy });
             self.ledger.add(Role::In, "received", stats.offered - after_end.min(stats.offered));
             self.ledger.add(Role::Loss, "ring_full", stats.lost_full);
             self.ledger.add(Role::Note, "after_end", after_end);
             self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
+            self.ledger.add(Role::Note, "interface_down_events", downs.into());
         }
     }
 

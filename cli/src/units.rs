@@ -21,15 +21,6 @@ impl NotUnderstood {
     }
 }
 
-/// How fast to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// Packets a second.
-    Packets(u64),
-    /// Bits a second; the command says of which layer.
-    Bits(u64),
-}
-
 const SI: &[(&str, u64)] =
     &[("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
 
@@ -75,30 +66,6 @@ pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
             .or((unit.is_empty()).then_some(1)),
     };
     number.times(factor.ok_or_else(right)?).ok_or_else(right)
-}
-
-/// A rate to send at: `14.88Mpps`, `1000pps`, `10Gbps`, `2.5Gbit/s`.
-pub fn rate(text: &str) -> Result<Rate, NotUnderstood> {
-    let right = || {
-        NotUnderstood::new(
-            "a rate is packets a second like 14.88Mpps, or bits a second like 10Gbps; \
-             it is more than zero",
-        )
-    };
-    let (number, unit) = Number::split(text).ok_or_else(right)?;
-    let packets = ["pps", "p/s"];
-    let bits = ["bps", "bit/s", "b/s"];
-    let strip = |names: &[&str]| names.iter().find_map(|name| unit.strip_suffix(name));
-    let value = |prefix: &str| {
-        let value = number.times(factor(&[SI], prefix)?)?;
-        (value > 0).then_some(value)
-    };
-    let rate = match (strip(&packets), strip(&bits)) {
-        (Some(prefix), _) => value(prefix).map(Rate::Packets),
-        (None, Some(prefix)) => value(prefix).map(Rate::Bits),
-        (None, None) => None,
-    };
-    rate.ok_or_else(right)
 }
 
 /// A span of time: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
@@ -383,24 +350,6 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_read() {
-        check(
-            rate,
-            &[
-                ("line rate of 10G", "14.88Mpps", Some(Rate::Packets(14_880_000))),
-                ("packets", "1000pps", Some(Rate::Packets(1000))),
-                ("packets, spelt out", "1 kp/s", Some(Rate::Packets(1000))),
-                ("bits", "10Gbps", Some(Rate::Bits(10_000_000_000))),
-                ("bits, spelt out", "2.5 Gbit/s", Some(Rate::Bits(2_500_000_000))),
-                ("nothing a second", "0pps", None),
-                ("a number alone says nothing", "1000", None),
-                ("bytes", "10MB/s", None),
-                ("binary", "1Kipps", None),
-            ],
-        );
-    }
-
-    #[test]
     fn durations_are_read() {
         let ms = |ms| Some(Duration::from_millis(ms));
         check(
@@ -499,8 +448,8 @@ mod tests {
 
     #[test]
     fn an_error_says_what_would_be_right() {
-        let message = rate("10").unwrap_err().to_string();
-        assert!(message.contains("14.88Mpps") && message.contains("10Gbps"), "{message}");
+        let message = duration("10x").unwrap_err().to_string();
+        assert!(message.contains("5s"), "{message}");
     }
 
     #[test]
@@ -521,7 +470,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_too_strange(text in "[0-9._, a-zA-Zµ/-]{0,24}|.{0,12}") {
-            let _ = (count(&text), bytes(&text), rate(&text), duration(&text), cpus(&text));
+            let _ = (count(&text), bytes(&text), duration(&text), cpus(&text));
         }
 
         #[test]

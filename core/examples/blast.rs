@@ -83,7 +83,7 @@ fn main() {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut sent = 0u64;
     // Each call sets up a page pool, which takes milliseconds: few, long calls.
-    let repeat = 1 << 21;
+    let repeat: u32 = std::env::var("REP").map_or(1 << 21, |r| r.parse().unwrap());
     while Instant::now() < end {
         run(program, &frame, repeat);
         sent += u64::from(repeat);
@@ -161,7 +161,7 @@ fn run(program: i32, frame: &[u8], repeat: u32) {
         data_in: frame.as_ptr().expose_provenance() as u64,
         repeat,
         flags: LIVE_FRAMES,
-        batch_size: 64,
+        batch_size: std::env::var("BATCH").map_or(64, |r| r.parse().unwrap()),
         ..TestRun::default()
     };
     // SAFETY: `attr` has the layout the command reads and writes; it points at the live frame.

@@ -42,7 +42,7 @@ fn main() -> sluicegate::Result<()> {
 fn pass(from: &mut Queue, to: &mut Queue, touch: bool) -> sluicegate::Result<u64> {
     let got = from.sync_rx()?;
     if touch {
-        let ring = from.rx_mut();
+        let mut ring = from.rx_mut();
         let mut at = ring.head();
         for _ in 0..ring.available() {
             ring.bytes_mut(at)[0] ^= 1;

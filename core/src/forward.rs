@@ -4,7 +4,7 @@
 //! elsewhere (an INDIRECT slot: a kernel's block, a file's buffer), or in another pool, is
 //! copied.
 
-use crate::ring::Ring;
+use crate::ring::RingMut;
 
 /// What moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub struct Moved {
 /// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
 /// `from` before and `to` after. What does not fit stays in `from`.
 #[inline]
-pub fn forward(from: &mut Ring, to: &mut Ring) -> Moved {
+pub fn forward(mut from: RingMut<'_>, mut to: RingMut<'_>) -> Moved {
     let mut moved = Moved::default();
     loop {
-        moved.swapped_slots += from.swap_into(to, u32::MAX);
+        moved.swapped_slots += from.swap_into(&mut to, u32::MAX);
         let Some(packet) = from.packets().next() else { return moved };
         if !to.push(&packet) {
             return moved;
@@ -35,6 +35,7 @@ pub fn forward(from: &mut Ring, to: &mut Ring) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Pool, PoolConfig};
     use crate::port::{OpenOptions, Port};
 
     fn null(options: &OpenOptions) -> Port {
@@ -43,7 +44,7 @@ mod tests {
 
     #[test]
     fn in_one_pool_packets_swap() {
-        let pool = crate::memory::Pool::new(crate::memory::PoolConfig::default()).unwrap();
+        let pool = Pool::new(PoolConfig::default()).unwrap();
         let options = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
         let (mut a, mut b) = (null(&options), null(&options));
         a.queues[0].sync_rx().unwrap();

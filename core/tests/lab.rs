@@ -6,7 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::link::{
-    self, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Sampler, Shape, VethEnd, netns,
+    self, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Rates, Sample, Sampler, Shape,
+    VethEnd, netns,
 };
 
 /// A scratch lab, or the reason why there is none.
@@ -117,6 +118,20 @@ fn our_ethtool_reads_what_ethtool_reads() {
     assert_eq!((channels.rx_max, channels.tx_max), (3, 3));
     assert_eq!(ours.rings("right0").unwrap(), None);
     let statistics = ours.statistics("right0").unwrap();
+    let stamps = ours.timestamping("right0").unwrap().unwrap();
+    assert_eq!(stamps.clock, None);
+    assert_eq!(ours.hardware_stamps("right0").unwrap(), None);
+    let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "-T", "right0"];
+    let Some(theirs) = tool(&ethtool) else { return };
+    // The bits are those of SOF_TIMESTAMPING_ in linux/net_tstamp.h.
+    for (bit, name) in [
+        (0, "hardware-transmit"),
+        (1, "software-transmit"),
+        (2, "hardware-receive"),
+        (3, "software-receive"),
+    ] {
+        assert_eq!(stamps.flags & (1 << bit) != 0, theirs.contains(name), "{name}: {theirs}");
+    }
     let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "-S", "right0"];
     let Some(theirs) = tool(&ethtool) else { return };
     let theirs: Vec<&str> = theirs.lines().skip(1).map(str::trim).collect();
@@ -156,6 +171,43 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
     let queue = queues.iter().find(|queue| queue.direction == Direction::Rx).unwrap();
     // A veth counts by queue only what takes the way of NAPI, which a plain ping does not.
     assert!(queue.packets.is_some_and(|packets| packets <= after.1.rx_packets));
+}
+
+#[test]
+fn a_sampler_follows_interfaces_and_queues_that_come_and_go() {
+    let Some(lab) = lab(Shape::Pair, 3) else {
+        return;
+    };
+    let netns = lab.netns("right");
+    let mut sampler = Sampler::open(Some(&netns), &[]).unwrap();
+    let mut netlink = Netlink::open(Some(&netns)).unwrap();
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    let first = sampler.sample().unwrap();
+    netlink.add_veth(&end("a0"), &end("b0"), 1).unwrap();
+    let second = sampler.sample().unwrap();
+    let rates = Rates::between(&first, &second);
+    let fresh = |name: &str| rates.interfaces.iter().find(|i| i.name == name).unwrap().fresh;
+    assert!(fresh("a0") && fresh("b0") && !fresh("right0"));
+    netlink.delete("a0").unwrap();
+    let third = sampler.sample().unwrap();
+    assert_eq!(Rates::between(&second, &third).interfaces.len(), 2, "lo and right0");
+
+    let received = |sample: &Sample| {
+        let right0 = sample.interfaces.iter().find(|i| i.interface.name == "right0").unwrap();
+        right0.queues.iter().filter(|queue| queue.direction == Direction::Rx).count()
+    };
+    assert_eq!(received(&third), 3);
+    let right0 = ["ethtool", "-L", "right0", "rx", "1", "tx", "1"];
+    let left0 = ["ethtool", "-L", "left0", "rx", "3", "tx", "1"];
+    // A veth has no fewer queues to receive than its peer has to send.
+    for (host, fewer) in [("left", left0), ("right", right0)] {
+        let netns = lab.netns(host);
+        if tool(&[&["ip", "netns", "exec", &netns], &fewer[..]].concat()).is_none() {
+            return;
+        }
+    }
+    let fourth = sampler.sample().unwrap();
+    assert_eq!(received(&fourth), 1, "fewer queues, other names");
 }
 
 #[test]
@@ -245,6 +297,38 @@ fn labs_made_at_once_do_not_meet() {
         assert!(!netns::exists(name), "{name} went when it was dropped");
         assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");
     }
+}
+
+const ABANDON: &str = "SLUICE_TEST_ABANDON";
+
+/// Not a test of its own: the process that `labs_of_dead_processes_are_swept` starts, which ends
+/// without dropping its lab.
+#[test]
+fn abandon_a_lab() {
+    if std::env::var_os(ABANDON).is_some() {
+        let lab = Lab::scratch().unwrap();
+        println!("\nabandoned {}", lab.name());
+        std::process::exit(0);
+    }
+}
+
+#[test]
+fn labs_of_dead_processes_are_swept() {
+    if lab(Shape::Pair, 1).is_none() {
+        return;
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "abandon_a_lab", "--nocapture"])
+        .env(ABANDON, "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&child.stdout);
+    let name = printed.lines().find_map(|line| line.strip_prefix("abandoned "));
+    let name = name.unwrap_or_else(|| panic!("{printed}"));
+    // Another test's scratch lab may have swept it already: what counts is that it goes.
+    let _sweeper = Lab::scratch().unwrap();
+    assert!(Lab::list().iter().all(|lab| lab.name() != name), "{name} is swept");
+    assert!(!netns::exists(&format!("{name}-left")) && !netns::exists(&format!("{name}-right")));
 }
 
 #[test]

@@ -116,15 +116,30 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// The program that a compression comes with.
+fn tool(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::None => None,
+        Compression::Zstd => Some("zstd"),
+        Compression::Lz4 => Some("lz4"),
+    }
+}
+
 /// Unpacks a file with the program that the format comes with, which also checks it.
 fn unpacked(path: &Path) -> Vec<u8> {
-    let tool = match Compression::of(path) {
-        Compression::None => return fs::read(path).unwrap(),
-        Compression::Zstd => "zstd",
-        Compression::Lz4 => "lz4",
+    let Some(tool) = tool(Compression::of(path)) else {
+        return fs::read(path).unwrap();
     };
     run(Command::new(tool).arg("-tq").arg(path));
     run(Command::new(tool).arg("-dcq").arg(path)).stdout
+}
+
+/// The same with a file that breaks off.
+fn unpacked_to_the_end(path: &Path) -> Vec<u8> {
+    let Some(tool) = tool(Compression::of(path)) else {
+        return fs::read(path).unwrap();
+    };
+    Command::new(tool).arg("-dcq").arg(path).output().unwrap().stdout
 }
 
 /// What tcpdump sees in a file's bytes, to the nanosecond.
@@ -217,8 +232,7 @@ fn every_combination_is_read_back() {
                 let directory = TempDir::new().unwrap();
                 let path = directory.path().join(format!("a.{extension}{packed}"));
                 let case = format!("{extension}{packed}, microseconds {microseconds}, {how}");
-                let config =
-                    OutputConfig { microseconds, workers: 2, rotation, ..OutputConfig::new(path) };
+                let config = OutputConfig { microseconds, rotation, ..OutputConfig::new(path) };
                 assert_eq!((config.format, config.compression), (format, compression));
                 let pushed = packets(400);
                 let mut encoder = encoder(&config);
@@ -282,7 +296,7 @@ fn all_that_is_known_stands_in_the_file() {
     let mut encoder = Encoder::new(&EncoderConfig {
         queue: 2,
         queues: 4,
-        direction: true,
+        directions: &[Direction::In, Direction::Out],
         loss_cause: "the socket's ring was full".into(),
         ..EncoderConfig::default()
     });
@@ -437,6 +451,63 @@ fn a_file_somebody_put_in_our_place_is_left_alone() {
     assert_eq!(files(directory.path()).len(), 2);
 }
 
+/// Chunks become more than Wireshark reads at once, in files that are packed in turn.
+#[test]
+fn large_packed_files_are_read_in_one_piece() {
+    if !have(&["tcpdump", "tshark", "capinfos", "zstd", "lz4"]) {
+        return;
+    }
+    let pushed = packets(6000);
+    for (name, workers, in_wireshark) in [
+        ("a.pcapng.zst", 1, true),
+        ("a.pcapng.lz4", 1, true),
+        ("a.pcapng.lz4", 3, true),
+        ("a.pcapng.zst", 3, false),
+    ] {
+        let directory = TempDir::new().unwrap();
+        let config = OutputConfig {
+            workers,
+            rotation: Rotation { bytes: Some(3_000_000), ..Rotation::default() },
+            ..OutputConfig::new(directory.path().join(name))
+        };
+        let mut encoder = encoder(&config);
+        let mut output = Output::create(config).unwrap();
+        output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+        put(&mut output, &mut encoder, &pushed, 200_000);
+        let summary = output.finish();
+        assert!(summary.failure.is_none(), "{name}, {workers} workers");
+        let made = files(directory.path());
+        assert_eq!((made.len(), summary.files), (2, 2), "{name}, {workers} workers");
+        let sizes: u64 = made.iter().map(|p| fs::metadata(p).unwrap().len()).sum();
+        assert_eq!(sizes, summary.bytes, "{name}, {workers} workers");
+        let seen: Vec<Seen> = made.iter().flat_map(|p| by_tcpdump(unpacked(p))).collect();
+        assert!(seen == pushed, "{name}, {workers} workers");
+        if in_wireshark {
+            assert_eq!(by_capinfos(&made).iter().sum::<u64>(), 6000, "{name}, {workers} workers");
+            let seen: usize = made.iter().map(|path| by_tshark(path).len()).sum();
+            assert_eq!(seen, 6000, "{name}, {workers} workers");
+        }
+    }
+}
+
+#[test]
+fn only_the_newest_file_is_kept_however_far_compression_lags() {
+    let directory = TempDir::new().unwrap();
+    let config = OutputConfig {
+        workers: 3,
+        rotation: Rotation { bytes: Some(1), files: Some(1), ..Rotation::default() },
+        ..OutputConfig::new(directory.path().join("a.pcapng.zst"))
+    };
+    let mut encoder = encoder(&config);
+    let mut output = Output::create(config).unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    put(&mut output, &mut encoder, &packets(100), 1 << 20);
+    let summary = output.finish();
+    assert_eq!((summary.packets, summary.packets_deleted), (100, 99));
+    assert_eq!((summary.files, summary.files_deleted), (100, 99));
+    assert_eq!(files(directory.path()), [directory.path().join("a-00100.pcapng.zst")]);
+}
+
 #[test]
 fn a_capture_without_packets_is_a_file_too() {
     if !have(&["capinfos", "zstd"]) {
@@ -463,6 +534,7 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
         ..OutputConfig::new(path)
     };
     let level = OutputConfig { level: Some(99), ..OutputConfig::new(at("a.pcapng.zst")) };
+    let unasked = OutputConfig { level: Some(3), ..one() };
     let uneven =
         OutputConfig { rotation: Rotation { files: Some(3), ..Rotation::default() }, ..one() };
     let rows = [
@@ -473,7 +545,8 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
         (OutputConfig::new(at("file/%H.pcap")), "name a directory", "and for later"),
         (OutputConfig::new(at(&"x".repeat(300))), "shorter name", "too long a name"),
         (rotating("-".into()), "rotation needs a file name", "a row of standard outputs"),
-        (level, "use -", "no such level"),
+        (level, "only zstd has levels, -", "no such level"),
+        (unasked, "only zstd has levels", "a level for no compression"),
         (uneven, "without a size or a period", "a number of files alone"),
     ];
     for (config, remedy, why) in rows {
@@ -556,15 +629,18 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
         return;
     }
     let rotation = Rotation { bytes: Some(100_000), ..Rotation::default() };
-    for name in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcap.lz4"] {
+    for (name, workers) in [
+        ("a.pcap", 1),
+        ("a.pcapng", 1),
+        ("a.pcapng.zst", 1),
+        ("a.pcapng.zst", 2),
+        ("a.pcap.lz4", 2),
+    ] {
         for rotation in [Rotation::default(), rotation] {
             let Some(disk) = SmallDisk::new() else { return };
             let path = disk.0.path().join(name);
-            let (handed, error, output) = write_until_failure(OutputConfig {
-                rotation,
-                workers: 2,
-                ..OutputConfig::new(&path)
-            });
+            let (handed, error, output) =
+                write_until_failure(OutputConfig { rotation, workers, ..OutputConfig::new(&path) });
             assert_eq!(error.errno(), Some(nix::libc::ENOSPC), "{name}");
             assert!(error.to_string().contains("free some space"), "{error}");
             let summary = output.finish();
@@ -675,7 +751,7 @@ fn a_killed_writer_leaves_all_it_had_written() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(written, "{file}: the child did not come that far");
-        assert_eq!(by_tcpdump(unpacked(&path)), packets(1000), "{file}");
+        assert_eq!(by_tcpdump(unpacked_to_the_end(&path)), packets(1000), "{file}");
     }
 }
 
@@ -714,6 +790,51 @@ fn several_queues_become_one_file_in_order() {
     assert_eq!(merger.late(), 0);
     assert_eq!(output.finish().packets, 3000);
     assert_eq!(by_tcpdump(fs::read(&path).unwrap()), all);
+}
+
+/// Whatever real captures hold, hostile ones among them, goes through unchanged: up to the
+/// longest packet that libpcap takes from a file.
+#[test]
+fn packets_of_real_captures_go_through() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
+    if !samples.is_dir() {
+        eprintln!("skipped: there is no {}", samples.display());
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let read = |path: &Path| -> Vec<Seen> {
+        let Ok(mut capture) = pcap::Capture::from_file_with_precision(path, pcap::Precision::Nano)
+        else {
+            return Vec::new();
+        };
+        let mut seen = Vec::new();
+        while let Ok(packet) = capture.next_packet() {
+            let seconds = packet.header.ts.tv_sec as u32;
+            seen.push(Seen {
+                // A fraction may be anything in a hostile file.
+                time_ns: u64::from(seconds) * SECOND + packet.header.ts.tv_usec as u32 as u64,
+                wire_bytes: packet.header.len.max(packet.header.caplen),
+                bytes: packet.data.to_vec(),
+            });
+        }
+        seen
+    };
+    let mut total = 0;
+    for sample in files(&samples) {
+        let pushed = read(&sample);
+        for name in ["a.pcap", "a.pcapng"] {
+            let path = directory.path().join(name);
+            let config = OutputConfig::new(&path);
+            let mut encoder = encoder(&config);
+            let mut output = Output::create(config).unwrap();
+            output.add_interface(&interface("file", LINKTYPE_ETHERNET), None).unwrap();
+            put(&mut output, &mut encoder, &pushed, 1 << 20);
+            assert!(output.finish().failure.is_none());
+            assert!(read(&path) == pushed, "{} as {name}", sample.display());
+        }
+        total += pushed.len();
+    }
+    assert!(total > 1000, "{total} packets in all the samples");
 }
 
 fn any_packet() -> impl Strategy<Value = Seen> {

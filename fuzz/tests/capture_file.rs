@@ -51,9 +51,7 @@ enum Change {
 #[test]
 fn capture_file() {
     let seeds = seeds();
-    bolero::check!()
-        .with_type::<Damage>()
-        .for_each(|damage| try_file(&damage.apply(&seeds)));
+    bolero::check!().with_type::<Damage>().for_each(|damage| try_file(&damage.apply(&seeds)));
 }
 
 impl Damage {
@@ -125,11 +123,7 @@ fn read(path: &Path) -> Option<(Packets, bool)> {
         }
     }
     let known = reader.interfaces().len();
-    assert!(
-        packets
-            .iter()
-            .all(|(meta, _)| (meta.interface as usize) < known)
-    );
+    assert!(packets.iter().all(|(meta, _)| (meta.interface as usize) < known));
     Some((packets, failed))
 }
 
@@ -171,10 +165,7 @@ fn seeds() -> Vec<Vec<u8>> {
         .collect();
     seeds.sort();
     if seeds.is_empty() {
-        eprintln!(
-            "no captures in {}: starting from bare headers",
-            folder.display()
-        );
+        eprintln!("no captures in {}: starting from bare headers", folder.display());
         seeds.push(b"\xd4\xc3\xb2\xa1\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\x04\0\x01\0\0\0".to_vec());
         seeds.push(
             b"\x0a\x0d\x0d\x0a\x1c\0\0\0\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\

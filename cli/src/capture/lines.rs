@@ -3,11 +3,10 @@
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
 
-use jiff::tz::TimeZone;
 use sluicegate::port::Interface;
 use sluicegate::ring::Packet;
 
-use crate::print::{Printer, TimeFormat};
+use crate::print::Printer;
 
 /// Lines that wait for the end of a batch are written early beyond this many bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -22,9 +21,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    pub fn new(format: TimeFormat, nanoseconds: bool) -> Self {
+    pub fn new(printer: Printer) -> Self {
         Self {
-            printer: Printer::new(format, TimeZone::system()).nanoseconds(nanoseconds),
+            printer,
             text: String::with_capacity(BUFFER_BYTES + 4096),
             link_types: Vec::new(),
             failure: None,

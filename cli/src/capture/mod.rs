@@ -21,6 +21,7 @@ use sluicegate::file::write::{Encoder, EncoderConfig, InterfaceStats, Merger, Ou
 use sluicegate::ledger::Role;
 use sluicegate::link;
 use sluicegate::port::{Kind, Port, Queue};
+use sluicegate::ring::Direction;
 
 use lines::Lines;
 use merge::merge;
@@ -107,6 +108,10 @@ impl Session {
         let count = queues.len() as u32;
         for queue in queues {
             let encoder = Encoder::new(&EncoderConfig {
+                directions: match name.kind() {
+                    Kind::Pcap => &[Direction::In, Direction::Out],
+                    _ => &[Direction::Out],
+                },
                 queue: queue.number(),
                 queues: count,
                 ..options.encoder.clone()
@@ -122,7 +127,7 @@ impl Session {
                 )?),
                 _ => None,
             };
-            let lines = options.print.then(|| Lines::new(options.time_format, options.nanoseconds));
+            let lines = options.print.then(|| Lines::new(options.printer()));
             self.work.push((queue, Capture { recorder, lines }));
         }
         self.ports.push((first..self.work.len(), numbers));

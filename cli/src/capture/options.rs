@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
@@ -11,7 +12,7 @@ use sluicegate::port::{Kind, PortName};
 
 use crate::args::Common;
 use crate::notice;
-use crate::print::TimeFormat;
+use crate::print::{Printer, TimeFormat};
 use crate::units;
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
@@ -92,6 +93,10 @@ pub struct Args {
     #[arg(long)]
     nano: bool,
 
+    /// Print the link header too: addresses, VLAN tags, length
+    #[arg(short = 'e', long)]
+    link_header: bool,
+
     #[command(flatten)]
     pub common: Common,
 }
@@ -121,6 +126,7 @@ pub struct Options {
     pub print: bool,
     pub time_format: TimeFormat,
     pub nanoseconds: bool,
+    pub link_header: bool,
     /// Packets go to standard output, so the report goes to stderr.
     pub stdout_is_taken: bool,
 }
@@ -156,7 +162,6 @@ impl Options {
             format: output.as_ref().map_or_else(Format::default, |o| o.format),
             microseconds: args.micro,
             snaplen: args.snaplen.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
-            direction: true,
             loss_cause: "ring full".into(),
             ..EncoderConfig::default()
         };
@@ -170,8 +175,18 @@ impl Options {
             print,
             time_format: args.time_format,
             nanoseconds: args.nano,
+            link_header: args.link_header,
             stdout_is_taken: print || to_stdout,
         })
+    }
+}
+
+impl Options {
+    /// What writes packets as lines.
+    pub fn printer(&self) -> Printer {
+        Printer::new(self.time_format, TimeZone::system())
+            .nanoseconds(self.nanoseconds)
+            .link_header(self.link_header)
     }
 }
 

@@ -15,8 +15,8 @@ use super::lines::Lines;
 use super::merge::Message;
 use crate::run::Visitor;
 
-/// Chunks that one recorder may have on their way at most: 64 MiB.
-const MOST_CHUNKS: usize = 64;
+/// Chunks that one recorder may have on their way at most: 32 MiB.
+const MOST_CHUNKS: usize = 256;
 /// A packet is not in the kernel's hands for longer than this before it comes to us.
 const DELIVERY: Duration = Duration::from_millis(50);
 

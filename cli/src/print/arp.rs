@@ -35,9 +35,10 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let (hardware, protocol) = (packet.u16(0)?, packet.u16(2)?);
     let (hardware_bytes, protocol_bytes) = (packet.u8(4)?, packet.u8(5)?);
     let operation = packet.u16(6)?;
+    let kind = if line.link_header { "" } else { "ARP, " };
     if hardware == ATM {
         // RFC 2225: other fields, in other places.
-        line.text("ARP, ATM");
+        write!(line, "{kind}ATM");
         line.length(length);
         return Ok(());
     }
@@ -45,7 +46,7 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let addresses = Bytes::new(packet.slice(HEADER, 2 * (h + p))?, "arp");
     let (sender, target) = (addresses.slice(0, h)?, addresses.slice(h + p, h)?);
 
-    line.text("ARP, ");
+    line.text(kind);
     let is_ip = protocol == ether::IPV4 || protocol == TRAILERS;
     if !is_ip || p != 4 || h == 0 {
         match name(HARDWARE, hardware) {

@@ -57,7 +57,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// What follows `at`; nothing where the packet ends before it.
-    pub fn from(&self, at: usize) -> &'a [u8] {
+    pub fn after(&self, at: usize) -> &'a [u8] {
         self.data.get(at..).unwrap_or_default()
     }
 }

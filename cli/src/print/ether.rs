@@ -11,6 +11,9 @@ pub const IPV6: u16 = 0x86dd;
 /// Up to here the field is a length, not a type.
 pub const MAX_LENGTH: u16 = 1500;
 
+/// Bytes of a header without a VLAN tag.
+const UNTAGGED: usize = 14;
+
 const TAGS: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
 
 /// Names of Ethernet types (IANA's registry), with the words tcpdump has for them.
@@ -72,37 +75,89 @@ pub fn type_name(ethertype: u16) -> &'static str {
     name(TYPES, ethertype).unwrap_or("Unknown")
 }
 
+/// `ethertype IPv4 (0x0800)`.
+pub fn print_type(line: &mut Line, ethertype: u16) {
+    let name = type_name(ethertype);
+    write!(line, "ethertype {name} ({ethertype:#06x})");
+}
+
+/// `vlan 5, p 0, `: what a VLAN tag says (IEEE 802.1Q).
+pub fn print_tag(line: &mut Line, control: u16) {
+    let (vlan, priority) = (control & 0xfff, control >> 13);
+    let eligible = if control & 0x1000 == 0 { "" } else { ", DEI" };
+    write!(line, "vlan {vlan}, p {priority}{eligible}, ");
+}
+
 /// An Ethernet frame without its check sequence.
 pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let header = Bytes::new(data, "ether");
-    header.slice(0, 14)?;
+    header.slice(0, UNTAGGED)?;
+    if line.link_header {
+        print_addresses(line, header)?;
+    }
     let mut ethertype = header.u16(12)?;
-    let mut at = 14;
+    let mut at = UNTAGGED;
     while TAGS.contains(&ethertype) {
-        ethertype = Bytes::new(data, "vlan").u16(at + 2)?;
+        let tag = Bytes::new(data, "vlan");
+        let inner = tag.u16(at + 2)?;
+        if line.link_header {
+            print_type(line, ethertype);
+            match at {
+                UNTAGGED => write!(line, ", length {length}: "),
+                _ => line.text(", "),
+            }
+            print_tag(line, tag.u16(at)?);
+        }
+        ethertype = inner;
         at += 4;
     }
-    let payload = header.from(at);
-    let left = length.saturating_sub(at as u32);
-    let known = match ethertype {
-        ..=MAX_LENGTH => {
-            let left = left.min(ethertype.into());
-            snap(line, first(payload, left), left)?
+
+    let has_length = ethertype <= MAX_LENGTH;
+    let mut left = length.saturating_sub(at as u32);
+    if has_length {
+        left = left.min(ethertype.into());
+    }
+    // A tag that is shown has said the length.
+    let first_length = at == UNTAGGED || !line.link_header;
+    let end_of_header = |line: &mut Line| {
+        match has_length {
+            true => line.text("802.3"),
+            false => print_type(line, ethertype),
         }
-        _ => protocol(line, ethertype, payload, left)?,
+        if first_length {
+            line.length(if has_length { left } else { length });
+        }
+    };
+
+    let start = line.mark();
+    if line.link_header {
+        end_of_header(line);
+        line.text(match (first_length, has_length) {
+            (true, _) => ": ",
+            (false, true) => "",
+            (false, false) => ", ",
+        });
+    }
+    let payload = header.after(at);
+    let known = match has_length {
+        true => snap(line, first(payload, left), left)?,
+        false => protocol(line, ethertype, payload, left)?,
     };
     if !known {
-        line.hex(header.slice(6, 6)?, ":");
-        line.text(" > ");
-        line.hex(header.slice(0, 6)?, ":");
-        match ethertype {
-            ..=MAX_LENGTH => write!(line, ", 802.3, length {ethertype}"),
-            _ => {
-                let name = type_name(ethertype);
-                write!(line, ", ethertype {name} ({ethertype:#06x}), length {length}");
-            }
+        line.back_to(start);
+        if !line.link_header {
+            print_addresses(line, header)?;
         }
+        end_of_header(line);
     }
+    Ok(())
+}
+
+fn print_addresses(line: &mut Line, header: Bytes) -> Result<(), Cut> {
+    line.hex(header.slice(6, 6)?, ":");
+    line.text(" > ");
+    line.hex(header.slice(0, 6)?, ":");
+    line.text(", ");
     Ok(())
 }
 
@@ -121,11 +176,22 @@ pub fn protocol(line: &mut Line, ethertype: u16, data: &[u8], length: u32) -> Re
 /// An Ethernet type behind an LLC and SNAP header (IEEE 802, RFC 1042).
 pub fn snap(line: &mut Line, data: &[u8], length: u32) -> Result<bool, Cut> {
     const HEADER: u32 = 8;
-    match *data {
-        [0xaa, 0xaa, 3, 0, 0, 0 | 0xf8, high, low, ref payload @ ..] => {
-            let ethertype = u16::from_be_bytes([high, low]);
-            protocol(line, ethertype, payload, length.saturating_sub(HEADER))
+    let (vendor, high, low, payload) = match *data {
+        [0xaa, 0xaa, 3, 0, 0, vendor @ (0 | 0xf8), high, low, ref payload @ ..] => {
+            (vendor, high, low, payload)
         }
-        _ => Ok(false),
+        _ => return Ok(false),
+    };
+    let ethertype = u16::from_be_bytes([high, low]);
+    let length = length.saturating_sub(HEADER);
+    if line.link_header {
+        line.text("LLC, dsap SNAP (0xaa) Individual, ssap SNAP (0xaa) Command, ctrl 0x03: oui ");
+        line.text(match vendor {
+            0 => "Ethernet (0x000000), ",
+            _ => "Cisco bridged (0x0000f8), ",
+        });
+        print_type(line, ethertype);
+        write!(line, ", length {length}: ");
     }
+    protocol(line, ethertype, payload, length)
 }

@@ -154,8 +154,8 @@ fn router(line: &mut Line, message: Bytes) -> Result<(), Cut> {
     let (hours, minutes, seconds) = (lifetime / 3600, lifetime / 60 % 60, lifetime % 60);
     line.text("router advertisement lifetime ");
     match lifetime {
-        ..60 => write!(line, "{seconds}"),
-        ..3600 => write!(line, "{minutes}:{seconds:02}"),
+        0..60 => write!(line, "{seconds}"),
+        60..3600 => write!(line, "{minutes}:{seconds:02}"),
         _ => write!(line, "{hours}:{minutes:02}:{seconds:02}"),
     }
     write!(line, " {count}:");

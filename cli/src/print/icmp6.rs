@@ -68,11 +68,8 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
     let code = message.u8(1)?;
     match kind {
-        UNREACHABLE => {
-            if !unreachable(line, message, code)? {
-                return Ok(());
-            }
-        }
+        UNREACHABLE if unreachable(line, message, code)? => {}
+        UNREACHABLE => return Ok(()),
         TOO_BIG => write!(line, ", mtu {}", message.u32(4)?),
         TIME_EXCEEDED => match code {
             0 => write!(line, " for {}", destination(message)?),

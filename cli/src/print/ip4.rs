@@ -12,6 +12,7 @@ const OFFSET: u16 = 0x1fff;
 pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let header = Bytes::new(data, "ip");
     match header.u8(0)? >> 4 {
+        4 if line.link_header => {}
         4 => line.text("IP "),
         6 => {
             line.text("IP6, wrong link-layer encapsulation (invalid)");
@@ -68,6 +69,6 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         return Err(packet.cut());
     }
     let more = fragment & MORE_FRAGMENTS != 0;
-    let rest = packet.from(header_length as usize);
+    let rest = packet.after(header_length as usize);
     payload::print(line, &network, network.protocol, rest, total - header_length, more)
 }

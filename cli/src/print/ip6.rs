@@ -21,7 +21,9 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         write!(line, "truncated-ip6 {length}");
         return Ok(());
     }
-    line.text("IP6 ");
+    if !line.link_header {
+        line.text("IP6 ");
+    }
     let version = header.u8(0)? >> 4;
     if version != 6 {
         write!(line, "version error: {version} != 6");
@@ -85,7 +87,7 @@ impl<'a> Chain<'a> {
             payload => payload.saturating_add(HEADER),
         };
         let packet = Bytes::new(first(self.data, total), protocol);
-        Bytes::new(packet.from(self.at as usize), protocol)
+        Bytes::new(packet.after(self.at as usize), protocol)
     }
 
     fn print(&mut self, line: &mut Line, network: &Network) -> Result<(), Cut> {
@@ -95,7 +97,8 @@ impl<'a> Chain<'a> {
                 HOP_BY_HOP => self.hop_by_hop(line)?,
                 DESTINATION => {
                     let header = self.rest("dstopt");
-                    let bytes = eights(header)?;
+                    let bytes = (u32::from(header.u8(1)?) + 1) * 8;
+                    header.slice(0, bytes as usize)?;
                     line.text("DSTOPT ");
                     Some(bytes)
                 }
@@ -132,10 +135,12 @@ impl<'a> Chain<'a> {
         }
         self.options = true;
         let header = self.rest("hbhopt");
-        let bytes = eights(header)?;
-        line.text("HBH ");
-        let options = Bytes::new(header.slice(2, bytes as usize - 2)?, "hbhopt");
-        let whole = self.options(line, options)?;
+        let bytes = (u32::from(header.u8(1)?) + 1) * 8;
+        let mut whole = false;
+        if let Ok(content) = header.slice(2, bytes as usize - 2) {
+            line.text("HBH ");
+            whole = self.options(line, Bytes::new(content, "hbhopt"))?;
+        }
         if self.payload == 0 {
             if !whole {
                 line.text(" [|hbhopt]");
@@ -221,16 +226,9 @@ impl<'a> Chain<'a> {
         }
         let left = self.payload.saturating_add(HEADER).checked_sub(self.at);
         let left = left.ok_or(Cut("ip6"))?;
-        let data = self.rest("ip6").from(0);
+        let data = self.rest("ip6").after(0);
         payload::print(line, network, next, data, left, self.fragmented)
     }
-}
-
-/// The length of an extension header that counts in eight bytes, if it is there in full.
-fn eights(header: Bytes) -> Result<u32, Cut> {
-    let bytes = (u32::from(header.u8(1)?) + 1) * 8;
-    header.slice(0, bytes as usize)?;
-    Ok(bytes)
 }
 
 /// The routing header: types 0 and 2 (RFC 6275), and 4, segment routing (RFC 8754).
@@ -262,7 +260,7 @@ fn routing(line: &mut Line, header: Bytes) -> Result<Option<u32>, Cut> {
             return Ok(None);
         }
     }
-    if words % 2 == 1 {
+    if !words.is_multiple_of(2) {
         write!(line, " (invalid length {words}) (invalid)");
         return Ok(None);
     }

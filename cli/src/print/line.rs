@@ -9,6 +9,8 @@ use super::flows::Flows;
 pub struct Line<'p> {
     out: &'p mut String,
     pub flows: &'p mut Flows,
+    /// Whether what lies below the network header is shown, too.
+    pub link_header: bool,
     /// Network headers inside each other so far.
     depth: u8,
 }
@@ -18,7 +20,7 @@ const DEPTH: u8 = 32;
 
 impl<'p> Line<'p> {
     pub fn new(out: &'p mut String, flows: &'p mut Flows) -> Self {
-        Self { out, flows, depth: 0 }
+        Self { out, flows, link_header: false, depth: 0 }
     }
 
     pub fn text(&mut self, text: &str) {

@@ -157,8 +157,8 @@ fn add_address(line: &mut Line, option: Bytes) -> Result<bool, Cut> {
         _ => return Ok(false),
     };
     match option.u8(2)? & 15 {
-        0 => line.text(" v0"),
-        1 => line.text(" v1"),
+        0 => line.text(" v1"),
+        1 => line.text(" v1-echo"),
         _ => line.text(" [bad version/echo]"),
     }
     let address = match address_bytes {
@@ -182,7 +182,7 @@ fn remove_address(line: &mut Line, option: Bytes) -> Result<bool, Cut> {
         return Ok(false);
     }
     line.text(" id");
-    for id in option.from(3) {
+    for id in option.after(3) {
         write!(line, " {id}");
     }
     Ok(true)

@@ -44,10 +44,9 @@ impl Network {
         line.text(end);
     }
 
-    /// The ends of a protocol with ports: the addresses only where no header between has shown
-    /// them.
-    pub fn print_ports(&self, line: &mut Line, protocol: u8, (from, to): (u16, u16)) {
-        let addresses = self.protocol == protocol;
+    /// The ends of a protocol with ports, with the addresses or, where a header between has
+    /// shown them, without.
+    pub fn print_ports(&self, line: &mut Line, addresses: bool, (from, to): (u16, u16)) {
         if addresses {
             line.address(self.source);
             line.text(".");
@@ -110,7 +109,8 @@ pub fn print(
                 _ => ("dccp", "DCCP"),
             };
             let header = Bytes::new(data, name);
-            network.print_ports(line, protocol, (header.u16(0)?, header.u16(2)?));
+            header.slice(0, 12)?;
+            network.print_ports(line, true, (header.u16(0)?, header.u16(2)?));
             line.text(says);
             line.length(length);
             Ok(())
@@ -148,9 +148,10 @@ fn authentication(
 ) -> Result<(), Cut> {
     const FIXED: usize = 12;
     let header = Bytes::new(data, "ah");
-    let (next, words) = (header.u8(0)?, header.u8(1)?);
-    let bytes = (usize::from(words) + 2) * 4;
-    line.text("AH(");
+    let next = header.u8(0)?;
+    line.text("AH");
+    let bytes = (usize::from(header.u8(1)?) + 2) * 4;
+    line.text("(");
     match header.u16(2)? {
         0 => {}
         reserved => write!(line, "reserved={reserved:#x}[MustBeZero],"),
@@ -158,7 +159,7 @@ fn authentication(
     write!(line, "spi={:#010x},", header.u32(4)?);
     write!(line, "seq={:#x},", header.u32(8)?);
     line.text("icv=0x");
-    let there = header.from(FIXED);
+    let there = header.after(FIXED);
     let check = bytes.saturating_sub(FIXED);
     line.hex(&there[..there.len().min(check)], "");
     if there.len() < check {
@@ -168,5 +169,5 @@ fn authentication(
     if !line.deeper() {
         return Ok(());
     }
-    print(line, network, next, header.from(bytes), length.saturating_sub(bytes as u32), fragmented)
+    print(line, network, next, header.after(bytes), length.saturating_sub(bytes as u32), fragmented)
 }

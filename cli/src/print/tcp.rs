@@ -34,7 +34,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
         return Err(header.cut());
     }
     let ports = (header.u16(0)?, header.u16(2)?);
-    network.print_ports(line, TCP, ports);
+    network.print_ports(line, network.protocol == TCP, ports);
     header.slice(0, HEADER as usize)?;
     let header_length = u32::from(header.u8(12)? >> 4) * 4;
     if header_length < HEADER {
@@ -81,7 +81,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
         line.decimal(header.u16(18)?);
     }
     if header_length > HEADER {
-        let options = Bytes::new(header.from(HEADER as usize), "tcp");
+        let options = Bytes::new(header.after(HEADER as usize), "tcp");
         let room = (header_length - HEADER) as usize;
         if !tcp_options::print(line, options, room, flags, base.acknowledged)? {
             return Ok(());

@@ -230,7 +230,7 @@ impl<'a> Value<'a> {
 
     /// Blocks of selective acknowledgement (RFC 2018).
     fn selective(&self, line: &mut Line, says: usize, base: u32) -> Result<(), Stop> {
-        if says % 8 != 0 {
+        if !says.is_multiple_of(8) {
             line.text(" invalid sack");
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl<'a> Value<'a> {
 
     /// Bytes `from..to` of the value, or those that are there.
     fn hex_from(&self, line: &mut Line, from: usize, to: usize) -> Result<(), Stop> {
-        let there = self.bytes.from(self.at + from);
+        let there = self.bytes.after(self.at + from);
         line.hex(&there[..there.len().min(to - from)], "");
         self.need(to).map(|_| ())
     }
@@ -270,7 +270,7 @@ impl<'a> Value<'a> {
 fn fast_open(line: &mut Line, cookie: &[u8]) {
     match cookie.len() {
         0 => line.text(" cookiereq"),
-        4..=16 if cookie.len() % 2 == 0 => {
+        4..=16 if cookie.len().is_multiple_of(2) => {
             line.text(" cookie ");
             line.hex(cookie, "");
         }

@@ -15,13 +15,14 @@ pub fn print(
     fragmented: bool,
 ) -> Result<(), Cut> {
     let header = Bytes::new(data, "udp");
+    let addresses = network.protocol == UDP;
     if !header.has(0, 4) {
-        if network.protocol == UDP {
+        if addresses {
             network.print(line, ": ");
         }
         return Err(header.cut());
     }
-    network.print_ports(line, UDP, (header.u16(0)?, header.u16(2)?));
+    network.print_ports(line, addresses, (header.u16(0)?, header.u16(2)?));
     if length < HEADER {
         write!(line, "truncated-udp {length}");
         return Ok(());

@@ -32,15 +32,6 @@ pub struct Limits {
     pub interval: Duration,
 }
 
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The time or the count was reached, or the source has ended.
-    Done,
-    /// A signal.
-    Signal,
-}
-
 /// A run that has ended.
 #[derive(Debug)]
 pub struct Run {
@@ -48,8 +39,6 @@ pub struct Run {
     pub outcomes: Vec<Outcome>,
     /// From the first packet let in to the last.
     pub elapsed: Duration,
-    /// Why.
-    pub ending: Ending,
 }
 
 /// Runs a worker on each queue with the visitor beside it. `watch` is called at each interval
@@ -70,7 +59,7 @@ pub fn run<V: Visitor>(
         wait: limits.wait,
     };
     let start = Instant::now();
-    let mut ending = Ending::Done;
+    let mut asked = false;
     let mut stopped_at = None;
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
@@ -110,11 +99,10 @@ pub fn run<V: Visitor>(
             }
             let until = next_look.min(end.unwrap_or(Duration::MAX)).saturating_sub(elapsed);
             if signals.wait(until.min(Duration::from_millis(20)))? {
-                if ending == Ending::Signal {
+                if std::mem::replace(&mut asked, true) {
                     // Asked twice: the user does not want to wait for files to be closed.
                     std::process::exit(130);
                 }
-                ending = Ending::Signal;
                 shared.stop.store(true, Ordering::Relaxed);
             }
         }
@@ -125,7 +113,7 @@ pub fn run<V: Visitor>(
         workers.into_iter().map(end).collect::<Result<Vec<_>>>()
     })?;
     let elapsed = stopped_at.unwrap_or_else(|| start.elapsed());
-    Ok(Run { outcomes, elapsed, ending })
+    Ok(Run { outcomes, elapsed })
 }
 
 /// Tells all workers to stop when it goes: one that ends, however it ends, ends the run.

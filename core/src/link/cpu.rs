@@ -1,8 +1,8 @@
 //! What each CPU has done for the network, from `/proc`.
 //!
-//! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c (the CPU's number stands there
-//! since Linux 5.10; before, the lines are those of the CPUs in use, in order). The counts are
-//! the whole machine's, whatever the namespace.
+//! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c. Newer kernels write the CPU's
+//! number there, as the 13th word; without it the lines are those of the CPUs in use, in order.
+//! The counts are the whole machine's, whatever the namespace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -165,7 +165,7 @@ ctxt 4
     }
 
     #[test]
-    fn before_linux_5_10_the_order_of_lines_names_the_cpu() {
+    fn without_a_number_the_order_of_lines_names_the_cpu() {
         let softnet = "00000001 00000000 00000000 0 0 0 0 0 0 0 0\n\
                        00000002 00000000 00000000 0 0 0 0 0 0 0 0\n\
                        00000003 00000000 00000000 0 0 0 0 0 0 0 0\n";

@@ -52,11 +52,11 @@ struct Statistic {
 
 /// How drivers write direction and number: what stands before the number and after it.
 const FORMS: &[(&str, &str, Direction)] = &[
-    ("rx_queue_", "_", Rx), // ixgbe, igb, ice, veth, virtio_net before 6.8
+    ("rx_queue_", "_", Rx), // ixgbe, igb, ice, veth, older virtio_net
     ("tx_queue_", "_", Tx),
     ("rx-", ".", Rx), // i40e
     ("tx-", ".", Tx),
-    ("rx", "_", Rx), // mlx5, virtio_net
+    ("rx", "_", Rx), // mlx5, newer virtio_net
     ("tx", "_", Tx),
     ("queue_", "_rx_", Rx), // ena
     ("queue_", "_tx_", Tx),
@@ -68,7 +68,7 @@ const FORMS: &[(&str, &str, Direction)] = &[
 const COUNTS: &[(&str, Count)] = &[
     ("packets", Count::Packets),
     ("cnt", Count::Packets),        // ena
-    ("rx_packets", Count::Packets), // i40e before 4.20
+    ("rx_packets", Count::Packets), // older i40e
     ("tx_packets", Count::Packets),
     ("ucast_packets", Count::Packets), // bnxt
     ("mcast_packets", Count::Packets),
@@ -188,7 +188,7 @@ mod tests {
             ("igb", "dropped_smbus", None),
             ("i40e", "rx-12.packets", Some((Rx, 12, Packets))),
             ("i40e", "tx-0.bytes", Some((Tx, 0, Bytes))),
-            ("i40e before 4.20", "tx-7.tx_packets", Some((Tx, 7, Packets))),
+            ("older i40e", "tx-7.tx_packets", Some((Tx, 7, Packets))),
             ("i40e", "veb.tc_0_tx_packets", None),
             ("i40e", "port.rx_dropped", None),
             ("ice", "tx_queue_127_packets", Some((Tx, 127, Packets))),
@@ -201,11 +201,11 @@ mod tests {
             ("mlx5", "tx_prio0_packets", None),
             ("mlx5", "ch0_events", None),
             ("mlx5", "rx_out_of_buffer", None),
-            ("virtio_net", "rx_queue_0_drops", Some((Rx, 0, Drops))),
-            ("virtio_net", "rx_queue_0_kicks", None),
-            ("virtio_net 6.8", "rx0_xdp_drops", Some((Rx, 0, XdpDrops))),
-            ("virtio_net 6.8", "tx0_xdp_tx", None),
-            ("virtio_net 6.8", "rx_xdp_packets", None),
+            ("older virtio_net", "rx_queue_0_drops", Some((Rx, 0, Drops))),
+            ("older virtio_net", "rx_queue_0_kicks", None),
+            ("newer virtio_net", "rx0_xdp_drops", Some((Rx, 0, XdpDrops))),
+            ("newer virtio_net", "tx0_xdp_tx", None),
+            ("newer virtio_net", "rx_xdp_packets", None),
             ("veth", "rx_queue_0_xdp_packets", Some((Rx, 0, XdpPackets))),
             ("veth", "rx_queue_1_drops", Some((Rx, 1, Drops))),
             ("veth", "rx_queue_0_xdp_drops", Some((Rx, 0, XdpDrops))),

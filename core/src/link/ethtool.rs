@@ -443,6 +443,16 @@ mod tests {
     }
 
     #[test]
+    fn nobody_may_touch_the_page_behind_the_area() {
+        let ethtool = Ethtool::open(None).unwrap();
+        let guard = ethtool.area.at(AREA_BYTES).addr();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let starts = format!("{guard:x}-");
+        let line = maps.lines().find(|line| line.starts_with(&starts));
+        assert!(line.is_some_and(|line| line.contains(" ---p ")), "{line:?}");
+    }
+
+    #[test]
     fn more_statistics_than_there_is_room_for_are_refused() {
         let mut ethtool = Ethtool::open(None).unwrap();
         for (count, entry_bytes, fits) in

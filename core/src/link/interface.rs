@@ -325,6 +325,24 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_is_told_in_one_line() {
+        let mut card = Interface {
+            name: "eth0".into(),
+            mac: Some(Mac([2, 0, 198, 18, 0, 1])),
+            up: true,
+            ..Interface::default()
+        };
+        assert_eq!(card.to_string(), "eth0            card      no carrier 02:00:c6:12:00:01");
+        card.running = true;
+        card.kind = "veth".into();
+        card.addresses = vec![Address { ip: [198, 18, 0, 1].into(), prefix: 24 }];
+        assert_eq!(
+            card.to_string(),
+            "eth0            veth      up         02:00:c6:12:00:01 198.18.0.1/24"
+        );
+    }
+
+    #[test]
     fn broken_messages_are_passed_over() {
         let name = [8, 0, IFLA_IFNAME as u8, 0, b'a', b'b', 0, 0];
         let cut = [200, 0, IFLA_MTU as u8, 0, 1, 2];

@@ -50,8 +50,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Asks for all there is of something and passes the body of each answer to `each`, which
-    /// returns nothing: what it cannot read it passes over.
+    /// Asks for all there is of something and collects what `each` makes of the body of each
+    /// answer; what it can make nothing of is passed over.
     pub(super) fn dump<T>(
         &mut self,
         request: &RouteNetlinkMessage,

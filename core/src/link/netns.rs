@@ -72,7 +72,7 @@ pub fn exists(name: &str) -> bool {
 pub fn create(name: &str) -> Result<()> {
     let path = path(name)?;
     share_folder()?;
-    OpenOptions::new().write(true).create_new(true).mode(0).open(&path).map_err(|e| {
+    OpenOptions::new().write(true).create_new(true).mode(0o000).open(&path).map_err(|e| {
         let taken = e.kind() == io::ErrorKind::AlreadyExists;
         let error = refused("create", object(name), ADMIN, e);
         if taken {

@@ -103,8 +103,8 @@ mod tests {
             assert_eq!(queue.sync_rx().unwrap(), 511);
             assert!(queue.rx().packets().all(|p| p.head().len() == 99));
             assert_eq!(queue.rx().packets().count(), 511);
-            let (rx, tx) = queue.rings_mut();
-            assert_eq!(rx.swap_into(tx, u32::MAX), 511);
+            let (mut rx, mut tx) = queue.rings_mut();
+            assert_eq!(rx.swap_into(&mut tx, u32::MAX), 511);
             assert_eq!(queue.sync_tx().unwrap(), 511);
         }
     }

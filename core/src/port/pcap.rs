@@ -28,6 +28,9 @@ const DEFAULT_SLOTS: u64 = 512;
 const MIN_SLOTS: u64 = 6;
 /// What a slot's 16-bit length can say.
 const SLOT_BYTES: usize = u16::MAX as usize;
+/// What a sync looks at for each slot of the ring before it returns: a file in which the filter
+/// finds nothing must not keep it.
+const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
 #[derive(Debug)]
@@ -108,7 +111,10 @@ impl Source {
         let room = ring.room();
         let all_given_back = ring.available() == 0;
         self.starved = false;
-        while *used < room {
+        for _ in 0..LOOKS_PER_SLOT.saturating_mul(ring.num_slots()) {
+            if *used == room {
+                break;
+            }
             let placed = match self.pending.take() {
                 Some(placed) => placed,
                 None => match self.reader.advance(all_given_back && *used == 0, false)? {
@@ -116,7 +122,7 @@ impl Source {
                         self.taken += 1;
                         placed
                     }
-                    Outcome::Packet(_) => continue,
+                    Outcome::Packet(_) | Outcome::Skipped => continue,
                     Outcome::NotYet => {
                         self.starved = true;
                         return Ok(());
@@ -185,7 +191,8 @@ impl Source {
             // record no other slot points into. They are neither moved nor overwritten before
             // a call of `advance` that may move, which `fill` makes only when the program has
             // given every slot back; and the queue that holds the ring holds the reader too.
-            unsafe { ring.fill_indirect(index, start, now as u16, continues, meta) };
+            unsafe { ring.point(index, start, now as u16, continues) };
+            *ring.meta_mut(index) = meta;
             if !continues {
                 return;
             }
@@ -272,4 +279,73 @@ fn milliseconds(duration: Duration) -> PollTimeout {
     let rounded = duration.as_nanos().div_ceil(1_000_000);
     i32::try_from(rounded)
         .map_or(PollTimeout::MAX, |ms| PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A pcap file of so many Ethernet packets, each of its number's lowest byte.
+    fn capture(packets: u32) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut bytes = Vec::new();
+        let mut number = |n: u32| bytes.extend_from_slice(&n.to_ne_bytes());
+        [0xa1b2_c3d4, if cfg!(target_endian = "big") { 0x0002_0004 } else { 0x0004_0002 }]
+            .into_iter()
+            .chain([0, 0, 0, 1])
+            .for_each(&mut number);
+        for i in 0..packets {
+            [i, 0, 4, 1000, i].into_iter().for_each(&mut number);
+        }
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    fn source(file: &tempfile::NamedTempFile, expression: &str) -> (Source, Ring) {
+        let source = Source {
+            name: "pcap:test".into(),
+            reader: Reader::open(file.path()).unwrap(),
+            expression: Some(expression.to_owned()),
+            filters: Vec::new(),
+            snaplen: 2,
+            pending: None,
+            failure: None,
+            starved: false,
+            taken: 0,
+        };
+        let pool = Pool::new(PoolConfig::default()).unwrap();
+        (source, Ring::receive_indirect(&pool, 6).unwrap())
+    }
+
+    #[test]
+    fn what_the_filter_refuses_takes_no_slot() {
+        let file = capture(100);
+        // The lowest two bits of the packet's number, and its length on the wire.
+        let (mut source, mut ring) = source(&file, "ether[0] & 3 = 0 and len = 1000");
+        let mut seconds = Vec::new();
+        while !source.is_finished() {
+            source.sync_rx(&mut ring, &mut Vec::new()).unwrap();
+            seconds.extend(ring.packets().map(|p| p.meta().timestamp_ns / 1_000_000_000));
+            assert!(ring.packets().all(|p| p.head().len() == 2), "cut after the filter");
+            ring.release(ring.available());
+        }
+        assert_eq!(seconds, (0..100).step_by(4).collect::<Vec<_>>());
+        assert_eq!(source.stats().offered, 25);
+    }
+
+    #[test]
+    fn a_sync_returns_though_the_filter_finds_nothing() {
+        let file = capture(1000);
+        let (mut source, mut ring) = source(&file, "less 999");
+        let mut syncs = 0;
+        while !source.is_finished() {
+            assert_eq!(source.sync_rx(&mut ring, &mut Vec::new()).unwrap(), 0);
+            let ready = source.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
+            assert_eq!(ready, Readiness::Ready, "there is more to look at");
+            syncs += 1;
+        }
+        assert!(syncs > 1000 / (6 * LOOKS_PER_SLOT), "{syncs} syncs");
+    }
 }

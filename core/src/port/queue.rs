@@ -7,7 +7,7 @@ use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
 use crate::error::Result;
-use crate::ring::{Readiness, Ring, Wait};
+use crate::ring::{Readiness, Ring, RingMut, Wait};
 
 /// What a backend counts, since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,20 +72,20 @@ impl Queue {
 
     /// The receive ring, to rewrite and release.
     #[inline]
-    pub fn rx_mut(&mut self) -> &mut Ring {
-        &mut self.rx
+    pub fn rx_mut(&mut self) -> RingMut<'_> {
+        RingMut::new(&mut self.rx)
     }
 
     /// The transmit ring, to fill.
     #[inline]
-    pub fn tx_mut(&mut self) -> &mut Ring {
-        &mut self.tx
+    pub fn tx_mut(&mut self) -> RingMut<'_> {
+        RingMut::new(&mut self.tx)
     }
 
     /// Both rings at once.
     #[inline]
-    pub fn rings_mut(&mut self) -> (&mut Ring, &mut Ring) {
-        (&mut self.rx, &mut self.tx)
+    pub fn rings_mut(&mut self) -> (RingMut<'_>, RingMut<'_>) {
+        (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))
     }
 
     /// Takes back the slots the program has released and fills the ring with what has

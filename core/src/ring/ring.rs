@@ -203,7 +203,7 @@ impl Ring {
 
     /// The metadata beside a slot, to write.
     #[inline]
-    pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
+    pub(crate) fn meta_mut(&mut self, index: u32) -> &mut Meta {
         assert!(index < self.num_slots);
         // SAFETY: as in `slot_mut`.
         unsafe { self.metas.add(index as usize).as_mut() }
@@ -234,7 +234,7 @@ impl Ring {
         let slot = self.slot(index);
         let start = self.start_of(slot);
         // SAFETY: a pool buffer is at least `len` bytes (`set_bytes` and `fill` check) and is
-        // held by this slot alone; an INDIRECT range was vouched for by `fill_indirect`. Both
+        // held by this slot alone; an INDIRECT range was vouched for by `point`. Both
         // stay valid and unchanged while `self` is borrowed, for only a sync or `&mut self`
         // changes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
@@ -245,7 +245,7 @@ impl Ring {
     /// # Panics
     /// On a slot the program does not own.
     #[inline]
-    pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
         assert!(self.owns(index), "slot {index} is the backend's");
         let slot = self.slot(index);
         let (start, len) = (self.start_of(slot), usize::from(slot.len));
@@ -259,7 +259,7 @@ impl Ring {
     /// # Panics
     /// On a slot the program does not own.
     #[inline]
-    pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
+    pub(crate) fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
         assert!(self.owns(index), "slot {index} is the backend's");
         // SAFETY: the program owns the slot.
         unsafe { self.buffer_unchecked(index) }
@@ -292,7 +292,7 @@ impl Ring {
     /// # Panics
     /// If the buffer is shorter.
     #[inline]
-    pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
+    pub(crate) fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         let limit = self.pool.buffer_bytes();
         let slot = self.slot_mut(index);
         assert!(u32::from(bytes) <= limit && slot.buf != 0, "{bytes} bytes in a buffer of {limit}");
@@ -312,7 +312,7 @@ impl Ring {
     /// # Panics
     /// If the program owns fewer.
     #[inline]
-    pub fn release(&mut self, n: u32) {
+    pub(crate) fn release(&mut self, n: u32) {
         assert!(n <= self.available(), "releasing {n} slots, owning {}", self.available());
         let head = self.after(self.head(), n);
         // SAFETY: as in `head`; `&mut self` makes it the only access.
@@ -324,7 +324,7 @@ impl Ring {
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
     /// them to the backend. False if there is no room; nothing has happened then.
     #[inline]
-    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+    pub(crate) fn push(&mut self, packet: &Packet<'_>) -> bool {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
         let total = packet.captured_bytes();
         let needed = total.div_ceil(size).max(1) as u32;
@@ -367,7 +367,7 @@ impl Ring {
     /// copied. Stops after `max` slots, at the end of either ring, or at a slot that has to be
     /// copied (INDIRECT). Gives the slots of both rings back and says how many it moved.
     #[inline]
-    pub fn swap_into(&mut self, to: &mut Self, max: u32) -> u32 {
+    pub(crate) fn swap_into(&mut self, to: &mut Self, max: u32) -> u32 {
         if !self.shares_pool(to) {
             return 0;
         }
@@ -410,26 +410,25 @@ impl Ring {
         *self.meta_mut(index) = meta;
     }
 
-    /// Fills a slot the backend owns with bytes outside the pool.
+    /// Points a slot the backend owns at bytes outside the pool. Its metadata is the caller's
+    /// to write.
     ///
     /// # Safety
     /// The bytes at `start` are valid to read and write and are touched by nobody else until
     /// the first sync after the program has given the slot back.
     #[inline]
-    pub(crate) unsafe fn fill_indirect(
+    pub(crate) unsafe fn point(
         &mut self,
         index: u32,
         start: NonNull<u8>,
         bytes: u16,
         continues: bool,
-        meta: Meta,
     ) {
         let more = if continues { flags::MOREFRAG } else { 0 };
         let slot = self.slot_mut(index);
         slot.ptr = start.as_ptr().expose_provenance() as u64;
         slot.len = bytes;
         slot.flags = flags::INDIRECT | more;
-        *self.meta_mut(index) = meta;
     }
 }
 

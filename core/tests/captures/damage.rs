@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::oracle::{Reading, libpcap, ours, samples};
+use crate::writer::Chance;
 
 /// What libpcap refuses and we read: its message, and why we go on.
 const READ_ON: &[(&str, &str)] = &[
@@ -122,18 +123,6 @@ fn changed_at_random_a_file_is_read_as_far_as_libpcap_reads_it() {
                 panic!("{name}, round {round}, kept as {}: {how}", kept.display());
             }
         }
-    }
-}
-
-/// The same numbers in every run (xorshift64).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
     }
 }
 

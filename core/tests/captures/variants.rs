@@ -6,7 +6,7 @@ use sluicegate::file::read::Reader;
 use sluicegate::ring::{Direction, TimestampSource};
 
 use crate::oracle::{libpcap, ours};
-use crate::writer::{Order, Writer};
+use crate::writer::{Chance, Order, Writer};
 
 fn kept(folder: &Path, bytes: &[u8]) -> std::path::PathBuf {
     let path = folder.join("capture");
@@ -192,4 +192,77 @@ fn a_pcapng_file_that_makes_no_sense_is_an_error_after_what_does() {
         assert!(error.contains(reason), "{why}: {error}");
         assert!(theirs.error.is_some(), "{why}");
     }
+}
+
+#[test]
+fn headers_in_the_order_of_a_host_are_turned_as_libpcap_turns_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chance = Chance(7);
+    for (name, link) in [
+        ("Ethernet has none", 1),
+        ("cooked", 113),
+        ("cooked, second version", 276),
+        ("OpenBSD's packet filter", 117),
+        ("USB", 189),
+        ("USB, memory-mapped", 220),
+        ("netfilter's log", 239),
+    ] {
+        for order in [Order::Little, Order::Big] {
+            let mut file = Writer::new(order);
+            file.pcap_header(0xa1b2_c3d4, (2, 4), 0, link);
+            for _ in 0..400 {
+                let captured = chance.below(180);
+                let mut data: Vec<u8> = (0..captured).map(|_| chance.below(256) as u8).collect();
+                let wire = likely(link, order, &mut data, &mut chance);
+                file.u32(0).u32(0).u32(captured as u32).u32(wire).raw(&data);
+            }
+            let path = kept(folder.path(), &file.bytes);
+            let (ours, theirs) = (ours(&path), libpcap(&path));
+            assert_eq!(ours.packets.len(), 400, "{name}");
+            for (i, (ours, theirs)) in ours.packets.iter().zip(&theirs.packets).enumerate() {
+                assert_eq!(ours, theirs, "{name}: packet {i}");
+            }
+        }
+    }
+}
+
+/// Makes random bytes resemble a link type's header now and then; returns the length on the
+/// wire.
+fn likely(link: u32, order: Order, data: &mut [u8], chance: &mut Chance) -> u32 {
+    let number = |n: u32| Writer::new(order).u32(n).bytes.clone();
+    let mut put = |at: usize, bytes: &[u8]| {
+        if let Some(place) = data.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    };
+    let mut wire = chance.below(200) as u32;
+    match link {
+        113 => put(14, &[0, 11 + chance.below(4) as u8]),
+        276 => put(0, &[0, 11 + chance.below(4) as u8]),
+        117 => put(0, &[40 + chance.below(24) as u8]),
+        189 | 220 => {
+            let (count, requested) = (chance.below(6) as u32, chance.below(100) as u32);
+            put(8, &[b'C', chance.below(2) as u8, 0x81]);
+            put(15, &[chance.below(2) as u8]);
+            put(32, &number(requested));
+            put(60, &number(count));
+            for i in 0..6 {
+                put(64 + i * 16 + 4, &number(chance.below(90) as u32));
+                put(64 + i * 16 + 8, &number(chance.below(30) as u32));
+            }
+            if chance.below(4) > 0 {
+                wire = 64 + count * 16 + requested;
+            }
+        }
+        239 => {
+            put(1, &[0]);
+            for at in [4, 12, 32, 64] {
+                let length = chance.below(40) as u16;
+                put(at, &Writer::new(order).u16(length).bytes.clone());
+            }
+            put(4, &Writer::new(order).u16(8).bytes.clone());
+        }
+        _ => {}
+    }
+    wire
 }

@@ -1,4 +1,4 @@
-//! Capture files made by hand.
+//! Capture files made by hand, and by chance.
 
 /// The order of a number's bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -118,5 +118,17 @@ impl Writer {
             Order::Little => n.to_le_bytes(),
             Order::Big => n.to_be_bytes(),
         }
+    }
+}
+
+/// The same numbers in every run (xorshift64).
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
     }
 }

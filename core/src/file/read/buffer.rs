@@ -64,6 +64,20 @@ impl Buffer {
         }
     }
 
+    /// Bytes at a place to which no slot points yet, to be put right.
+    ///
+    /// # Panics
+    /// Beyond what has been read.
+    #[inline]
+    pub(super) fn bytes_mut(&mut self, at: Range<usize>) -> &mut [u8] {
+        assert!(at.start <= at.end && at.end <= self.end);
+        // SAFETY: as in `bytes`; `&mut self` makes it the only access.
+        unsafe {
+            let start = self.memory.base().add(at.start);
+            std::slice::from_raw_parts_mut(start.as_ptr(), at.len())
+        }
+    }
+
     /// The address of a position. Whoever keeps it beyond a call must see to it that
     /// `make_room` is not allowed to move as long as he does.
     #[inline]

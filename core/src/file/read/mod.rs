@@ -18,6 +18,7 @@ mod fields;
 mod options;
 mod pcap;
 mod pcapng;
+mod pseudo;
 mod reader;
 mod source;
 

@@ -88,6 +88,11 @@ impl Pcap {
         Ok((pcap, interface))
     }
 
+    /// The byte order of the host that wrote the file.
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
     /// What lies at the beginning of `bytes`.
     #[inline]
     pub(super) fn step(&self, bytes: &[u8]) -> Result<Step, String> {

@@ -11,6 +11,7 @@ use super::fields::Order;
 use super::options::{Options, text};
 use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;
+use super::pseudo::to_host;
 use super::source::{Compression, Source};
 use super::{Found, Step};
 use crate::error::{Error, Result};
@@ -43,6 +44,16 @@ enum Format {
     PcapNg(PcapNg),
 }
 
+impl Format {
+    /// The byte order of the host that wrote what is being read.
+    fn order(&self) -> Order {
+        match self {
+            Self::Pcap(format) => format.order(),
+            Self::PcapNg(format) => format.order(),
+        }
+    }
+}
+
 /// A packet in a file, with what the file says of it beyond its metadata.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
@@ -73,6 +84,8 @@ impl<'a> Record<'a> {
 pub(crate) enum Outcome {
     /// A packet.
     Packet(Placed),
+    /// A block that is none; it was stepped over.
+    Skipped,
     /// Nothing has arrived yet.
     NotYet,
     /// There is more, but no room for it until the buffer may move.
@@ -189,21 +202,18 @@ impl Reader {
             match self.advance(true, true)? {
                 Outcome::Packet(placed) => break placed,
                 Outcome::End => return Ok(None),
-                Outcome::NotYet | Outcome::NoRoom => {}
+                Outcome::Skipped | Outcome::NotYet | Outcome::NoRoom => {}
             }
         };
         self.meta = placed.meta;
-        let order = match &self.format {
-            Format::Pcap(_) => Order::Little,
-            Format::PcapNg(format) => format.order(),
-        };
+        let order = self.format.order();
         Ok(Some(Record {
             packet: Packet::new(&self.meta, self.buffer.bytes(placed.data)),
             options: Options::new(self.buffer.bytes(placed.options), order),
         }))
     }
 
-    /// Finds the next packet. The bytes of those found before stay where they are unless
+    /// Looks for the next packet. The bytes of those found before stay where they are unless
     /// `may_move`; without `may_wait` nothing is waited for.
     pub(crate) fn advance(&mut self, may_move: bool, may_wait: bool) -> Result<Outcome> {
         while !self.finished {
@@ -211,9 +221,17 @@ impl Reader {
                 Ok(Step::Packet { record_bytes, found }) => {
                     let at = self.buffer.start();
                     self.consume(record_bytes);
-                    return Ok(Outcome::Packet(found.placed(at)));
+                    let mut placed = found.placed(at);
+                    let link_type = self.interfaces[placed.meta.interface as usize].link_type;
+                    let data = self.buffer.bytes_mut(placed.data.clone());
+                    let order = self.format.order();
+                    to_host(link_type, order, data, &mut placed.meta.wire_bytes);
+                    return Ok(Outcome::Packet(placed));
                 }
-                Ok(Step::Skip(n)) => self.consume(n),
+                Ok(Step::Skip(n)) => {
+                    self.consume(n);
+                    return Ok(Outcome::Skipped);
+                }
                 Ok(Step::Need(wanted)) => match self.refill(wanted, may_move, may_wait)? {
                     Refill::Done => {}
                     Refill::NotYet => return Ok(Outcome::NotYet),

@@ -3,8 +3,9 @@
 use super::block::Layout;
 
 /// Bytes a chunk holds unless told otherwise: large enough that a system call each costs
-/// nothing, small enough to stay in the second-level cache's reach.
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// nothing, small enough that its bytes are still in the second-level cache when the kernel
+/// copies them.
+pub(super) const CHUNK_BYTES: usize = 128 << 10;
 
 /// Whole records of one file layout, as an [`Encoder`](super::Encoder) appends them.
 ///

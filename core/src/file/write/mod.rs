@@ -17,6 +17,7 @@
 
 mod block;
 mod chunk;
+mod config;
 mod name;
 mod order;
 mod output;
@@ -27,7 +28,17 @@ mod target;
 
 pub use block::InterfaceStats;
 pub use chunk::{Chunk, Record, Records};
+pub use config::{OutputConfig, Summary};
 pub use order::Merger;
-pub use output::{Output, OutputConfig, Summary};
+pub use output::Output;
 pub use record::{Encoder, EncoderConfig};
 pub use rotate::Rotation;
+
+/// Each of these may be handed from thread to thread.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Chunk>();
+    is_send::<Encoder>();
+    is_send::<Merger>();
+    is_send::<Output>();
+};

@@ -341,17 +341,19 @@ mod tests {
     }
 
     #[test]
-    fn chunks_come_back_empty_and_are_not_hoarded() {
-        let mut merger = Merger::new(1);
+    fn each_source_gets_its_chunks_back_empty() {
+        let mut merger = Merger::new(2);
         for round in 0..20 {
             merger.push(0, chunk(&[round, round], 0));
-            assert_eq!(merger.pending(), 2);
-            assert_eq!(drain(&mut merger, u64::MAX, 100).len(), 2);
+            merger.push(1, chunk(&[round], 1));
+            assert_eq!(merger.pending(), 3);
+            assert_eq!(drain(&mut merger, u64::MAX, 100).len(), 3);
         }
         assert_eq!(merger.pending(), 0);
-        let spent: Vec<Chunk> = std::iter::from_fn(|| merger.spent()).collect();
-        assert!(spent.iter().all(Chunk::is_empty));
-        assert!((1..=3).contains(&spent.len()));
+        let spent: Vec<(usize, Chunk)> = std::iter::from_fn(|| merger.spent()).collect();
+        assert!(spent.iter().all(|(_, chunk)| chunk.is_empty()));
+        let of = |number| spent.iter().filter(|(source, _)| *source == number).count();
+        assert_eq!((of(0), of(1)), (20, 20));
     }
 
     proptest! {

@@ -1,94 +1,27 @@
 //! An output: chunks in, whole files out.
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use jiff::tz::TimeZone;
-use nix::unistd::{AccessFlags, access};
 
 use super::super::{Compression, Format};
 use super::block::{self, InterfaceStats, Layout};
 use super::chunk::Chunk;
+use super::config::{OutputConfig, Summary};
 use super::name::{Name, now_ns};
-use super::pack::Packer;
-use super::rotate::{Rotation, Schedule, Span};
-use super::target::{Failure, Piece, Progress, Target, lock};
+use super::pack::{Packer, Place, epilogue};
+use super::rotate::{Schedule, Span};
+use super::target::{Piece, Progress, Target, check_directory, lock};
 use crate::error::{Error, Result};
 use crate::port::Interface;
-
-/// The level for captures: what one thread keeps up with, for most of what a higher one saves.
-const ZSTD_LEVEL: i32 = 1;
-const MOST_WORKERS: usize = 64;
-
-/// Where packets are written, and how.
-#[derive(Clone, Debug)]
-pub struct OutputConfig {
-    /// The file; `-` is standard output. Its last part may hold strftime conversions: local
-    /// time, of the file's first packet. With rotation a running number goes before the
-    /// extensions: `a-00001.pcapng.zst`. A file of that name is overwritten.
-    pub path: PathBuf,
-    /// The format.
-    pub format: Format,
-    /// pcap only: times in microseconds, as the encoder's.
-    pub microseconds: bool,
-    /// The compression.
-    pub compression: Compression,
-    /// Zstandard's level; 1 if none is given.
-    pub level: Option<i32>,
-    /// Threads that compress, 1 to 64.
-    pub workers: usize,
-    /// When to begin new files.
-    pub rotation: Rotation,
-    /// The user's remarks; pcapng only.
-    pub comments: Vec<String>,
-}
-
-impl OutputConfig {
-    /// One file, of the format and compression its name asks for; pcapng if it asks for none.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        Self {
-            format: Format::of(&path).unwrap_or_default(),
-            compression: Compression::of(&path),
-            path,
-            microseconds: false,
-            level: None,
-            workers: 1,
-            rotation: Rotation::default(),
-            comments: Vec::new(),
-        }
-    }
-}
-
-/// What became of what was handed to an output.
-#[must_use = "a failure to write stands in `failure`"]
-#[derive(Debug)]
-pub struct Summary {
-    /// Files that were made.
-    pub files: u64,
-    /// Packets that were written.
-    pub packets: u64,
-    /// Packets that were handed over and could not be written.
-    pub lost: u64,
-    /// Bytes that were written, after compression.
-    pub bytes: u64,
-    /// Of the files, those that were deleted to keep the newest only.
-    pub files_deleted: u64,
-    /// Of the packets, those in files that were deleted.
-    pub packets_deleted: u64,
-    /// Files that should have been deleted and could not be, or are no longer ours.
-    pub files_left: u64,
-    /// Why not everything was written.
-    pub failure: Option<Error>,
-}
 
 /// Writes chunks of records to one file or a row of them.
 ///
 /// It is for one thread. After a failure it stays failed: every call says so again, and what is
 /// handed over counts as lost. [`finish`](Self::finish) is always safe; an output that is
-/// dropped instead leaves its file without statistics.
+/// dropped instead leaves its file without statistics, and a packed one without its last bytes.
 #[derive(Debug)]
 pub struct Output {
     config: OutputConfig,
@@ -133,15 +66,11 @@ impl Output {
     /// # Errors
     /// A configuration that makes no sense; a file that cannot be created there.
     pub fn create(config: OutputConfig) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         let progress = Arc::new(Progress::default());
         let packer = match config.compression {
             Compression::None => None,
-            compression => {
-                let level = config.level.unwrap_or(ZSTD_LEVEL);
-                let workers = config.workers.clamp(1, MOST_WORKERS);
-                Some(Packer::start(compression, level, workers, &progress)?)
-            }
+            _ => Some(Packer::start(&config, &progress)?),
         };
         let name = match config.path.as_os_str() == "-" {
             true => None,
@@ -350,7 +279,10 @@ impl Output {
             None => Target::standard_output(),
         };
         let target = match created {
-            Ok(target) => Arc::new(Mutex::new(target)),
+            Ok(target) => {
+                let target = target.with_epilogue(epilogue(&self.config));
+                Arc::new(Mutex::new(target))
+            }
             Err(failure) => {
                 let error = failure.error();
                 self.progress.fail(failure);
@@ -374,9 +306,8 @@ impl Output {
         let Some(oldest) = self.kept.pop_front() else {
             return;
         };
-        if let Some(packer) = &self.packer
-            && !lock(&oldest).is_closed()
-        {
+        let is_closed = lock(&oldest).is_closed();
+        if let Some(packer) = self.packer.as_ref().filter(|_| !is_closed) {
             packer.settle();
         }
         let oldest = lock(&oldest);
@@ -452,9 +383,10 @@ impl Output {
         let Some(current) = &mut self.current else {
             return self.progress.lose(piece.packets);
         };
+        let first = current.bytes == 0;
         current.bytes += piece.bytes.len() as u64;
         match &mut self.packer {
-            Some(packer) => packer.submit(&current.target, piece, last),
+            Some(packer) => packer.submit(&current.target, piece, Place { first, last }),
             None => {
                 self.progress.write(&current.target, piece);
                 if last {
@@ -462,43 +394,5 @@ impl Output {
                 }
             }
         }
-    }
-}
-
-fn check(config: &OutputConfig) -> Result<()> {
-    config.rotation.check()?;
-    if config.rotation.is_on() && config.path.as_os_str() == "-" {
-        return Err(Error::Usage(
-            "standard output is one stream: rotation needs a file name".into(),
-        ));
-    }
-    let levels = zstd::compression_level_range();
-    match config.level {
-        Some(level) if !levels.contains(&level) => Err(Error::Usage(format!(
-            "compression level {level}: use {} to {}",
-            levels.start(),
-            levels.end()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Says at once what would otherwise be found out with the first packet.
-fn check_directory(directory: &Path) -> Result<()> {
-    let failure = |error: io::Error, remedy| {
-        let failure = Failure::new("write to", directory, &error);
-        Err(failure.error().remedy(remedy))
-    };
-    match directory.metadata() {
-        Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => {
-            let error = io::Error::from_raw_os_error(libc::ENOTDIR);
-            return failure(error, "name a directory before the file");
-        }
-        Err(error) => return failure(error, "the directory must exist: create it first"),
-    }
-    match access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) => Ok(()),
-        Err(errno) => failure(errno.into(), "choose a place where you may write, or ask its owner"),
     }
 }

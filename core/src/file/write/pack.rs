@@ -1,8 +1,14 @@
-//! Compression on threads of its own: frames are made side by side and written in order.
+//! Compression on threads of its own: chunks are packed side by side and written in order.
 //!
-//! Each chunk becomes a frame that can be read without the others, so that a file whose writer
-//! was killed is readable up to the last one. The workers get chunks in turn, through queues of
-//! bounded length, and each waits for its turn to write.
+//! A file is one frame, for Wireshark (4.0) does not find a second one. What each chunk becomes
+//! can be read as soon as it is written, whatever follows, so that a file whose writer was
+//! killed is readable up to the last one, and a few bytes that are always the same (the
+//! epilogue) complete a file at any time: nothing carries a checksum over the whole. Blocks of
+//! LZ4 do not depend on each other, so any number of threads can make them; Zstandard's do, so
+//! several threads make a frame of each chunk, and Wireshark does not read the file.
+//!
+//! The workers get chunks in turn, through queues of bounded length, and each waits for its
+//! turn to write.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,9 +17,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+use zstd::bulk::Compressor;
+use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::{CParameter, compress_bound};
 
 use super::super::Compression;
+use super::config::OutputConfig;
 use super::target::{Failure, Piece, Progress, Target, lock};
 use crate::error::{Error, Result};
 
@@ -26,8 +35,16 @@ struct Job {
     target: Arc<Mutex<Target>>,
     bytes: Vec<u8>,
     packets: u64,
-    /// Nothing follows in this file: close it.
-    last: bool,
+    place: Place,
+}
+
+/// Where in its file a piece stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Nothing is before it.
+    pub(super) first: bool,
+    /// Nothing follows: close the file.
+    pub(super) last: bool,
 }
 
 /// The workers of an output.
@@ -62,22 +79,17 @@ struct Turn {
 }
 
 impl Packer {
-    /// Starts the workers. `level` is Zstandard's; LZ4 has none.
-    pub(super) fn start(
-        compression: Compression,
-        level: i32,
-        workers: usize,
-        progress: &Arc<Progress>,
-    ) -> Result<Self> {
+    /// Starts the workers.
+    pub(super) fn start(config: &OutputConfig, progress: &Arc<Progress>) -> Result<Self> {
         let shared = Arc::new(Shared {
             progress: Arc::clone(progress),
             turn: Mutex::default(),
             moved: Condvar::new(),
         });
         let (give_back, emptied) = channel();
-        let workers = (0..workers)
+        let workers = (0..config.workers())
             .map(|number| {
-                let codec = Codec::new(compression, level)?;
+                let codec = Codec::new(config)?;
                 Worker::start(number, codec, &shared, give_back.clone())
             })
             .collect::<io::Result<_>>()
@@ -86,7 +98,7 @@ impl Packer {
     }
 
     /// Hands a copy of a piece on; waits while the queue is full.
-    pub(super) fn submit(&mut self, target: &Arc<Mutex<Target>>, piece: &Piece<'_>, last: bool) {
+    pub(super) fn submit(&mut self, target: &Arc<Mutex<Target>>, piece: &Piece<'_>, place: Place) {
         let mut bytes = self.emptied.try_recv().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(piece.bytes);
@@ -95,7 +107,7 @@ impl Packer {
             target: Arc::clone(target),
             bytes,
             packets: piece.packets,
-            last,
+            place,
         };
         let worker = &self.workers[(self.submitted % self.workers.len() as u64) as usize];
         let sent = match &worker.jobs {
@@ -148,17 +160,17 @@ impl Worker {
 
 /// A worker's life.
 fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sender<Vec<u8>>) {
-    let mut frame = Vec::new();
+    let mut packed = Vec::new();
     for job in jobs {
         let mut watch = Watch { shared, packets: job.packets };
-        let packed = codec.pack(&job.bytes, &mut frame);
+        let done = codec.pack(&job.bytes, job.place.first, &mut packed);
         let turn = shared.wait_for(job.number);
         let in_order = !turn.broken;
         // Nobody else writes before the turn moves on: no need to hold the others up.
         drop(turn);
-        match packed {
+        match done {
             Ok(()) if in_order => {
-                let piece = Piece { bytes: &frame, packets: job.packets, records: None };
+                let piece = Piece { bytes: &packed, packets: job.packets, records: None };
                 shared.progress.write(&job.target, &piece);
             }
             Ok(()) => shared.progress.lose(job.packets),
@@ -169,7 +181,7 @@ fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sen
             }
         }
         watch.packets = 0;
-        if job.last {
+        if job.place.last {
             shared.progress.close(&job.target);
         }
         shared.turn().next = job.number + 1;
@@ -216,43 +228,100 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// What makes frames.
+/// Completes a file: an empty last block.
+pub(super) fn epilogue(config: &OutputConfig) -> &'static [u8] {
+    match config.compression {
+        Compression::Zstd if config.workers() == 1 => &[1, 0, 0],
+        Compression::Lz4 => &LZ4_END,
+        Compression::Zstd | Compression::None => &[],
+    }
+}
+
+/// Bytes of an LZ4 frame before its blocks: magic, FLG, BD, header checksum.
+const LZ4_HEAD: usize = 7;
+/// The EndMark.
+const LZ4_END: [u8; 4] = [0; 4];
+
+/// What packs chunks.
 enum Codec {
-    Zstd(zstd::bulk::Compressor<'static>),
+    /// Zstandard, one frame a file.
+    Zstd(Encoder<'static>),
+    /// Zstandard, one frame a chunk.
+    ZstdFrames(Compressor<'static>),
+    /// LZ4, one frame a file.
     Lz4,
 }
 
 impl Codec {
-    fn new(compression: Compression, level: i32) -> io::Result<Self> {
-        if compression != Compression::Zstd {
-            return Ok(Self::Lz4);
+    fn new(config: &OutputConfig) -> io::Result<Self> {
+        match config.compression {
+            Compression::Zstd if config.workers() == 1 => {
+                Ok(Self::Zstd(Encoder::new(config.level())?))
+            }
+            Compression::Zstd => {
+                let mut compressor = Compressor::new(config.level())?;
+                compressor.set_parameter(CParameter::ChecksumFlag(true))?;
+                Ok(Self::ZstdFrames(compressor))
+            }
+            Compression::Lz4 | Compression::None => Ok(Self::Lz4),
         }
-        let mut compressor = zstd::bulk::Compressor::new(level)?;
-        compressor.set_parameter(CParameter::ChecksumFlag(true))?;
-        Ok(Self::Zstd(compressor))
     }
 
-    /// Makes one frame of all the bytes; none of no bytes.
-    fn pack(&mut self, bytes: &[u8], frame: &mut Vec<u8>) -> io::Result<()> {
-        frame.clear();
+    /// Packs bytes, which are the first of their file or not, so that they can be read without
+    /// those that follow. No bytes become none.
+    fn pack(&mut self, bytes: &[u8], first: bool, packed: &mut Vec<u8>) -> io::Result<()> {
+        packed.clear();
         if bytes.is_empty() {
             return Ok(());
         }
         match self {
-            Self::Zstd(compressor) => {
-                frame.reserve(compress_bound(bytes.len()));
-                compressor.compress_to_buffer(bytes, frame)?;
+            Self::Zstd(encoder) => {
+                if first {
+                    encoder.reinit()?;
+                }
+                zstd_blocks(encoder, bytes, packed)
             }
-            Self::Lz4 => {
-                let info = FrameInfo::new()
-                    .block_size(BlockSize::Max1MB)
-                    .block_mode(BlockMode::Independent)
-                    .content_checksum(true);
-                let mut encoder = FrameEncoder::with_frame_info(info, frame);
-                encoder.write_all(bytes)?;
-                encoder.finish()?;
+            Self::ZstdFrames(compressor) => {
+                packed.reserve(compress_bound(bytes.len()));
+                compressor.compress_to_buffer(bytes, packed)?;
+                Ok(())
             }
+            Self::Lz4 => lz4_blocks(bytes, first, packed),
         }
-        Ok(())
     }
+}
+
+/// Goes on with a frame, up to the end of a block.
+fn zstd_blocks(
+    encoder: &mut Encoder<'static>,
+    bytes: &[u8],
+    packed: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut input = InBuffer::around(bytes);
+    loop {
+        packed.reserve(compress_bound(bytes.len() - input.pos()));
+        let filled = packed.len();
+        let mut output = OutBuffer::around_pos(packed, filled);
+        if input.pos() < bytes.len() {
+            encoder.run(&mut input, &mut output)?;
+        } else if encoder.flush(&mut output)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes a frame and takes off what belongs at the ends of the file only.
+fn lz4_blocks(bytes: &[u8], first: bool, packed: &mut Vec<u8>) -> io::Result<()> {
+    let info = FrameInfo::new()
+        .block_size(BlockSize::Max1MB)
+        .block_mode(BlockMode::Independent)
+        .block_checksums(true);
+    let mut encoder = FrameEncoder::with_frame_info(info, &mut *packed);
+    encoder.write_all(bytes)?;
+    encoder.finish()?;
+    packed.truncate(packed.len() - LZ4_END.len());
+    if !first {
+        packed.drain(..LZ4_HEAD);
+    }
+    Ok(())
 }

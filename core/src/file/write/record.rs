@@ -26,8 +26,9 @@ pub struct EncoderConfig {
     pub queue: u32,
     /// How many queues there are: above one, each pcapng record names its own.
     pub queues: u32,
-    /// pcapng: say which way a packet went, where it is known.
-    pub direction: bool,
+    /// pcapng: the directions that are said of a packet. Each costs 12 bytes a record, so a
+    /// live capture marks what was sent and leaves the rest, what was received, plain.
+    pub directions: &'static [Direction],
     /// Why packets are lost before they reach this encoder: "the socket's ring was full".
     pub loss_cause: String,
 }
@@ -79,7 +80,7 @@ impl Encoder {
         self.interfaces.push(in_file);
     }
 
-    /// An empty chunk of 1 MiB for records of this format.
+    /// An empty chunk of 128 KiB for records of this format.
     pub fn chunk(&self) -> Chunk {
         Chunk::new(self.layout, CHUNK_BYTES)
     }
@@ -195,7 +196,7 @@ fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
         Direction::Out => 2,
         Direction::Unknown => 0,
     };
-    if config.direction && flags != 0 {
+    if config.directions.contains(&direction) && flags != 0 {
         push_option(&mut options, option::EPB_FLAGS, &flags.to_le_bytes());
     }
     if config.queues > 1 {
@@ -244,7 +245,7 @@ mod tests {
 
     fn encode(config: &EncoderConfig, packets: &[(Meta, Vec<u8>)]) -> Chunk {
         let mut encoder = Encoder::new(config);
-        let mut chunk = encoder.chunk();
+        let mut chunk = encoder.chunk_of(1 << 20);
         // What an earlier record leaves behind must not shine through.
         assert!(encoder.append(&mut chunk, &Packet::new(&meta(900), &[0xff; 900])));
         chunk.clear();
@@ -334,7 +335,7 @@ mod tests {
             let config = EncoderConfig {
                 queue: 2,
                 queues,
-                direction,
+                directions: if direction { &[Direction::In, Direction::Out] } else { &[] },
                 loss_cause: "full".into(),
                 ..EncoderConfig::default()
             };

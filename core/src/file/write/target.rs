@@ -1,7 +1,7 @@
 //! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Seek, Write};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{AccessFlags, access};
 
 use super::block::Layout;
 use super::chunk::Records;
@@ -100,7 +101,10 @@ pub(super) struct Target {
     regular: bool,
     /// Device and inode: what makes it this file.
     identity: (u64, u64),
+    bytes: u64,
     packets: u64,
+    /// What completes the file, if there is anything in it; empty once it is written.
+    epilogue: &'static [u8],
 }
 
 impl Target {
@@ -134,8 +138,16 @@ impl Target {
             identity: (metadata.dev(), metadata.ino()),
             file: Some(file),
             path: path.to_owned(),
+            bytes: 0,
             packets: 0,
+            epilogue: &[],
         })
+    }
+
+    /// The same, with what shall stand at its end.
+    pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
+        self.epilogue = epilogue;
+        self
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -152,35 +164,53 @@ impl Target {
     }
 
     /// Writes a piece. Returns the bytes and packets that are in the file for good, and why
-    /// the rest is not.
+    /// the rest is not; the file is complete then.
     fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
         let Some(file) = &mut self.file else {
             let error = io::Error::other("the file is closed");
             return (0, 0, Some(Failure::new("write", &self.path, &error)));
         };
         let (done, error) = write_all(file, piece.bytes);
-        let (bytes, packets) = piece.whole_in(done);
+        let (whole, packets) = piece.whole_in(done);
+        let mut bytes = whole as u64;
+        self.bytes += bytes;
         self.packets += packets;
         let Some(error) = error else {
-            return (bytes as u64, packets, None);
+            return (bytes, packets, None);
         };
         if self.regular {
-            cut_end(file, (done - bytes) as u64);
+            cut_end(file, (done - whole) as u64);
+            bytes += self.complete().0;
         }
         let failure = Failure::new("write", &self.path, &error);
-        (bytes as u64, packets, Some(failure))
+        (bytes, packets, Some(failure))
     }
 
-    /// Closes it. Some file systems say only now that the data went nowhere.
-    fn close(&mut self) -> Result<(), Failure> {
-        let Some(file) = self.file.take() else {
-            return Ok(());
-        };
-        // The descriptor is gone even if a signal came between.
-        match nix::unistd::close(file) {
-            Ok(()) | Err(Errno::EINTR) => Ok(()),
-            Err(errno) => Err(Failure::new("close", &self.path, &errno.into())),
+    /// Writes the epilogue. What was cut off before has left room for it even on a full disk.
+    fn complete(&mut self) -> (u64, Option<io::Error>) {
+        let epilogue = std::mem::take(&mut self.epilogue);
+        match &mut self.file {
+            Some(file) if self.bytes > 0 => {
+                let (done, error) = write_all(file, epilogue);
+                (done as u64, error)
+            }
+            _ => (0, None),
         }
+    }
+
+    /// Completes and closes it; returns the bytes that took. Some file systems say only now
+    /// that the data went nowhere.
+    fn close(&mut self) -> (u64, Option<Failure>) {
+        let (bytes, error) = self.complete();
+        let mut failure = error.map(|error| Failure::new("write", &self.path, &error));
+        // The descriptor is gone even if a signal came between.
+        if let Some(file) = self.file.take()
+            && let Err(errno) = nix::unistd::close(file)
+            && errno != Errno::EINTR
+        {
+            failure.get_or_insert(Failure::new("close", &self.path, &errno.into()));
+        }
+        (bytes, failure)
     }
 
     /// Deletes the file, unless somebody has put another in its place. False if it is still
@@ -207,6 +237,26 @@ fn create_failure(path: &Path, error: &io::Error) -> Failure {
         }
         Some(libc::ENAMETOOLONG) => failure.with("choose a shorter name"),
         _ => failure,
+    }
+}
+
+/// Says at once what would otherwise be found out with the first packet.
+pub(super) fn check_directory(directory: &Path) -> Result<()> {
+    let failure = |error: io::Error, remedy| {
+        let failure = Failure::new("write to", directory, &error);
+        Err(failure.error().remedy(remedy))
+    };
+    match directory.metadata() {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => {
+            let error = io::Error::from_raw_os_error(libc::ENOTDIR);
+            return failure(error, "name a directory before the file");
+        }
+        Err(error) => return failure(error, "the directory must exist: create it first"),
+    }
+    match access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Ok(()),
+        Err(errno) => failure(errno.into(), "choose a place where you may write, or ask its owner"),
     }
 }
 
@@ -239,7 +289,8 @@ fn cut_end(file: &mut File, bytes: u64) {
         && position == metadata.len()
     {
         // If this fails too, the file ends in half a record, which every reader reports.
-        let _ = file.set_len(position.saturating_sub(bytes));
+        let end = position.saturating_sub(bytes);
+        let _ = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
     }
 }
 
@@ -270,7 +321,9 @@ impl Progress {
 
     /// Closes a file.
     pub(super) fn close(&self, target: &Mutex<Target>) {
-        if let Err(failure) = lock(target).close() {
+        let (bytes, failure) = lock(target).close();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(failure) = failure {
             self.fail(failure);
         }
     }

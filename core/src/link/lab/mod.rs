@@ -155,9 +155,11 @@ impl Lab {
     /// # Errors
     /// No lab of that name (the error lists those there are), a missing privilege.
     pub fn down(name: &str) -> Result<()> {
-        // Before the lock, so that a wrong name is told without any privilege.
-        let lab = Self::find(name)?;
+        // Before the lock, so that a wrong name is told without any privilege; and again under
+        // it, for another process may have been faster.
+        Self::find(name)?;
         let registry = Registry::lock()?;
+        let lab = Self::find(name)?;
         remove(&registry, &lab.config)
     }
 

@@ -95,7 +95,7 @@ impl Config {
             busy_poll_us: name
                 .duration("busy_poll")?
                 .map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX)),
-            blocks: number("blocks", 2, 65536, 64)?,
+            blocks: number("blocks", 2, 65536, 32)?,
             block_bytes,
             retire,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,

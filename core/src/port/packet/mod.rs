@@ -10,7 +10,7 @@
 //! | `outgoing` | what the host sends, too | on |
 //! | `timestamp` | `software` or `hardware` | software |
 //! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL | off |
-//! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 64, 1M, 10ms |
+//! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
 //! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |

@@ -108,27 +108,17 @@ impl PacketQueue {
     }
 
     pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        let spin = match wait {
-            Wait::Spin => timeout,
-            Wait::Sleep => Duration::ZERO,
-            Wait::Adaptive(spin) => spin.min(timeout),
-        };
-        if let Some(Receive::Blocks(blocks)) = &self.receiver
-            && !spin.is_zero()
-        {
-            let end = Instant::now() + spin;
-            while Instant::now() < end {
-                if blocks.is_ready() {
-                    return Ok(Readiness::Ready);
-                }
-                std::hint::spin_loop();
-            }
-        }
-        let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
         if self.gone {
             return Err(self.is_gone());
         }
-        if !self.socket.poll(timeout)? {
+        // A block takes milliseconds to come, so there spinning first would be in vain.
+        let spin = match (wait, &self.receiver) {
+            (Wait::Spin, _) => timeout,
+            (Wait::Adaptive(spin), Some(Receive::Calls(..))) => spin.min(timeout),
+            (Wait::Adaptive(_) | Wait::Sleep, _) => Duration::ZERO,
+        };
+        let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
+        if !(self.spin(spin)? || self.socket.poll(timeout)?) {
             return Ok(Readiness::TimedOut);
         }
         match self.socket.take_error()? {
@@ -142,6 +132,21 @@ impl PacketQueue {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Err(Error::system("receive from", self.socket.object(), source))
             }
+        }
+    }
+
+    /// Looks again and again for so long; true if there is something.
+    fn spin(&self, time: Duration) -> Result<bool> {
+        let Some(end) = (!time.is_zero()).then(|| Instant::now() + time) else { return Ok(false) };
+        loop {
+            let ready = match &self.receiver {
+                Some(Receive::Blocks(blocks)) => blocks.is_ready(),
+                _ => self.socket.poll(Duration::ZERO)?,
+            };
+            if ready || Instant::now() >= end {
+                return Ok(ready);
+            }
+            std::hint::spin_loop();
         }
     }
 

@@ -249,7 +249,8 @@ impl Receiver {
         let packet = self.spills.at(at as usize * SPILL_STRIDE + first);
         // SAFETY: the spill is this slot's own; it is written again only when the kernel gets
         // the slot again, after the program has released it.
-        unsafe { ring.fill_indirect(at, packet, bytes, false, meta) };
+        unsafe { ring.point(at, packet, bytes, false) };
+        *ring.meta_mut(at) = meta;
     }
 
     /// Reads a message's control data.

@@ -1,0 +1,252 @@
+//! What is shown, and the keys that change it.
+
+use std::time::Duration;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sluicegate::link::{InterfaceRates, Rates};
+
+/// What the interfaces are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Name,
+    RxPackets,
+    RxBits,
+    RxDrops,
+    TxPackets,
+    TxBits,
+    TxDrops,
+}
+
+impl Column {
+    /// The columns from left to right.
+    pub const ALL: [Self; 7] = [
+        Self::Name,
+        Self::RxPackets,
+        Self::RxBits,
+        Self::RxDrops,
+        Self::TxPackets,
+        Self::TxBits,
+        Self::TxDrops,
+    ];
+
+    fn step(self, by: usize) -> Self {
+        let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
+        Self::ALL[(at + by) % Self::ALL.len()]
+    }
+
+    /// The number to sort by; names are sorted otherwise.
+    fn value(self, rates: &InterfaceRates) -> f64 {
+        match self {
+            Self::Name => 0.0,
+            Self::RxPackets => rates.rx.packets,
+            Self::RxBits => rates.rx.bits_l2,
+            Self::RxDrops => rates.rx.drops_total(),
+            Self::TxPackets => rates.tx.packets,
+            Self::TxBits => rates.tx.bits_l2,
+            Self::TxDrops => rates.tx.drops_total(),
+        }
+    }
+}
+
+/// All the view needs to know.
+pub struct State {
+    /// The namespace, if not the command's own.
+    pub netns: Option<String>,
+    /// What is shown; none until the first interval has passed.
+    pub rates: Option<Rates>,
+    pub interval: Duration,
+    pub sort: Column,
+    pub reverse: bool,
+    pub paused: bool,
+    pub help: bool,
+    pub queues: bool,
+    pub cpus: bool,
+    /// Whether interfaces without traffic are shown.
+    pub idle: bool,
+    /// The interface whose queues are shown; the first if none.
+    pub selected: Option<String>,
+}
+
+/// What a key asks the watch to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Nothing,
+    Interval(Duration),
+    Quit,
+}
+
+/// The intervals that + and - step through, in ms.
+const INTERVALS_MS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
+
+impl State {
+    pub fn new(netns: Option<String>, interval: Duration) -> Self {
+        Self {
+            netns,
+            rates: None,
+            interval,
+            sort: Column::RxPackets,
+            reverse: false,
+            paused: false,
+            help: false,
+            queues: true,
+            cpus: true,
+            idle: true,
+            selected: None,
+        }
+    }
+
+    /// New rates, unless the view is paused.
+    pub fn update(&mut self, rates: Rates) {
+        if !self.paused {
+            self.rates = Some(rates);
+        }
+    }
+
+    /// The interfaces to show, in order: numbers from the largest down, names from a on.
+    pub fn interfaces(&self) -> Vec<&InterfaceRates> {
+        let all = self.rates.iter().flat_map(|rates| &rates.interfaces);
+        let shown = |rates: &&InterfaceRates| {
+            self.idle || rates.rx.packets + rates.tx.packets + rates.rx.drops_total() > 0.0
+        };
+        let mut interfaces: Vec<&InterfaceRates> = all.filter(shown).collect();
+        interfaces.sort_by(|a, b| {
+            let by_value = self.sort.value(b).total_cmp(&self.sort.value(a));
+            let order = by_value.then_with(|| a.name.cmp(&b.name));
+            if self.reverse { order.reverse() } else { order }
+        });
+        interfaces
+    }
+
+    /// Where the selected interface stands among those shown.
+    pub fn selected_row(&self) -> usize {
+        let interfaces = self.interfaces();
+        let name = self.selected.as_deref();
+        interfaces.iter().position(|i| Some(i.name.as_str()) == name).unwrap_or(0)
+    }
+
+    /// Takes a key.
+    pub fn key(&mut self, key: KeyEvent) -> Asked {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && key.code == KeyCode::Char('c') {
+            return Asked::Quit;
+        }
+        if self.help && key.code != KeyCode::Char('q') {
+            // Any key leaves the help.
+            self.help = false;
+            return Asked::Nothing;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Asked::Quit,
+            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('u') => self.queues = !self.queues,
+            KeyCode::Char('c') => self.cpus = !self.cpus,
+            KeyCode::Char('i') => self.idle = !self.idle,
+            KeyCode::Right | KeyCode::Char('s') => self.sort = self.sort.step(1),
+            KeyCode::Left | KeyCode::Char('S') => {
+                self.sort = self.sort.step(Column::ALL.len() - 1);
+            }
+            KeyCode::Down | KeyCode::Char('j') => self.select(self.selected_row() + 1),
+            KeyCode::Up | KeyCode::Char('k') => {
+                self.select(self.selected_row().saturating_sub(1));
+            }
+            KeyCode::Char('+' | '=') => return self.set_interval(true),
+            KeyCode::Char('-') => return self.set_interval(false),
+            _ => {}
+        }
+        Asked::Nothing
+    }
+
+    fn select(&mut self, row: usize) {
+        let interfaces = self.interfaces();
+        let row = row.min(interfaces.len().saturating_sub(1));
+        self.selected = interfaces.get(row).map(|interface| interface.name.clone());
+    }
+
+    fn set_interval(&mut self, longer: bool) -> Asked {
+        let mut steps = INTERVALS_MS.iter().map(|ms| Duration::from_millis(*ms));
+        let next = if longer {
+            steps.find(|step| *step > self.interval)
+        } else {
+            steps.rfind(|step| *step < self.interval)
+        };
+        match next {
+            Some(interval) => {
+                self.interval = interval;
+                Asked::Interval(interval)
+            }
+            None => Asked::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::tests::rates;
+    use super::*;
+
+    fn press(state: &mut State, code: KeyCode) -> Asked {
+        state.key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn names(state: &State) -> Vec<&str> {
+        state.interfaces().iter().map(|interface| interface.name.as_str()).collect()
+    }
+
+    #[test]
+    fn interfaces_are_sorted_by_the_column_chosen() {
+        let mut state = State::new(None, Duration::from_secs(1));
+        state.update(rates());
+        assert_eq!(names(&state), ["right0", "left0", "tap9"], "received packets first");
+        press(&mut state, KeyCode::Left);
+        assert_eq!(state.sort, Column::Name);
+        assert_eq!(names(&state), ["left0", "right0", "tap9"]);
+        press(&mut state, KeyCode::Char('r'));
+        assert_eq!(names(&state), ["tap9", "right0", "left0"], "reversed");
+        press(&mut state, KeyCode::Char('i'));
+        assert_eq!(names(&state), ["right0", "left0"], "without the idle one");
+        press(&mut state, KeyCode::Left);
+        assert_eq!(state.sort, Column::TxDrops, "from the first column to the last");
+    }
+
+    #[test]
+    fn the_selection_stays_with_its_interface() {
+        let mut state = State::new(None, Duration::from_secs(1));
+        state.update(rates());
+        press(&mut state, KeyCode::Down);
+        assert_eq!(state.selected.as_deref(), Some("left0"));
+        state.sort = Column::Name;
+        assert_eq!(state.selected_row(), 0, "it is elsewhere now");
+        for _ in 0..9 {
+            press(&mut state, KeyCode::Down);
+        }
+        assert_eq!(state.selected.as_deref(), Some("tap9"), "no further than the last");
+        state.update(Rates::default());
+        assert_eq!(state.selected_row(), 0, "gone");
+        press(&mut state, KeyCode::Up);
+        assert_eq!(state.selected, None);
+    }
+
+    #[test]
+    fn keys_pause_change_the_interval_help_and_quit() {
+        let mut state = State::new(None, Duration::from_secs(1));
+        press(&mut state, KeyCode::Char('p'));
+        state.update(rates());
+        assert!(state.rates.is_none(), "paused");
+        let two = Duration::from_secs(2);
+        assert_eq!(press(&mut state, KeyCode::Char('+')), Asked::Interval(two));
+        for _ in 0..20 {
+            press(&mut state, KeyCode::Char('-'));
+        }
+        assert_eq!(state.interval, Duration::from_millis(100), "no shorter than the shortest");
+        assert_eq!(press(&mut state, KeyCode::Char('-')), Asked::Nothing);
+        press(&mut state, KeyCode::Char('?'));
+        assert!(state.help);
+        press(&mut state, KeyCode::Char('p'));
+        assert!(!state.help && state.paused, "a key leaves the help and does nothing else");
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(state.key(control_c), Asked::Quit);
+    }
+}

@@ -1,0 +1,149 @@
+//! `sluice top`: what the interfaces, their queues and the CPUs are doing.
+
+mod format;
+mod json;
+mod keys;
+mod plain;
+mod screen;
+mod signals;
+mod view;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use sluicegate::Error;
+use sluicegate::link::{Rates, Sample, Sampler};
+use sluicegate::port::parse_duration;
+
+use signals::Signals;
+
+/// Packets, bits and drops per interface, queue and CPU.
+///
+/// Bits are those of layer 2, without preamble, gap and frame check sequence. Needs no privilege
+/// but to look into another namespace.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Interfaces to watch; all if none are named.
+    #[arg(value_name = "IFACE")]
+    interfaces: Vec<String>,
+    /// Watch the interfaces of this network namespace.
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Time between two readings: 500ms, 1s, 1m.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
+    interval: Duration,
+    /// Print lines, even on a terminal; queues and CPUs where something happens.
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
+    /// Print one JSON object a line for each interval.
+    #[arg(long)]
+    json: bool,
+    /// End after this time.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
+    /// End after this many intervals.
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    count: Option<u64>,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "use a number and its unit: 500ms, 5s, 1m".into())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    match time(text)? {
+        interval if interval < SHORTEST => Err("10ms is the shortest".into()),
+        interval => Ok(interval),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let sampler = Sampler::open(args.netns.as_deref(), &args.interfaces)?;
+    let signals = Signals::block()?;
+    let mut watch = Watch::start(sampler, &args)?;
+    if args.json {
+        let netns = args.netns.as_deref();
+        return lines(&mut watch, &signals, |rates| json::line(rates, netns));
+    }
+    if args.plain || !io::stdout().is_terminal() {
+        return lines(&mut watch, &signals, plain::block);
+    }
+    screen::run(&mut watch, &signals, args.netns)
+}
+
+/// Readings at an even pace.
+struct Watch {
+    sampler: Sampler,
+    interval: Duration,
+    before: Sample,
+    next: Instant,
+    end: Option<Instant>,
+    left: Option<u64>,
+}
+
+impl Watch {
+    fn start(mut sampler: Sampler, args: &Args) -> Result<Self, Error> {
+        let before = sampler.sample()?;
+        let mut watch = Self {
+            sampler,
+            interval: args.interval,
+            next: before.at,
+            end: args.duration.map(|duration| before.at + duration),
+            left: args.count,
+            before,
+        };
+        watch.schedule();
+        Ok(watch)
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == Some(0) || self.end.is_some_and(|end| self.before.at >= end)
+    }
+
+    /// Reads now and gives the rates since the last reading.
+    fn read(&mut self) -> Result<Rates, Error> {
+        let now = self.sampler.sample()?;
+        let rates = Rates::between(&self.before, &now);
+        self.before = now;
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        self.schedule();
+        Ok(rates)
+    }
+
+    /// The next reading is an interval after this one was due, or after now where that has
+    /// passed already (the machine slept, the interval was changed).
+    fn schedule(&mut self) {
+        let due = self.next + self.interval;
+        let now = Instant::now();
+        self.next = if due > now { due } else { now + self.interval };
+        if let Some(end) = self.end {
+            self.next = self.next.min(end);
+        }
+    }
+
+    /// Another interval from now on.
+    fn set_interval(&mut self, interval: Duration) {
+        self.interval = interval;
+        self.next = Instant::now();
+        self.schedule();
+    }
+}
+
+/// Prints each interval's rates until the end, a signal, or nobody reads on.
+fn lines(
+    watch: &mut Watch,
+    signals: &Signals,
+    text: impl Fn(&Rates) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    while !watch.is_over() && !signals.wait(watch.next)? {
+        let text = text(&watch.read()?)?;
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => break,
+            other => other?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Aligned lines for each interval: the interfaces, then the queues and CPUs that are at work.
+//!
+//! Each line begins with the time and what it is about, so that `grep` and `awk` find their way.
+
+use std::fmt::Write;
+
+use sluicegate::link::{Direction, Rates};
+
+use super::format::{causes, percent, si, si_or_dash};
+
+/// The lines of one interval that ends now.
+pub fn block(rates: &Rates) -> anyhow::Result<String> {
+    Ok(at(rates, &jiff::Zoned::now().strftime("%H:%M:%S").to_string()))
+}
+
+fn at(rates: &Rates, time: &str) -> String {
+    let mut text = format!(
+        "{time} {:<21} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
+        "interface", "rx pkt/s", "rx bit/s", "drop/s", "tx pkt/s", "tx bit/s", "drop/s"
+    );
+    for interface in &rates.interfaces {
+        let _ = write!(text, "{time} {:<21}", interface.name);
+        if interface.fresh {
+            let _ = writeln!(text, " new: rates from the next interval on");
+            continue;
+        }
+        for way in [&interface.rx, &interface.tx] {
+            let (packets, bits) = (si(way.packets), si(way.bits_l2));
+            let _ = write!(text, " {packets:>8} {bits:>8} {:>8}", si(way.drops_total()));
+        }
+        for (way, rates) in [("rx", &interface.rx), ("tx", &interface.tx)] {
+            if rates.drops_total() > 0.0 {
+                let _ = write!(text, "  {way} {}", causes(&rates.drops));
+            }
+        }
+        text.push('\n');
+        for queue in interface.queues.iter().filter(|q| q.packets > Some(0.0)) {
+            let way = match queue.direction {
+                Direction::Rx => "rx",
+                Direction::Tx => "tx",
+            };
+            let label = format!("{} {way} {}", interface.name, queue.queue);
+            let indent =
+                if queue.direction == Direction::Tx { " ".repeat(27) } else { String::new() };
+            let (packets, bits) = (si_or_dash(queue.packets), si_or_dash(queue.bits_l2));
+            let drops = si_or_dash(queue.drops);
+            let _ = write!(text, "{time} {label:<21}{indent} {packets:>8} {bits:>8} {drops:>8}");
+            if let Some(xdp) = queue.xdp_drops.filter(|xdp| *xdp > 0.0) {
+                let _ = write!(text, "  xdp drops {}", si(xdp));
+            }
+            text.push('\n');
+        }
+    }
+    let busy: Vec<_> =
+        rates.cpus.iter().filter(|c| c.net_rx + c.net_tx + c.processed > 0.0).collect();
+    if !busy.is_empty() {
+        let _ = writeln!(
+            text,
+            "{time} {:<21} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "cpu", "pkt/s", "busy", "softirq", "NET_RX/s", "NET_TX/s", "drop/s"
+        );
+    }
+    for cpu in busy {
+        let _ = writeln!(
+            text,
+            "{time} {:<21} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}{}",
+            format!("cpu {}", cpu.cpu),
+            si(cpu.processed),
+            percent(cpu.busy),
+            percent(cpu.softirq),
+            si(cpu.net_rx),
+            si(cpu.net_tx),
+            si(cpu.dropped),
+            match cpu.time_squeeze {
+                squeeze if squeeze > 0.0 => format!("  squeezed {}", si(squeeze)),
+                _ => String::new(),
+            }
+        );
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::tests::rates;
+    use super::*;
+
+    #[test]
+    fn lines_are_aligned_and_name_the_causes() {
+        let text = at(&rates(), "12:00:00");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "12:00:00 interface             rx pkt/s rx bit/s   drop/s tx pkt/s tx bit/s   drop/s",
+                "12:00:00 left0                        0        0        0    1.20M     576M        0",
+                "12:00:00 left0 tx 0                                          1.20M        -        -",
+                "12:00:00 right0                   1.15M     552M    50.0k        0        0        0  rx missed 50.0k",
+                "12:00:00 right0 rx 0              1.15M     552M        7  xdp drops 3",
+                "12:00:00 tap9                  new: rates from the next interval on",
+                "12:00:00 cpu                      pkt/s     busy  softirq NET_RX/s NET_TX/s   drop/s",
+                "12:00:00 cpu 0                    1.15M      97%      91%    18.0k        0        0  squeezed 12",
+                "",
+            ]
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The full-screen view's loop: draw, wait for a key, a signal or the next reading.
+
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::keys::{Asked, State};
+use super::signals::Signals;
+use super::{Watch, view};
+
+/// How late a signal is noticed at most while no key is pressed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Shows the view until it is over. The terminal is given back as it was, after a panic too
+/// (ratatui's hook).
+pub fn run(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let result = show(&mut terminal, watch, signals, netns);
+    let restored = ratatui::try_restore();
+    result?;
+    Ok(restored?)
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    watch: &mut Watch,
+    signals: &Signals,
+    netns: Option<String>,
+) -> anyhow::Result<()> {
+    let mut state = State::new(netns, watch.interval);
+    terminal.draw(|frame| view::draw(frame, &state))?;
+    while !watch.is_over() && !signals.pending()? {
+        let left = watch.next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            state.update(watch.read()?);
+        } else if !event::poll(left.min(LOOK))? {
+            continue;
+        } else if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match state.key(key) {
+                Asked::Quit => break,
+                Asked::Interval(interval) => watch.set_interval(interval),
+                Asked::Nothing => {}
+            }
+        }
+        // After any other event too: a resize needs it.
+        terminal.draw(|frame| view::draw(frame, &state))?;
+    }
+    Ok(())
+}

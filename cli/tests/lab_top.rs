@@ -1,0 +1,220 @@
+//! `sluice lab` and `sluice top` as their users see them. Tests that make a lab need root: where
+//! they cannot, they say so and pass.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sluice(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sluice")).args(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A lab of a name of its own that goes when it is dropped.
+struct Lab(String);
+
+impl Lab {
+    fn up(test: &str, more: &[&str]) -> Option<Self> {
+        let lab = Self(format!("{test}-{}", std::process::id()));
+        let mut arguments = vec!["lab", "up", "--name", &lab.0];
+        arguments.extend(more);
+        let output = sluice(&arguments);
+        match output.status.code() {
+            Some(0) => Some(lab),
+            Some(3) => {
+                eprintln!("skipped: {}", err(&output));
+                None
+            }
+            _ => panic!("{}", err(&output)),
+        }
+    }
+
+    fn exec(&self, host: &str, command: &[&str]) -> Output {
+        let mut arguments = vec!["lab", "exec", "--name", &self.0, host, "--"];
+        arguments.extend(command);
+        sluice(&arguments)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        sluice(&["lab", "down", "--name", &self.0]);
+    }
+}
+
+#[test]
+fn a_command_in_the_lab_keeps_its_status_and_streams() {
+    let Some(lab) = Lab::up("exec", &[]) else {
+        return;
+    };
+    for (sentence, command, status) in [
+        ("success", &["true"][..], Some(0)),
+        ("its own failure", &["sh", "-c", "exit 42"][..], Some(42)),
+        ("no such command", &["no-such-command"][..], Some(127)),
+        ("not a command", &["/etc/passwd"][..], Some(126)),
+        ("a signal is the signal, not a number", &["sh", "-c", "kill -TERM $$"][..], None),
+    ] {
+        assert_eq!(lab.exec("left", command).status.code(), status, "{sentence}");
+    }
+    let output = lab.exec("right", &["sh", "-c", "ls /sys/class/net; echo to stderr >&2"]);
+    let listed = out(&output);
+    let names: Vec<&str> = listed.split_whitespace().collect();
+    assert!(names.contains(&"lo") && names.contains(&"right0") && names.len() < 5, "{names:?}");
+    assert_eq!(err(&output), "to stderr\n");
+    let wrong = lab.exec("middle", &["true"]);
+    assert_eq!(wrong.status.code(), Some(2), "no such host: {}", err(&wrong));
+}
+
+#[test]
+fn up_draws_what_it_made_and_list_tells_the_same() {
+    let Some(lab) = Lab::up("draw", &["--shape", "line", "--queues", "2"]) else {
+        return;
+    };
+    let again = sluice(&["lab", "up", "--name", &lab.0, "--shape", "line", "--queues", "2"]);
+    assert!(again.status.success(), "up twice: {}", err(&again));
+    let drawn = out(&again);
+    for part in ["├──────┤ middle0 ", " middle1 ├──────┤ right0 ", " 198.18.0.2/24 "]
+    {
+        assert!(drawn.contains(part), "{part} in\n{drawn}");
+    }
+    let other = sluice(&["lab", "up", "--name", &lab.0]);
+    assert_eq!(other.status.code(), Some(2), "another shape: {}", err(&other));
+
+    let listed: Value = serde_json::from_str(&out(&sluice(&["lab", "list", "--json"]))).unwrap();
+    let labs = listed["labs"].as_array().unwrap();
+    let ours = labs.iter().find(|entry| entry["name"] == *lab.0).unwrap();
+    assert_eq!(ours["shape"], "line");
+    assert_eq!(ours["queues"], 2);
+    assert_eq!(ours["hosts"][1]["netns"], format!("{}-middle", lab.0));
+    assert_eq!(ours["hosts"][2]["interfaces"][0]["addresses"][1], "2001:db8:18::2/64");
+    assert!(out(&sluice(&["lab", "list"])).contains(&lab.0));
+
+    assert!(sluice(&["lab", "down", "--name", &lab.0]).status.success());
+    let twice = sluice(&["lab", "down", "--name", &lab.0]);
+    assert_eq!(twice.status.code(), Some(2), "down twice: {}", err(&twice));
+}
+
+#[test]
+fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
+    let Some(_able) = Lab::up("able", &[]) else {
+        return;
+    };
+    for (dropped, named) in [("net_admin", "CAP_NET_ADMIN"), ("sys_admin", "CAP_SYS_ADMIN")] {
+        let name = format!("half-{dropped}-{}", std::process::id());
+        let output = Command::new("setpriv")
+            .args([&format!("--bounding-set=-{dropped}"), &format!("--inh-caps=-{dropped}")])
+            .args([env!("CARGO_BIN_EXE_sluice"), "lab", "up", "--name", &name])
+            .output();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => return eprintln!("skipped: setpriv: {error}"),
+        };
+        let said = err(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(&format!("needs {named}: run it with sudo")), "{said}");
+        assert!(!out(&sluice(&["lab", "list"])).contains(&name), "no record of {name}");
+        let netns = format!("/run/netns/{name}-left");
+        assert!(!std::path::Path::new(&netns).exists(), "{netns} is left");
+    }
+}
+
+#[test]
+fn top_counts_what_was_sent() {
+    let Some(lab) = Lab::up("top", &[]) else {
+        return;
+    };
+    let netns = format!("{}-right", lab.0);
+    let top = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args([
+            "top",
+            "right0",
+            "--netns",
+            &netns,
+            "--json",
+            "--interval",
+            "200ms",
+            "--count",
+            "10",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ping = lab.exec("left", &["ping", "-q", "-c", "50", "-i", "0.01", "198.18.0.2"]);
+    let output = top.wait_with_output().unwrap();
+    if ping.status.code() == Some(127) {
+        return eprintln!("skipped: no ping");
+    }
+    assert!(output.status.success());
+    let lines: Vec<Value> =
+        out(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 10, "a line an interval");
+    let sum = |of: fn(&Value) -> &Value| -> f64 {
+        let counts = lines.iter().map(|line| {
+            let right0 = &line["interfaces"][0];
+            assert_eq!(right0["name"], "right0");
+            of(right0).as_f64().unwrap() * line["interval_s"].as_f64().unwrap()
+        });
+        counts.sum()
+    };
+    // What is sent before the first reading or after the last is not seen.
+    let packets = sum(|i| &i["rx"]["pps"]);
+    assert!(packets > 0.5 && packets < 50.5, "{packets} packets");
+    let bits = sum(|i| &i["rx"]["bps_l2"]);
+    assert!((bits / packets - 98.0 * 8.0).abs() < 0.01, "98 bytes each: {bits} / {packets}");
+    assert_eq!(sum(|i| &i["rx"]["drops_per_s"]["missed"]), 0.0);
+    assert!(!lines[0]["cpus"].as_array().unwrap().is_empty());
+    assert_eq!(lines[0]["netns"], netns);
+}
+
+#[test]
+fn top_prints_aligned_lines_where_there_is_no_terminal() {
+    let output = sluice(&["top", "lo", "--interval", "50ms", "--count", "2"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let text = out(&output);
+    let heads: Vec<&str> = text.lines().filter(|line| line.contains("rx pkt/s")).collect();
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains(" lo ")).collect();
+    assert_eq!((heads.len(), rows.len()), (2, 2), "{text}");
+    assert_eq!(heads[0].len(), rows[0].len(), "{text}");
+}
+
+#[test]
+fn top_says_what_is_wrong() {
+    for (sentence, arguments, status, part) in [
+        ("no interface", &["top", "no-such"][..], 2, "no interface 'no-such'; there are: lo"),
+        ("no namespace", &["top", "--netns", "no-such"][..], 2, "no network namespace 'no-such'"),
+        ("no unit", &["top", "--interval", "5"][..], 2, "500ms"),
+        ("too short", &["top", "--interval", "1us"][..], 2, "10ms is the shortest"),
+        ("both", &["top", "--plain", "--json"][..], 2, "cannot be used with"),
+    ] {
+        let output = sluice(arguments);
+        assert_eq!(output.status.code(), Some(status), "{sentence}: {}", err(&output));
+        assert!(err(&output).contains(part), "{sentence}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_signal_ends_top_cleanly() {
+    let mut top = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["top", "lo", "--json", "--interval", "20ms"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its first line shows that it waits for signals.
+    let mut lines = std::io::BufReader::new(top.stdout.take().unwrap());
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut lines, &mut first).unwrap();
+    assert!(first.starts_with('{'), "{first}");
+    let pid = nix::unistd::Pid::from_raw(top.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+    assert_eq!(top.wait().unwrap().code(), Some(0));
+    assert!(rest.is_empty() || rest.ends_with('\n'), "no half line: {rest}");
+}

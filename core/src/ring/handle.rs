@@ -1,0 +1,92 @@
+//! The program's hold on a ring: all it may do, and not the ring itself.
+//!
+//! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, for two `&mut Ring` can
+//! be exchanged: a ring whose slots point into one queue's memory would then stay with another
+//! queue, and outlive that memory.
+
+use std::ops::Deref;
+
+use super::meta::Meta;
+use super::packet::Packet;
+use super::ring::Ring;
+
+/// A ring to work on, lent by its [`Queue`](crate::port::Queue). To look, it is a [`Ring`].
+#[derive(Debug)]
+pub struct RingMut<'a>(&'a mut Ring);
+
+impl<'a> RingMut<'a> {
+    pub(crate) fn new(ring: &'a mut Ring) -> Self {
+        Self(ring)
+    }
+
+    /// Gives the first `n` slots back to the backend: seen, or to be sent.
+    ///
+    /// # Panics
+    /// If the program owns fewer.
+    #[inline]
+    pub fn release(&mut self, n: u32) {
+        self.0.release(n);
+    }
+
+    /// The bytes in a slot the program owns, to rewrite in place.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
+        self.0.bytes_mut(index)
+    }
+
+    /// The metadata beside a slot, to write.
+    ///
+    /// # Panics
+    /// On an index beyond the ring.
+    #[inline]
+    pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
+        self.0.meta_mut(index)
+    }
+
+    /// The whole buffer of a slot the program owns, to build a packet in; empty where the slot
+    /// has none. Follow with [`set_bytes`](Self::set_bytes).
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
+        self.0.buffer_mut(index)
+    }
+
+    /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next
+    /// slot.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    #[inline]
+    pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
+        self.0.set_bytes(index, bytes, continues);
+    }
+
+    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them
+    /// to the backend. False if there is no room; nothing has happened then.
+    #[inline]
+    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+        self.0.push(packet)
+    }
+
+    /// Moves packets to a transmit ring of the same pool by exchanging buffers: not a byte is
+    /// copied. Stops after `max` slots, at the end of either ring, or at a slot that has to be
+    /// copied (INDIRECT). Gives the slots of both rings back and says how many it moved.
+    #[inline]
+    pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
+        self.0.swap_into(to.0, max)
+    }
+}
+
+impl Deref for RingMut<'_> {
+    type Target = Ring;
+
+    #[inline]
+    fn deref(&self) -> &Ring {
+        self.0
+    }
+}
