@@ -1,94 +1,97 @@
 //! A sender for measurements: one UDP frame, over and over, at the speed of live frames
-//! (BPF_PROG_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), each time from the next source
-//! port. About ten times as fast as a packet socket, so that the receiver is what is measured.
+//! (BPF_PROG_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). About ten times as fast as a
+//! packet socket, so that the receiver is what is measured.
 //!
-//! Usage: blast IFACE DESTINATION_MAC SECONDS [BYTES]
+//! ```text
+//! blast IFACE DESTINATION_MAC SECONDS [--size BYTES] [--sport PORT]
+//! ```
+//!
+//! | option | meaning |
+//! | --- | --- |
+//! | `--size` | bytes a frame, without the frame check sequence: 60 (the default) to 1514 |
+//! | `--sport` | this UDP source port in every frame; without it each frame has the next one |
 //!
 //! The interface must be one end of a veth pair whose other end has NAPI (`ethtool -K IFACE gro
-//! on`), as in a lab. Needs CAP_BPF, CAP_NET_ADMIN. Ends by itself.
+//! on`), as in a lab. The destination should be nobody's address, as on a mirror port: the host
+//! then drops the packets early. It sends from one CPU, `taskset` says which, and keeps it busy.
+//!
+//! Ends after SECONDS, or earlier by SIGINT or SIGTERM, and prints one line: how many frames it
+//! attempted to send, in how much time. What became of them the interfaces' counters tell.
+//! Needs CAP_BPF and CAP_NET_ADMIN. Exit status: 0 done, 1 failed, 2 wrong usage, 3 missing
+//! privilege or kernel feature.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// `struct bpf_insn`.
-#[repr(C)]
-struct Op {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// The parts of `union bpf_attr` for BPF_PROG_LOAD and BPF_PROG_TEST_RUN (linux/bpf.h).
-#[repr(C)]
-#[derive(Default)]
-struct Load {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct TestRun {
-    prog_fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    _pad: u32,
-}
-
-const BPF_PROG_LOAD: i32 = 5;
-const BPF_PROG_TEST_RUN: i32 = 10;
-const BPF_PROG_TYPE_XDP: u32 = 6;
-const LIVE_FRAMES: u32 = 1 << 1;
+const USAGE: &str = "usage: blast IFACE DESTINATION_MAC SECONDS [--size BYTES] [--sport PORT]";
+const SIZES: std::ops::RangeInclusive<usize> = 60..=1514;
+/// A day: longer than anybody measures, and far from overflow.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let (Some(interface), Some(mac), Some(seconds)) = (args.first(), args.get(1), args.get(2))
-    else {
-        eprintln!("usage: blast IFACE DESTINATION_MAC SECONDS [BYTES]");
+    let job = Job::from_args(std::env::args().skip(1)).unwrap_or_else(|problem| {
+        eprintln!("blast: {problem}\n{USAGE}");
         exit(2);
-    };
-    let size = args.get(3).map_or(Some(60), |text| text.parse().ok());
-    let (Some(mac), Ok(seconds), Some(size)) = (parse_mac(mac), seconds.parse::<f64>(), size)
-    else {
-        eprintln!("blast: not a MAC address, a number of seconds, a size");
-        exit(2);
-    };
-    let index = nix::net::if_::if_nametoindex(interface.as_str()).unwrap_or_else(|error| {
-        eprintln!("blast: {interface}: {error}");
-        exit(1);
     });
-    let program = load(index);
-    let frame = frame(mac, size);
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let mut sent = 0u64;
-    // Each call sets up a page pool, which takes milliseconds: few, long calls.
-    let repeat: u32 = std::env::var("REP").map_or(1 << 21, |r| r.parse().unwrap());
-    while Instant::now() < end {
-        run(program, &frame, repeat);
-        sent += u64::from(repeat);
+    match blast(&job) {
+        Ok((attempted, elapsed)) => {
+            let seconds = elapsed.as_secs_f64();
+            let mpps = attempted as f64 / seconds / 1e6;
+            println!("{attempted} frames attempted in {seconds:.3} s, {mpps:.2} Mpps");
+        }
+        Err((what, error)) => {
+            let (status, remedy) = match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => (3, "; run it with sudo"),
+                Some(libc::EINVAL | libc::ENOSYS) => (3, "; live frames need Linux 5.18"),
+                _ => (1, ""),
+            };
+            eprintln!("blast: {what}: {error}{remedy}");
+            exit(status);
+        }
     }
-    println!("{sent}");
+}
+
+/// What to send, where, and for how long.
+struct Job {
+    interface: String,
+    destination: [u8; 6],
+    duration: Duration,
+    size: usize,
+    source_port: Option<u16>,
+}
+
+impl Job {
+    fn from_args(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut words, mut size, mut source_port) = (Vec::new(), *SIZES.start(), None);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} wants a value"));
+            match arg.as_str() {
+                "--size" => size = number(&value()?)?,
+                "--sport" => source_port = Some(number(&value()?)?),
+                _ if arg.starts_with('-') => return Err(format!("there is no option {arg}")),
+                _ => words.push(arg),
+            }
+        }
+        let [interface, mac, seconds] = words.try_into().map_err(|_| "three words are wanted")?;
+        if !SIZES.contains(&size) {
+            return Err(format!("frames have {} to {} bytes", SIZES.start(), SIZES.end()));
+        }
+        let duration = Duration::try_from_secs_f64(number(&seconds)?).unwrap_or_default();
+        if duration.is_zero() || duration > LONGEST {
+            return Err(format!("'{seconds}' is not a number of seconds, up to a day"));
+        }
+        let destination = parse_mac(&mac).ok_or(format!("'{mac}' is not a MAC address"))?;
+        Ok(Self { interface, destination, duration, size, source_port })
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a number that fits here"))
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {
@@ -97,9 +100,36 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     bytes?.try_into().ok()
 }
 
+/// Sends until the time is over or a signal comes. Each run sets up a page pool, which takes
+/// milliseconds, and then lasts until a signal ends it: as a rule there is one.
+fn blast(job: &Job) -> Result<(u64, Duration), (String, io::Error)> {
+    let doing = |what: &str| {
+        let what = what.to_owned();
+        move |error: io::Error| (what, error)
+    };
+    let interface = nix::net::if_::if_nametoindex(job.interface.as_str())
+        .map_err(|error| (job.interface.clone(), error.into()))?;
+    let counter = bpf::counter().map_err(doing("make a BPF map"))?;
+    let program =
+        bpf::sender(interface, job.source_port, &counter).map_err(doing("load an XDP program"))?;
+    let frame = frame(job.destination, job.size);
+    stop_after(job.duration).map_err(doing("set a timer"))?;
+    let start = Instant::now();
+    while !STOP.load(Ordering::Relaxed) {
+        match bpf::run(&program, &frame) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                return Err(("send live frames".into(), error));
+            }
+            _ => {}
+        }
+    }
+    let elapsed = start.elapsed();
+    Ok((bpf::read(&counter).map_err(doing("read a BPF map"))?, elapsed))
+}
+
 /// 198.18.0.1 to 198.18.0.2, port 9 (discard), without a UDP checksum.
 fn frame(destination: [u8; 6], size: usize) -> Vec<u8> {
-    let mut frame = vec![0u8; size.clamp(60, 1514)];
+    let mut frame = vec![0u8; size];
     let ip_bytes = (frame.len() - 14) as u16;
     frame[..6].copy_from_slice(&destination);
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 0]);
@@ -114,62 +144,227 @@ fn frame(destination: [u8; 6], size: usize) -> Vec<u8> {
     frame
 }
 
-/// Loads: add one to the source port, redirect to the interface.
-fn load(index: u32) -> i32 {
-    let op = |code, registers, offset, immediate| Op { code, registers, offset, immediate };
-    let program = [
-        op(0x61, 0x12, 0, 0),                   // r2 = data
-        op(0x61, 0x13, 4, 0),                   // r3 = data_end
-        op(0xbf, 0x24, 0, 0),                   // r4 = r2
-        op(0x07, 0x04, 0, 42),                  // r4 += 42
-        op(0xb7, 0x00, 0, 1),                   // r0 = XDP_DROP
-        op(0x2d, 0x34, 6, 0),                   // if r4 > r3 goto exit
-        op(0x69, 0x25, 34, 0),                  // r5 = source port
-        op(0x07, 0x05, 0, 1),                   // r5 += 1
-        op(0x6b, 0x52, 34, 0),                  // source port = r5
-        op(0xb7, 0x01, 0, index.cast_signed()), // r1 = interface
-        op(0xb7, 0x02, 0, 0),                   // r2 = 0
-        op(0x85, 0x00, 0, 23),                  // call bpf_redirect
-        op(0x95, 0x00, 0, 0),                   // exit
-    ];
-    let attr = Load {
-        prog_type: BPF_PROG_TYPE_XDP,
-        insn_cnt: program.len() as u32,
-        insns: program.as_ptr().expose_provenance() as u64,
-        license: c"GPL".as_ptr().expose_provenance() as u64,
-        ..Load::default()
-    };
-    // SAFETY: `attr` has the layout the command reads; it points at live instructions and a
-    // terminated string.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<Load>()) };
-    if fd < 0 {
-        eprintln!("blast: load the program: {}", std::io::Error::last_os_error());
-        exit(if std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) {
-            3
-        } else {
-            1
-        });
-    }
-    fd as i32
+/// Whether a signal has come. It publishes nothing else, so relaxed accesses do.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// A pending signal is what ends a run. One that came just before it would be gone by then:
+/// hence another a second later, and so on.
+extern "C" fn on_signal(_: libc::c_int) {
+    STOP.store(true, Ordering::Relaxed);
+    // SAFETY: alarm(2) touches no memory and may be called in a signal handler.
+    unsafe { libc::alarm(1) };
 }
 
-fn run(program: i32, frame: &[u8], repeat: u32) {
-    let mut attr = TestRun {
-        prog_fd: program.cast_unsigned(),
-        data_size_in: frame.len() as u32,
-        data_in: frame.as_ptr().expose_provenance() as u64,
-        repeat,
-        flags: LIVE_FRAMES,
-        batch_size: std::env::var("BATCH").map_or(64, |r| r.parse().unwrap()),
-        ..TestRun::default()
+/// Has `on_signal` called by SIGINT, SIGTERM, and after `duration`.
+fn stop_after(duration: Duration) -> io::Result<()> {
+    let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGALRM] {
+        // SAFETY: the handler does nothing but an atomic store and alarm(2), both of which a
+        // signal handler may do.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    let timer = libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+        // A timer of zero would never ring.
+        it_value: libc::timeval {
+            tv_sec: duration.as_secs().cast_signed(),
+            tv_usec: i64::from(duration.subsec_micros().max(1)),
+        },
     };
-    // SAFETY: `attr` has the layout the command reads and writes; it points at the live frame.
-    let status = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRun>())
-    };
-    if status < 0 {
-        eprintln!("blast: run the program: {}", std::io::Error::last_os_error());
-        exit(1);
+    // SAFETY: `timer` is a live itimerval; the old one is not asked for.
+    let status =
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The few commands of bpf(2) that are needed; names and numbers are those of linux/bpf.h.
+mod bpf {
+    use std::io;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    const BPF_MAP_CREATE: libc::c_int = 0;
+    const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+    const BPF_PROG_LOAD: libc::c_int = 5;
+    const BPF_PROG_TEST_RUN: libc::c_int = 10;
+    const BPF_MAP_TYPE_ARRAY: u32 = 2;
+    const BPF_PROG_TYPE_XDP: u32 = 6;
+    const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+    /// Frames between two looks at whether to go on. Up to 256 can be had, but no more speed.
+    const BATCH: u32 = 64;
+
+    /// `struct bpf_insn`; of `registers` the low half is the destination.
+    #[repr(C)]
+    struct Op {
+        code: u8,
+        registers: u8,
+        offset: i16,
+        immediate: i32,
+    }
+
+    /// The members of `union bpf_attr` up to the last one that matters here.
+    #[repr(C)]
+    #[derive(Default)]
+    struct MapCreate {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+    }
+
+    #[repr(C)]
+    #[derive(Default)]
+    struct MapLookup {
+        map_fd: u32,
+        _pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+
+    #[repr(C)]
+    #[derive(Default)]
+    struct ProgLoad {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+    }
+
+    #[repr(C)]
+    #[derive(Default)]
+    struct TestRun {
+        prog_fd: u32,
+        retval: u32,
+        data_size_in: u32,
+        data_size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        ctx_size_in: u32,
+        ctx_size_out: u32,
+        ctx_in: u64,
+        ctx_out: u64,
+        flags: u32,
+        cpu: u32,
+        batch_size: u32,
+        _pad: u32,
+    }
+
+    /// What the attributes of each command look like.
+    trait Attributes {
+        const COMMAND: libc::c_int;
+    }
+
+    impl Attributes for MapCreate {
+        const COMMAND: libc::c_int = BPF_MAP_CREATE;
+    }
+    impl Attributes for MapLookup {
+        const COMMAND: libc::c_int = BPF_MAP_LOOKUP_ELEM;
+    }
+    impl Attributes for ProgLoad {
+        const COMMAND: libc::c_int = BPF_PROG_LOAD;
+    }
+    impl Attributes for TestRun {
+        const COMMAND: libc::c_int = BPF_PROG_TEST_RUN;
+    }
+
+    /// An array of one number: the frames attempted.
+    pub fn counter() -> io::Result<OwnedFd> {
+        let attributes =
+            MapCreate { map_type: BPF_MAP_TYPE_ARRAY, key_size: 4, value_size: 8, max_entries: 1 };
+        // SAFETY: the attributes hold no pointers.
+        unsafe { bpf(attributes) }.map(owned)
+    }
+
+    /// The counter's number.
+    pub fn read(counter: &OwnedFd) -> io::Result<u64> {
+        let (key, mut value) = (0u32, 0u64);
+        let attributes = MapLookup {
+            map_fd: counter.as_raw_fd().cast_unsigned(),
+            key: (&raw const key).expose_provenance() as u64,
+            value: (&raw mut value).expose_provenance() as u64,
+            ..MapLookup::default()
+        };
+        // SAFETY: they point at a key and a value of the sizes the counter was made with, both
+        // of which outlive the call.
+        unsafe { bpf(attributes) }?;
+        Ok(value)
+    }
+
+    /// A program that counts, writes the source port (the count if there is none), and redirects
+    /// to an interface.
+    pub fn sender(interface: u32, port: Option<u16>, counter: &OwnedFd) -> io::Result<OwnedFd> {
+        let op = |code, registers, offset, immediate| Op { code, registers, offset, immediate };
+        let source_port = match port {
+            Some(port) => op(0xb7, 0x05, 0, port.into()), // r5 = the port
+            None => op(0xbf, 0x55, 0, 0),                 // r5 = r5, the count
+        };
+        let program = [
+            op(0x61, 0x12, 0, 0),                       // r2 = data
+            op(0x61, 0x13, 4, 0),                       // r3 = data_end
+            op(0x18, 0x24, 0, counter.as_raw_fd()),     // r4 = address of the count,
+            op(0, 0, 0, 0),                             //      which takes two slots
+            op(0x79, 0x45, 0, 0),                       // r5 = count
+            op(0x07, 0x05, 0, 1),                       // r5 += 1
+            op(0x7b, 0x54, 0, 0),                       // count = r5; there is one writer
+            source_port,                                //
+            op(0xb7, 0x00, 0, 1),                       // r0 = XDP_DROP
+            op(0xbf, 0x21, 0, 0),                       // r1 = r2
+            op(0x07, 0x01, 0, 36),                      // r1 += 36, the end of the source port
+            op(0x2d, 0x31, 5, 0),                       // if r1 > r3 goto exit
+            op(0xdc, 0x05, 0, 16),                      // r5 = big-endian 16 bits of r5
+            op(0x6b, 0x52, 34, 0),                      // source port = r5
+            op(0xb7, 0x01, 0, interface.cast_signed()), // r1 = interface
+            op(0xb7, 0x02, 0, 0),                       // r2 = 0
+            op(0x85, 0x00, 0, 23),                      // call bpf_redirect
+            op(0x95, 0x00, 0, 0),                       // exit
+        ];
+        let attributes = ProgLoad {
+            prog_type: BPF_PROG_TYPE_XDP,
+            insn_cnt: program.len() as u32,
+            insns: program.as_ptr().expose_provenance() as u64,
+            license: c"GPL".as_ptr().expose_provenance() as u64,
+        };
+        // SAFETY: they point at `insn_cnt` instructions and at a terminated string, both of
+        // which outlive the call.
+        unsafe { bpf(attributes) }.map(owned)
+    }
+
+    /// Runs the program on copies of a frame, as many as a call can, or until a signal is
+    /// pending ([`io::ErrorKind::Interrupted`]).
+    pub fn run(program: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+        let attributes = TestRun {
+            prog_fd: program.as_raw_fd().cast_unsigned(),
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr().expose_provenance() as u64,
+            repeat: u32::MAX,
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            batch_size: BATCH,
+            ..TestRun::default()
+        };
+        // SAFETY: they point at `data_size_in` bytes, which outlive the call; the kernel is
+        // asked for no output but the numbers in the attributes.
+        unsafe { bpf(attributes) }.map(drop)
+    }
+
+    /// bpf(2).
+    ///
+    /// # Safety
+    /// What the attributes point at must be as the command expects it, for the whole call.
+    unsafe fn bpf<A: Attributes>(mut attributes: A) -> io::Result<i32> {
+        // SAFETY: the attributes have the layout of their command's part of `union bpf_attr`;
+        // their size goes with them, and the kernel takes the rest for zero. The caller vouches
+        // for what they point at.
+        let status = unsafe {
+            libc::syscall(libc::SYS_bpf, A::COMMAND, &raw mut attributes, size_of::<A>())
+        };
+        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(status as i32) }
+    }
+
+    fn owned(fd: i32) -> OwnedFd {
+        // SAFETY: a command that makes a map or a program returned it, so it is open and nobody
+        // else's.
+        unsafe { OwnedFd::from_raw_fd(fd) }
     }
 }
