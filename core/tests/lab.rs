@@ -366,3 +366,30 @@ fn a_change_that_fails_says_what_it_was() {
     netlink.delete("a0").unwrap();
     assert!(netlink.delete("b0").is_err(), "with one end goes the other");
 }
+
+#[test]
+fn every_end_of_a_lab_takes_live_frames() {
+    let Some(lab) = lab(Shape::Line, 1) else {
+        return;
+    };
+    // Examples lie beside the folder of the tests.
+    let blast = std::env::current_exe().unwrap().with_file_name("../examples/blast");
+    let ends = lab.hosts().iter().flat_map(|host| host.interfaces.iter().map(move |i| (host, i)));
+    let nobody = "02:00:00:00:00:99";
+    for (host, interface) in ends {
+        let mut command = Command::new(&blast);
+        command.args([interface.name, nobody, "0.05"]).stdout(Stdio::piped());
+        let blast = match lab.spawn(host.name, &mut command) {
+            Ok(blast) => blast.wait_with_output().unwrap(),
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        if blast.status.code() == Some(3) {
+            return eprintln!("skipped: the kernel has no live frames, or does not let us");
+        }
+        let attempted = String::from_utf8_lossy(&blast.stdout);
+        let attempted: u64 = attempted.split(' ').next().unwrap().parse().unwrap();
+        let sent = stats(&lab.netns(host.name), interface.name).tx_packets;
+        // A full queue may refuse some, but one that refuses all is not switched on.
+        assert!(attempted > 1000 && sent > attempted / 2, "{}: {sent}/{attempted}", interface.name);
+    }
+}

@@ -86,22 +86,28 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
             config.queues,
         )?;
     }
+    // An end takes redirected frames only if the other had NAPI when it was switched on: hence
+    // NAPI on all ends first.
+    for host in config.shape.hosts() {
+        let mut ethtool = Ethtool::open(Some(&plan::netns(&config.name, host.name)))?;
+        for interface in host.interfaces {
+            ethtool.set_gro(interface.name, true)?;
+        }
+    }
     for host in config.shape.hosts() {
         equip(config, host)?;
     }
     settle(config)
 }
 
-/// Switches a host's interfaces on, with NAPI, addresses and neighbours.
+/// Switches a host's interfaces on, with addresses and neighbours.
 fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     let netns = plan::netns(&config.name, host.name);
     let mut netlink = Netlink::open(Some(&netns))?;
-    let mut ethtool = Ethtool::open(Some(&netns))?;
     let ipv6 = Path::new(IPV6).exists();
     let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
     let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
     for interface in host.interfaces {
-        ethtool.set_gro(interface.name, true)?;
         netlink.set_up(interface.name, true)?;
         let addresses = interface.addresses();
         for address in addresses.iter().filter(|address| ipv6 || address.ip.is_ipv4()) {
