@@ -17,7 +17,7 @@ setup:
 	./scripts/setup.sh
 
 demo: setup
-	$(CARGO) build --release --workspace --examples
+	$(CARGO) build --release --workspace --bins --examples
 	$(SUDO) ./scripts/demo.sh
 
 test: setup
@@ -27,7 +27,7 @@ lint: setup
 	./scripts/lint.sh
 
 bench: setup
-	$(CARGO) build --release --workspace --examples
+	$(CARGO) build --release --workspace --bins --examples
 	$(SUDO) ./scripts/bench.sh
 
 install: all
