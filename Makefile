@@ -31,7 +31,7 @@ bench: setup
 	$(SUDO) ./scripts/bench.sh
 
 install: all
-	install -D -m 0755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -D -m 0755 $(or $(CARGO_TARGET_DIR),target)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 
 clean:
 	$(CARGO) clean
