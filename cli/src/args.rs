@@ -24,15 +24,15 @@ pub struct Common {
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub count: Option<u64>,
 
-    /// CPUs to pin the threads to, in turns: 0-3,8
+    /// CPUs to pin the threads to, in turn: 0-3,8
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<CpuList>,
 
-    /// Threads a port, each with a queue of its own; more than one share by fanout
+    /// Threads a port, which share its packets by fanout [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
-    /// How a thread waits: spin, sleep, or spin for 20 µs and then sleep
+    /// How a thread waits for packets; adaptive spins for 20 µs, then sleeps
     #[arg(long, default_value = "adaptive", value_name = "spin|sleep|adaptive")]
     pub wait: Wait,
 
@@ -40,7 +40,7 @@ pub struct Common {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub interval: Option<Duration>,
 
-    /// Print the result as JSON; with --interval, a line for each interval too
+    /// Print the result as one JSON object; with --interval, one for each interval too
     #[arg(long)]
     pub json: bool,
 }

@@ -12,10 +12,18 @@ use crate::run::{Visitor, run};
 use crate::status::Status;
 use crate::{exit, notice};
 
-/// Receive packets and count them
+const EXAMPLES: &str = "\
+Examples:
+  sluice count eth0 --duration 10s
+  sluice count 'packet:eth0?method=recvmmsg' -f 'udp port 53'
+  sluice count eth0 --threads 4 --cpus 0-3 --json
+  sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
+
+/// Receive packets, count them and let them go
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The port: eth0, packet:eth0?method=recvmmsg, pcap:FILE, null:
+    /// What to receive from: eth0, packet:eth0?method=recvmmsg, pcap:FILE, null:
     port: PortName,
 
     /// Count only what a pcap-filter expression lets pass

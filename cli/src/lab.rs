@@ -11,8 +11,19 @@ use sluicegate::link::{Lab, LabConfig, Shape};
 
 use crate::exit::Status;
 
-/// Make, list and remove labs: hosts made of network namespaces, joined by veth links.
+const EXAMPLES: &str = "\
+Examples:
+  sluice lab up                                    pair: left0 - right0
+  sluice lab up --name three --shape line          left - middle - right
+  sluice lab exec left -- ping -c 3 198.18.0.2
+  sluice lab down
+
+Needs root. left0 has 198.18.0.1/24 and 2001:db8:18::1/64, right0 has
+198.18.0.2/24 and 2001:db8:18::2/64.";
+
+/// Make, list and remove labs: hosts made of network namespaces, joined by veth links
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -22,11 +33,11 @@ pub struct Args {
 enum Action {
     /// Make a lab, or leave it as it is where it is up already.
     Up {
-        /// Its name; its hosts are the namespaces NAME-left and NAME-right.
+        /// Its name; its hosts are the namespaces NAME-left, NAME-right.
         #[arg(long, default_value = "lab")]
         name: String,
-        /// pair: left and right; line: left, middle and right in a row.
-        #[arg(long, default_value = "pair")]
+        /// Two hosts, or three in a row with middle between them.
+        #[arg(long, default_value = "pair", value_name = "pair|line")]
         shape: Shape,
         /// Receive and transmit queues of each interface.
         #[arg(long, default_value_t = 1, value_name = "N")]
@@ -40,8 +51,7 @@ enum Action {
     },
     /// List the labs that are up.
     List {
-        /// Print one JSON object: {"labs": [{name, shape, queues, owner, hosts: [{name, netns,
-        /// interfaces: [{name, mac, addresses}]}]}]}.
+        /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },

@@ -16,9 +16,19 @@ mod units;
 
 use clap::{Parser, Subcommand};
 
+const EXAMPLES: &str = "\
+A first look, as root:
+  sluice lab up
+  sluice capture left0 --netns lab-left --count 6 &
+  sluice lab exec left -- ping -c 3 198.18.0.2
+  sluice lab down
+
+Exit status: 0 done, 1 failed while running, 2 wrong usage, 3 a privilege or a
+kernel feature is missing.";
+
 /// Packets between Linux and a program at the speed of the wire, on the stock kernel
 #[derive(Parser)]
-#[command(name = "sluice", version, max_term_width = 100)]
+#[command(name = "sluice", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,4 +1,73 @@
 //! Packets between Linux and a program at the speed of the wire, on the stock kernel.
+//!
+//! Every source and sink of packets shows the same ring; only `sync` differs.
+//!
+//! ```text
+//!                  your program
+//!         looks, rewrites, swaps buffers
+//!            |                     ^
+//!            v                     |
+//!   +-----------------+   +-----------------+     slots of 16 bytes, netmap's layout;
+//!   | transmit ring   |   | receive ring    |     beside each: time, wire length,
+//!   | head .. tail    |   | head .. tail    |     VLAN tag, direction, losses
+//!   +-----------------+   +-----------------+
+//!            |   sync_tx           ^   sync_rx    one thread; a batch a call
+//!            v                     |
+//!   +---------------------------------------+
+//!   | Queue: the backend, one of            |
+//!   |   packet:  AF_PACKET: ring, recvmmsg, |     opened by name, one or more
+//!   |            recv; sendmmsg             |     queues a Port
+//!   |   pcap:    a capture file             |
+//!   |   null:    endless, bottomless        |
+//!   +---------------------------------------+
+//!            |                     ^
+//!            v                     |
+//!      the wire, a file      the wire, a file
+//! ```
+//!
+//! A [`Port`](port::Port) is a named source and sink. Opening it gives [`Queue`](port::Queue)s,
+//! each for one thread. The program owns the slots between head and tail of a queue's
+//! [`Ring`](ring::Ring): packets to look at, or room to send. It gives slots back by
+//! [`release`](ring::RingMut::release), and the next sync takes them. Slots name bytes in a
+//! [`Pool`](memory::Pool), or point straight at the backend's bytes, the kernel's own block for
+//! example: then looking at a packet copies nothing.
+//!
+//! This forwards packets by swapping buffers, and runs without privilege:
+//!
+//! ```
+//! use sluicegate::forward::forward;
+//! use sluicegate::memory::{Pool, PoolConfig};
+//! use sluicegate::port::{OpenOptions, Port};
+//!
+//! // Ports in one pool pass packets on without copying them.
+//! let pool = Pool::new(PoolConfig::default())?;
+//! let options = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
+//! let mut from = Port::open(&"null:?size=1514".parse()?, &options)?.queues.remove(0);
+//! let mut to = Port::open(&"null:".parse()?, &options)?.queues.remove(0);
+//!
+//! from.sync_rx()?; // what has arrived stands in the receive ring
+//! let bytes: usize = from.rx().packets().map(|packet| packet.captured_bytes()).sum();
+//! assert_eq!(bytes, 511 * 1514);
+//!
+//! forward(from.rx_mut(), to.tx_mut());
+//! to.sync_tx()?; // what was moved is sent
+//! assert_eq!(to.stats()?.sent, 511);
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
+//!
+//! With `packet:eth0` in place of `null:` the same loop receives from an interface (Linux 3.2,
+//! CAP_NET_RAW), and [`wait_rx`](port::Queue::wait_rx) sleeps until there is something.
+//!
+//! | module | what it knows |
+//! | --- | --- |
+//! | [`error`], [`ledger`] | what went wrong and the remedy; where every packet went |
+//! | [`memory`] | who owns the bytes: mappings, the pool |
+//! | [`ring`] | slots, cursors, metadata, waiting |
+//! | [`filter`] | pcap-filter expressions as programs |
+//! | [`file`] | capture files, read and written |
+//! | [`link`] | interfaces, their counters, network namespaces, the lab |
+//! | [`port`] | names, queues, and one backend a file or folder |
+//! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 
 pub mod error;

@@ -21,10 +21,25 @@ const FILE_PATIENCE: Duration = Duration::from_millis(100);
 /// Compression works better on larger pieces.
 const COMPRESSED_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Capture packets into a file, a pipe, or lines on the terminal; without a port, list interfaces
+const EXAMPLES: &str = "\
+Examples:
+  sluice capture                               list the interfaces
+  sluice capture eth0 -f 'udp port 53'         print packets, a line each
+  sluice capture eth0 -w trace.pcapng.zst --duration 1m
+  sluice capture eth0 -w %F-%H%M%S.pcapng --rotate-time 1h --files 24
+  sluice capture eth0 eth1 -w both.pcapng      one file in the order of time
+  sluice capture eth0 -w - | tshark -i -
+  sluice capture pcap:trace.pcapng -e          print what a file holds
+
+Packets for other hosts are taken too (promisc=off leaves them out), and those
+the host sends (outgoing=off).";
+
+/// Capture packets into a file or a pipe, or print them; without a port, list interfaces
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Ports: eth0, packet:eth0?method=recvmmsg, pcap:FILE; several go into one file
+    /// What to receive from: eth0, packet:eth0?method=recvmmsg, pcap:FILE; several go into one
+    /// file, in the order of time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
 
@@ -32,19 +47,19 @@ pub struct Args {
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Write to a file, or to standard output (-); strftime conversions are filled in
+    /// Write to a file, or to standard output (-); the name may hold strftime conversions
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// File format [default: by the file's extension, otherwise pcapng]
-    #[arg(long, value_enum)]
+    /// pcap or pcapng [default: by the file's extension, otherwise pcapng]
+    #[arg(long, value_enum, hide_possible_values = true)]
     format: Option<FormatFlag>,
 
-    /// Compression, on threads of its own [default: by the file's extension]
-    #[arg(long, value_enum)]
+    /// zstd, lz4 or none, on threads of its own [default: by the file's extension]
+    #[arg(long, value_name = "METHOD", value_enum, hide_possible_values = true)]
     compress: Option<CompressFlag>,
 
-    /// Zstandard level, 1 (fast) to 19 (small)
+    /// Level of zstd, 1 (fast) to 19 (small) [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
     compress_level: Option<i32>,
 
@@ -53,11 +68,11 @@ pub struct Args {
           value_parser = clap::value_parser!(u8).range(1..=64))]
     compress_threads: u8,
 
-    /// Most bytes of a packet that are kept
+    /// Most bytes of a packet that are kept [default: 262144]
     #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
     snaplen: Option<u64>,
 
-    /// Begin a new file before one grows beyond this size (before compression): 100MiB
+    /// Begin a new file before one exceeds this size, uncompressed: 100MiB
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     rotate_size: Option<u64>,
 
@@ -65,15 +80,15 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     rotate_time: Option<Duration>,
 
-    /// Keep the newest files of a rotation, this many, and delete older ones
+    /// Keep the newest N files of a rotation and delete older ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
 
-    /// A remark for the file; may be repeated
+    /// A remark to put into a pcapng file; may be repeated
     #[arg(long, value_name = "TEXT")]
     comment: Vec<String>,
 
-    /// Microseconds in place of nanoseconds in a pcap file, for readers that know no others
+    /// Times in microseconds, for old readers of pcap files [default: nanoseconds]
     #[arg(long)]
     micro: bool,
 
@@ -81,19 +96,25 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     order_window: Duration,
 
-    /// Print a line a packet, as tcpdump -nn does; implied without -w
+    /// Print a line a packet, as tcpdump -nn does; the default without -w
     #[arg(long)]
     print: bool,
 
-    /// How a printed line says when
-    #[arg(long, value_enum, default_value_t)]
+    /// Times of printed lines: time of day, date, epoch (seconds since 1970) or none
+    #[arg(
+        long,
+        value_name = "time|date|epoch|none",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
     time_format: TimeFormat,
 
-    /// Print nanoseconds
+    /// Print times in nanoseconds [default: microseconds]
     #[arg(long)]
     nano: bool,
 
-    /// Print the link header too: addresses, VLAN tags, length
+    /// Print the link header as well: addresses, VLAN tags, length
     #[arg(short = 'e', long)]
     link_header: bool,
 

@@ -17,11 +17,18 @@ use sluicegate::port::parse_duration;
 
 use signals::Signals;
 
-/// Packets, bits and drops per interface, queue and CPU.
-///
-/// Bits are those of layer 2, without preamble, gap and frame check sequence. Needs no privilege
-/// but to look into another namespace.
+const NOTES: &str = "\
+Bits are those of layer 2, without preamble, gap and frame check sequence.
+Needs a privilege only to look into another namespace (--netns).
+
+Examples:
+  sluice top                        full screen; h explains the keys
+  sluice top eth0 --plain           lines, for a log
+  sluice top --netns lab-right --json --count 1";
+
+/// Show packets, bits and drops per interface, queue and CPU
 #[derive(clap::Args)]
+#[command(after_help = NOTES)]
 pub struct Args {
     /// Interfaces to watch; all if none are named.
     #[arg(value_name = "IFACE")]
@@ -29,13 +36,13 @@ pub struct Args {
     /// Watch the interfaces of this network namespace.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
-    /// Time between two readings: 500ms, 1s, 1m.
+    /// Time between two readings: 500ms, 5s, 1m.
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
     interval: Duration,
-    /// Print lines, even on a terminal; queues and CPUs where something happens.
+    /// Print lines even on a terminal; queues and CPUs only while they are at work.
     #[arg(long, conflicts_with = "json")]
     plain: bool,
-    /// Print one JSON object a line for each interval.
+    /// Print a JSON object for each interval, one a line.
     #[arg(long)]
     json: bool,
     /// End after this time.
