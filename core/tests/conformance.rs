@@ -332,6 +332,52 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
     }
 }
 
+#[test]
+fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the_wire() {
+    use sluicegate::file::read::Reader;
+    use sluicegate::forward::forward;
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let sent = frames(1514);
+    for method in METHODS {
+        for name in ["a.pcapng", "a.pcap.zst"] {
+            let path = folder.path().join(name);
+            let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+            let mut file =
+                open(&lab, "right", &format!("pcap:{}", path.display()), Use::Send).queues;
+            let (from, to) = (&mut port.queues[0], &mut file[0]);
+            to.describe_sent(from.interfaces()).unwrap();
+            send(&lab, "left", "left0", &sent);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            // Whatever else is on the link comes too.
+            let (mut moved, mut offered) = (0, u64::MAX);
+            while moved < offered.max(sent.len() as u64) && Instant::now() < deadline {
+                from.sync_rx().unwrap();
+                moved += u64::from(forward(from.rx_mut(), to.tx_mut()).copied_packets);
+                to.sync_tx().unwrap();
+                offered = from.stats().unwrap().offered;
+            }
+            to.close_tx().unwrap();
+            assert_eq!(to.stats().unwrap().sent, moved, "{method} {name}");
+            let mut reader = Reader::open(&path).unwrap();
+            let mut got = Vec::new();
+            while let Some(record) = reader.next_packet().unwrap() {
+                let packet = record.packet();
+                if is_ours(packet.head()) {
+                    assert_eq!(packet.meta().wire_bytes as usize, packet.head().len());
+                    got.push(packet.head().to_vec());
+                }
+            }
+            assert!(got == sent, "{method} {name}: {} of {}", got.len(), sent.len());
+            let interface = &reader.interfaces()[0];
+            if name.ends_with("pcapng") {
+                assert_eq!(interface.name, "right0");
+                assert_eq!(interface.comment, "timestamps: software (kernel)");
+            }
+        }
+    }
+}
+
 fn receive_now(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     queue.sync_rx().unwrap();
     let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();

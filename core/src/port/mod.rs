@@ -92,8 +92,7 @@ impl Port {
         match name.kind() {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
-            Kind::Pcap if options.usage == Use::Receive => pcap::open(name, options),
-            Kind::Pcap => Err(name.error("a capture file is written by `capture -w`")),
+            Kind::Pcap => pcap::open(name, options),
         }
     }
 }

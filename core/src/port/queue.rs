@@ -18,9 +18,9 @@ pub struct QueueStats {
     pub lost_full: u64,
     /// How often the buffer ran full.
     pub freezes: u64,
-    /// Packets sent.
+    /// Packets sent; for a file, written.
     pub sent: u64,
-    /// Packets that the sink refused: too long for the interface, for example.
+    /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
 }
 
@@ -29,6 +29,7 @@ pub struct QueueStats {
 pub(super) enum Backend {
     Null(Null),
     PcapSource(Box<pcap::Source>),
+    PcapSink(Box<pcap::Sink>),
     Packet(Box<PacketQueue>),
 }
 
@@ -98,20 +99,27 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
+            Backend::PcapSink(_) => Ok(0),
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
         }
     }
 
     /// Sends the slots the program has released and takes back those that have left. Never
-    /// waits. Returns how many have left.
+    /// waits, except for a disk. Returns how many have left.
+    ///
+    /// A packet leaves whole: one that goes on in a slot not yet released waits for it. A file
+    /// gets its packets in large pieces; when none has come for a moment, a sync hands on what
+    /// is held back.
     ///
     /// # Errors
-    /// The sink failed or is gone.
+    /// The sink failed or is gone. What it did not take is counted as
+    /// [`refused`](QueueStats::refused) or stays in the ring.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
             Backend::PcapSource(_) => Ok(0),
+            Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
         }
     }
@@ -124,6 +132,10 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(_) => Ok(Readiness::Ready),
             Backend::PcapSource(source) => source.wait_rx(wait, timeout),
+            Backend::PcapSink(_) => {
+                std::thread::sleep(timeout);
+                Ok(Readiness::TimedOut)
+            }
             Backend::Packet(packet) => packet.wait_rx(wait, timeout),
         }
     }
@@ -133,6 +145,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => null.is_finished(),
             Backend::PcapSource(source) => source.is_finished(),
+            Backend::PcapSink(_) => true,
             Backend::Packet(packet) => packet.is_finished(),
         }
     }
@@ -151,7 +164,36 @@ impl Queue {
                 source.close_intake();
                 Ok(())
             }
+            Backend::PcapSink(_) => Ok(()),
             Backend::Packet(packet) => packet.close_intake(),
+        }
+    }
+
+    /// Says whose packets will be sent here, by [`Meta::interface`](crate::ring::Meta): the
+    /// [`interfaces`](Self::interfaces) of the queue they come from. Call it before the first of
+    /// them, and again when there are more; a file notes each once. Where nobody says, a file
+    /// takes all packets for Ethernet and refuses those of a second interface.
+    ///
+    /// # Errors
+    /// A file that cannot hold another link type, as pcap cannot.
+    pub fn describe_sent(&mut self, interfaces: &[Interface]) -> Result<()> {
+        match &mut self.backend {
+            Backend::PcapSink(sink) => sink.describe(interfaces, &mut self.interfaces),
+            Backend::Null(_) | Backend::PcapSource(_) | Backend::Packet(_) => Ok(()),
+        }
+    }
+
+    /// Ends sending: syncs once more, and a file is completed and closed. [`stats`](Self::stats)
+    /// are final then. A queue that is dropped instead completes its file too, but without what
+    /// was not synced, and cannot say what went wrong.
+    ///
+    /// # Errors
+    /// As [`sync_tx`](Self::sync_tx).
+    pub fn close_tx(&mut self) -> Result<()> {
+        let synced = self.sync_tx();
+        match &mut self.backend {
+            Backend::PcapSink(sink) => sink.close(&mut self.tx),
+            Backend::Null(_) | Backend::PcapSource(_) | Backend::Packet(_) => synced.map(|_| ()),
         }
     }
 
@@ -163,6 +205,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.stats()),
             Backend::PcapSource(source) => Ok(source.stats()),
+            Backend::PcapSink(sink) => Ok(sink.stats()),
             Backend::Packet(packet) => packet.stats(),
         }
     }

@@ -37,12 +37,13 @@ impl<'a> RingMut<'a> {
         self.0.bytes_mut(index)
     }
 
-    /// The metadata beside a slot, to write.
+    /// The metadata beside a slot the program owns, to write.
     ///
     /// # Panics
-    /// On an index beyond the ring.
+    /// On a slot the program does not own.
     #[inline]
     pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
+        self.0.assert_owned(index);
         self.0.meta_mut(index)
     }
 
@@ -60,9 +61,10 @@ impl<'a> RingMut<'a> {
     /// slot.
     ///
     /// # Panics
-    /// If the buffer is shorter.
+    /// If the buffer is shorter, or on a slot the program does not own.
     #[inline]
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
+        self.0.assert_owned(index);
         self.0.set_bytes(index, bytes, continues);
     }
 
@@ -73,9 +75,10 @@ impl<'a> RingMut<'a> {
         self.0.push(packet)
     }
 
-    /// Moves packets to a transmit ring of the same pool by exchanging buffers: not a byte is
-    /// copied. Stops after `max` slots, at the end of either ring, or at a slot that has to be
-    /// copied (INDIRECT). Gives the slots of both rings back and says how many it moved.
+    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
+    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
+    /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it
+    /// moved.
     #[inline]
     pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
         self.0.swap_into(to.0, max)

@@ -1,4 +1,5 @@
 //! A packet as the program sees it: its bytes, in one piece or several, and its metadata.
+#![allow(unsafe_code)]
 
 use super::meta::Meta;
 use super::ring::Ring;
@@ -19,8 +20,12 @@ impl<'a> Packet<'a> {
         Self { meta, head: bytes, rest: None }
     }
 
+    /// A packet that goes on in `more` slots of `ring` from `next` on.
+    ///
+    /// # Safety
+    /// The bytes of these slots are valid, and nobody writes them while the ring is borrowed.
     #[inline]
-    pub(super) fn in_slots(
+    pub(super) unsafe fn in_slots(
         meta: &'a Meta,
         head: &'a [u8],
         ring: &'a Ring,
@@ -34,6 +39,15 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn meta(&self) -> &'a Meta {
         self.meta
+    }
+
+    /// The same packet with other metadata.
+    #[inline]
+    pub fn with_meta<'b>(&self, meta: &'b Meta) -> Packet<'b>
+    where
+        'a: 'b,
+    {
+        Packet { meta, ..*self }
     }
 
     /// The first piece: the whole packet unless it is longer than a slot can hold, and always
@@ -96,6 +110,7 @@ impl<'a> Iterator for Segments<'a> {
         }
         let (ring, index, more) = self.rest?;
         self.rest = (more > 1).then(|| (ring, ring.next(index), more - 1));
-        (more > 0).then(|| ring.bytes(index))
+        // SAFETY: `in_slots` was promised that these slots' bytes are valid and unchanging.
+        (more > 0).then(|| unsafe { ring.bytes_unchecked(index) })
     }
 }

@@ -215,13 +215,18 @@ impl Ring {
         index < self.num_slots && self.distance(self.head(), index) < self.available()
     }
 
+    #[inline]
+    pub(super) fn assert_owned(&self, index: u32) {
+        assert!(self.owns(index), "slot {index} is the backend's");
+    }
+
     /// The bytes in a slot the program owns.
     ///
     /// # Panics
     /// On a slot the program does not own.
     #[inline]
     pub fn bytes(&self, index: u32) -> &[u8] {
-        assert!(self.owns(index), "slot {index} is the backend's");
+        self.assert_owned(index);
         // SAFETY: the program owns the slot.
         unsafe { self.bytes_unchecked(index) }
     }
@@ -246,7 +251,7 @@ impl Ring {
     /// On a slot the program does not own.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
-        assert!(self.owns(index), "slot {index} is the backend's");
+        self.assert_owned(index);
         let slot = self.slot(index);
         let (start, len) = (self.start_of(slot), usize::from(slot.len));
         // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
@@ -260,7 +265,7 @@ impl Ring {
     /// On a slot the program does not own.
     #[inline]
     pub(crate) fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
-        assert!(self.owns(index), "slot {index} is the backend's");
+        self.assert_owned(index);
         // SAFETY: the program owns the slot.
         unsafe { self.buffer_unchecked(index) }
     }
@@ -363,15 +368,20 @@ impl Ring {
         Arc::ptr_eq(&self.pool, &other.pool)
     }
 
-    /// Moves packets to a transmit ring of the same pool by exchanging buffers: not a byte is
-    /// copied. Stops after `max` slots, at the end of either ring, or at a slot that has to be
-    /// copied (INDIRECT). Gives the slots of both rings back and says how many it moved.
+    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
+    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
+    /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it
+    /// moved.
     #[inline]
     pub(crate) fn swap_into(&mut self, to: &mut Self, max: u32) -> u32 {
         if !self.shares_pool(to) {
             return 0;
         }
-        let limit = max.min(self.available()).min(to.available());
+        let mut limit = max.min(self.available()).min(to.available());
+        // Whole packets only: the other ring's backend may send what it is given at once.
+        while limit > 0 && self.slot(self.after(self.head(), limit - 1)).continues() {
+            limit -= 1;
+        }
         let (mut from_index, mut to_index) = (self.head(), to.head());
         let mut moved = 0;
         while moved < limit {
@@ -394,6 +404,31 @@ impl Ring {
     }
 
     // What follows is the backend's side; it runs inside sync only.
+
+    /// The packets in [`from`, head) of a transmit ring: what the program has given to send.
+    /// Whole packets only; one whose end the program still holds back is left for later.
+    ///
+    /// # Panics
+    /// On a receive ring, whose slots the kernel may be writing.
+    #[inline]
+    pub(crate) fn to_send(&self, from: u32) -> Packets<'_> {
+        // SAFETY: as in `head`.
+        assert!(unsafe { (*self.header.as_ptr()).dir } == 0, "a receive ring has nothing to send");
+        let mut left = self.distance(from, self.head());
+        while left > 0 && self.slot(self.after(from, left - 1)).continues() {
+            left -= 1;
+        }
+        Packets { ring: self, at: from, left }
+    }
+
+    /// Whether the packet that begins at `from` in a transmit ring can never be whole: it has
+    /// taken every slot the program can give and still goes on.
+    #[inline]
+    pub(crate) fn is_endless(&self, from: u32) -> bool {
+        self.distance(from, self.head()) == self.num_slots - 1
+            && self.to_send(from).left == 0
+            && self.num_slots > 1
+    }
 
     /// Hands the slots before `tail` to the program.
     #[inline]
@@ -442,6 +477,9 @@ impl Drop for Ring {
 }
 
 /// The packets in a ring; see [`Ring::packets`].
+///
+/// Whoever makes one knows that the bytes of the `left` slots from `at` on are valid, and that
+/// nobody writes them while the ring is borrowed.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     ring: &'a Ring,
@@ -461,7 +499,8 @@ impl<'a> Iterator for Packets<'a> {
         self.at = ring.next(first);
         self.left -= 1;
         // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, which
-        // can change neither cursor nor slot while borrowed.
+        // can change neither cursor nor slot while borrowed; or slots of a transmit ring, whose
+        // pool buffers nobody writes while the ring is borrowed.
         let head = unsafe { ring.bytes_unchecked(first) };
         if !ring.slot(first).continues() {
             return Some(Packet::new(ring.meta(first), head));
@@ -475,7 +514,9 @@ impl<'a> Iterator for Packets<'a> {
             self.left -= 1;
             more += 1;
         }
-        Some(Packet::in_slots(ring.meta(first), head, ring, next, more))
+        // SAFETY: the slots that follow were walked over just now, so what holds for the first
+        // holds for them.
+        Some(unsafe { Packet::in_slots(ring.meta(first), head, ring, next, more) })
     }
 }
 
@@ -612,6 +653,68 @@ mod tests {
             ring.packets().map(|p| (p.slots(), p.contiguous(&mut scratch).to_vec())).collect();
         assert_eq!(seen, [(1, vec![1]), (3, vec![2, 3, 4]), (1, vec![5])]);
         assert_eq!(ring.packets().map(|p| p.captured_bytes()).sum::<usize>(), 5);
+    }
+
+    #[test]
+    fn packets_over_several_slots_swap_whole_or_not_at_all() {
+        let pool = pool();
+        let mut rx = Ring::receive(&pool, 9).unwrap();
+        for continues in [false, true, true, false, true, false] {
+            let at = rx.tail();
+            rx.fill(at, 1, continues, Meta::default());
+            rx.publish(rx.next(at));
+        }
+        for (slots, moved, why) in [
+            (2, 1, "one slot of room for a packet of one"),
+            (4, 0, "three slots' room is taken by the packet of three"),
+            (5, 3, "now it fits, and the packet of two does not"),
+        ] {
+            let mut tx = Ring::transmit(&pool, slots).unwrap();
+            if moved == 0 {
+                tx.release(1);
+            }
+            assert_eq!(rx.swap_into(&mut tx, u32::MAX), moved, "{why}");
+        }
+        assert_eq!(rx.available(), 2);
+    }
+
+    #[test]
+    fn what_is_to_be_sent_is_shown_in_whole_packets() {
+        let mut ring = Ring::transmit(&pool(), 6).unwrap();
+        // Away from slot 0, so that the packets go round the ring's end.
+        ring.release(4);
+        ring.publish(ring.before(4));
+        let lengths = |ring: &Ring| {
+            ring.to_send(4)
+                .map(|p| p.segments().map(<[u8]>::len).collect())
+                .collect::<Vec<Vec<_>>>()
+        };
+        let rows: [(u16, bool, &[&[usize]], &str); 5] = [
+            (1, false, &[&[1]], "a packet in one slot"),
+            (2, true, &[&[1]], "the first of several is not shown alone"),
+            (3, true, &[&[1]], "nor the second with it"),
+            (4, false, &[&[1], &[2, 3, 4]], "until the last has come"),
+            (5, true, &[&[1], &[2, 3, 4]], "and the next waits again"),
+        ];
+        for (bytes, continues, expected, why) in rows {
+            let at = ring.head();
+            ring.set_bytes(at, bytes, continues);
+            ring.release(1);
+            assert_eq!(lengths(&ring), expected, "{why}");
+            assert!(!ring.is_endless(4), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_fills_the_ring_and_goes_on_is_known_as_endless() {
+        let mut ring = Ring::transmit(&pool(), 4).unwrap();
+        for endless in [false, false, true] {
+            let at = ring.head();
+            ring.set_bytes(at, 1, true);
+            ring.release(1);
+            assert_eq!(ring.is_endless(0), endless);
+        }
+        assert_eq!(ring.to_send(0).count(), 0);
     }
 
     #[test]

@@ -6,5 +6,6 @@ mod damage;
 mod oracle;
 mod port;
 mod samples;
+mod sink;
 mod variants;
 mod writer;

@@ -1,11 +1,8 @@
-//! `pcap:FILE`, a capture file as a source; `pcap:-` is standard input.
+//! A capture file as a source.
 //!
 //! Slots point straight into the buffer the file is read into: looking at a packet copies
 //! nothing. The buffer is refilled when the program has given all slots back. A packet of more
 //! than 65535 bytes takes several slots, one after the other in memory.
-//!
-//! `filter=` keeps what a pcap-filter expression lets pass, `snaplen=` so many bytes of each
-//! packet; `slots=` is the ring's size (512).
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -15,15 +12,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::queue::{Backend, Queue, QueueStats};
-use super::{Interface, OpenOptions, Port, PortName};
+use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
 use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
+use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::{Interface, OpenOptions, Port, PortName};
 use crate::ring::{Readiness, Ring, Wait};
 
-const DEFAULT_SLOTS: u64 = 512;
 /// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
 const MIN_SLOTS: u64 = 6;
 /// What a slot's 16-bit length can say.
@@ -34,7 +31,7 @@ const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(in crate::port) struct Source {
     name: String,
     reader: Reader,
     /// The filter's expression: what it refuses takes no slot.
@@ -87,7 +84,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 impl Source {
     /// Fills the ring from the file. An error comes alone: in the sync after the one that
     /// handed out the last packets before it.
-    pub(super) fn sync_rx(
+    pub(in crate::port) fn sync_rx(
         &mut self,
         ring: &mut Ring,
         interfaces: &mut Vec<Interface>,
@@ -225,7 +222,7 @@ impl Source {
         }
     }
 
-    pub(super) fn wait_rx(&self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+    pub(in crate::port) fn wait_rx(&self, wait: Wait, timeout: Duration) -> Result<Readiness> {
         match self.reader.pollable() {
             Some(fd) if self.starved => wait_for_input(fd, wait, timeout)
                 .map_err(|errno| Error::system("poll", &self.name, errno)),
@@ -233,17 +230,17 @@ impl Source {
         }
     }
 
-    pub(super) fn is_finished(&self) -> bool {
+    pub(in crate::port) fn is_finished(&self) -> bool {
         self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
     }
 
-    pub(super) fn close_intake(&mut self) {
+    pub(in crate::port) fn close_intake(&mut self) {
         self.reader.finish();
         self.pending = None;
         self.starved = false;
     }
 
-    pub(super) fn stats(&self) -> QueueStats {
+    pub(in crate::port) fn stats(&self) -> QueueStats {
         QueueStats { offered: self.taken, ..QueueStats::default() }
     }
 }

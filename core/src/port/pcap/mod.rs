@@ -1,0 +1,33 @@
+//! `pcap:FILE`, a capture file: a source when opened to receive, a sink when opened to send.
+//! `pcap:-` is standard input and standard output.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `filter` | source: a pcap-filter expression | all |
+//! | `snaplen` | most bytes of a packet that are kept | 262144 to write, all to read |
+//! | `slots` | slots in the ring | 512 |
+//!
+//! A source takes what the file is from its content, whatever its name. A sink takes format and
+//! compression from the name: `a.pcap`, `a.pcapng.zst`, `a.pcap.lz4`; pcapng where it says none.
+
+mod sink;
+mod source;
+
+pub(super) use sink::Sink;
+pub(super) use source::Source;
+
+use super::{OpenOptions, Port, PortName, Use};
+use crate::error::Result;
+
+const DEFAULT_SLOTS: u64 = 512;
+
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    match options.usage {
+        Use::Receive => source::open(name, options),
+        Use::Send => sink::open(name, options),
+        Use::Both => Err(name.error(
+            "a capture file is read or written, not both at once: open one file to receive \
+             and another to send",
+        )),
+    }
+}

@@ -1,0 +1,263 @@
+//! A capture file as a sink.
+//!
+//! A sync turns the packets of the transmit ring into records and hands them to the file in
+//! large pieces. What is not a full piece goes out when nothing has come for a moment, and when
+//! the queue is closed or dropped. A packet without a time gets that of its sync.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::DEFAULT_SLOTS;
+use crate::error::{Error, Result};
+use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
+use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
+use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
+use crate::ring::{Direction, Meta, Packet, Ring};
+
+/// The most bytes of a packet a file keeps, and every reader takes.
+const MAX_SNAPLEN: u64 = 262_144;
+/// How long a packet may be held back when no others follow.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The state of a file's one queue.
+#[derive(Debug)]
+pub(in crate::port) struct Sink {
+    file: File,
+    /// The next slot to take.
+    next: u32,
+    /// Packets that cannot stand in the file.
+    refused: u64,
+    snaplen: u32,
+}
+
+#[derive(Debug)]
+enum File {
+    Open(Box<Recorder>),
+    /// Packets written and packets lost.
+    Closed(u64, u64),
+}
+
+/// What is needed as long as the file is open.
+#[derive(Debug)]
+struct Recorder {
+    output: Output,
+    encoder: Encoder,
+    /// Records on their way to the file.
+    chunk: Chunk,
+    /// When the last packet came that has not been flushed.
+    held_since: Option<Instant>,
+    /// Interfaces the file knows.
+    interfaces: u32,
+}
+
+pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    if name.option("filter").is_some() {
+        return Err(name.error("filter= is for reading a file: filter where the packets come from"));
+    }
+    let snaplen = name.number("snaplen", 1..=MAX_SNAPLEN)?.unwrap_or(MAX_SNAPLEN) as u32;
+    let slots = name.number("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
+    let pool = match &options.pool {
+        Some(pool) => pool.clone(),
+        None => Pool::new(PoolConfig {
+            buffers: slots,
+            ring_area_bytes: slots as usize * 64 + 2 * PAGE_BYTES,
+            ..PoolConfig::default()
+        })?,
+    };
+    let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
+    if u64::from(slots) < needed {
+        let advice = format!("the longest packet takes {} slots: use {needed} or more", needed - 1);
+        return Err(name.wrong("slots", &slots.to_string(), &advice));
+    }
+    let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, slots)?);
+    let config = OutputConfig::new(name.name());
+    let encoder = Encoder::new(&EncoderConfig {
+        format: config.format,
+        snaplen,
+        directions: &[Direction::Out],
+        ..EncoderConfig::default()
+    });
+    let recorder = Recorder {
+        output: Output::create(config)?,
+        chunk: encoder.chunk(),
+        encoder,
+        held_since: None,
+        interfaces: 0,
+    };
+    let file = File::Open(Box::new(recorder));
+    let sink = Sink { file, next: 0, refused: 0, snaplen };
+    let queue = Queue::new(0, rx, tx, Backend::PcapSink(Box::new(sink)), Vec::new());
+    Ok(Port { name: name.clone(), method: "", fallbacks: Vec::new(), queues: vec![queue] })
+}
+
+impl Sink {
+    /// Tells the file of interfaces it has not been told of; `known` are those it has.
+    pub(in crate::port) fn describe(
+        &mut self,
+        interfaces: &[Interface],
+        known: &mut Vec<Interface>,
+    ) -> Result<()> {
+        let File::Open(recorder) = &mut self.file else { return Ok(()) };
+        for interface in interfaces.iter().skip(recorder.interfaces as usize) {
+            let snaplen = match interface.snaplen {
+                0 => self.snaplen,
+                bytes => bytes.min(self.snaplen),
+            };
+            let interface = Interface { snaplen, ..interface.clone() };
+            recorder.add_interface(&interface)?;
+            known.push(interface);
+        }
+        Ok(())
+    }
+
+    /// Takes what the program has given, and hands on what has waited long enough. Packets the
+    /// file does not take are counted as refused; the ring is free again in any case.
+    pub(in crate::port) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let first = self.next;
+        let recorded = match &mut self.file {
+            File::Open(recorder) => {
+                let (slots, refused, recorded) = recorder.take(ring, first, self.snaplen);
+                self.next = ring.after(first, slots);
+                self.refused += refused;
+                recorded
+            }
+            File::Closed(..) => {
+                self.refuse_the_rest(ring);
+                Ok(())
+            }
+        };
+        if ring.is_endless(self.next) {
+            self.refused += 1;
+            self.next = ring.head();
+        }
+        let slots = ring.distance(first, self.next);
+        for i in 0..slots {
+            // What is left here must not pass for the next packet's.
+            *ring.meta_mut(ring.after(first, i)) = Meta::default();
+        }
+        ring.publish(ring.before(self.next));
+        recorded.map(|()| slots)
+    }
+
+    /// Completes the file and closes it. Once it is closed it takes nothing more.
+    pub(in crate::port) fn close(&mut self, ring: &mut Ring) -> Result<()> {
+        let failure = self.finish();
+        self.refuse_the_rest(ring);
+        if self.next != ring.head() {
+            // A packet without its end.
+            self.refused += 1;
+            self.next = ring.head();
+        }
+        ring.publish(ring.before(self.next));
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn finish(&mut self) -> Option<Error> {
+        let File::Open(_) = &self.file else { return None };
+        let File::Open(recorder) = std::mem::replace(&mut self.file, File::Closed(0, 0)) else {
+            return None;
+        };
+        let Recorder { mut output, chunk, .. } = *recorder;
+        // What fails here is in the summary too.
+        let _ = output.write(&chunk);
+        let summary = output.finish();
+        self.file = File::Closed(summary.packets, summary.lost);
+        summary.failure
+    }
+
+    /// Counts packets that come after the end.
+    fn refuse_the_rest(&mut self, ring: &Ring) {
+        self.refused += ring.to_send(self.next).count() as u64;
+        let slots: u32 = ring.to_send(self.next).map(|packet| packet.slots()).sum();
+        self.next = ring.after(self.next, slots);
+    }
+
+    pub(in crate::port) fn stats(&self) -> QueueStats {
+        let (sent, lost) = match &self.file {
+            File::Open(recorder) => (recorder.output.written(), recorder.output.lost()),
+            File::Closed(written, lost) => (*written, *lost),
+        };
+        QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        // Whoever wants to know what went wrong calls `close_tx`.
+        self.finish();
+    }
+}
+
+impl Recorder {
+    fn add_interface(&mut self, interface: &Interface) -> Result<()> {
+        let number = self.output.add_interface(interface, None)?;
+        self.encoder.map_interface(number);
+        self.interfaces += 1;
+        Ok(())
+    }
+
+    /// Takes the packets from slot `first` on. Returns slots taken, packets refused, and what
+    /// went wrong; the file counts itself what it loses.
+    fn take(&mut self, ring: &Ring, first: u32, snaplen: u32) -> (u32, u64, Result<()>) {
+        let (mut slots, mut refused, mut result) = (0, 0, Ok(()));
+        let mut packets = ring.to_send(first).peekable();
+        if packets.peek().is_none() {
+            return (0, 0, self.hand_on_when_idle());
+        }
+        if self.interfaces == 0 {
+            let unnamed = Interface {
+                name: String::new(),
+                link_type: LINKTYPE_ETHERNET,
+                snaplen,
+                comment: String::new(),
+            };
+            result = self.add_interface(&unnamed);
+        }
+        let now_ns = now_ns();
+        for packet in packets {
+            slots += packet.slots();
+            if packet.meta().interface >= self.interfaces {
+                refused += 1;
+            } else if let Err(error) = self.record(&packet, now_ns) {
+                result = Err(error);
+            }
+        }
+        self.held_since = Some(Instant::now());
+        (slots, refused, result)
+    }
+
+    #[inline]
+    fn record(&mut self, packet: &Packet<'_>, now_ns: u64) -> Result<()> {
+        let timed;
+        let mut packet = *packet;
+        if packet.meta().timestamp_ns == 0 {
+            timed = Meta { timestamp_ns: now_ns, ..*packet.meta() };
+            packet = packet.with_meta(&timed);
+        }
+        if self.encoder.append(&mut self.chunk, &packet) {
+            return Ok(());
+        }
+        let written = self.output.write(&self.chunk);
+        self.chunk.clear();
+        // An empty chunk takes any packet.
+        self.encoder.append(&mut self.chunk, &packet);
+        written
+    }
+
+    fn hand_on_when_idle(&mut self) -> Result<()> {
+        match self.held_since {
+            Some(since) if since.elapsed() >= PATIENCE => {
+                self.held_since = None;
+                let written = self.output.write(&self.chunk);
+                self.chunk.clear();
+                written.and_then(|()| self.output.flush())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
