@@ -188,7 +188,7 @@ mod tests {
     use super::super::Filter;
     use super::super::compile::Compiler;
     use super::*;
-    use crate::port::LINKTYPE_ETHERNET;
+    use crate::ring::LINKTYPE_ETHERNET;
 
     /// Expressions with a mark before the place where they go wrong, and the complaint.
     const WRONG: &[(&str, &str)] = &[

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use compile::Compiler;
 
 use crate::error::{Error, Result};
-use crate::port::LINKTYPE_ETHERNET;
+use crate::ring::LINKTYPE_ETHERNET;
 use crate::ring::Packet;
 
 /// The longest expression. libpcap's work grows with the square of its length: some seconds for

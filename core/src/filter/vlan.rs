@@ -355,7 +355,7 @@ mod tests {
     use super::super::Filter;
     use super::super::program::{Skb, VlanTag};
     use super::*;
-    use crate::port::LINKTYPE_ETHERNET;
+    use crate::ring::LINKTYPE_ETHERNET;
     use proptest::prelude::*;
 
     /// What a driver does to a tagged frame.

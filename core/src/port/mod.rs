@@ -13,6 +13,8 @@ mod queue;
 pub use name::{Kind, PortName, parse_duration, parse_number};
 pub use queue::{Queue, QueueStats};
 
+pub use crate::ring::{Interface, LINKTYPE_ETHERNET};
+
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -42,22 +44,6 @@ pub struct OpenOptions {
     /// The pool to share with other ports, so that packets swap; one of its own if none.
     pub pool: Option<Arc<Pool>>,
 }
-
-/// A source or sink in a port: an interface, or one of those a file speaks of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name: "eth0"; empty where a file does not say.
-    pub name: String,
-    /// What its packets begin with: a LINKTYPE_ number (tcpdump.org's list); 1 is Ethernet.
-    pub link_type: u16,
-    /// The most bytes of a packet that are kept; 0 means no limit.
-    pub snaplen: u32,
-    /// Anything more there is to say of it, its clock for example.
-    pub comment: String,
-}
-
-/// LINKTYPE_ETHERNET.
-pub const LINKTYPE_ETHERNET: u16 = 1;
 
 /// A fall from the method asked for to a slower one; always said aloud.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 mod atomics;
 mod handle;
+mod interface;
 mod layout;
 mod meta;
 mod packet;
@@ -11,6 +12,7 @@ mod wait;
 
 pub(crate) use atomics::{AtomicU32, Ordering};
 pub use handle::RingMut;
+pub use interface::{Interface, LINKTYPE_ETHERNET};
 pub use layout::{RingHeader, Slot, flags};
 pub use meta::{Direction, Meta, TimestampSource};
 pub use packet::{Packet, Segments};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::clock::Clock;
 use super::fields::{Fields, Order};
-use crate::port::Interface;
+use crate::ring::Interface;
 use crate::ring::{Direction, Meta};
 
 const END_OF_OPTIONS: u16 = 0;

@@ -3,7 +3,7 @@
 
 use super::fields::{Fields, Order};
 use super::{Found, Step, packet_limit, snapshot_limit};
-use crate::port::{Interface, LINKTYPE_ETHERNET};
+use crate::ring::{Interface, LINKTYPE_ETHERNET};
 use crate::ring::{Meta, TimestampSource};
 
 pub(super) const HEADER_BYTES: usize = 24;

@@ -4,7 +4,7 @@ use super::clock::Clock;
 use super::fields::{Fields, Order};
 use super::options::{Options, describe};
 use super::{Found, Step, packet_limit, snapshot_limit};
-use crate::port::Interface;
+use crate::ring::Interface;
 use crate::ring::{Meta, TimestampSource};
 
 /// A section's first block; the number reads the same in both byte orders.

@@ -15,7 +15,7 @@ use super::pseudo::to_host;
 use super::source::{Compression, Source};
 use super::{Found, Step};
 use crate::error::{Error, Result};
-use crate::port::Interface;
+use crate::ring::Interface;
 use crate::ring::{Meta, Packet};
 
 /// A capture file being read.

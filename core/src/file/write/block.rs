@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::super::Format;
-use crate::port::Interface;
+use crate::ring::Interface;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const LONGEST_OPTION: usize = u16::MAX as usize;

@@ -15,7 +15,7 @@ use super::pack::{Packer, Place, epilogue};
 use super::rotate::{Schedule, Span};
 use super::target::{Piece, Progress, Target, check_directory, lock};
 use crate::error::{Error, Result};
-use crate::port::Interface;
+use crate::ring::Interface;
 
 /// Writes chunks of records to one file or a row of them.
 ///
