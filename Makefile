@@ -1,7 +1,7 @@
 # make demo    see it work: a lab, traffic, rates by method, a ledger
 # make test    all tests; those that need root run in namespaces of their own
 # make lint    formatting, clippy, documentation, scripts
-# make bench   the numbers of docs/bench.md, measured again
+# make bench   the numbers of docs/bench.md, measured again: RUNS=5 SECONDS=3
 # make install the command, into PREFIX/bin
 
 PREFIX ?= /usr/local

@@ -1,15 +1,25 @@
 #!/bin/sh
 # Installs the system packages that building, testing and the demo need, by name.
-# Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there.
+# Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there. With --bench also
+# the peers that only `make bench` compares with.
 set -eu
 
 build="gcc libc6-dev make pkg-config libpcap-dev"
 run="iproute2 ethtool iputils-ping"
 peers="tcpdump tshark netsniff-ng zstd lz4"
 lint="shellcheck"
+bench=
+case ${1:-} in
+'') ;;
+--bench) bench="dpdk-dev" ;;
+*)
+    echo "usage: scripts/setup.sh [--bench]" >&2
+    exit 2
+    ;;
+esac
 
 missing=
-for package in $build $run $peers $lint; do
+for package in $build $run $peers $lint $bench; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
         missing="$missing $package"
 done

@@ -1,14 +1,32 @@
 #!/bin/sh
-# All tests: what runs without root first, as an ordinary user would; then what needs root, in
-# network namespaces of its own. What cannot run says why.
+# All tests: first what runs as anybody, then what needs root, in network namespaces of its own:
+# at once for root, otherwise a second time by sudo. A test that cannot run says why and passes.
 set -eu
 cd "$(dirname "$0")/.."
 
-echo "== unit and integration tests"
-cargo test --workspace --quiet
+echo "== unit tests"
+cargo test --workspace --lib --bins --examples --quiet
 
 echo "== ring cursors and block hand-over, every interleaving (loom)"
-RUSTFLAGS="--cfg loom" cargo test --package sluicegate --lib --quiet --target-dir target/loom -- loom
+RUSTFLAGS="--cfg loom" cargo test --package sluicegate --lib --quiet --target-dir \
+    "${CARGO_TARGET_DIR:-target}/loom" -- loom
 
-echo "== documentation examples build"
+echo "== documentation examples"
 cargo test --workspace --doc --quiet
+
+echo "== integration tests"
+# They use the examples too.
+cargo build --workspace --examples --quiet
+cargo test --workspace --test '*' --quiet -- --show-output
+
+[ "$(id -u)" -ne 0 ] || exit 0
+echo "== integration tests, as root"
+if ! command -v sudo >/dev/null; then
+    echo "skipped: there is no sudo"
+elif ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }; then
+    echo "skipped: sudo does not let us"
+else
+    # Built as before, by us; only the tests themselves run by sudo.
+    cargo test --workspace --test '*' --quiet \
+        --config 'target."cfg(all())".runner = ["sudo", "--preserve-env"]' -- --show-output
+fi

@@ -1,0 +1,197 @@
+#!/bin/sh
+# What receiving costs, beside tcpdump; and what a slot costs, beside dpdk-testpmd. All of it in
+# one run, in turns, so that the machine's moods hit everybody alike. Prints Markdown.
+#
+#   RUNS=5      rounds; the tables show the median and the spread
+#   SECONDS=3   of sending, each time
+#
+# The sender is pinned to the first CPU, which also does the kernel's share of receiving (the
+# softirq of a veth); what is measured is pinned to the second. The peers that setup.sh does not
+# install come with `scripts/setup.sh --bench`.
+set -eu
+runs=${RUNS:-5}
+# shellcheck disable=SC3028 # where it is the shell's own clock it stands at 0 here
+seconds=${SECONDS:-3}
+[ "$seconds" != 0 ] || seconds=3
+cd "$(dirname "$0")/.."
+name=bench
+. scripts/lab.sh
+
+for value in "$runs" "$seconds"; do
+    case $value in '' | *[!0-9]* | 0* | ????*) die 2 "RUNS and SECONDS are numbers, 1 to 999" ;; esac
+done
+# shellcheck disable=SC2046 # a list of words
+set -- $(cpus)
+[ $# -gt 1 ] || die 1 "two CPUs are needed: one sends, one receives"
+send_cpu=$1
+receive_cpu=$2
+
+lab_up
+choose_sender
+results=$scratch/results
+: >"$results"
+
+# Time on a CPU of a process and its threads, in ns.
+cpu_ns() {
+    cat "/proc/$1/task/"*/schedstat | awk '{ ns += $1 } END { printf "%.0f", ns }'
+}
+
+# measure TABLE WHAT COUNT_OF COMMAND…: the command receives while packets are sent; COUNT_OF
+# reads from what it said how many it got and how many it lost. Adds a line to the results:
+# table, what, packets a second, lost in percent, ns of CPU a packet.
+measure() {
+    table=$1 what=$2 count_of=$3
+    shift 3
+    "$sluice" lab exec --name "$lab" right -- taskset -c "$receive_cpu" "$@" \
+        >"$scratch/said" 2>"$scratch/complained" &
+    tool_pid=$!
+    sleep 1 # until it is ready
+    kill -0 "$tool_pid" 2>/dev/null || die 1 "$what: $(cat "$scratch/complained")"
+    ns=$(cpu_ns "$tool_pid")
+    start=$(date +%s%N)
+    send "$seconds"
+    wait "$sender_pid" || die 1 "the sender failed: $(cat "$scratch/sent")"
+    sender_pid=
+    elapsed=$(($(date +%s%N) - start))
+    sleep 0.5 # until it has dealt with what it has
+    ns=$(($(cpu_ns "$tool_pid") - ns))
+    stop "$tool_pid" INT
+    tool_pid=
+    # shellcheck disable=SC2046 # two words
+    set -- $($count_of)
+    [ $# -eq 2 ] || die 1 "$what: no count in: $(cat "$scratch/said" "$scratch/complained")"
+    awk -v OFS='\t' -v table="$table" -v what="$what" -v got="$1" -v lost="$2" -v ns="$ns" \
+        -v elapsed="$elapsed" 'BEGIN {
+            whole = got + lost
+            print table, what, got / elapsed * 1e3, whole ? lost / whole * 100 : 0,
+                got ? ns / got : 0
+        }' >>"$results"
+    rm -f "$scratch"/file.*
+}
+
+of_sluice() {
+    awk -v whole="$(number in "$scratch/said")" -v got="$(number out "$scratch/said")" \
+        'BEGIN { if (got != "") printf "%.0f %.0f\n", got, whole - got }'
+}
+
+of_tcpdump() {
+    awk '/packets? captured/ { got = $1 } /dropped by (kernel|interface)/ { lost += $1 }
+        END { if (got != "") print got, lost }' "$scratch/complained"
+}
+
+# forward WHAT COMMAND…: a line of the results from what moved, in Mpps, as the command says.
+forward() {
+    what=$1
+    shift
+    taskset -c "$receive_cpu" "$@" >"$scratch/said" 2>"$scratch/complained" ||
+        die 1 "$what: $(cat "$scratch/complained")"
+    awk -v OFS='\t' -v what="$what" '{ print "forward", what, $2, 0, 1e3 / $2 }' \
+        "$scratch/said" >>"$results"
+}
+
+# The same by dpdk-testpmd: both ports' receive rates, as it says at the end of the time.
+testpmd() {
+    timeout -k 5 $((seconds + 30)) dpdk-testpmd -l "$send_cpu,$receive_cpu" --no-huge -m 512 --no-shconf --no-pci \
+        --vdev net_null0 --vdev net_null1 -- --forward-mode io --stats-period 1 \
+        --no-mlockall --total-num-mbufs 16384 >"$scratch/said" 2>&1 &
+    tool_pid=$!
+    sleep $((seconds + 3))
+    stop "$tool_pid" INT
+    tool_pid=
+    # Between two looks each port says its rate; the first look is from before the start.
+    awk -v OFS='\t' '/Rx-pps:/ { rate[n++] = $2 }
+        END {
+            for (i = n - 2; i < n; i++) mpps += rate[i] / 1e6
+            if (mpps) print "forward", "dpdk-testpmd io, net_null", mpps, 0, 1e3 / mpps
+        }' "$scratch/said" >>"$results"
+}
+
+round() {
+    for method in recv recvmmsg ring; do
+        measure receive "sluice count, $method" of_sluice \
+            "$sluice" count --json "packet:right0?method=$method"
+    done
+    measure receive "sluice capture -w /dev/null" of_sluice \
+        "$sluice" capture --json right0 -w /dev/null
+    measure receive "tcpdump -w /dev/null" of_tcpdump \
+        tcpdump -n -i right0 -B 65536 -Z root -w /dev/null
+    if [ "$to_file" = yes ]; then
+        measure file "sluice capture, pcapng" of_sluice \
+            "$sluice" capture --json right0 -w "$scratch/file.pcapng"
+        measure file "sluice capture, pcap" of_sluice \
+            "$sluice" capture --json right0 -w "$scratch/file.pcap"
+        measure file "tcpdump, pcap" of_tcpdump \
+            tcpdump -n -i right0 -B 65536 -Z root -w "$scratch/file.pcap"
+    fi
+    for mode in io touch copy; do
+        forward "null_forward $mode" "$release/examples/null_forward" "$mode" "$seconds"
+    done
+    ! command -v dpdk-testpmd >/dev/null || testpmd
+}
+
+# table NAME TITLE REFERENCE: medians, spreads, and ratios to the reference.
+table() {
+    grep -q "^$1	" "$results" || return 0
+    printf '\n### %s\n\n' "$2"
+    awk -F '\t' -v table="$1" -v reference="$3" '
+        function sorted(values, n,   i, j, x) {
+            for (i = 2; i <= n; i++) {
+                x = values[i]
+                for (j = i - 1; j > 0 && values[j] > x; j--) values[j + 1] = values[j]
+                values[j + 1] = x
+            }
+        }
+        function middle(column, what,   i, n) {
+            n = runs[what]
+            for (i = 1; i <= n; i++) v[i] = value[column, what, i]
+            sorted(v, n)
+            least = v[1]
+            most = v[n]
+            return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+        }
+        $1 == table {
+            if (!runs[$2]++) names[++count] = $2
+            for (column = 3; column <= 5; column++) value[column, $2, runs[$2]] = $column
+        }
+        END {
+            whole = runs[reference] ? middle(3, reference) : 0
+            print "| | Mpps | min–max | lost % | ns of CPU a packet | rate, to " reference " |"
+            print "| --- | ---: | ---: | ---: | ---: | ---: |"
+            for (i = 1; i <= count; i++) {
+                rate = middle(3, names[i])
+                spread = sprintf("%.2f–%.2f", least, most)
+                ratio = whole ? sprintf("%.2f", rate / whole) : "–"
+                printf "| %s | %.2f | %s | %.1f | %.0f | %s |\n", names[i], rate, spread,
+                    middle(4, names[i]), middle(5, names[i]), ratio
+            }
+        }' "$results"
+}
+
+# A packet takes up to 100 bytes of a file; 5 million a second are more than can be had.
+to_file=yes
+if [ "$(room_mib "$scratch")" -lt $((seconds * 1000)) ]; then
+    to_file=no
+    echo "bench: nothing is written to files: $scratch has no $((seconds * 1000)) MiB" >&2
+fi
+command -v dpdk-testpmd >/dev/null ||
+    echo "bench: no dpdk-testpmd to compare with: scripts/setup.sh --bench installs it" >&2
+
+turn=1
+while [ "$turn" -le "$runs" ]; do
+    echo "bench: round $turn of $runs" >&2
+    round
+    turn=$((turn + 1))
+done
+
+model=$(awk -F ': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)
+cat <<END
+- machine: $(nproc) CPUs, ${model:-$(uname -m)}, $(systemd-detect-virt 2>/dev/null || true)
+- kernel: $(uname -sr)
+- date: $(date +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+- sender: $sender_is
+- peers: $(tcpdump --version 2>&1 | head -n 1); DPDK $(dpkg-query -W -f '${Version}' dpdk-dev 2>/dev/null || echo "not there")
+- median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds make bench\`
+END
+table receive "Receiving, from a veth" "tcpdump -w /dev/null"
+table file "Receiving into a file in $(df -PT "$scratch" | awk 'NR == 2 { print $2 }')" "tcpdump, pcap"
+table forward "Forwarding between two ports that cost nothing" "dpdk-testpmd io, net_null"
