@@ -64,7 +64,7 @@
 //! | [`memory`] | who owns the bytes: mappings, the pool |
 //! | [`ring`] | slots, cursors, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs |
-//! | [`file`] | capture files, read and written |
+//! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`port`] | names, queues, and one backend a file or folder |
 //! | [`forward`] | moving packets from ring to ring |

@@ -306,7 +306,7 @@ impl Ring {
     }
 
     /// The packets the program owns, first to last. Give them back with
-    /// [`release`](Self::release).
+    /// [`release`](super::RingMut::release).
     #[inline]
     pub fn packets(&self) -> Packets<'_> {
         Packets { ring: self, at: self.head(), left: self.available() }
