@@ -372,7 +372,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
             let interface = &reader.interfaces()[0];
             if name.ends_with("pcapng") {
                 assert_eq!(interface.name, "right0");
-                assert_eq!(interface.comment, "timestamps: software (kernel)");
+                assert!(interface.comment.starts_with("timestamps: software (kernel)"));
             }
         }
     }

@@ -21,6 +21,10 @@
 //! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
+mod handover;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::collections::VecDeque;
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd;
@@ -28,47 +32,27 @@ use std::ptr::NonNull;
 
 use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
+use handover::Handover;
+
 use super::config::Config;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
-use crate::ring::{AtomicU32, Direction, Meta, Ordering, Ring, TimestampSource};
+use crate::ring::{Direction, Meta, Ring, TimestampSource};
 
 /// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
-/// Where packet bytes may begin at the earliest.
-const HEADER_BYTES: usize = SLL_OFFSET + size_of::<libc::sockaddr_ll>();
 /// The status word within a block, and the header around it.
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
 
 const _: () = {
     assert!(size_of::<tpacket3_hdr>() == 48);
-    assert!(HEADER_BYTES == 68);
+    // A packet begins behind its address: there is always room for a tag in front of it.
+    assert!(size_of::<libc::sockaddr_ll>() >= vlan::TAG_BYTES);
     assert!(STATUS_OFFSET == 8);
 };
-
-/// The hand-over of one block between the kernel and us.
-struct Handover<'a>(&'a AtomicU32);
-
-impl Handover<'_> {
-    /// The status if the block is ours. Acquire: pairs with the kernel's barrier before its
-    /// store of USER (prb_close_block → __packet_set_status, smp_wmb), which publishes the
-    /// headers and packets in the block.
-    #[inline]
-    fn ours(&self) -> Option<u32> {
-        let status = self.0.load(Ordering::Acquire);
-        (status & libc::TP_STATUS_USER != 0).then_some(status)
-    }
-
-    /// Gives the block back. Release: pairs with the kernel's read of the status before it
-    /// writes into the block (prb_open_block, smp_rmb); all our reads are done by then.
-    #[inline]
-    fn give_back(&self) {
-        self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-    }
-}
 
 /// A block whose packets stand in slots.
 #[derive(Debug)]
@@ -152,17 +136,27 @@ impl BlockRing {
             })?;
         let map = Mmap::shared(socket.fd().as_fd(), bytes)
             .map_err(|e| Error::system("map the receive ring of", socket.object(), e))?;
-        Ok(Self {
+        // SAFETY: this is the kernel's ring, of as many blocks as asked for.
+        Ok(unsafe { Self::over(map, block_bytes as usize, blocks, config.snaplen) })
+    }
+
+    /// The ring in `map`, which holds at most `snaplen` bytes of each packet for the program.
+    ///
+    /// # Safety
+    /// `map` is `blocks` blocks of `block_bytes` bytes, filled and handed over as described
+    /// above, each header in them leading to packets that lie within their block.
+    unsafe fn over(map: Mmap, block_bytes: usize, blocks: u32, snaplen: u32) -> Self {
+        Self {
             map,
-            block_bytes: block_bytes as usize,
+            block_bytes,
             blocks,
             next: 0,
             held: VecDeque::with_capacity(blocks as usize),
             cursor: None,
             gap: None,
             head: 0,
-            snaplen: config.snaplen,
-        })
+            snaplen,
+        }
     }
 
     /// Whether the kernel has handed over a block that was not looked at yet.
@@ -269,6 +263,10 @@ impl BlockRing {
             Some(gap) => gap.blocks -= 1,
             None => {}
         }
+        if packets == 0 && lost_before > 0 {
+            // Older kernels hand over empty blocks: the mark waits for the next packet.
+            self.gap.get_or_insert(Gap { blocks: 0, lost: 0 }).lost += lost_before;
+        }
         Some(Cursor { at: start + first as usize, left: packets, lost_before })
     }
 
@@ -279,39 +277,44 @@ impl BlockRing {
         // SAFETY: the block is ours, and the kernel has put a header at this offset (the first
         // from the block's header, the next from the one before), aligned to 8.
         let header: &tpacket3_hdr = unsafe { start.cast().as_ref() };
-        let mut bytes = header.tp_snaplen;
-        let pieces = pieces((bytes + vlan::TAG_BYTES as u32).min(self.snaplen));
+        let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
+        let mut mac = usize::from(header.tp_mac);
+        let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+        // What was cut within the addresses has no place for the tag.
+        let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
+        if put_back {
+            bytes += vlan::TAG_BYTES as u32;
+        }
+        let kept = bytes.min(self.snaplen);
+        let pieces = pieces(kept);
         if pieces > room {
             return 0;
         }
         prefetch(start);
-        let mut mac = usize::from(header.tp_mac);
-        let mut wire_bytes = header.tp_len;
-        let (mut vlan_tci, mut vlan_tpid) = (0, 0);
-        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
-            vlan_tci = header.hv1.tp_vlan_tci as u16;
-            vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
-            if mac >= HEADER_BYTES + vlan::TAG_BYTES && bytes >= vlan::ADDRESS_BYTES as u32 {
-                mac -= vlan::TAG_BYTES;
-                bytes += vlan::TAG_BYTES as u32;
-                wire_bytes += vlan::TAG_BYTES as u32;
-                // SAFETY: the bytes from `mac` on are behind the header, the last of them is
-                // the packet's last, and the block is ours.
-                let frame = unsafe {
-                    std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize)
-                };
-                vlan::put_back_in_front(frame, vlan_tpid, vlan_tci);
-            }
-        }
         // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
         let pkttype = unsafe {
             let address: NonNull<libc::sockaddr_ll> = start.add(SLL_OFFSET).cast();
             (*address.as_ptr()).sll_pkttype
         };
+        let (mut vlan_tci, mut vlan_tpid) = (0, 0);
+        if tagged {
+            vlan_tci = header.hv1.tp_vlan_tci as u16;
+            vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
+            wire_bytes += vlan::TAG_BYTES as u32;
+        }
+        if put_back {
+            mac -= vlan::TAG_BYTES;
+            // SAFETY: the bytes from `mac` on are behind the header and at most the address,
+            // which was read above; the last of them is the packet's last, and the block is
+            // ours.
+            let frame =
+                unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
+            vlan::put_back_in_front(frame, vlan_tpid, vlan_tci);
+        }
         // SAFETY: as above: the packet lies within the block.
         let packet = unsafe { start.add(mac) };
         let first = *tail;
-        place_pieces(ring, tail, pieces, packet, bytes.min(self.snaplen));
+        place_pieces(ring, tail, pieces, packet, kept);
         *ring.meta_mut(first) = Meta {
             timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             wire_bytes,
@@ -333,7 +336,7 @@ impl BlockRing {
         let status = self.map.at(block as usize * self.block_bytes + STATUS_OFFSET);
         // SAFETY: the word lies in the mapping, is aligned to 8, and both sides access it
         // atomically only (the kernel through its own barriers).
-        Handover(unsafe { status.cast().as_ref() })
+        Handover::of(unsafe { status.cast().as_ref() })
     }
 }
 
