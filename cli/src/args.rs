@@ -20,8 +20,8 @@ pub struct Common {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
-    /// Stop after this many packets: 1000, 5M
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    /// Stop after this many packets, all threads together: 1000, 5M
+    #[arg(long, value_name = "N", value_parser = packets)]
     pub count: Option<u64>,
 
     /// CPUs to pin the threads to, in turn: 0-3,8
@@ -49,6 +49,16 @@ pub struct Common {
 #[derive(Clone, Debug)]
 pub struct CpuList(pub Vec<usize>);
 
+fn packets(text: &str) -> Result<u64, String> {
+    match units::count(text) {
+        Ok(0) => {
+            Err("a run has at least one packet; leave the flag out for one without end".into())
+        }
+        Ok(count) => Ok(count),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
     units::cpus(text).map(|cpus| CpuList(cpus.into_iter().map(usize::from).collect()))
 }
@@ -72,6 +82,7 @@ impl Common {
             cpus: self.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone()),
             wait: self.wait,
             interval,
+            watch_reader: false,
         }
     }
 }

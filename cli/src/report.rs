@@ -51,7 +51,7 @@ pub struct Traffic {
 }
 
 /// A fall to a slower method.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct JsonFallback {
     pub from: &'static str,
     pub to: &'static str,
@@ -59,7 +59,7 @@ pub struct JsonFallback {
 }
 
 /// One thread's share.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Thread {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
@@ -127,6 +127,7 @@ impl Report {
         let bytes = outcomes.iter().map(|o| o.bytes).sum();
         self.elapsed_s = elapsed.as_secs_f64();
         self.traffic = Traffic::over(packets, bytes, elapsed);
+        let mut times_down = 0;
         for outcome in outcomes {
             let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
             self.threads.push(Thread { cpu, queue, packets, busy });
@@ -134,8 +135,10 @@ impl Report {
             self.ledger.add(Role::Loss, "ring_full", stats.lost_full);
             self.ledger.add(Role::Note, "after_end", after_end);
             self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
-            self.ledger.add(Role::Note, "interface_down_events", downs.into());
+            times_down = times_down.max(downs);
         }
+        // All of a port's queues see the same.
+        self.ledger.add(Role::Note, "interface_down_events", times_down.into());
     }
 
     /// Several ports' reports under one.
@@ -158,15 +161,17 @@ impl Report {
             sum(|r| r.traffic.bytes),
             Duration::from_secs_f64(elapsed),
         );
+        let method = reports.first().map_or("", |r| r.method);
+        let method = if reports.iter().all(|r| r.method == method) { method } else { "" };
         Self {
             command: reports.first().map_or("", |r| r.command),
             port,
             backend,
-            method: "",
-            fallbacks: Vec::new(),
+            method,
+            fallbacks: reports.iter().flat_map(|r| r.fallbacks.clone()).collect(),
             elapsed_s: elapsed,
             traffic,
-            threads: Vec::new(),
+            threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
             files: None,
             ports: reports,
@@ -194,7 +199,12 @@ impl Report {
             show_count(bytes),
             show_bps(bps_l2)
         )?;
-        for thread in self.threads.iter().filter(|_| self.threads.len() > 1) {
+        for port in &self.ports {
+            let count = show_count(port.traffic.packets).to_string();
+            writeln!(out, "  {count:>15} from {}", port.port)?;
+        }
+        let threads = if self.ports.is_empty() { self.threads.as_slice() } else { &[] };
+        for thread in threads.iter().filter(|_| threads.len() > 1) {
             let cpu = thread.cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
             let busy = thread.busy * 100.0;
             let count = show_count(thread.packets).to_string();

@@ -73,7 +73,7 @@ impl Status {
         }
         let seconds = Duration::from_millis(at.as_millis() as u64 / 100 * 100);
         let text = format!(
-            "{:>8}  {:>10}  {:>12}  {:>15} packets  {} lost",
+            "{:>11}  {:>10}  {:>12}  {:>15} packets  {} lost",
             show_duration(seconds).to_string(),
             show_pps(traffic.pps).to_string(),
             show_bps(traffic.bps_l2).to_string(),

@@ -18,6 +18,10 @@ pub struct Lines {
     /// Link type of each interface, by its number.
     link_types: Vec<u16>,
     failure: Option<io::Error>,
+    /// Packets whose lines wait to be written.
+    waiting: u64,
+    /// Packets whose lines standard output did not take.
+    lost: u64,
 }
 
 impl Lines {
@@ -27,7 +31,14 @@ impl Lines {
             text: String::with_capacity(BUFFER_BYTES + 4096),
             link_types: Vec::new(),
             failure: None,
+            waiting: 0,
+            lost: 0,
         }
+    }
+
+    /// Packets whose lines standard output did not take.
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// What went wrong with standard output; a reader that has had enough is no error.
@@ -41,6 +52,11 @@ impl Lines {
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
+        if self.failure.is_some() {
+            self.lost += 1;
+            return;
+        }
+        self.waiting += 1;
         let interface = packet.meta().interface as usize;
         let link_type = self.link_types.get(interface).copied().unwrap_or_default();
         self.printer.line(&mut self.text, link_type, packet);
@@ -62,6 +78,10 @@ impl Lines {
         let mut out = io::stdout().lock();
         let written = out.write_all(self.text.as_bytes()).and_then(|()| out.flush());
         self.failure = written.err();
+        let packets = std::mem::take(&mut self.waiting);
+        if self.failure.is_some() {
+            self.lost += packets;
+        }
         self.text.clear();
     }
 }

@@ -30,7 +30,7 @@ use options::Options;
 use recorder::{Capture, File, HandOn, Numbers, Recorder, now_ns};
 
 use crate::report::{Files, Report};
-use crate::run::{Counters, Outcome, Run, Totals, run};
+use crate::run::{Counters, Limits, Outcome, Run, Totals, hold_signals, run};
 use crate::status::Status;
 use crate::{exit, notice};
 
@@ -61,6 +61,12 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 fn list(args: &Args) -> anyhow::Result<()> {
     let interfaces = link::interfaces(args.common.netns.as_deref())?;
     let mut out = stdout().lock();
+    if args.common.json {
+        let listed: Vec<_> = interfaces.iter().map(listed).collect();
+        serde_json::to_writer(&mut out, &listed)?;
+        writeln!(out)?;
+        return Ok(());
+    }
     for interface in interfaces {
         writeln!(out, "{interface}")?;
     }
@@ -71,6 +77,20 @@ fn list(args: &Args) -> anyhow::Result<()> {
         writeln!(out, "into a file:     sluice capture IFACE{example} -w trace.pcapng")?;
     }
     Ok(())
+}
+
+/// An interface as `--json` lists it.
+fn listed(interface: &link::Interface) -> serde_json::Value {
+    let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
+    serde_json::json!({
+        "name": interface.name,
+        "kind": interface.kind,
+        "state": interface.state(),
+        "loopback": interface.loopback,
+        "mac": interface.mac.map(|mac| mac.to_string()),
+        "mtu": interface.mtu,
+        "addresses": addresses,
+    })
 }
 
 /// A capture, set up and not yet running.
@@ -85,6 +105,8 @@ struct Session {
 
 impl Session {
     fn set_up(options: &Options, ports: Vec<Port>, file: Option<Arc<File>>) -> Result<Self> {
+        // Before the merging thread is there.
+        hold_signals()?;
         let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
         let live = ports.iter().any(|port| port.name.kind() != Kind::Pcap);
         let (merging, mut hand_ons) = match &file {
@@ -137,7 +159,10 @@ impl Session {
     fn run(self, options: &Options) -> anyhow::Result<()> {
         let Self { mut reports, ports, work, file, merging } = self;
         let mut status = Status::new(&options.common);
-        let limits = options.common.limits(status.interval());
+        let limits = Limits {
+            watch_reader: options.stdout_is_taken,
+            ..options.common.limits(status.interval())
+        };
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
@@ -152,6 +177,7 @@ impl Session {
         })?;
         status.done();
         let mut error = captures.iter_mut().find_map(take_error);
+        let not_printed = captures.iter().filter_map(|c| c.lines.as_ref()).map(Lines::lost).sum();
         drop(captures);
         let late = merging.map_or(0, |thread| thread.join().unwrap_or_default());
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
@@ -162,14 +188,22 @@ impl Session {
             Arc::into_inner(file).map(|file| file.into_output().finish())
         });
         let mut report = Report::together(reports);
-        let mut reader_left = false;
+        for port in &mut report.ports {
+            // What became of them then is known of all ports together only.
+            port.ledger.add(Role::Out, "handed_on", port.traffic.packets);
+        }
+        let mut reader_left = ended.reader_left || not_printed > 0 && error.is_none();
         match summary.flatten() {
             Some(summary) => {
                 account(&mut report, &summary, options, late);
-                reader_left = summary.failure.as_ref().is_some_and(is_closed_pipe);
+                reader_left |= summary.failure.as_ref().is_some_and(is_closed_pipe);
                 error = error.or(summary.failure.map(anyhow::Error::from));
             }
-            None => report.ledger.add(Role::Out, "printed", report.traffic.packets),
+            None => {
+                let printed = report.traffic.packets - not_printed;
+                report.ledger.add(Role::Out, "printed", printed);
+                report.ledger.add(Role::Loss, "not_printed", not_printed);
+            }
         }
         if options.stdout_is_taken {
             report.print(&mut stderr().lock(), options.common.json)?;
@@ -177,8 +211,8 @@ impl Session {
             report.print(&mut stdout().lock(), options.common.json)?;
         }
         if reader_left {
-            eprintln!("sluice: the reader closed the pipe; what it had not read is counted above");
-            return Ok(());
+            eprintln!("sluice: the reader closed the pipe");
+            return exit::first_error(&mut ended.outcomes);
         }
         match error {
             Some(error) => Err(error),

@@ -225,6 +225,14 @@ impl Args {
                 false => Ok(None),
             };
         };
+        if let Some(other @ ("gz" | "bz2" | "xz")) = path.extension().and_then(|e| e.to_str())
+            && self.compress.is_none()
+        {
+            return Err(Error::Usage(format!(
+                "{}: .{other} is not written: use .zst or .lz4, or say --compress none",
+                path.display()
+            )));
+        }
         let mut config = OutputConfig::new(path);
         config.format = match self.format {
             Some(FormatFlag::Pcap) => Format::Pcap,

@@ -1,10 +1,13 @@
 //! The watch over the workers: signals, time, status; and their pinning.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::io::{Stdout, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
@@ -15,7 +18,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use super::counters::Counters;
-use super::worker::{Outcome, Shared, Visitor, receive};
+use super::worker::{Outcome, Shared, Stop, Visitor, receive};
 
 /// When a run ends, and where its threads run.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Limits {
     pub wait: Wait,
     /// Time between two looks at the counters.
     pub interval: Duration,
+    /// Stop when nobody reads standard output any more, even if nothing is to be written.
+    pub watch_reader: bool,
 }
 
 /// A run that has ended.
@@ -37,8 +42,11 @@ pub struct Limits {
 pub struct Run {
     /// How each worker ended.
     pub outcomes: Vec<Outcome>,
-    /// From the first packet let in to the last.
+    /// From the first packet let in to the last: until the run was stopped, or until the last
+    /// source had come to its end.
     pub elapsed: Duration,
+    /// It ended because nobody read standard output any more.
+    pub reader_left: bool,
 }
 
 /// Runs a worker on each queue with the visitor beside it. `watch` is called at each interval
@@ -51,16 +59,16 @@ pub fn run<V: Visitor>(
     limits: &Limits,
     mut watch: impl FnMut(&[Counters], Duration),
 ) -> Result<Run> {
-    let signals = Signals::catch()?;
+    let mut events = Events::catch(limits.watch_reader)?;
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let shared = Shared {
-        stop: AtomicBool::new(false),
+        stop: Stop::default(),
         wanted: AtomicI64::new(limits.count.map_or(i64::MAX / 2, |n| n.min(1 << 62) as i64)),
         wait: limits.wait,
+        down: Mutex::default(),
     };
     let start = Instant::now();
-    let mut asked = false;
-    let mut stopped_at = None;
+    let (mut asked, mut reader_left) = (false, false);
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
         let _stop = StopOnDrop(&shared);
@@ -74,9 +82,14 @@ pub fn run<V: Visitor>(
                 thread::Builder::new().name(format!("queue-{}", queue.number())).spawn_scoped(
                     scope,
                     move || {
-                        let _stop = StopOnDrop(shared);
+                        let stop = StopOnDrop(shared);
                         pin(cpu)?;
-                        Ok(receive(queue, visitor, shared, counters, cpu))
+                        let outcome = receive(queue, visitor, shared, counters, cpu);
+                        if outcome.error.is_none() {
+                            // A file that has been read to its end does not end the others.
+                            std::mem::forget(stop);
+                        }
+                        Ok(outcome)
                     },
                 )
             })
@@ -85,12 +98,9 @@ pub fn run<V: Visitor>(
         let mut next_look = limits.interval;
         while !workers.iter().all(ScopedJoinHandle::is_finished) {
             let elapsed = start.elapsed();
-            if shared.stop.load(Ordering::Relaxed) {
-                stopped_at.get_or_insert(elapsed);
-            }
-            let end = limits.duration.filter(|_| stopped_at.is_none());
+            let end = limits.duration.filter(|_| !shared.stop.is_set());
             if end.is_some_and(|end| elapsed >= end) {
-                shared.stop.store(true, Ordering::Relaxed);
+                shared.stop.set();
                 continue;
             }
             if elapsed >= next_look {
@@ -98,13 +108,14 @@ pub fn run<V: Visitor>(
                 next_look = elapsed + limits.interval;
             }
             let until = next_look.min(end.unwrap_or(Duration::MAX)).saturating_sub(elapsed);
-            if signals.wait(until.min(Duration::from_millis(20)))? {
-                if std::mem::replace(&mut asked, true) {
-                    // Asked twice: the user does not want to wait for files to be closed.
-                    std::process::exit(130);
-                }
-                shared.stop.store(true, Ordering::Relaxed);
+            match events.wait(until.min(Duration::from_millis(20)))? {
+                None => continue,
+                // Asked twice: the user does not want to wait for files to be closed.
+                Some(Event::Signal) if asked => std::process::exit(130),
+                Some(Event::Signal) => asked = true,
+                Some(Event::ReaderLeft) => reader_left = true,
             }
+            shared.stop.set();
         }
         let end = |worker: ScopedJoinHandle<'_, Result<Outcome>>| match worker.join() {
             Ok(outcome) => outcome,
@@ -112,51 +123,84 @@ pub fn run<V: Visitor>(
         };
         workers.into_iter().map(end).collect::<Result<Vec<_>>>()
     })?;
-    let elapsed = stopped_at.unwrap_or_else(|| start.elapsed());
-    Ok(Run { outcomes, elapsed })
+    let ended = shared.stop.at().or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
+    let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
+    Ok(Run { outcomes, elapsed, reader_left })
 }
 
-/// Tells all workers to stop when it goes: one that ends, however it ends, ends the run.
+/// Tells all workers to stop when it goes: one that fails, however it fails, ends the run.
 struct StopOnDrop<'a>(&'a Shared);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.stop.set();
     }
 }
 
 fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();
-    set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|error| {
-        Error::system("pin a thread to", format!("CPU {cpu}"), error)
-            .remedy("see /sys/devices/system/cpu/online for the CPUs there are")
-    })
+    match set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
+        Err(Errno::EINVAL) => {
+            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+            let online = online.as_deref().map_or("unknown", str::trim);
+            Err(Error::Usage(format!(
+                "no CPU {cpu} to pin a thread to: online are {online}, and a cpuset may allow fewer"
+            )))
+        }
+        pinned => {
+            pinned.map_err(|error| Error::system("pin a thread to", format!("CPU {cpu}"), error))
+        }
+    }
 }
 
-/// SIGINT and SIGTERM, taken as events instead of interruptions.
-struct Signals(SignalFd);
+/// Holds SIGINT and SIGTERM back until a run takes them, in this thread and in those it starts
+/// from now on: any other would take them with their default action, the end of everything.
+pub fn hold_signals() -> Result<SigSet> {
+    let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+    set.thread_block().map_err(|error| Error::system("catch", "signals", error))?;
+    Ok(set)
+}
 
-impl Signals {
-    fn catch() -> Result<Self> {
+/// What ends a run from outside.
+enum Event {
+    Signal,
+    ReaderLeft,
+}
+
+/// SIGINT and SIGTERM, taken as events instead of interruptions, and the reader of standard
+/// output.
+struct Events {
+    signals: SignalFd,
+    stdout: Option<Stdout>,
+}
+
+impl Events {
+    fn catch(watch_reader: bool) -> Result<Self> {
+        let set = hold_signals()?;
         let failed = |error| Error::system("catch", "signals", error);
-        let mut set = SigSet::empty();
-        set.add(Signal::SIGINT);
-        set.add(Signal::SIGTERM);
-        set.thread_block().map_err(failed)?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map(Self)
-            .map_err(failed)
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map_err(failed)?;
+        Ok(Self { signals, stdout: watch_reader.then(stdout) })
     }
 
-    /// Whether a signal has come, after waiting for one.
-    fn wait(&self, timeout: Duration) -> Result<bool> {
+    /// Waits for an event; `None` if none has come. That the reader left is said once.
+    fn wait(&mut self, timeout: Duration) -> Result<Option<Event>> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        // No event is asked for: a pipe without a reader reports an error all the same.
+        let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
+        fds.extend(stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty())));
         match nix::poll::poll(&mut fds, timeout) {
-            Ok(0) | Err(nix::errno::Errno::EINTR) => Ok(false),
-            Ok(_) => Ok(matches!(self.0.read_signal(), Ok(Some(_)))),
-            Err(error) => Err(Error::system("wait for", "signals", error)),
+            Ok(0) | Err(Errno::EINTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(Error::system("wait for", "signals", error)),
         }
+        let broken = fds.get(1).and_then(PollFd::revents);
+        if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
+            self.stdout = None;
+            return Ok(Some(Event::ReaderLeft));
+        }
+        Ok(matches!(self.signals.read_signal(), Ok(Some(_))).then_some(Event::Signal))
     }
 }

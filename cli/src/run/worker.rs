@@ -1,7 +1,9 @@
 //! A worker: one queue, one thread, batch in, batch out.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -43,12 +45,55 @@ pub trait Visitor: Send {
 /// What all workers of a run share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Set once: let nothing more in.
-    pub stop: AtomicBool,
+    /// Let nothing more in.
+    pub stop: Stop,
     /// Packets still wanted by `--count`, over all workers; very large where there is no limit.
     pub wanted: AtomicI64,
     /// How to wait.
     pub wait: Wait,
+    /// Interfaces that are down, as far as the user has been told.
+    pub down: Mutex<BTreeSet<String>>,
+}
+
+impl Shared {
+    /// Tells of an interface that went down or came up, once for all its queues.
+    fn tell(&self, interface: &str, up: bool) {
+        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        match up {
+            true if down.remove(interface) => eprintln!("sluice: {interface} is up again"),
+            false if down.insert(interface.to_owned()) => {
+                eprintln!("sluice: {interface} is down; waiting for it to come up again");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The end of a run: said once, by whoever says it first.
+#[derive(Debug, Default)]
+pub struct Stop {
+    set: AtomicBool,
+    at: OnceLock<Instant>,
+}
+
+impl Stop {
+    /// Ends the run.
+    pub fn set(&self) {
+        self.at.get_or_init(Instant::now);
+        // A flag by itself: nothing is published through it.
+        self.set.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the run is over.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Relaxed)
+    }
+
+    /// When it was ended.
+    pub fn at(&self) -> Option<Instant> {
+        self.at.get().copied()
+    }
 }
 
 /// How a worker ended.
@@ -70,6 +115,8 @@ pub struct Outcome {
     pub busy: f64,
     /// Times the interface went down.
     pub downs: u32,
+    /// When it had handed on its last packet.
+    pub ended: Instant,
     /// Why it ended early.
     pub error: Option<Error>,
 }
@@ -83,10 +130,18 @@ pub fn receive<V: Visitor>(
     cpu: Option<usize>,
 ) -> Outcome {
     let start = Instant::now();
-    let mut worker =
-        Worker { queue: &mut queue, shared, counters, closed: false, after_end: 0, downs: 0 };
+    let mut worker = Worker {
+        queue: &mut queue,
+        shared,
+        counters,
+        closed: false,
+        after_end: 0,
+        downs: 0,
+        is_down: false,
+    };
     let mut error = worker.run(visitor).err();
     visitor.finish();
+    let ended = Instant::now();
     let (after_end, downs) = (worker.after_end, worker.downs);
     let stats = queue.stats().unwrap_or_else(|failure| {
         error.get_or_insert(failure);
@@ -97,7 +152,7 @@ pub fn receive<V: Visitor>(
     let busy = processor.map_or(0.0, |time| time.as_secs_f64() / start.elapsed().as_secs_f64());
     let Totals { packets, bytes, .. } = counters.totals();
     let queue = queue.number();
-    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, error }
+    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, ended, error }
 }
 
 /// A worker at work.
@@ -109,18 +164,29 @@ struct Worker<'a> {
     closed: bool,
     after_end: u64,
     downs: u32,
+    /// It went down, and no packet has come since.
+    is_down: bool,
 }
 
 impl Worker<'_> {
+    fn tell(&self, up: bool) {
+        if let Some(interface) = self.queue.interfaces().first() {
+            self.shared.tell(&interface.name, up);
+        }
+    }
+
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
         let mut looked = Instant::now();
         let mut gone = None;
         let mut broken = false;
         loop {
-            if !self.closed && self.shared.stop.load(Ordering::Relaxed) {
+            if !self.closed && self.shared.stop.is_set() {
                 self.close()?;
             }
             if self.queue.sync_rx()? > 0 {
+                if std::mem::take(&mut self.is_down) {
+                    self.tell(true);
+                }
                 visitor.prepare(self.queue);
                 if broken {
                     self.after_end += self.queue.rx().packets().count() as u64;
@@ -147,14 +213,14 @@ impl Worker<'_> {
                 }
             }
             if broken {
-                self.shared.stop.store(true, Ordering::Relaxed);
+                self.shared.stop.set();
             }
         }
     }
 
     /// Lets nothing more in, here and at the other workers.
     fn close(&mut self) -> Result<()> {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.set();
         if !std::mem::replace(&mut self.closed, true) {
             self.queue.close_intake()?;
         }
@@ -169,7 +235,8 @@ impl Worker<'_> {
         }
         if self.queue.wait_rx(self.shared.wait, TICK)? == Readiness::Down {
             self.downs += 1;
-            eprintln!("sluice: the interface is down; waiting for it to come up again");
+            self.is_down = true;
+            self.tell(false);
         }
         Ok(())
     }
@@ -198,7 +265,7 @@ impl Worker<'_> {
             self.shared.wanted.fetch_add(slots - used, Ordering::Relaxed);
         }
         if left - used <= 0 {
-            self.shared.stop.store(true, Ordering::Relaxed);
+            self.shared.stop.set();
         }
         self.counters.add(packets, bytes);
     }

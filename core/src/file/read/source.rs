@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
 
 use crate::error::{Error, Result};
+use crate::file::threads::without_signals;
 
 /// A compression, told by a file's first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +67,12 @@ impl Source {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(self.file));
-        let decoder =
-            std::thread::Builder::new().name("decompress".into()).spawn(move || match by {
-                Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
-                Compression::Lz4 => unpack_lz4(packed, &theirs),
-            })?;
+        let decode = move || match by {
+            Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
+            Compression::Lz4 => unpack_lz4(packed, &theirs),
+        };
+        let thread = std::thread::Builder::new().name("decompress".into());
+        let decoder = without_signals(|| thread.spawn(decode))?;
         Ok(Self { file: File::from(ours), regular: false, decoder: Some(decoder) })
     }
 

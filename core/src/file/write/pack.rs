@@ -22,6 +22,7 @@ use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::{CParameter, compress_bound};
 
 use super::super::Compression;
+use super::super::threads::without_signals;
 use super::config::OutputConfig;
 use super::target::{Failure, Piece, Progress, Target, lock};
 use crate::error::{Error, Result};
@@ -151,9 +152,9 @@ impl Worker {
     ) -> io::Result<Self> {
         let (send, jobs) = sync_channel(QUEUE);
         let shared = Arc::clone(shared);
-        let thread = thread::Builder::new()
-            .name(format!("sluice-pack{number}"))
-            .spawn(move || work(codec, &jobs, &shared, &give_back))?;
+        let thread = thread::Builder::new().name(format!("sluice-pack{number}"));
+        let work = move || work(codec, &jobs, &shared, &give_back);
+        let thread = without_signals(|| thread.spawn(work))?;
         Ok(Self { jobs: Some(send), thread: Some(thread) })
     }
 }

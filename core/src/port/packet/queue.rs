@@ -119,7 +119,10 @@ impl PacketQueue {
         };
         let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
         if !(self.spin(spin)? || self.socket.poll(timeout)?) {
-            return Ok(Readiness::TimedOut);
+            // An interface goes down before it is removed, and of the two the kernel reports
+            // only the first.
+            self.gone = self.socket.bound_to()?.is_none();
+            return if self.gone { Err(self.is_gone()) } else { Ok(Readiness::TimedOut) };
         }
         match self.socket.take_error()? {
             0 => Ok(Readiness::Ready),

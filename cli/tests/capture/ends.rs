@@ -1,0 +1,200 @@
+//! Every way a capture can end leaves a file that can be read and nothing else behind.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use sluicegate::link::Lab;
+
+use crate::support::*;
+
+fn start(lab: &Lab, path: &Path, more: &[&str]) -> Running {
+    let netns = lab.netns("right");
+    let common = ["capture", "right0", "--netns", &netns, "--json", "-w", path.to_str().unwrap()];
+    Running::start(&[&common[..], more].concat())
+}
+
+fn pings(lab: &Lab) -> Running {
+    background(lab, "left", &["ping", "-q", "-i", "0.01", "198.18.0.2"])
+}
+
+fn grown(path: &Path, bytes: u64) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() > bytes)
+}
+
+/// What `ip` says of the interface, without its counters.
+fn settings(lab: &Lab) -> String {
+    on(lab, "right", &["ip", "-d", "link", "show", "right0"]).out
+}
+
+#[test]
+fn signals_end_it_with_a_whole_file() {
+    if !have(&["ping", "tshark", "capinfos", "ip"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let before = settings(&lab);
+    assert!(before.contains("promiscuity 0"), "{before}");
+    let _pings = pings(&lab);
+    for (signal, name) in [
+        (Signal::SIGINT, "int.pcapng"),
+        (Signal::SIGTERM, "term.pcap"),
+        (Signal::SIGINT, "int.pcapng.zst"),
+    ] {
+        let path = folder.path().join(name);
+        let capture = start(&lab, &path, &[]);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(settings(&lab).contains("promiscuity 1"), "{name}");
+        let asked = Instant::now();
+        capture.signal(signal);
+        let report = capture.end().good();
+        // Far more than it takes; an end that waits for something would take longer.
+        assert!(asked.elapsed() < Duration::from_secs(5), "{name}");
+        assert!(report["packets"].as_u64() > Some(10), "{name}: {report}");
+        let read = packets(&path).len() as u64;
+        assert_eq!(report["packets"].as_u64(), Some(read), "{name}: {report}");
+        assert_eq!(settings(&lab), before, "{name}: settings are as before");
+    }
+    let path = folder.path().join("killed.pcapng");
+    let capture = start(&lab, &path, &[]);
+    eventually("some packets are in the file", || grown(&path, 4000));
+    capture.signal(Signal::SIGKILL);
+    assert_eq!(capture.end().signal, Some(9));
+    assert_eq!(settings(&lab), before, "after kill -9 settings are as before");
+    let told = tool(&["capinfos", "-Mc"], &path);
+    assert_eq!(told.status, Some(0), "after kill -9: {}", told.err);
+    let read = run(&["count", &format!("pcap:{}", path.display()), "--json"]).good();
+    assert!(read["packets"].as_u64() >= Some(20), "{read}");
+    assert_eq!(read["packets"].as_u64(), Some(tshark(&path, &[]).len() as u64));
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_the_first() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let capture = start(&lab, &folder.path().join("twice.pcapng"), &[]);
+    // Both are there before it looks.
+    capture.signal(Signal::SIGSTOP);
+    capture.signal(Signal::SIGINT);
+    capture.signal(Signal::SIGTERM);
+    capture.signal(Signal::SIGCONT);
+    let ended = capture.end();
+    assert!(matches!(ended.status, Some(0 | 130)), "{ended:?}");
+}
+
+#[test]
+fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
+    if !have(&["ping", "ip", "capinfos"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gone.pcapng");
+    let _pings = pings(&lab);
+    let capture = start(&lab, &path, &["--threads", "2"]);
+    for state in ["down", "up"] {
+        eventually("some packets are in the file", || grown(&path, 2000));
+        on(&lab, "right", &["ip", "link", "set", "right0", state]);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let before = std::fs::metadata(&path).unwrap().len();
+    eventually("it goes on", || grown(&path, before + 2000));
+    on(&lab, "right", &["ip", "link", "delete", "right0"]);
+    let ended = capture.end();
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    let report = ended.report();
+    closes(&report);
+    assert!(report["ledger"]["notes"]["interface_down_events"].as_u64() >= Some(1), "{report}");
+    let said = |part: &str| ended.err.lines().filter(|line| line.contains(part)).count();
+    assert!((1..=2).contains(&said("right0 is down")), "once each time: {}", ended.err);
+    assert_eq!(said("right0 is up again"), 1, "{}", ended.err);
+    assert_eq!(said("is gone"), 1, "{}", ended.err);
+    assert_eq!(report["packets"].as_u64(), Some(packets(&path).len() as u64), "{report}");
+}
+
+#[test]
+fn a_full_disk_ends_it_and_keeps_what_fits() {
+    if !have(&["trafgen", "unshare", "mount", "capinfos"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let packets_file = folder.path().join("traffic.cfg");
+    std::fs::write(&packets_file, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")
+        .unwrap();
+    for name in ["full.pcapng", "full.pcap", "full.pcapng.lz4"] {
+        let disk = folder.path().join("disk");
+        let saved = folder.path().join(name);
+        std::fs::create_dir_all(&disk).unwrap();
+        // The disk is there for this shell and its children only, and goes with them.
+        let script = "mount -t tmpfs -o size=256k tmpfs \"$0\" || exit 77
+            \"$1\" capture right0 --netns \"$2\" --json -w \"$0/$3\"
+            status=$?; cp \"$0/$3\" \"$4\"; exit $status";
+        let mut shell = Command::new("unshare");
+        shell.args(["-m", "sh", "-c", script]).arg(&disk);
+        shell.args([env!("CARGO_BIN_EXE_sluice"), &netns, name]).arg(&saved);
+        shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let shell = shell.spawn().unwrap();
+        // Random-looking numbers would be needed to fill it through compression: more of them.
+        let pace = std::thread::sleep;
+        pace(Duration::from_millis(300));
+        let flood = ["trafgen", "-i", packets_file.to_str().unwrap(), "-o", "left0", "--cpus", "1"];
+        let flood = background(&lab, "left", &flood);
+        let ended: Ended = shell.wait_with_output().unwrap().into();
+        drop(flood);
+        if ended.status == Some(77) {
+            return eprintln!("skipped: no tmpfs can be mounted: {}", ended.err);
+        }
+        assert_eq!(ended.status, Some(1), "{name}: {ended:?}");
+        assert!(ended.err.contains("No space left on device"), "{name}: {}", ended.err);
+        assert!(ended.err.contains("free some space"), "{name}: {}", ended.err);
+        let report = ended.report();
+        closes(&report);
+        assert!(report["ledger"]["losses"]["not_written"].as_u64() > Some(0), "{name}: {report}");
+        let through = match name.ends_with("lz4") {
+            true => run(&["count", &format!("pcap:{}", saved.display()), "--json"]).report(),
+            false => serde_json::json!({ "packets": packets(&saved).len() }),
+        };
+        assert_eq!(through["packets"], report["ledger"]["out"], "{name}: {report}");
+        let told = tool(&["capinfos", "-Mc"], &saved);
+        assert!(name.ends_with("lz4") || told.status == Some(0), "{name}: {}", told.err);
+    }
+}
+
+#[test]
+fn a_rotation_by_size_time_and_number_keeps_the_newest_files_whole() {
+    if !have(&["tcpreplay", "capinfos"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..20_000, 0, 1000);
+    for (extension, limits) in [
+        ("pcapng", ["--rotate-size", "100KiB", "--rotate-time", "10s"]),
+        ("pcap.zst", ["--rotate-size", "100KiB", "--rotate-time", "10s"]),
+        ("pcap", ["--rotate-size", "100MiB", "--rotate-time", "200ms"]),
+    ] {
+        let kept = folder.path().join(extension);
+        std::fs::create_dir(&kept).unwrap();
+        let pattern = kept.join(format!("t-%Y%m%d-%H%M%S.{extension}"));
+        let mut more = vec!["-f", NUMBERED, "--files", "4"];
+        more.extend(limits);
+        let capture = start(&lab, &pattern, &more);
+        replay(&lab, "left", "left0", &sent, 20_000);
+        let report = capture.stop().good();
+        assert_eq!(report["packets"], 20_000, "{extension}: {report}");
+        let mut files: Vec<_> =
+            std::fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files.len(), 4, "{extension}: {files:?}");
+        let name = files[0].file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("t-2") && !name.contains('%'), "{name}");
+        files.sort_by_cached_key(|file| packets(file).first().map(|(time, _)| *time));
+        let numbers: Vec<u32> = files.iter().flat_map(|file| numbers(file)).collect();
+        let deleted = report["ledger"]["notes"]["in_deleted_files"].as_u64().unwrap() as u32;
+        assert!(report["files"]["deleted"].as_u64() > Some(0), "{report}");
+        assert!(numbers.into_iter().eq(deleted..20_000), "{extension}: the newest, without a gap");
+    }
+}

@@ -1,0 +1,176 @@
+//! Capture files as sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::*;
+
+/// The folder of real captures, where it is there.
+fn captures() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        eprintln!("skipped: there is no {}", folder.display());
+        return Vec::new();
+    };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn files_are_merged_whole_and_in_the_order_of_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let second = 1_000_000_000;
+    for (sentence, parts) in [
+        ("one ends long before the other begins", [(0..50_000, 1, 10), (50_000..50_100, 900, 10)]),
+        ("the same, named the other way round", [(50_000..50_100, 900, 10), (0..50_000, 1, 10)]),
+        ("a short one within a long one", [(0..100, 2, 1000), (100..60_000, 1, 100_000)]),
+        ("turn by turn", [(0..30_000, 1, 2000), (30_000..60_000, 1, 2001)]),
+        ("one is empty", [(0..0, 1, 1), (0..20_000, 1, 1)]),
+    ] {
+        let total: u32 = parts.iter().map(|(numbers, _, _)| numbers.len() as u32).sum();
+        let ports: Vec<String> = parts
+            .into_iter()
+            .enumerate()
+            .map(|(place, (frames, at_s, gap_ns))| {
+                let path = file(&format!("{place}.pcap"));
+                numbered(&path, frames, at_s * second, gap_ns);
+                format!("pcap:{}", path.display())
+            })
+            .collect();
+        let out = file("out.pcapng");
+        let mut arguments = vec!["capture"];
+        arguments.extend(ports.iter().map(String::as_str));
+        arguments.extend(["--json", "-w", out.to_str().unwrap()]);
+        let report = run(&arguments).good();
+        assert_eq!(report["packets"], total, "{sentence}: {report}");
+        let merged = packets(&out);
+        assert!(merged.is_sorted_by_key(|(time, _)| *time), "{sentence}");
+        let mut numbers = numbers(&out);
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..total), "{sentence}: complete");
+        arguments.extend(["--count", "777"]);
+        let report = run(&arguments).good();
+        assert_eq!(report["packets"], 777, "{sentence}: {report}");
+        assert_eq!(packets(&out).len(), 777, "{sentence}");
+    }
+}
+
+/// What tcpdump makes of a file: the packets it read before it ended or gave up.
+fn by_tcpdump(path: &Path, filter: &[&str]) -> Vec<(u64, Vec<u8>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.pcap");
+    let status = Command::new("tcpdump")
+        .args(["--nano", "-r"])
+        .arg(path)
+        .arg("-w")
+        .arg(&out)
+        .args(filter)
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    match out.exists() {
+        true => packets(&out),
+        false => {
+            assert!(!status.success());
+            Vec::new()
+        }
+    }
+}
+
+#[test]
+fn real_captures_pass_through_unchanged() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let (folder, mut refused, mut passed) = (tempfile::tempdir().unwrap(), 0, 0);
+    for path in captures() {
+        let out = folder.path().join("out.pcapng");
+        let file = std::fs::File::create(&out).unwrap();
+        let port = format!("pcap:{}", path.display());
+        let mut command = sluice(&["capture", &port, "-w", "-", "--json"]);
+        let ended: Ended = command.stdout(file).output().unwrap().into();
+        let name = path.file_name().unwrap().to_string_lossy();
+        match ended.status {
+            Some(0) => passed += 1,
+            Some(1) => {
+                refused += 1;
+                assert!(ended.err.lines().last().unwrap().contains(&*name), "{}", ended.err);
+            }
+            _ => panic!("{name}: {ended:?}"),
+        }
+        let Some(report) = ended.err.contains("{\"c").then(|| ended.report()) else { continue };
+        closes(&report);
+        let theirs = by_tcpdump(&path, &[]);
+        // libpcap reads one link type a file, and gives up where a second comes.
+        let ours = match report["packets"].as_u64() {
+            Some(0) | None => Vec::new(),
+            Some(_) => packets(&out),
+        };
+        assert!(ours.len() >= theirs.len(), "{name}: {} of {}", ours.len(), theirs.len());
+        let same = ours.iter().zip(&theirs).all(|(ours, theirs)| ours.1 == theirs.1);
+        assert!(same, "{name}: other bytes");
+        if ended.status == Some(0)
+            && tool(&["tcpdump", "-w", "/dev/null", "-r"], &path).status == Some(0)
+        {
+            assert_eq!(ours.len(), theirs.len(), "{name}");
+        }
+    }
+    eprintln!("{passed} passed, {refused} refused");
+}
+
+#[test]
+fn filters_count_as_tcpdump_counts() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let expressions = [
+        "ip",
+        "ip6",
+        "tcp",
+        "udp port 53",
+        "arp or icmp",
+        "host 192.168.1.1",
+        "tcp[13] & 2 != 0",
+        "greater 500",
+        "not ip and not ip6",
+        "net 10.0.0.0/8 and portrange 1-1024",
+    ];
+    // Every seventh: each expression meets every kind of link.
+    for path in captures().iter().step_by(7) {
+        for expression in expressions {
+            let port = format!("pcap:{}", path.display());
+            let ours = run(&["count", &port, "-f", expression, "--json"]);
+            let theirs = Command::new("tcpdump")
+                .args(["-nnqt", "-r"])
+                .args([path.as_os_str(), "-w".as_ref(), "-".as_ref(), expression.as_ref()])
+                .output()
+                .unwrap();
+            if !theirs.status.success() || ours.status != Some(0) {
+                // Not for this kind of link, or a damaged file: then for neither.
+                assert!(!theirs.status.success(), "{}: {ours:?}", path.display());
+                continue;
+            }
+            let counted = by_tcpdump(path, &[expression]).len() as u64;
+            let report = ours.good();
+            assert_eq!(report["packets"], counted, "{} {expression}", path.display());
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_file_is_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "not packets, but long enough to hold a header").unwrap();
+    for (sentence, path) in [
+        ("nothing there", folder.path().join("none.pcap")),
+        ("a folder", folder.path().to_owned()),
+        ("text", text),
+    ] {
+        let ended = run(&["count", &format!("pcap:{}", path.display())]);
+        assert_eq!(ended.status, Some(1), "{sentence}: {ended:?}");
+        assert!(ended.err.contains(path.to_str().unwrap()), "{sentence}: {}", ended.err);
+    }
+}

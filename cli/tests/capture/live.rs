@@ -1,0 +1,319 @@
+//! Traffic in a lab: complete, in order, as it was sent.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sluicegate::link::Shape;
+
+use crate::support::*;
+
+#[test]
+fn every_frame_arrives_as_it_was_sent_in_every_format_and_by_every_method() {
+    if !have(&["tcpreplay", "tcpdump", "tshark", "capinfos", "zstd", "lz4"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    const FRAMES: u32 = 200_000;
+    numbered(&sent, 0..FRAMES, 0, 1000);
+    for rows in [
+        [("ring", "a.pcapng"), ("recvmmsg", "b.pcap.zst"), ("recv", "c.pcapng.lz4")],
+        [("ring", "d.pcap.lz4"), ("recvmmsg", "e.pcapng.zst"), ("recv", "f.pcap")],
+    ] {
+        let captures = rows.map(|(method, name)| {
+            let (port, path) = (format!("right0?method={method}"), folder.path().join(name));
+            let capture = Running::start(&[
+                "capture",
+                &port,
+                "--netns",
+                &netns,
+                "-f",
+                NUMBERED,
+                "--json",
+                "-w",
+                path.to_str().unwrap(),
+            ]);
+            (capture, method, path)
+        });
+        replay(&lab, "left", "left0", &sent, 60_000);
+        for (capture, method, path) in captures {
+            let report = capture.stop().good();
+            let what = format!("{method} into {}", path.display());
+            assert_eq!(report["packets"], FRAMES, "{what}: {report}");
+            assert_eq!(report["method"], method, "{what}: {report}");
+            let numbers = numbers(&path);
+            assert!(numbers.into_iter().eq(0..FRAMES), "{what}: not all, or out of order");
+            let plain = unpacked(&path);
+            let counted = tool(&["capinfos", "-Mcr"], &plain).out;
+            assert!(counted.contains(&format!(" {FRAMES}")), "{what}: capinfos: {counted}");
+        }
+    }
+    for name in ["a.pcapng", "f.pcap"] {
+        let path = folder.path().join(name);
+        let lines = |output: Ended| output.out.lines().count();
+        assert_eq!(lines(tool(&["tcpdump", "-nnr"], &path)), FRAMES as usize, "tcpdump {name}");
+        assert_eq!(tshark(&path, &["-Y", "frame.number > 199990"]).len(), 10, "tshark {name}");
+    }
+}
+
+#[test]
+fn a_pipe_shows_each_packet_while_the_capture_runs() {
+    if !have(&["ping", "tcpdump"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    for format in ["pcap", "pcapng"] {
+        let mut arguments = vec!["capture", "right0", "--netns", &netns, "-f", "icmp", "-w", "-"];
+        arguments.extend(["--format", format, "--json"]);
+        let mut capture = Running::start(&arguments);
+        let mut reader = Command::new("tcpdump")
+            .args(["-lnnr", "-"])
+            .stdin(capture.child().stdout.take().unwrap())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(reader.stdout.take().unwrap());
+        for number in 1..=3 {
+            let pinged = on(&lab, "left", &["ping", "-c", "1", "-W", "5", "198.18.0.2"]);
+            assert_eq!(pinged.status, Some(0), "{}", pinged.out);
+            for part in ["echo request", "echo reply"] {
+                // This would wait for ever if the capture held anything back.
+                let mut line = String::new();
+                lines.read_line(&mut line).unwrap();
+                assert!(line.contains(part), "{format}, ping {number}: {line}");
+            }
+        }
+        assert_eq!(capture.stop().good()["packets"], 6);
+        assert_eq!(reader.wait().unwrap().code(), Some(0), "the stream ends as it should");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_capture_even_if_nothing_comes() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    for (sentence, filter, more) in [
+        ("a file, traffic", "icmp", &["-w", "-"][..]),
+        ("a file, silence", "udp port 9", &["-w", "-"]),
+        ("a pcap file, silence", "udp port 9", &["-w", "-", "--format", "pcap"]),
+        ("lines, traffic", "icmp", &[]),
+        ("lines, silence", "udp port 9", &[]),
+    ] {
+        let traffic = background(&lab, "left", &["ping", "-i", "0.05", "198.18.0.2"]);
+        let mut arguments = vec!["capture", "right0", "--netns", &netns, "-f", filter, "--json"];
+        arguments.extend(more);
+        let mut capture = Running::start(&arguments);
+        let mut reader = capture.child().stdout.take().unwrap();
+        if filter == "icmp" {
+            reader.read_exact(&mut [0; 24]).unwrap();
+        }
+        drop(reader);
+        let ended = capture.end();
+        drop(traffic);
+        ended.good();
+        assert!(ended.err.contains("the reader closed the pipe"), "{sentence}: {}", ended.err);
+    }
+}
+
+#[test]
+fn two_ports_and_two_threads_make_one_file_in_the_order_of_time() {
+    if !have(&["tcpreplay", "tshark", "capinfos"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 2) else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("middle"));
+    let [one, two, path] = ["1.pcap", "2.pcap", "both.pcapng"].map(|name| folder.path().join(name));
+    numbered(&one, 0..10_000, 0, 1000);
+    numbered(&two, 10_000..20_000, 0, 1000);
+    let capture = Running::start(&[
+        "capture",
+        "middle0",
+        "middle1",
+        "--netns",
+        &netns,
+        "-f",
+        NUMBERED,
+        "--threads",
+        "2",
+        "--json",
+        "-w",
+        path.to_str().unwrap(),
+    ]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| replay(&lab, "left", "left0", &one, 20_000));
+        scope.spawn(|| replay(&lab, "right", "right0", &two, 20_000));
+    });
+    let report = capture.stop().good();
+    assert_eq!(report["packets"], 20_000, "{report}");
+    assert_eq!(report["threads"].as_array().map(Vec::len), Some(4), "{report}");
+    assert_eq!(report["ledger"]["notes"].get("out_of_order"), None, "{report}");
+    let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "eth.src"];
+    let lines = tshark(&path, &fields);
+    assert_eq!(lines.len(), 20_000);
+    let packets = packets(&path);
+    assert!(packets.is_sorted_by_key(|(time, _)| *time), "in the order of time");
+    for (line, (_, bytes)) in lines.iter().zip(&packets) {
+        let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+        let from = if number < 10_000 { "middle0" } else { "middle1" };
+        assert!(line.starts_with(from), "frame {number}: {line}");
+    }
+    let mut numbers = numbers(&path);
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..20_000), "complete");
+    let about = tool(&["capinfos", "-I"], &path).out;
+    assert!(about.contains("Number of interfaces in file: 2"), "{about}");
+    let queues = tshark(&path, &["-T", "fields", "-e", "frame.packet_id", "-e", "frame.number"]);
+    assert_eq!(queues.len(), 20_000);
+    let bytes = std::fs::read(&path).unwrap();
+    // epb_queue: option 6, 4 bytes long.
+    for queue in [0, 1] {
+        let option = [6, 0, 4, 0, queue, 0, 0, 0];
+        assert!(bytes.windows(8).any(|window| window == option), "queue {queue} is named");
+    }
+}
+
+#[test]
+fn lines_are_those_of_tcpdump() {
+    if !have(&["ping", "tcpdump"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let path = folder.path().join("t.pcap");
+    let path = path.to_str().unwrap();
+    let filter = "icmp or icmp6 or udp";
+    let arguments = ["capture", "right0", "--netns", &netns, "-f", filter, "--json"];
+    let alone = Running::start(&arguments);
+    let with_file = Running::start(&[&arguments[..], &["--print", "-w", path]].concat());
+    on(&lab, "left", &["ping", "-c", "2", "-i", "0.2", "198.18.0.2"]);
+    on(&lab, "left", &["ping", "-c", "2", "-i", "0.2", "2001:db8:18::2"]);
+    let (alone, with_file) = (alone.stop(), with_file.stop());
+    assert!(with_file.good()["packets"].as_u64() >= Some(8), "{with_file:?}");
+    assert_eq!(alone.good()["ledger"]["losses"].as_object().map(|l| l.len()), Some(0));
+    let theirs = tool(&["tcpdump", "-nnr"], Path::new(path)).out;
+    assert_eq!(with_file.out, theirs);
+    assert_eq!(alone.out, theirs, "the same without a file");
+}
+
+#[test]
+fn losses_are_counted_and_marked_where_they_happened() {
+    if !have(&["trafgen", "tshark"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let [path, packets] = ["loss.pcapng", "traffic.cfg"].map(|name| folder.path().join(name));
+    std::fs::write(&packets, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")
+        .unwrap();
+    let capture = Running::start(&[
+        "capture",
+        "right0?blocks=2&block_size=64K",
+        "--netns",
+        &netns,
+        "-f",
+        NUMBERED,
+        "--json",
+        "-w",
+        path.to_str().unwrap(),
+    ]);
+    // While it stands still, its ring runs full for certain.
+    let flood = ["trafgen", "-i", packets.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
+    let send =
+        |n: &str| assert_eq!(on(&lab, "left", &[&flood[..], &["-n", n]].concat()).status, Some(0));
+    for _ in 0..3 {
+        capture.signal(nix::sys::signal::Signal::SIGSTOP);
+        send("1000");
+        capture.signal(nix::sys::signal::Signal::SIGCONT);
+        std::thread::sleep(Duration::from_millis(100));
+        send("5");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let report = capture.stop().good();
+    let lost = report["ledger"]["losses"]["ring_full"].as_u64().unwrap_or(0);
+    assert!(lost > 1000, "{report}");
+    assert_eq!(report["ledger"]["in"].as_u64(), Some(3015), "{report}");
+    let comments = tshark(&path, &["-Y", "frame.comment", "-T", "fields", "-e", "frame.comment"]);
+    let marked: u64 = comments
+        .iter()
+        .map(|comment| {
+            let digits: String = comment.chars().filter(char::is_ascii_digit).collect();
+            digits.parse::<u64>().unwrap_or_else(|_| panic!("{comment}"))
+        })
+        .sum();
+    assert_eq!(marked, lost, "every loss was followed by a packet: {comments:?}");
+    let bytes = std::fs::read(&path).unwrap();
+    // isb_osdrop: option 7, 8 bytes long.
+    let option = [&[7, 0, 8, 0][..], &lost.to_le_bytes()].concat();
+    assert!(bytes.windows(12).any(|window| window == option), "the statistics say {lost}");
+}
+
+#[test]
+fn captures_beside_each_other_do_not_meet() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let (Some(first), Some(second)) = (lab(), lab()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..2000, 0, 1000);
+    let start = |lab: &sluicegate::link::Lab, more: &[&str]| {
+        let netns = lab.netns("right");
+        let common = ["count", "right0", "--netns", &netns, "-f", NUMBERED, "--json"];
+        Running::start(&[&common[..], more].concat())
+    };
+    let captures = [start(&first, &[]), start(&first, &["--threads", "2"]), start(&second, &[])];
+    let netns = first.netns("right");
+    let top = run(&["top", "--netns", &netns, "--plain", "--count", "1", "--interval", "200ms"]);
+    assert_eq!(top.status, Some(0), "{}", top.err);
+    replay(&first, "left", "left0", &sent, 10_000);
+    let counts = captures.map(|capture| capture.stop().good()["packets"].as_u64());
+    assert_eq!(counts, [Some(2000), Some(2000), Some(0)]);
+}
+
+#[test]
+fn a_count_is_exact_over_threads_and_a_duration_is_kept() {
+    if !have(&["trafgen"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let (path, packets) = (folder.path().join("n.pcapng"), folder.path().join("traffic.cfg"));
+    std::fs::write(&packets, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, drnd(46) }\n").unwrap();
+    let flood = ["trafgen", "-i", packets.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
+    let flood = background(&lab, "left", &flood);
+    for fanout in ["hash", "lb", "cpu"] {
+        let port = format!("right0?fanout={fanout}");
+        let ended = run(&[
+            "capture",
+            &port,
+            "--netns",
+            &netns,
+            "-f",
+            NUMBERED,
+            "--threads",
+            "3",
+            "--count",
+            "4321",
+            "--json",
+            "-w",
+            path.to_str().unwrap(),
+        ]);
+        let report = ended.good();
+        assert_eq!(report["packets"], 4321, "{fanout}: {report}");
+        assert_eq!(tshark(&path, &[]).len(), 4321, "{fanout}");
+    }
+    drop(flood);
+    let start = Instant::now();
+    let report =
+        run(&["count", "right0", "--netns", &netns, "--json", "--duration", "300ms"]).good();
+    let elapsed_s = report["elapsed_s"].as_f64().unwrap();
+    assert!(elapsed_s >= 0.3 && elapsed_s <= start.elapsed().as_secs_f64(), "{report}");
+}

@@ -1,0 +1,119 @@
+//! What the command says: errors with their remedies, reports, lists.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+#[test]
+fn errors_name_what_is_wrong_and_what_would_be_right() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let rows: &[(&str, &[&str], i32, &[&str])] = &[
+        (
+            "a wrong filter is pointed at",
+            &["right0", "-f", "udp prot 53"],
+            2,
+            &["syntax", "\n    ^"],
+        ),
+        ("another interface is named", &["right9"], 2, &["right9", "right0", "lo"]),
+        ("an option nobody knows", &["right0?blcoks=2"], 2, &["blcoks=2", "blocks="]),
+        ("a value out of range", &["right0", "--snaplen", "0"], 2, &["snaplen=0", "262144"]),
+        ("no such folder", &["right0", "-w", "/no/such/folder/x.pcap"], 1, &["/no/such", "create"]),
+        (
+            "a folder in place of a file",
+            &["right0", "-w", "/dev"],
+            1,
+            &["directory", "name a file"],
+        ),
+        ("two want standard output", &["right0", "-w", "-", "--print"], 2, &["--print"]),
+        ("a compression nobody writes", &["right0", "-w", "x.pcap.gz"], 2, &[".zst", ".lz4"]),
+        ("a shape without a file", &["right0", "--rotate-size", "1M"], 2, &["-w FILE"]),
+        ("no thread", &["right0", "--threads", "0"], 2, &["--threads"]),
+        ("no packet", &["right0", "--count", "0"], 2, &["--count", "at least one"]),
+        ("no such CPU", &["right0", "--cpus", "999"], 2, &["CPU 999", "online are 0"]),
+        ("a source without end", &["null:"], 2, &["--count"]),
+    ];
+    for (sentence, arguments, status, parts) in rows {
+        let ended = run(&[&["capture", "--netns", &netns], *arguments].concat());
+        assert_eq!(ended.status, Some(*status), "{sentence}: {ended:?}");
+        for part in *parts {
+            assert!(ended.err.contains(part), "{sentence}: '{part}' in {}", ended.err);
+        }
+    }
+    let ended = run(&["count", "right0", "--netns", "no-such-host"]);
+    assert_eq!(ended.status, Some(2), "{ended:?}");
+    assert!(ended.err.contains(&netns), "lists those there are: {}", ended.err);
+}
+
+#[test]
+fn without_privilege_it_names_the_capability_and_the_remedy() {
+    if !nix::unistd::geteuid().is_root() || !have(&["setpriv"]) {
+        return eprintln!("skipped: only root can become nobody");
+    }
+    // Where nobody may run it.
+    let folder = tempfile::Builder::new().prefix("sluice").tempdir_in("/tmp").unwrap();
+    let copy = folder.path().join("sluice");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &copy).unwrap();
+    let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    for command in ["count", "capture"] {
+        let mut setpriv = std::process::Command::new("setpriv");
+        setpriv.args(nobody).arg(&copy).args([command, "lo", "--duration", "1s"]);
+        let ended: Ended = setpriv.output().unwrap().into();
+        assert_eq!(ended.status, Some(3), "{command}: {ended:?}");
+        for part in ["CAP_NET_RAW", "setcap"] {
+            assert!(ended.err.contains(part), "{command}: '{part}' in {}", ended.err);
+        }
+    }
+}
+
+#[test]
+fn json_is_what_the_contract_says() {
+    let number = |value: &Value| value.is_number();
+    for (command, more) in [("count", &[][..]), ("capture", &["-w", "/dev/null"])] {
+        let common = [command, "null:", "--duration", "700ms", "--json", "--interval", "200ms"];
+        let ended = run(&[&common[..], more].concat());
+        let report = ended.good();
+        let lines: Vec<Value> =
+            ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!((3..=5).contains(&lines.len()), "a line an interval, then the report: {lines:?}");
+        for line in &lines[..lines.len() - 1] {
+            for key in ["time_s", "interval_s", "packets", "bytes", "pps", "bps_l1", "lost"] {
+                assert!(number(&line[key]), "{key} in {line}");
+            }
+        }
+        assert_eq!(report["command"], command);
+        assert_eq!(report["port"], "null:");
+        assert_eq!(report["backend"], "null");
+        assert!(report["fallbacks"].is_array(), "{report}");
+        for key in ["elapsed_s", "packets", "bytes", "pps", "bps_l1", "bps_l2"] {
+            assert!(number(&report[key]), "{key} in {report}");
+        }
+        for key in ["queue", "packets", "busy"] {
+            assert!(number(&report["threads"][0][key]), "{key} in {report}");
+        }
+        assert!(report["ledger"]["losses"].is_object(), "{report}");
+        let of = |key: &str| report[key].as_f64().unwrap();
+        let rate = of("packets") / of("elapsed_s");
+        assert!((of("pps") / rate - 1.0).abs() < 1e-6, "{report}");
+        assert!((of("bps_l1") - of("bps_l2") - of("pps") * 192.0).abs() < of("bps_l1") * 1e-6);
+        assert_eq!(report["packets"], report["ledger"]["in"], "{report}");
+    }
+    let report = run(&["count", "null:", "--count", "1000", "--json"]).good();
+    assert_eq!(report["packets"], 1000);
+    assert!(report["elapsed_s"].as_f64() < Some(0.02), "the time it took, not the tick: {report}");
+}
+
+#[test]
+fn without_a_port_it_lists_interfaces() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let plain = run(&["capture", "--netns", &netns]);
+    assert!(plain.out.contains("right0") && plain.out.contains("198.18.0.2/24"), "{}", plain.out);
+    let json = run(&["capture", "--netns", &netns, "--json"]);
+    let listed: Vec<Value> = serde_json::from_str(&json.out).unwrap();
+    let right0 = listed.iter().find(|interface| interface["name"] == "right0").unwrap();
+    assert_eq!(right0["addresses"][0], "198.18.0.2/24", "{right0}");
+    assert_eq!(right0["state"], "up", "{right0}");
+}

@@ -1,0 +1,267 @@
+//! What the tests share: the command, its report, a lab, traffic, and files to send and read.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use sluicegate::link::{Lab, Shape};
+
+/// The longest anything here waits for something to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn sluice(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// How a command ended, as text.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: Option<i32>,
+    pub signal: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            signal: output.status.signal(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ended {
+    /// The report: the last line on standard output, or else on stderr.
+    pub fn report(&self) -> Value {
+        let lines = self.err.lines().chain(self.out.lines()).filter(|l| l.starts_with("{\"c"));
+        let line = lines.last().unwrap_or_else(|| panic!("no report in {self:?}"));
+        serde_json::from_str(line).unwrap()
+    }
+
+    /// The report, of a run that must have succeeded and whose ledger must close.
+    pub fn good(&self) -> Value {
+        assert_eq!(self.status, Some(0), "{}", self.err);
+        let report = self.report();
+        closes(&report);
+        report
+    }
+}
+
+pub fn run(arguments: &[&str]) -> Ended {
+    sluice(arguments).output().unwrap().into()
+}
+
+/// A capture that runs; killed if the test forgets it.
+pub struct Running(Option<Child>);
+
+impl Running {
+    /// Starts and waits until it has its sockets open.
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::spawn(&mut sluice(arguments))
+    }
+
+    pub fn spawn(command: &mut Command) -> Self {
+        let running = Self(Some(command.spawn().unwrap()));
+        // A worker's thread begins when everything is open.
+        let tasks = format!("/proc/{}/task", running.pid());
+        let begun = || {
+            let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+            tasks
+                .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+                .any(|name| name.starts_with("queue-"))
+        };
+        eventually("the capture begins", || begun() || running.has_ended());
+        running
+    }
+
+    fn has_ended(&self) -> bool {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        state.is_ok_and(|state| state.contains(") Z "))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.as_ref().map_or(0, Child::id)
+    }
+
+    pub fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
+    }
+
+    /// Waits for its own end.
+    pub fn end(mut self) -> Ended {
+        let child = self.0.take().unwrap();
+        child.wait_with_output().unwrap().into()
+    }
+
+    pub fn stop(self) -> Ended {
+        self.signal(Signal::SIGINT);
+        self.end()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// in = out + losses + unexplained, and nothing is unexplained; here and in each port's part.
+pub fn closes(report: &Value) {
+    let ledger = &report["ledger"];
+    let losses: u64 =
+        ledger["losses"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let [whole, out] = ["in", "out"].map(|key| ledger[key].as_u64().unwrap());
+    assert_eq!(ledger["unexplained"].as_i64(), Some(0), "{report}");
+    assert_eq!(whole, out + losses, "{report}");
+    report["ports"].as_array().into_iter().flatten().for_each(closes);
+}
+
+/// A scratch lab, unless there is no privilege to make one.
+pub fn lab() -> Option<Lab> {
+    lab_of(Shape::Pair, 1)
+}
+
+pub fn lab_of(shape: Shape, queues: u32) -> Option<Lab> {
+    match Lab::scratch_with(shape, queues) {
+        Ok(lab) => Some(lab),
+        Err(error) if error.kind() == sluicegate::error::Kind::Privilege => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether the tools are there; says which is not.
+pub fn have(tools: &[&str]) -> bool {
+    let missing = tools.iter().find(|tool| {
+        let which = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        !which.is_ok_and(|output| output.status.success())
+    });
+    if let Some(tool) = missing {
+        eprintln!("skipped: {tool} is not installed");
+    }
+    missing.is_none()
+}
+
+/// Runs a command on a host of a lab, to its end.
+pub fn on(lab: &Lab, host: &str, command: &[&str]) -> Ended {
+    let mut child = background(lab, host, command);
+    child.child().stdin.take();
+    child.end()
+}
+
+/// Runs a command on a host of a lab, beside the test.
+pub fn background(lab: &Lab, host: &str, command: &[&str]) -> Running {
+    let mut to_run = Command::new(command[0]);
+    to_run.args(&command[1..]).stdin(Stdio::null());
+    to_run.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running(Some(lab.spawn(host, &mut to_run).unwrap()))
+}
+
+/// Frame `number`: of an EtherType for experiments (IEEE 802), its number in the payload.
+pub fn frame(number: u32) -> Vec<u8> {
+    let mut frame = vec![2, 0, 198, 18, 0, 2, 2, 0, 198, 18, 0, 1, 0x88, 0xb5];
+    frame.extend(number.to_be_bytes());
+    frame.resize(60 + (number as usize * 7) % 64, number as u8);
+    frame
+}
+
+pub const NUMBERED: &str = "ether proto 0x88b5";
+
+/// A pcap file of numbered frames, `gap_ns` apart from `start_ns` on.
+pub fn numbered(path: &Path, numbers: std::ops::Range<u32>, start_ns: u64, gap_ns: u64) {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
+    let head: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 1];
+    head.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());
+    for (place, number) in numbers.enumerate() {
+        let (frame, at_ns) = (frame(number), start_ns + place as u64 * gap_ns);
+        let bytes = frame.len() as u32;
+        let head = [(at_ns / 1_000_000_000) as u32, (at_ns % 1_000_000_000) as u32, bytes, bytes];
+        head.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());
+        file.write_all(&frame).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// Sends a capture file from `left0` at so many packets a second.
+pub fn replay(lab: &Lab, host: &str, interface: &str, file: &Path, pps: u32) {
+    let (file, pps) = (file.to_str().unwrap(), format!("--pps={pps}"));
+    let sent = on(lab, host, &["tcpreplay", "-q", "-i", interface, &pps, "--preload-pcap", file]);
+    assert_eq!(sent.status, Some(0), "tcpreplay: {}", sent.err);
+}
+
+/// Reads a file, unpacked where it has to be, through libpcap: time in ns and bytes.
+pub fn packets(path: &Path) -> Vec<(u64, Vec<u8>)> {
+    let plain = unpacked(path);
+    let mut capture =
+        pcap::Capture::from_file_with_precision(&plain, pcap::Precision::Nano).unwrap();
+    let mut packets = Vec::new();
+    while let Ok(packet) = capture.next_packet() {
+        let time = packet.header.ts;
+        // A hostile file may hold any time.
+        let time_ns = (time.tv_sec as u64).wrapping_mul(1_000_000_000);
+        packets.push((time_ns.wrapping_add(time.tv_usec as u64), packet.to_vec()));
+    }
+    packets
+}
+
+/// The same file without its compression, beside it.
+pub fn unpacked(path: &Path) -> PathBuf {
+    let tool = match path.extension().and_then(|e| e.to_str()) {
+        Some("zst") => "zstd",
+        Some("lz4") => "lz4",
+        _ => return path.to_owned(),
+    };
+    let plain = PathBuf::from(format!("{}.plain", path.display()));
+    let output = std::fs::File::create(&plain).unwrap();
+    let status = Command::new(tool).args(["-dc"]).arg(path).stdout(output).status().unwrap();
+    assert!(status.success(), "{tool} -dc {}", path.display());
+    plain
+}
+
+/// Runs a tool on a file; what it prints.
+pub fn tool(command: &[&str], path: &Path) -> Ended {
+    Command::new(command[0]).args(&command[1..]).arg(path).output().unwrap().into()
+}
+
+/// The lines tshark prints for a file.
+pub fn tshark(path: &Path, more: &[&str]) -> Vec<String> {
+    let output = Command::new("tshark").arg("-r").arg(path).args(more).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// The numbers of the numbered frames in a file, each checked byte by byte.
+pub fn numbers(path: &Path) -> Vec<u32> {
+    let numbers = packets(path).into_iter().map(|(_, bytes)| {
+        let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+        assert_eq!(bytes, frame(number), "frame {number} of {}", path.display());
+        number
+    });
+    numbers.collect()
+}
