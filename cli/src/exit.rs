@@ -1,5 +1,5 @@
 //! How the command ends: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or
-//! kernel feature.
+//! kernel feature. A reader that closes the pipe has had what it wanted: that is 0 too.
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sluicegate::file::write::{Chunk, Merger};
 
+use super::IN_TRANSIT;
 use super::recorder::{File, now_ns};
 
 /// How often it looks at what may go although nothing arrives.
@@ -34,17 +35,20 @@ pub fn merge(
 ) -> u64 {
     let mut open = true;
     while open {
-        match incoming.recv_timeout(TICK) {
-            Ok(Message::Chunk(source, chunk)) => merger.push(source, chunk),
-            Ok(Message::Silent(source, until_ns)) => merger.advance(source, until_ns),
-            Ok(Message::End(source)) => merger.close(source),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                (0..back.len()).for_each(|source| merger.close(source));
-                open = false;
+        let first = incoming.recv_timeout(TICK);
+        // What was sent before this moment has to be known before it counts as missing.
+        let now_ns = if live { now_ns() } else { 0 };
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            (0..back.len()).for_each(|source| merger.close(source));
+            open = false;
+        }
+        for message in first.into_iter().chain(incoming.try_iter().take(IN_TRANSIT)) {
+            match message {
+                Message::Chunk(source, chunk) => merger.push(source, chunk),
+                Message::Silent(source, until_ns) => merger.advance(source, until_ns),
+                Message::End(source) => merger.close(source),
             }
         }
-        let now_ns = if live { now_ns() } else { 0 };
         loop {
             let more = merger.drain(now_ns, &mut out);
             while let Some((source, chunk)) = merger.spent() {

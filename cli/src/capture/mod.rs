@@ -126,6 +126,11 @@ impl Session {
         let Port { name, method, fallbacks, queues } = port;
         self.reports.push(Report::of_port("capture", &name, method, &fallbacks));
         let numbers = Arc::new(Numbers::new(name.option("filter").map(str::to_owned)));
+        // What one queue holds back is to be there well before the others stop waiting for it.
+        let patience = match &self.merging {
+            Some(_) => options.patience.min(options.order_window / 4),
+            None => options.patience,
+        };
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
@@ -144,7 +149,7 @@ impl Session {
                     hand_on,
                     Arc::clone(file),
                     Arc::clone(&numbers),
-                    options.patience,
+                    patience,
                     queue.interfaces(),
                 )?),
                 _ => None,

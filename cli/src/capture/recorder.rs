@@ -100,6 +100,8 @@ pub struct Recorder {
     handed_on: Instant,
     /// How long a part of a chunk may be held back.
     patience: Duration,
+    /// A moment before the latest look that found nothing new.
+    looked_ns: u64,
     error: Option<Error>,
 }
 
@@ -123,6 +125,7 @@ impl Recorder {
             numbers,
             handed_on: Instant::now(),
             patience,
+            looked_ns: 0,
             error: None,
         })
     }
@@ -185,6 +188,8 @@ impl Recorder {
     }
 
     fn idle(&mut self) {
+        // Not the time now: this thread may have stood still since it looked.
+        let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
         if self.handed_on.elapsed() < self.patience {
             return;
         }
@@ -194,7 +199,7 @@ impl Recorder {
             HandOn::Write if !was_empty => self.file.flush(),
             HandOn::Write => {}
             HandOn::Merge { source, to, .. } => {
-                let quiet_until = now_ns().saturating_sub(DELIVERY.as_nanos() as u64);
+                let quiet_until = looked_ns.saturating_sub(DELIVERY.as_nanos() as u64);
                 let _ = to.send(Message::Silent(*source, quiet_until));
             }
         }

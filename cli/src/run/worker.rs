@@ -17,6 +17,8 @@ use super::counters::{Counters, Totals};
 const TICK: Duration = Duration::from_millis(50);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
+/// Packets from before an interface went down are here within this time after.
+const LAST_PACKETS: Duration = Duration::from_millis(100);
 /// How often it asks the kernel for its statistics; they count in 32 bits.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -137,7 +139,7 @@ pub fn receive<V: Visitor>(
         closed: false,
         after_end: 0,
         downs: 0,
-        is_down: false,
+        down_since: None,
     };
     let mut error = worker.run(visitor).err();
     visitor.finish();
@@ -164,8 +166,8 @@ struct Worker<'a> {
     closed: bool,
     after_end: u64,
     downs: u32,
-    /// It went down, and no packet has come since.
-    is_down: bool,
+    /// It went down then, and no packet has come since.
+    down_since: Option<Instant>,
 }
 
 impl Worker<'_> {
@@ -184,7 +186,8 @@ impl Worker<'_> {
                 self.close()?;
             }
             if self.queue.sync_rx()? > 0 {
-                if std::mem::take(&mut self.is_down) {
+                if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+                    self.down_since = None;
                     self.tell(true);
                 }
                 visitor.prepare(self.queue);
@@ -235,7 +238,7 @@ impl Worker<'_> {
         }
         if self.queue.wait_rx(self.shared.wait, TICK)? == Readiness::Down {
             self.downs += 1;
-            self.is_down = true;
+            self.down_since = Some(Instant::now());
             self.tell(false);
         }
         Ok(())

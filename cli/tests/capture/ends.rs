@@ -108,6 +108,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     closes(&report);
     assert!(report["ledger"]["notes"]["interface_down_events"].as_u64() >= Some(1), "{report}");
     let said = |part: &str| ended.err.lines().filter(|line| line.contains(part)).count();
+    // Going away means going down first.
     assert!((1..=2).contains(&said("right0 is down")), "once each time: {}", ended.err);
     assert_eq!(said("right0 is up again"), 1, "{}", ended.err);
     assert_eq!(said("is gone"), 1, "{}", ended.err);
