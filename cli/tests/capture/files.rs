@@ -137,8 +137,8 @@ fn filters_count_as_tcpdump_counts() {
         "not ip and not ip6",
         "net 10.0.0.0/8 and portrange 1-1024",
     ];
-    // Every seventh: each expression meets every kind of link.
-    for path in captures().iter().step_by(7) {
+    // Every ninth: each expression meets every kind of link.
+    for path in captures().iter().step_by(9) {
         for expression in expressions {
             let port = format!("pcap:{}", path.display());
             let ours = run(&["count", &port, "-f", expression, "--json"]);

@@ -44,7 +44,7 @@ impl Ended {
     /// The report: the last line on standard output, or else on stderr.
     pub fn report(&self) -> Value {
         let lines = self.err.lines().chain(self.out.lines()).filter(|l| l.starts_with("{\"c"));
-        let line = lines.last().unwrap_or_else(|| panic!("no report in {self:?}"));
+        let line = lines.reduce(|_, last| last).unwrap_or_else(|| panic!("no report in {self:?}"));
         serde_json::from_str(line).unwrap()
     }
 
