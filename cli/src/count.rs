@@ -48,7 +48,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     notice::apply_filter(&mut port, filter.as_deref())?;
     let opened = common.open(&port)?;
     notice::fallbacks(&opened);
-    let mut report = Report::of_port("count", &opened.name, opened.method, &opened.fallbacks);
+    let mut report = Report::of_port("count", &opened, &common);
     let mut status = Status::new(&common);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
     let work = opened.queues.into_iter().zip(&mut visitors).collect();

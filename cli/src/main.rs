@@ -3,6 +3,7 @@
 
 mod args;
 mod capture;
+mod card;
 mod count;
 mod exit;
 mod lab;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::port::{Fallback, PortName};
+use sluicegate::port::Port;
 
+use crate::args::Common;
+use crate::card::Card;
 use crate::run::Outcome;
 use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent, show_pps};
 
@@ -34,6 +36,9 @@ pub struct Report {
     pub ledger: Ledger,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
+    /// The interface's own counters, until they have gone into the ledger.
+    #[serde(skip)]
+    pub card: Option<Card>,
     /// Each port by itself, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Report>,
@@ -97,21 +102,18 @@ impl Traffic {
 
 impl Report {
     /// The report on one port.
-    pub fn of_port(
-        command: &'static str,
-        port: &PortName,
-        method: &'static str,
-        fallbacks: &[Fallback],
-    ) -> Self {
+    pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
         Self {
             command,
-            port: port.to_string(),
-            backend: port.kind().prefix().into(),
-            method,
-            fallbacks: fallbacks
+            port: port.name.to_string(),
+            backend: port.name.kind().prefix().into(),
+            method: port.method,
+            fallbacks: port
+                .fallbacks
                 .iter()
                 .map(|f| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() })
                 .collect(),
+            card: Card::watch(&port.name, common.netns.as_deref()),
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
             threads: Vec::new(),
@@ -136,6 +138,9 @@ impl Report {
             self.ledger.add(Role::Note, "after_end", after_end);
             self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
             times_down = times_down.max(downs);
+        }
+        if let Some(card) = self.card.take() {
+            card.account(&mut self.ledger);
         }
         // All of a port's queues see the same.
         self.ledger.add(Role::Note, "interface_down_events", times_down.into());
@@ -174,6 +179,7 @@ impl Report {
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
             files: None,
+            card: None,
             ports: reports,
         }
     }

@@ -123,8 +123,8 @@ impl Session {
     }
 
     fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {
-        let Port { name, method, fallbacks, queues } = port;
-        self.reports.push(Report::of_port("capture", &name, method, &fallbacks));
+        self.reports.push(Report::of_port("capture", &port, &options.common));
+        let Port { name, queues, .. } = port;
         let numbers = Arc::new(Numbers::new(name.option("filter").map(str::to_owned)));
         // What one queue holds back is to be there well before the others stop waiting for it.
         let patience = match &self.merging {

@@ -209,11 +209,11 @@ impl Worker<'_> {
                     self.close()?;
                     gone.get_or_insert(error);
                 }
-                if looked.elapsed() > LOOK {
-                    looked = Instant::now();
-                    let stats = self.queue.stats()?;
-                    self.counters.note(stats.offered, stats.lost_full);
-                }
+            }
+            if looked.elapsed() > LOOK {
+                looked = Instant::now();
+                let stats = self.queue.stats()?;
+                self.counters.note(stats.offered, stats.lost_full);
             }
             if broken {
                 self.shared.stop.set();

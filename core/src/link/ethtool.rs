@@ -158,6 +158,7 @@ pub struct HardwareStamps {
 }
 
 /// A way to ask the drivers of one network namespace.
+#[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
     area: Mmap,

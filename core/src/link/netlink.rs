@@ -27,6 +27,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const DUMP_TRIES: usize = 8;
 
 /// An open socket to one network namespace's rtnetlink.
+#[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
     sequence: u32,

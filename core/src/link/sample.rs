@@ -28,6 +28,7 @@ pub struct InterfaceSample {
 }
 
 /// Reads counters again and again.
+#[derive(Debug)]
 pub struct Sampler {
     netlink: Netlink,
     ethtool: Ethtool,

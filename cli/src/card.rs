@@ -1,0 +1,46 @@
+//! What happened to packets before a port could have them: in the card, and in the host's
+//! queue between the driver and the stack.
+
+use sluicegate::ledger::{Ledger, Role};
+use sluicegate::link::{Sample, Sampler};
+use sluicegate::port::{Kind, PortName};
+
+/// An interface's own counters, from the moment a run begins.
+#[derive(Debug)]
+pub struct Card {
+    sampler: Sampler,
+    before: Sample,
+}
+
+impl Card {
+    /// Looks at the counters now; none for ports that are no interface, or where they cannot be
+    /// read: the ledger goes without them then.
+    pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
+        if port.kind() != Kind::Packet {
+            return None;
+        }
+        let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;
+        let before = sampler.sample().ok()?;
+        Some(Self { sampler, before })
+    }
+
+    /// Adds what the counters say since. A packet that the card had no buffer for has come in
+    /// and is lost. What the host dropped is a note: its counters cover all interfaces, or
+    /// packets that were seen here before they were dropped.
+    pub fn account(mut self, ledger: &mut Ledger) {
+        let Ok(after) = self.sampler.sample() else { return };
+        let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
+        if let (Some(before), Some(after)) = (stats(&self.before), stats(&after)) {
+            let missed = after.rx_missed.saturating_sub(before.rx_missed);
+            if missed > 0 {
+                ledger.add(Role::In, "card_missed", missed);
+                ledger.add(Role::Loss, "card_missed", missed);
+            }
+            let received = after.rx_packets.saturating_sub(before.rx_packets);
+            ledger.add(Role::Note, "card_received", received);
+        }
+        let dropped = |sample: &Sample| sample.cpus.iter().map(|cpu| cpu.dropped).sum::<u64>();
+        let dropped = dropped(&after).saturating_sub(dropped(&self.before));
+        ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+    }
+}
