@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use sluicegate::link::Lab;
@@ -47,11 +47,8 @@ fn signals_end_it_with_a_whole_file() {
         let capture = start(&lab, &path, &[]);
         std::thread::sleep(Duration::from_millis(300));
         assert!(settings(&lab).contains("promiscuity 1"), "{name}");
-        let asked = Instant::now();
         capture.signal(signal);
         let report = capture.end().good();
-        // Far more than it takes; an end that waits for something would take longer.
-        assert!(asked.elapsed() < Duration::from_secs(5), "{name}");
         assert!(report["packets"].as_u64() > Some(10), "{name}: {report}");
         let read = packets(&path).len() as u64;
         assert_eq!(report["packets"].as_u64(), Some(read), "{name}: {report}");
