@@ -4,8 +4,25 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Runs tests; of those that pass, shows only why they were skipped. The last line that it reads
+# is the status, which becomes its own.
+tests() {
+    {
+        status=0
+        "$@" -- --show-output 2>&1 || status=$?
+        echo "status $status"
+    } | awk '
+        /^status [0-9]+$/ { exit $2 }
+        /^successes:$/ { passed = 1 }
+        /^(failures:|test result:)/ { passed = 0 }
+        /^---- .* stdout ----$/ { name = $2 }
+        !passed { print }
+        passed && /^skipped/ { print name ": " $0 }
+        { fflush() }'
+}
+
 echo "== unit tests"
-cargo test --workspace --lib --bins --examples --quiet
+tests cargo test --workspace --lib --bins --examples --quiet
 
 echo "== ring cursors and block hand-over, every interleaving (loom)"
 RUSTFLAGS="--cfg loom" cargo test --package sluicegate --lib --quiet --target-dir \
@@ -17,7 +34,7 @@ cargo test --workspace --doc --quiet
 echo "== integration tests"
 # They use the examples too.
 cargo build --workspace --examples --quiet
-cargo test --workspace --test '*' --quiet -- --show-output
+tests cargo test --workspace --test '*' --quiet
 
 [ "$(id -u)" -ne 0 ] || exit 0
 echo "== integration tests, as root"
@@ -27,6 +44,6 @@ elif ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }; then
     echo "skipped: sudo does not let us"
 else
     # Built as before, by us; only the tests themselves run by sudo.
-    cargo test --workspace --test '*' --quiet \
-        --config 'target."cfg(all())".runner = ["sudo", "--preserve-env"]' -- --show-output
+    tests cargo test --workspace --test '*' --quiet \
+        --config 'target."cfg(all())".runner = ["sudo", "--preserve-env"]'
 fi
