@@ -6,31 +6,36 @@
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
 //! ```
 
+mod file;
 mod lines;
+mod list;
 mod merge;
 mod options;
 mod recorder;
+mod statistics;
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{stderr, stdout};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{Encoder, EncoderConfig, InterfaceStats, Merger, Output, Summary};
+use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, Summary};
 use sluicegate::ledger::Role;
-use sluicegate::link;
 use sluicegate::port::{Kind, Port, Queue};
 use sluicegate::ring::Direction;
 
+use file::{File, Numbers, now_ns};
 use lines::Lines;
 use merge::merge;
 pub use options::Args;
 use options::Options;
-use recorder::{Capture, File, HandOn, Numbers, Recorder, now_ns};
+use recorder::{Capture, HandOn, Recorder};
+use statistics::{note_final_statistics, note_statistics};
 
 use crate::report::{Files, Report};
-use crate::run::{Counters, Limits, Outcome, Run, Totals, hold_signals, run};
+use crate::run::{Limits, hold_signals, run};
 use crate::status::Status;
 use crate::{exit, notice};
 
@@ -40,7 +45,7 @@ const IN_TRANSIT: usize = 256;
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
     if args.ports.is_empty() {
-        return list(&args);
+        return list::interfaces(&args.common);
     }
     let options = Options::of(args)?;
     let mut ports = Vec::new();
@@ -57,47 +62,11 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     session.run(&options)
 }
 
-/// Lists the interfaces one can capture from.
-fn list(args: &Args) -> anyhow::Result<()> {
-    let interfaces = link::interfaces(args.common.netns.as_deref())?;
-    let mut out = stdout().lock();
-    if args.common.json {
-        let listed: Vec<_> = interfaces.iter().map(listed).collect();
-        serde_json::to_writer(&mut out, &listed)?;
-        writeln!(out)?;
-        return Ok(());
-    }
-    for interface in interfaces {
-        writeln!(out, "{interface}")?;
-    }
-    if stdout().is_terminal() {
-        let example =
-            args.common.netns.as_ref().map_or_else(String::new, |n| format!(" --netns {n}"));
-        writeln!(out, "\nto see packets:  sluice capture IFACE{example}")?;
-        writeln!(out, "into a file:     sluice capture IFACE{example} -w trace.pcapng")?;
-    }
-    Ok(())
-}
-
-/// An interface as `--json` lists it.
-fn listed(interface: &link::Interface) -> serde_json::Value {
-    let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
-    serde_json::json!({
-        "name": interface.name,
-        "kind": interface.kind,
-        "state": interface.state(),
-        "loopback": interface.loopback,
-        "mac": interface.mac.map(|mac| mac.to_string()),
-        "mtu": interface.mtu,
-        "addresses": addresses,
-    })
-}
-
 /// A capture, set up and not yet running.
 struct Session {
     reports: Vec<Report>,
     /// For each port: its queues' places in `work`, and its numbers in the file.
-    ports: Vec<(std::ops::Range<usize>, Arc<Numbers>)>,
+    ports: Vec<(Range<usize>, Arc<Numbers>)>,
     work: Vec<(Queue, Capture)>,
     file: Option<Arc<File>>,
     merging: Option<JoinHandle<u64>>,
@@ -181,33 +150,26 @@ impl Session {
             }
         })?;
         status.done();
-        let mut error = captures.iter_mut().find_map(take_error);
-        let not_printed = captures.iter().filter_map(|c| c.lines.as_ref()).map(Lines::lost).sum();
-        drop(captures);
-        let late = merging.map_or(0, |thread| thread.join().unwrap_or_default());
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
             report.count(&ended.outcomes[range.clone()], ended.elapsed);
         }
-        let summary = file.map(|file| {
-            finish_statistics(&file, &ports, &ended, started_ns);
-            Arc::into_inner(file).map(|file| file.into_output().finish())
-        });
         let mut report = Report::together(reports);
         for port in &mut report.ports {
             // What became of them then is known of all ports together only.
             port.ledger.add(Role::Out, "handed_on", port.traffic.packets);
         }
-        let mut reader_left = ended.reader_left || not_printed > 0 && error.is_none();
-        match summary.flatten() {
-            Some(summary) => {
-                account(&mut report, &summary, options, late);
+        let (mut error, mut reader_left) = account_for_lines(&mut report, &mut captures, options);
+        reader_left |= ended.reader_left;
+        // The merging thread ends when the last recorder has gone.
+        drop(captures);
+        let late = merging.map_or(0, |thread| thread.join().unwrap_or_default());
+        if let Some(file) = file {
+            note_final_statistics(&file, &ports, &ended, started_ns);
+            if let Some(file) = Arc::into_inner(file) {
+                let summary = file.into_output().finish();
+                account_for_files(&mut report, &summary, options, late);
                 reader_left |= summary.failure.as_ref().is_some_and(is_closed_pipe);
                 error = error.or(summary.failure.map(anyhow::Error::from));
-            }
-            None => {
-                let printed = report.traffic.packets - not_printed;
-                report.ledger.add(Role::Out, "printed", printed);
-                report.ledger.add(Role::Loss, "not_printed", not_printed);
             }
         }
         if options.stdout_is_taken {
@@ -217,12 +179,9 @@ impl Session {
         }
         if reader_left {
             eprintln!("sluice: the reader closed the pipe");
-            return exit::first_error(&mut ended.outcomes);
+            error = None;
         }
-        match error {
-            Some(error) => Err(error),
-            None => exit::first_error(&mut ended.outcomes),
-        }
+        error.map_or_else(|| exit::first_error(&mut ended.outcomes), Err)
     }
 }
 
@@ -249,14 +208,29 @@ fn merging(
     Ok((Some(thread), hand_ons))
 }
 
-fn take_error(capture: &mut Capture) -> Option<anyhow::Error> {
-    let recorder = capture.recorder.as_mut().and_then(Recorder::take_error);
-    let lines = capture.lines.as_mut().and_then(Lines::take_error);
-    recorder.map(anyhow::Error::from).or(lines.map(anyhow::Error::from))
+/// What went wrong in a recorder or in printing, and whether the reader of the lines has left;
+/// where lines are all there is, where the packets went.
+fn account_for_lines(
+    report: &mut Report,
+    captures: &mut [Capture],
+    options: &Options,
+) -> (Option<anyhow::Error>, bool) {
+    let error = captures.iter_mut().find_map(|capture| {
+        let recorder = capture.recorder.as_mut().and_then(Recorder::take_error);
+        let lines = capture.lines.as_mut().and_then(Lines::take_error);
+        recorder.map(anyhow::Error::from).or(lines.map(anyhow::Error::from))
+    });
+    let unprinted = captures.iter().filter_map(|c| c.lines.as_ref()).map(Lines::lost).sum();
+    if options.output.is_none() {
+        report.ledger.add(Role::Out, "printed", report.traffic.packets - unprinted);
+        report.ledger.add(Role::Loss, "not_printed", unprinted);
+    }
+    let reader_left = unprinted > 0 && error.is_none();
+    (error, reader_left)
 }
 
 /// Where the packets went that were to be written.
-fn account(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
+fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
     report.ledger.add(Role::Out, "written", summary.packets);
     report.ledger.add(Role::Loss, "not_written", summary.lost);
     report.ledger.add(Role::Note, "out_of_order", late);
@@ -272,59 +246,4 @@ fn account(report: &mut Report, summary: &Summary, options: &Options, late: u64)
 
 fn is_closed_pipe(error: &Error) -> bool {
     error.errno() == Some(nix::libc::EPIPE)
-}
-
-/// Notes each interface's statistics so far, so that every file of a rotation ends with some.
-fn note_statistics(
-    file: &File,
-    ports: &[(std::ops::Range<usize>, Arc<Numbers>)],
-    counters: &[Counters],
-    started_ns: u64,
-) {
-    for (range, numbers) in ports {
-        set_statistics(file, numbers, Totals::sum(&counters[range.clone()]), started_ns);
-    }
-}
-
-/// Notes the final statistics.
-fn finish_statistics(
-    file: &File,
-    ports: &[(std::ops::Range<usize>, Arc<Numbers>)],
-    ended: &Run,
-    started_ns: u64,
-) {
-    for (range, numbers) in ports {
-        let outcomes = &ended.outcomes[range.clone()];
-        let sum = |n: fn(&Outcome) -> u64| outcomes.iter().map(n).sum();
-        let totals = Totals {
-            packets: sum(|o| o.packets),
-            bytes: 0,
-            offered: sum(|o| o.stats.offered.saturating_sub(o.after_end)),
-            lost: sum(|o| o.stats.lost_full),
-        };
-        set_statistics(file, numbers, totals, started_ns);
-    }
-}
-
-/// A port's statistics; they are those of its only interface, so a file's several have none.
-fn set_statistics(file: &File, numbers: &Numbers, totals: Totals, started_ns: u64) {
-    let Ok(in_file) = numbers.of(&[], file) else { return };
-    let &[number] = in_file.as_slice() else { return };
-    let taken_ns = now_ns();
-    let stats = InterfaceStats {
-        taken_ns,
-        start_ns: Some(started_ns),
-        end_ns: Some(taken_ns),
-        received: Some(totals.offered),
-        dropped: None,
-        filter_accepted: Some(totals.offered),
-        os_dropped: Some(totals.lost),
-        delivered: Some(totals.packets),
-        losses: match totals.lost {
-            0 => Vec::new(),
-            lost => vec![("ring full".into(), lost)],
-        },
-    };
-    // The number came from the same output.
-    let _ = file.output().set_statistics(number, stats);
 }

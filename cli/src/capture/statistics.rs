@@ -1,0 +1,64 @@
+//! What each interface's statistics block in the file says.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sluicegate::file::write::InterfaceStats;
+
+use super::file::{File, Numbers, now_ns};
+use crate::run::{Counters, Outcome, Run, Totals};
+
+/// Notes each interface's statistics so far, so that every file of a rotation ends with some.
+pub fn note_statistics(
+    file: &File,
+    ports: &[(Range<usize>, Arc<Numbers>)],
+    counters: &[Counters],
+    started_ns: u64,
+) {
+    for (range, numbers) in ports {
+        set_statistics(file, numbers, Totals::sum(&counters[range.clone()]), started_ns);
+    }
+}
+
+/// Notes the final statistics.
+pub fn note_final_statistics(
+    file: &File,
+    ports: &[(Range<usize>, Arc<Numbers>)],
+    ended: &Run,
+    started_ns: u64,
+) {
+    for (range, numbers) in ports {
+        let outcomes = &ended.outcomes[range.clone()];
+        let sum = |n: fn(&Outcome) -> u64| outcomes.iter().map(n).sum();
+        let totals = Totals {
+            packets: sum(|o| o.packets),
+            bytes: 0,
+            offered: sum(|o| o.stats.offered.saturating_sub(o.after_end)),
+            lost: sum(|o| o.stats.lost_full),
+        };
+        set_statistics(file, numbers, totals, started_ns);
+    }
+}
+
+/// A port's statistics; they are those of its only interface, so a file's several have none.
+fn set_statistics(file: &File, numbers: &Numbers, totals: Totals, started_ns: u64) {
+    let Ok(in_file) = numbers.of(&[], file) else { return };
+    let &[number] = in_file.as_slice() else { return };
+    let taken_ns = now_ns();
+    let stats = InterfaceStats {
+        taken_ns,
+        start_ns: Some(started_ns),
+        end_ns: Some(taken_ns),
+        received: Some(totals.offered),
+        dropped: None,
+        filter_accepted: Some(totals.offered),
+        os_dropped: Some(totals.lost),
+        delivered: Some(totals.packets),
+        losses: match totals.lost {
+            0 => Vec::new(),
+            lost => vec![("ring full".into(), lost)],
+        },
+    };
+    // The number came from the same output.
+    let _ = file.output().set_statistics(number, stats);
+}
