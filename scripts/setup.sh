@@ -5,7 +5,8 @@
 set -eu
 
 build="gcc libc6-dev make pkg-config libpcap-dev"
-run="iproute2 ethtool iputils-ping"
+# netbase: names of protocols and services, for filters
+run="iproute2 ethtool iputils-ping netbase"
 peers="tcpdump tshark netsniff-ng zstd lz4"
 lint="shellcheck"
 bench=
