@@ -85,6 +85,10 @@ impl Config {
         if retire < Duration::from_millis(1) || retire > Duration::from_secs(60) {
             return Err(name.wrong("retire", &format!("{retire:?}"), "use 1ms to 60s"));
         }
+        let busy_poll = name.duration("busy_poll")?;
+        if busy_poll.is_some_and(|time| time > Duration::from_secs(1)) {
+            return Err(name.wrong("busy_poll", &format!("{busy_poll:?}"), "use 1s at most"));
+        }
         Ok(Self {
             method: method.unwrap_or(Method::Ring),
             filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
@@ -92,9 +96,7 @@ impl Config {
             promiscuous: name.switch("promisc")?.unwrap_or(true),
             outgoing: name.switch("outgoing")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
-            busy_poll_us: name
-                .duration("busy_poll")?
-                .map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX)),
+            busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
             blocks: number("blocks", 2, 65536, 32)?,
             block_bytes,
             retire,
@@ -158,6 +160,7 @@ mod tests {
             ("eth0?snaplen=0", "1 to 262144"),
             ("eth0?fanout=hash&fanout_flags=fast", "defrag, rollover"),
             ("eth0?fanout=hash&fanout_prog=x", "fanout=bpf"),
+            ("eth0?busy_poll=2s", "1s at most"),
             ("eth0?fanout=magic", "hash, lb, cpu"),
         ] {
             let error = config(text).unwrap_err().to_string();

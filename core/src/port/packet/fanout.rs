@@ -170,6 +170,12 @@ fn pinned(path: &str) -> std::io::Result<OwnedFd> {
     }
 }
 
+// Where a load counts from other than the packet's first byte, and what it then means
+// (linux/filter.h): the network header, the link-layer header, facts beside the packet.
+const NET: u32 = libc::SKF_NET_OFF.cast_unsigned();
+const LINK: u32 = libc::SKF_LL_OFF.cast_unsigned();
+const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL).cast_unsigned();
+
 /// Reads classic BPF as text: a count and as many groups of `code jt jf k`.
 fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
     let mut numbers = text
@@ -183,27 +189,40 @@ fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
     }
     rest.chunks_exact(4)
         .map(|group| {
+            let code = u16::try_from(group[0]).ok()?;
             Some(Instruction {
-                code: u16::try_from(group[0]).ok()?,
+                code,
                 jt: u8::try_from(group[1]).ok()?,
                 jf: u8::try_from(group[2]).ok()?,
-                k: group[3],
+                k: from_link_header(code, group[3]),
             })
         })
         .collect()
+}
+
+/// An instruction's constant, so that a load counts from the link-layer header, as tcpdump and
+/// bpf_asm mean it. The kernel runs a fanout program from the network header for packets that
+/// arrive, and from the link-layer header for those that are sent.
+fn from_link_header(code: u16, k: u32) -> u32 {
+    const CLASS_AND_MODE: u16 = 0xe7;
+    const LD_ABS: u16 = 0x20;
+    const LD_IND: u16 = 0x40;
+    const LDX_MSH: u16 = 0xa1;
+    let loads = matches!(code & CLASS_AND_MODE, LD_ABS | LD_IND | LDX_MSH);
+    // Beyond that it would count from the network header, and no packet is so long.
+    let in_packet = k < NET.wrapping_sub(LINK);
+    if loads && in_packet { LINK + k } else { k }
 }
 
 /// The program used when none is named: both directions of a conversation meet in one socket.
 /// It folds the two addresses of an IPv4 or IPv6 packet into one number; all else goes to the
 /// first socket.
 fn both_ways() -> Vec<Instruction> {
-    // Loads relative to the network header, whatever the link layer (linux/filter.h).
-    const NET: u32 = (-0x10_0000i32).cast_unsigned();
-    const PROTOCOL: u32 = (-0x1000i32).cast_unsigned();
     const LDH_ABS: u16 = 0x28;
     const LD_ABS: u16 = 0x20;
     const TAX: u16 = 0x07;
     const XOR_X: u16 = 0xac;
+    const MUL_K: u16 = 0x24;
     const RSH_K: u16 = 0x74;
     const JA: u16 = 0x05;
     const JEQ_K: u16 = 0x15;
@@ -219,8 +238,9 @@ fn both_ways() -> Vec<Instruction> {
     let ipv4 = fold(12, 16);
     let to_mix = [op(JA, 4)];
     let ipv6 = fold(20, 36);
-    // The kernel takes the answer modulo the number of sockets: fold the high bits down.
-    let mix = [op(TAX, 0), op(RSH_K, 16), op(XOR_X, 0), op(TAX, 0), op(RSH_K, 8), op(XOR_X, 0)];
+    // The kernel takes the answer modulo the number of sockets, that is its low bits: a product
+    // with an odd constant (2³² divided by the golden ratio) has the best ones on top.
+    let mix = [op(MUL_K, 0x9e37_79b1), op(RSH_K, 16)];
     [&load_protocol[..], &ipv4, &to_mix, &ipv6, &mix, &[op(RET_A, 0)]].concat()
 }
 
@@ -231,13 +251,32 @@ mod tests {
     #[test]
     fn programs_are_read_as_tcpdump_and_bpf_asm_print_them() {
         let two = vec![
-            Instruction { code: 40, jt: 0, jf: 0, k: 12 },
+            Instruction { code: 40, jt: 0, jf: 0, k: LINK + 12 },
             Instruction { code: 6, jt: 0, jf: 0, k: 1 },
         ];
         assert_eq!(parse_classic("2\n40 0 0 12\n6 0 0 1\n"), Some(two.clone()));
         assert_eq!(parse_classic("2,40 0 0 12,6 0 0 1,"), Some(two));
         for text in ["", "0", "1\n40 0 0", "2\n40 0 0 12\n", "1\n40 0 256 1", "x", "5000000\n"] {
             assert_eq!(parse_classic(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn loads_count_from_the_link_header_and_nothing_else_changes() {
+        for (code, k, expected, sentence) in [
+            (0x28, 12, LINK + 12, "ldh [12]"),
+            (0x50, 15, LINK + 15, "ldb [x + 15]"),
+            (0xb1, 14, LINK + 14, "ldxb 4*([14]&0xf)"),
+            (0x28, PROTOCOL, PROTOCOL, "ldh proto"),
+            (0x20, NET + 12, NET + 12, "ld of the network header"),
+            (0x20, 0x10_0000, 0x10_0000, "ld beyond any packet"),
+            (0x15, 12, 12, "jeq #12"),
+            (0x06, 12, 12, "ret #12"),
+            (0x80, 0, 0, "ld len"),
+            (0x60, 1, 1, "ld M[1]"),
+            (0x00, 7, 7, "ld #7"),
+        ] {
+            assert_eq!(from_link_header(code, k), expected, "{sentence}");
         }
     }
 }

@@ -8,19 +8,25 @@
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `outgoing` | what the host sends, too | on |
-//! | `timestamp` | `software` or `hardware` | software |
-//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL | off |
+//! | `timestamp` | `software` or `hardware`: of a card that is switched on to (`hwstamp_ctl`) | software |
+//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most | off |
 //! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
 //! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |
-//! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd` | both directions together |
+//! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd`; its answer, modulo their number, is the queue | both directions of two hosts' packets together |
 //! | `slots` | slots in the ring | 512 |
+//!
+//! On a loopback interface each packet is seen once, as it is received, and not when it is sent
+//! too. An interface that is down gives [`Readiness::Down`](crate::ring::Readiness) once, and
+//! packets when it has come up.
 
 mod block;
+mod clock;
 mod config;
 mod fanout;
 mod link_type;
+mod lookup;
 mod queue;
 mod receive;
 mod send;
@@ -40,7 +46,7 @@ use super::queue::{Backend, Queue};
 use super::{Fallback, Interface, OpenOptions, Port, PortName, Use};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
-use crate::link::{self, netns};
+use crate::link::netns;
 use crate::memory::{Pool, PoolConfig};
 
 /// A program that rejects everything: what a socket runs until all is set up, and again when
@@ -50,13 +56,22 @@ const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 
 /// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
 /// sees unfiltered packets and each packet comes to one of them only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = Config::of(name)?;
+    let mut config = Config::of(name)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
-    let interface = link::interface(options.netns.as_deref(), name.name())?;
+    let netns = options.netns.as_deref();
+    let interface = lookup::interface(name, netns)?;
     let link_type = link_type(&interface)?;
     let admission = admission(&config, link_type)?;
-    let sockets = netns::within(options.netns.as_deref(), || {
+    // A packet on loopback is sent and received: one sight of it is enough (as in libpcap).
+    config.outgoing &= !interface.loopback;
+    let mut fallbacks = Vec::new();
+    if options.usage != Use::Send {
+        let (clock, fallback) = clock::choose(config.clock, &interface.name, netns);
+        config.clock = clock;
+        fallbacks.extend(fallback);
+    }
+    let sockets = netns::within(netns, || {
         (0..count).map(|_| Socket::open(&name.short())).collect::<Result<Vec<_>>>()
     })?;
     let pool = match &options.pool {
@@ -64,7 +79,6 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         None => own_pool(&config, options.usage, count)?,
     };
 
-    let mut fallbacks = Vec::new();
     let mut opened = Vec::with_capacity(count);
     for socket in sockets {
         socket.attach_filter(REJECT_ALL)?;
@@ -75,7 +89,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         receive_from(interface.index, sockets, &config, interface.up)?;
         sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
     } else {
-        opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index))?;
+        // For no protocol: it receives nothing, and costs those who receive nothing.
+        opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index, 0))?;
     }
     let described = Interface {
         name: interface.name,
@@ -83,7 +98,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         snaplen: config.snaplen,
         comment: match config.clock {
             Clock::Software => "timestamps: software (kernel)".into(),
-            Clock::Hardware => "timestamps: hardware (card) where the card gave one".into(),
+            Clock::Hardware => {
+                "timestamps: hardware (card), software (kernel) where it gave none".into()
+            }
         },
     };
     let method = opened.first().map_or(config.method, |(queue, _, _)| queue.method()).name();
@@ -118,11 +135,14 @@ where
         if let Some(microseconds) = config.busy_poll_us {
             let operation = "set busy polling on";
             let value = microseconds.cast_signed();
-            socket
-                .set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, value, operation)
-                .map_err(|error| error.remedy("busy_poll= needs CAP_NET_ADMIN"))?;
+            socket.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, value, operation).map_err(
+                |error| match error.errno() {
+                    Some(libc::EPERM) => error.remedy("busy_poll= needs CAP_NET_ADMIN"),
+                    _ => error.remedy("busy_poll= needs a kernel with CONFIG_NET_RX_BUSY_POLL"),
+                },
+            )?;
         }
-        socket.bind(ifindex)?;
+        socket.bind(ifindex, libc::ETH_P_ALL as u16)?;
         if config.promiscuous {
             socket.be_promiscuous(ifindex)?;
         }
@@ -134,8 +154,11 @@ where
         program: None,
     });
     let Some(fanout) = config.fanout.clone().or(default) else { return Ok(()) };
-    fanout.join(sockets()).map_err(|error| {
-        if up { error } else { error.remedy("the interface is down: bring it up first") }
+    fanout.join(sockets()).map_err(|error| match error.errno() {
+        Some(libc::EINVAL) if !up => {
+            error.remedy("several queues share an interface only when it is up: bring it up first")
+        }
+        _ => error,
     })
 }
 

@@ -20,6 +20,10 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// The kernel hands over the last block within its retire time and this.
 const LAST_BLOCK: Duration = Duration::from_secs(1);
 
+/// The kernel counts in 32 bits: after so many packets its counts are added up, whether anybody
+/// asks or not.
+const LOOK_AFTER: u32 = 1 << 30;
+
 /// One queue of a `packet:` port.
 #[derive(Debug)]
 pub(crate) struct PacketQueue {
@@ -29,6 +33,8 @@ pub(crate) struct PacketQueue {
     stats: QueueStats,
     /// Packets put into the ring.
     delivered: u64,
+    /// Of these, since the kernel's counts were last read.
+    unlooked: u32,
     intake_closed: Option<Instant>,
     retire: Duration,
     gone: bool,
@@ -66,6 +72,7 @@ impl PacketQueue {
             sender,
             stats: QueueStats::default(),
             delivered: 0,
+            unlooked: 0,
             intake_closed: None,
             retire: config.retire,
             gone: false,
@@ -96,6 +103,10 @@ impl PacketQueue {
             None => Filled::default(),
         };
         self.delivered += u64::from(filled.packets);
+        self.unlooked += filled.packets;
+        if self.unlooked > LOOK_AFTER {
+            self.stats()?;
+        }
         Ok(filled.slots)
     }
 
@@ -109,7 +120,7 @@ impl PacketQueue {
 
     pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
         if self.gone {
-            return Err(self.is_gone());
+            return Err(self.socket.gone());
         }
         // A block takes milliseconds to come, so there spinning first would be in vain.
         let spin = match (wait, &self.receiver) {
@@ -118,23 +129,35 @@ impl PacketQueue {
             (Wait::Adaptive(_) | Wait::Sleep, _) => Duration::ZERO,
         };
         let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
-        if !(self.spin(spin)? || self.socket.poll(timeout)?) {
-            // An interface goes down before it is removed, and of the two the kernel reports
-            // only the first.
-            self.gone = self.socket.bound_to()?.is_none();
-            return if self.gone { Err(self.is_gone()) } else { Ok(Readiness::TimedOut) };
-        }
-        match self.socket.take_error()? {
+        let errno = match self.take_noted() {
+            0 if !(self.spin(spin)? || self.socket.poll(timeout)?) => {
+                // An interface goes down before it is removed, and of the two the kernel
+                // reports only the first.
+                self.gone = self.socket.bound_to()?.is_none();
+                return if self.gone { Err(self.is_gone()) } else { Ok(Readiness::TimedOut) };
+            }
+            0 => self.socket.take_error()?,
+            errno => errno,
+        };
+        match errno {
             0 => Ok(Readiness::Ready),
             libc::ENETDOWN if self.socket.bound_to()?.is_some() => Ok(Readiness::Down),
             libc::ENETDOWN | libc::ENODEV | libc::ENXIO => {
                 self.gone = true;
-                Err(self.is_gone())
+                Err(self.socket.gone())
             }
             errno => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Err(Error::system("receive from", self.socket.object(), source))
             }
+        }
+    }
+
+    /// The error that a system call has taken from the socket since the last look; 0 for none.
+    fn take_noted(&mut self) -> i32 {
+        match &mut self.receiver {
+            Some(Receive::Calls(receiver, _)) => std::mem::take(&mut receiver.noted),
+            Some(Receive::Blocks(_)) | None => 0,
         }
     }
 
@@ -150,13 +173,6 @@ impl PacketQueue {
                 return Ok(ready);
             }
             std::hint::spin_loop();
-        }
-    }
-
-    fn is_gone(&self) -> Error {
-        Error::Gone {
-            object: self.socket.object().to_owned(),
-            remedy: "the interface was removed; start again when it is back".into(),
         }
     }
 
@@ -180,6 +196,7 @@ impl PacketQueue {
     }
 
     pub(crate) fn stats(&mut self) -> Result<QueueStats> {
+        self.unlooked = 0;
         let lost = accumulate(&self.socket, &mut self.stats)?;
         if let Some(Receive::Blocks(blocks)) = &mut self.receiver {
             blocks.note_loss(lost);
@@ -205,7 +222,8 @@ fn receive(
             }
             Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
                 let reason = error.to_string();
-                if fallbacks.is_empty() {
+                // Once for all queues.
+                if !fallbacks.iter().any(|fallback| fallback.from == "ring") {
                     fallbacks.push(Fallback { from: "ring", to: "recvmmsg", reason });
                 }
                 method = Method::Recvmmsg;
@@ -228,8 +246,7 @@ fn blocks(socket: &Socket, config: &Config) -> Result<BlockRing> {
     BlockRing::new(socket, config)
 }
 
-/// Adds what the kernel has counted since the last look; it counts in 32 bits and starts again
-/// at each look, so the sums do not wrap as long as there is a look now and then.
+/// Adds what the kernel has counted since the last look. Its counts start again at each look.
 fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
     let news = socket.take_statistics()?;
     stats.offered += u64::from(news.tp_packets);

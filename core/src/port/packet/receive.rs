@@ -17,7 +17,7 @@ use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
 use super::block::{Filled, direction};
-use super::config::{Config, Method};
+use super::config::{Clock, Config, Method};
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
@@ -49,6 +49,8 @@ pub(super) struct Receiver {
     in_spill: usize,
     /// The drop count that came with the last packet.
     dropped: u32,
+    /// An error of the socket that a system call has taken from it; 0 for none.
+    pub noted: i32,
 }
 
 // SAFETY: the pointers in `messages` and `vectors` lead into this value's own buffers and into
@@ -71,10 +73,12 @@ struct Told {
 impl Receiver {
     pub(super) fn new(socket: &Socket, config: &Config, ring: &Ring) -> Result<Self> {
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1i32, "ask for VLAN tags on")?;
-        let timestamping = libc::SOF_TIMESTAMPING_RX_SOFTWARE
-            | libc::SOF_TIMESTAMPING_SOFTWARE
-            | libc::SOF_TIMESTAMPING_RX_HARDWARE
-            | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
+        let software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+        let hardware = libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
+        let timestamping = match config.clock {
+            Clock::Software => software,
+            Clock::Hardware => software | hardware,
+        };
         let ask_times = "ask for timestamps on";
         socket.set(
             libc::SOL_SOCKET,
@@ -106,6 +110,7 @@ impl Receiver {
             in_pool,
             in_spill: limit - in_pool,
             dropped: 0,
+            noted: 0,
         })
     }
 
@@ -156,7 +161,7 @@ impl Receiver {
             let bytes = unsafe { libc::recvmsg(socket.fd().as_raw_fd(), header, flags) };
             match u32::try_from(bytes) {
                 Ok(bytes) => self.messages[i].msg_len = bytes,
-                Err(_) => return Self::nothing_more(socket, i),
+                Err(_) => return self.nothing_more(socket, i),
             }
         }
         Ok(n)
@@ -168,16 +173,19 @@ impl Receiver {
         // SAFETY: `prepare` pointed the first `n` messages at live buffers of the lengths they
         // name; there is no timeout to write back.
         let got = unsafe { libc::recvmmsg(fd, messages, n as u32, flags, std::ptr::null_mut()) };
-        usize::try_from(got).or_else(|_| Self::nothing_more(socket, 0))
+        usize::try_from(got).or_else(|_| self.nothing_more(socket, 0))
     }
 
     /// The kernel has no more after `got` packets, or says what is wrong.
-    fn nothing_more(socket: &Socket, got: usize) -> Result<usize> {
+    fn nothing_more(&mut self, socket: &Socket, got: usize) -> Result<usize> {
         let error = std::io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(got),
             // What came before the error comes out; the next wait reports the state.
-            Some(libc::ENETDOWN | libc::ENXIO) => Ok(got),
+            Some(errno @ (libc::ENETDOWN | libc::ENODEV | libc::ENXIO)) => {
+                self.noted = errno;
+                Ok(got)
+            }
             _ => Err(Error::system("receive from", socket.object(), error)),
         }
     }
@@ -192,7 +200,10 @@ impl Receiver {
             direction: direction(self.addresses[i].sll_pkttype),
             lost_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
             timestamp_ns: told.software_ns,
-            timestamp_source: TimestampSource::Software,
+            timestamp_source: match told.software_ns {
+                0 => TimestampSource::None,
+                _ => TimestampSource::Software,
+            },
             ..Meta::default()
         };
         self.dropped = told.dropped.unwrap_or(self.dropped);
@@ -200,9 +211,7 @@ impl Receiver {
             meta.timestamp_ns = told.hardware_ns;
             meta.timestamp_source = TimestampSource::Hardware;
         }
-        let tagged = told.aux.filter(|aux| {
-            aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && kept >= vlan::ADDRESS_BYTES
-        });
+        let tagged = told.aux.filter(|aux| aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0);
         if let Some(aux) = tagged {
             meta.vlan_tci = aux.tp_vlan_tci;
             meta.vlan_tpid = vlan::tpid(aux.tp_status, aux.tp_vlan_tpid);
@@ -218,7 +227,8 @@ impl Receiver {
 
     fn finish_in_pool(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let mut bytes = kept;
-        if meta.vlan_tpid != 0 {
+        // What was cut within the addresses has no place for the tag.
+        if meta.vlan_tpid != 0 && kept >= vlan::ADDRESS_BYTES {
             bytes += vlan::TAG_BYTES;
             // SAFETY: the slot at tail is the backend's.
             let buffer = unsafe { ring.buffer_unchecked(at) };

@@ -138,12 +138,13 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0i32, "detach the filter of")
     }
 
-    /// Binds to an interface and starts to receive every protocol.
-    pub(super) fn bind(&self, ifindex: u32) -> Result<()> {
+    /// Binds to an interface and starts to receive an Ethernet protocol: ETH_P_ALL for each of
+    /// them, 0 for none.
+    pub(super) fn bind(&self, ifindex: u32, protocol: u16) -> Result<()> {
         // SAFETY: sockaddr_ll is integers; zero is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_protocol = protocol.to_be();
         address.sll_ifindex = ifindex.cast_signed();
         let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: `address` is a live sockaddr_ll of `size` bytes.
@@ -194,6 +195,14 @@ impl Socket {
             Ok(ready) => Ok(ready > 0),
             Err(nix::errno::Errno::EINTR) => Ok(false),
             Err(error) => Err(Error::system("wait for", &self.object, error)),
+        }
+    }
+
+    /// The error for an interface that has been removed.
+    pub(super) fn gone(&self) -> Error {
+        Error::Gone {
+            object: self.object.clone(),
+            remedy: "the interface was removed; start again when it is back".into(),
         }
     }
 

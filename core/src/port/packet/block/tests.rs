@@ -165,7 +165,11 @@ unsafe fn write_packet(at: NonNull<u8>, wire: &Wire, snaplen: u32, number: u32) 
 }
 
 fn untagged(wire: &Wire, number: u32) -> Vec<u8> {
-    (0..wire.bytes as u32).map(|i| (i ^ i >> 8 ^ number.wrapping_mul(31)) as u8).collect()
+    // 251 is prime: bytes that stand in the wrong place are other bytes.
+    let pattern: [u8; 251] = std::array::from_fn(|i| (i as u32 ^ number.wrapping_mul(31)) as u8);
+    let mut bytes = pattern.repeat(wire.bytes.div_ceil(pattern.len()));
+    bytes.truncate(wire.bytes);
+    bytes
 }
 
 /// The bytes the program must see.
@@ -305,7 +309,7 @@ impl Trial {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn packets_come_once_in_order_and_blocks_go_back_when_the_last_is_released(

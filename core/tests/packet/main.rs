@@ -1,0 +1,128 @@
+//! `packet:` ports at their edges, in labs: interfaces that are down, absent or not what they
+//! seem, packets that cannot be sent, tags, fanout programs, clocks.
+
+mod edges;
+mod fanout;
+mod names;
+mod sending;
+
+use std::time::{Duration, Instant};
+
+use sluicegate::link::Lab;
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::ring::{Meta, Packet, Wait};
+
+/// Every way of receiving.
+pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
+/// The experimental ethertype, which nobody else speaks.
+pub const OURS: [u8; 2] = [0x88, 0xb5];
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A lab for one test, or the reason why there is none.
+pub fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: making a lab needs root");
+        return None;
+    }
+    Some(Lab::scratch().expect("a scratch lab"))
+}
+
+/// Opens a port on a host.
+pub fn try_open(lab: &Lab, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+    let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
+    Port::open(&name.parse()?, &options)
+}
+
+/// A port to receive from; it must open.
+pub fn receive_from(lab: &Lab, host: &str, name: &str) -> Port {
+    try_open(lab, host, name, Use::Receive).unwrap()
+}
+
+/// A queue that sends through an interface.
+pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
+    let name = format!("packet:{interface}");
+    try_open(lab, host, &name, Use::Send).unwrap().queues.remove(0)
+}
+
+/// Runs a command on a host; it must succeed.
+pub fn run(lab: &Lab, host: &str, command: &str) {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    assert!(lab.exec(host, &words).unwrap().success(), "{host}: {command}");
+}
+
+/// A broadcast frame of our ethertype, with a number in it.
+pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1]);
+    frame.extend(OURS);
+    frame.extend(number.to_be_bytes());
+    frame.resize(bytes, number as u8);
+    frame
+}
+
+/// Sends frames; returns when each has been sent or refused.
+pub fn send(queue: &mut Queue, frames: &[Vec<u8>]) {
+    let before = queue.stats().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    for frame in frames {
+        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
+            queue.sync_tx().unwrap();
+            assert!(Instant::now() < deadline, "the transmit ring stays full");
+        }
+    }
+    loop {
+        queue.sync_tx().unwrap();
+        let now = queue.stats().unwrap();
+        let done = now.sent + now.refused - before.sent - before.refused;
+        if done == frames.len() as u64 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{now:?}");
+    }
+}
+
+/// The packets that `wanted` picks, from one queue, until there are `n` or none has come for
+/// longer than a block takes.
+pub fn collect(
+    queue: &mut Queue,
+    n: usize,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<(Meta, Vec<u8>)> {
+    let mut got = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    let mut scratch = Vec::new();
+    while got.len() < n && Instant::now() < deadline {
+        if queue.sync_rx().unwrap() == 0 {
+            queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+        }
+        for packet in queue.rx().packets() {
+            let bytes = packet.contiguous(&mut scratch);
+            if wanted(bytes) {
+                got.push((*packet.meta(), bytes.to_vec()));
+            }
+        }
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+    }
+    got
+}
+
+/// Whether it is one of ours, without tags.
+pub fn is_ours(bytes: &[u8]) -> bool {
+    bytes.get(12..14) == Some(&OURS)
+}
+
+/// What still comes, and should not.
+pub fn rest(queue: &mut Queue) -> usize {
+    let mut count = 0;
+    let end = Instant::now() + Duration::from_millis(60);
+    while Instant::now() < end {
+        queue.sync_rx().unwrap();
+        count += queue.rx().packets().filter(|packet| is_ours(packet.head())).count();
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(10)).unwrap();
+    }
+    count
+}

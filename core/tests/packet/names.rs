@@ -1,0 +1,52 @@
+//! Names that mean nothing here: the message says what would.
+
+use sluicegate::port::{OpenOptions, Port, Use};
+
+use crate::{lab, try_open};
+
+#[test]
+fn an_interface_in_another_namespace_is_found_there() {
+    let Some(lab) = lab() else { return };
+    let error = try_open(&lab, "left", "packet:right0", Use::Receive).unwrap_err().to_string();
+    let right = lab.netns("right");
+    assert!(error.starts_with("no interface 'right0'; there are: lo"), "{error}");
+    // Another lab has an interface of that name too.
+    assert!(error.contains("-right' has an interface of that name: use --netns "), "{error}");
+    let name = format!("unique{}", std::process::id());
+    crate::run(&lab, "right", &format!("ip link add {name} type veth peer name other"));
+    let error = try_open(&lab, "left", &name, Use::Receive).unwrap_err().to_string();
+    assert!(error.ends_with(&format!("use --netns {right}")), "{error}");
+    let error = Port::open(&name.parse().unwrap(), &OpenOptions::default()).unwrap_err();
+    assert!(error.to_string().ends_with(&format!("use --netns {right}")), "{error}");
+}
+
+#[test]
+fn an_interface_of_this_namespace_is_named_where_another_was_asked() {
+    let Some(lab) = lab() else { return };
+    let here = sluicegate::link::interfaces(None).unwrap();
+    let known = ["lo", "left0", "right0"];
+    let Some(only_here) = here.iter().find(|i| !known.contains(&i.name.as_str())) else {
+        println!("skipped: this namespace has loopback only");
+        return;
+    };
+    let error = try_open(&lab, "left", &only_here.name, Use::Receive).unwrap_err().to_string();
+    assert!(error.contains("leave --netns out") || error.contains("use --netns"), "{error}");
+}
+
+#[test]
+fn what_is_nowhere_is_refused_with_what_there_is() {
+    let options = OpenOptions::default();
+    let refuse = |name: &str, options: &OpenOptions| {
+        Port::open(&name.parse().unwrap(), options).unwrap_err().to_string()
+    };
+    let error = refuse("packet:no-such-iface", &options);
+    assert!(error.starts_with("no interface 'no-such-iface'; there are: "), "{error}");
+    let error = refuse("any", &options);
+    assert!(error.contains("there is no device 'any': name each interface"), "{error}");
+    let nowhere = OpenOptions { netns: Some("no-such-namespace".into()), ..options };
+    let error = refuse("lo", &nowhere);
+    assert!(error.starts_with("no network namespace 'no-such-namespace'; there are"), "{error}");
+    let outside = OpenOptions { netns: Some("../tmp".into()), ..OpenOptions::default() };
+    let error = refuse("lo", &outside);
+    assert!(error.contains("cannot be a network namespace's name"), "{error}");
+}
