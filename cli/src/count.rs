@@ -49,7 +49,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let opened = common.open(&port)?;
     notice::fallbacks(&opened);
     let mut report = Report::of_port("count", &opened, &common);
-    let mut status = Status::new(&common);
+    let mut status = Status::new(&common, false);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
     let work = opened.queues.into_iter().zip(&mut visitors).collect();
     let mut ended = run(work, &common.limits(status.interval()), |counters, at| {

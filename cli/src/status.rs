@@ -1,7 +1,7 @@
 //! Progress on stderr: a live line on a terminal, plain lines elsewhere; on stdout, a line of
 //! JSON for each interval if asked for.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,6 +19,7 @@ const ELSEWHERE: Duration = Duration::from_secs(10);
 pub struct Status {
     live: Option<ProgressBar>,
     json: bool,
+    stdout_is_taken: bool,
     interval: Duration,
     before: Totals,
     before_at: Duration,
@@ -34,8 +35,9 @@ struct Line {
 }
 
 impl Status {
-    /// The status of a run with these flags.
-    pub fn new(common: &Common) -> Self {
+    /// The status of a run with these flags. Where packets go to standard output, lines of JSON
+    /// go to stderr.
+    pub fn new(common: &Common, stdout_is_taken: bool) -> Self {
         let terminal = stderr().is_terminal();
         let live = (terminal && !common.json).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -45,6 +47,7 @@ impl Status {
         Self {
             live,
             json: common.json && common.interval.is_some(),
+            stdout_is_taken,
             interval: common.interval.unwrap_or(if terminal { ON_TERMINAL } else { ELSEWHERE }),
             before: Totals::default(),
             before_at: Duration::ZERO,
@@ -66,9 +69,12 @@ impl Status {
         if self.json {
             let interval_s = time.as_secs_f64();
             let line = Line { time_s: at.as_secs_f64(), interval_s, traffic, lost: news.lost };
-            if let Ok(line) = serde_json::to_string(&line) {
-                println!("{line}");
-            }
+            let Ok(line) = serde_json::to_string(&line) else { return };
+            // A reader that has had enough is no reason to stop receiving.
+            let _ = match self.stdout_is_taken {
+                true => writeln!(stderr(), "{line}"),
+                false => writeln!(stdout(), "{line}"),
+            };
             return;
         }
         let seconds = Duration::from_millis(at.as_millis() as u64 / 100 * 100);

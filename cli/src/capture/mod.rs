@@ -132,7 +132,7 @@ impl Session {
 
     fn run(self, options: &Options) -> anyhow::Result<()> {
         let Self { mut reports, ports, work, file, merging } = self;
-        let mut status = Status::new(&options.common);
+        let mut status = Status::new(&options.common, options.stdout_is_taken);
         let limits = Limits {
             watch_reader: options.stdout_is_taken,
             ..options.common.limits(status.interval())

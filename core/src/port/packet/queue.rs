@@ -134,7 +134,7 @@ impl PacketQueue {
                 // An interface goes down before it is removed, and of the two the kernel
                 // reports only the first.
                 self.gone = self.socket.bound_to()?.is_none();
-                return if self.gone { Err(self.is_gone()) } else { Ok(Readiness::TimedOut) };
+                return if self.gone { Err(self.socket.gone()) } else { Ok(Readiness::TimedOut) };
             }
             0 => self.socket.take_error()?,
             errno => errno,
