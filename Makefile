@@ -30,7 +30,8 @@ bench: setup
 	$(CARGO) build --release --workspace --bins --examples
 	$(SUDO) ./scripts/bench.sh
 
-install: all
+install:
+	@test -x $(or $(CARGO_TARGET_DIR),target)/release/sluice || { echo "run make first, as yourself" >&2; exit 1; }
 	install -D -m 0755 $(or $(CARGO_TARGET_DIR),target)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 
 clean:

@@ -7,7 +7,7 @@ set -eu
 build="gcc libc6-dev make pkg-config libpcap-dev"
 # netbase: names of protocols and services, for filters
 run="iproute2 ethtool iputils-ping netbase"
-peers="tcpdump tshark netsniff-ng zstd lz4"
+peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4"
 lint="shellcheck"
 bench=
 case ${1:-} in

@@ -37,7 +37,7 @@ pub struct Common {
     pub wait: Wait,
 
     /// Time between two status lines [default: 1s on a terminal, 10s elsewhere]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::interval)]
     pub interval: Option<Duration>,
 
     /// Print the result as one JSON object; with --interval, one for each interval too

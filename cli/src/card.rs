@@ -10,6 +10,8 @@ use sluicegate::port::{Kind, PortName};
 pub struct Card {
     sampler: Sampler,
     before: Sample,
+    /// Packets that the card missed might not have passed.
+    filtered: bool,
 }
 
 impl Card {
@@ -21,18 +23,21 @@ impl Card {
         }
         let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;
         let before = sampler.sample().ok()?;
-        Some(Self { sampler, before })
+        let filtered = port.option("filter").is_some();
+        Some(Self { sampler, before, filtered })
     }
 
     /// Adds what the counters say since. A packet that the card had no buffer for has come in
-    /// and is lost. What the host dropped is a note: its counters cover all interfaces, or
+    /// and is lost; where there is a filter, nobody knows whether it would have passed. What the host dropped is a note: its counters cover all interfaces, or
     /// packets that were seen here before they were dropped.
     pub fn account(mut self, ledger: &mut Ledger) {
         let Ok(after) = self.sampler.sample() else { return };
         let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
         if let (Some(before), Some(after)) = (stats(&self.before), stats(&after)) {
             let missed = after.rx_missed.saturating_sub(before.rx_missed);
-            if missed > 0 {
+            if self.filtered {
+                ledger.add(Role::Note, "card_missed", missed);
+            } else if missed > 0 {
                 ledger.add(Role::In, "card_missed", missed);
                 ledger.add(Role::Loss, "card_missed", missed);
             }

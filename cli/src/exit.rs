@@ -1,11 +1,13 @@
 //! How the command ends: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or
 //! kernel feature. A reader that closes the pipe has had what it wanted: that is 0 too.
 
+use std::io::{self, Write, stderr};
 use std::process::ExitCode;
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::filter;
 
+use crate::notice;
 use crate::run::Outcome;
 
 /// An exit status that is not ours: that of a command run for the user.
@@ -19,14 +21,19 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
     if let Some(Status(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
+    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    if io == Some(io::ErrorKind::BrokenPipe) {
+        // Whoever read what we print has had enough.
+        return ExitCode::SUCCESS;
+    }
     let ours = error.downcast_ref::<Error>();
     match ours {
         // Our messages hold their cause already.
-        Some(ours) => eprintln!("sluice: {ours}"),
-        None => eprintln!("sluice: {error:#}"),
+        Some(ours) => notice::say(ours),
+        None => notice::say(format_args!("{error:#}")),
     }
     if let Some(place) = ours.and_then(filter::explain) {
-        eprintln!("{place}");
+        let _ = writeln!(stderr(), "{place}");
     }
     match ours.map(Error::kind) {
         Some(Kind::Usage) => ExitCode::from(2),

@@ -1,13 +1,21 @@
-//! What a traffic command says before it runs.
+//! What a traffic command says on stderr, beside its result.
+
+use std::fmt::Display;
+use std::io::{Write, stderr};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::{Port, PortName};
+
+/// Says something on stderr. Where nobody listens any more, that is no reason to stop.
+pub fn say(text: impl Display) {
+    let _ = writeln!(stderr(), "sluice: {text}");
+}
 
 /// Says every fall to a slower method, with its reason.
 pub fn fallbacks(port: &Port) {
     for fallback in &port.fallbacks {
         let (from, to, reason) = (fallback.from, fallback.to, &fallback.reason);
-        eprintln!("sluice: {}: using {to} in place of {from}: {reason}", port.name.short());
+        say(format_args!("{}: using {to} in place of {from}: {reason}", port.name.short()));
     }
 }
 

@@ -91,7 +91,9 @@ impl Status {
                 bar.set_message(text);
                 bar.tick();
             }
-            None => eprintln!("{text}"),
+            None => {
+                let _ = writeln!(stderr(), "{text}");
+            }
         }
     }
 

@@ -68,6 +68,15 @@ pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
     number.times(factor.ok_or_else(right)?).ok_or_else(right)
 }
 
+/// The time between two lines: a span of 10 ms or more.
+pub fn interval(text: &str) -> Result<Duration, NotUnderstood> {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    match duration(text)? {
+        interval if interval < SHORTEST => Err(NotUnderstood::new("10ms is the shortest")),
+        interval => Ok(interval),
+    }
+}
+
 /// A span of time: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
 pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
     let right = || {

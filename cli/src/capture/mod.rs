@@ -16,6 +16,7 @@ mod statistics;
 
 use std::io::{stderr, stdout};
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
@@ -162,14 +163,17 @@ impl Session {
         reader_left |= ended.reader_left;
         // The merging thread ends when the last recorder has gone.
         drop(captures);
-        let late = merging.map_or(0, |thread| thread.join().unwrap_or_default());
+        let late =
+            merging.map_or(0, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         if let Some(file) = file {
             note_final_statistics(&file, &ports, &ended, started_ns);
             if let Some(file) = Arc::into_inner(file) {
                 let summary = file.into_output().finish();
                 account_for_files(&mut report, &summary, options, late);
-                reader_left |= summary.failure.as_ref().is_some_and(is_closed_pipe);
-                error = error.or(summary.failure.map(anyhow::Error::from));
+                match summary.failure {
+                    Some(failure) if is_closed_pipe(&failure) => reader_left = true,
+                    failure => error = error.or(failure.map(anyhow::Error::from)),
+                }
             }
         }
         if options.stdout_is_taken {
@@ -178,8 +182,7 @@ impl Session {
             report.print(&mut stdout().lock(), options.common.json)?;
         }
         if reader_left {
-            eprintln!("sluice: the reader closed the pipe");
-            error = None;
+            notice::say("the reader closed the pipe");
         }
         error.map_or_else(|| exit::first_error(&mut ended.outcomes), Err)
     }

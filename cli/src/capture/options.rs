@@ -248,6 +248,13 @@ impl Args {
         if self.micro && config.format != Format::Pcap {
             return Err(Error::Usage("--micro goes with --format pcap".into()));
         }
+        if !self.comment.is_empty() && config.format != Format::Pcapng {
+            return Err(Error::Usage("a pcap file has no place for --comment: use pcapng".into()));
+        }
+        if self.compress_threads > 1 && config.compression == Compression::None {
+            let message = "--compress-threads goes with --compress zstd or lz4";
+            return Err(Error::Usage(message.into()));
+        }
         config.microseconds = self.micro;
         config.level = self.compress_level;
         config.workers = self.compress_threads.into();

@@ -169,19 +169,21 @@ enum Event {
 }
 
 /// SIGINT and SIGTERM, taken as events instead of interruptions, and the reader of standard
-/// output.
+/// output. When it goes, signals end the process at once again: what is left to do then may wait
+/// for a reader or a disk.
 struct Events {
+    held: SigSet,
     signals: SignalFd,
     stdout: Option<Stdout>,
 }
 
 impl Events {
     fn catch(watch_reader: bool) -> Result<Self> {
-        let set = hold_signals()?;
+        let held = hold_signals()?;
         let failed = |error| Error::system("catch", "signals", error);
-        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(failed)?;
-        Ok(Self { signals, stdout: watch_reader.then(stdout) })
+        Ok(Self { held, signals, stdout: watch_reader.then(stdout) })
     }
 
     /// Waits for an event; `None` if none has come. That the reader left is said once.
@@ -202,5 +204,12 @@ impl Events {
             return Ok(Some(Event::ReaderLeft));
         }
         Ok(matches!(self.signals.read_signal(), Ok(Some(_))).then_some(Event::Signal))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // It can fail only for a set that is none.
+        let _ = self.held.thread_unblock();
     }
 }

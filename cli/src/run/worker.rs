@@ -11,6 +11,8 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::{Queue, QueueStats};
 use sluicegate::ring::{Packet, Readiness, Wait};
 
+use crate::notice;
+
 use super::counters::{Counters, Totals};
 
 /// How long a worker may sleep before it looks at the stop flag again.
@@ -62,9 +64,9 @@ impl Shared {
     fn tell(&self, interface: &str, up: bool) {
         let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
         match up {
-            true if down.remove(interface) => eprintln!("sluice: {interface} is up again"),
+            true if down.remove(interface) => notice::say(format_args!("{interface} is up again")),
             false if down.insert(interface.to_owned()) => {
-                eprintln!("sluice: {interface} is down; waiting for it to come up again");
+                notice::say(format_args!("{interface} is down; waiting for it to come up again"));
             }
             _ => {}
         }

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use sluicegate::Error;
 use sluicegate::link::{Rates, Sample, Sampler};
-use sluicegate::port::parse_duration;
 
 use signals::Signals;
+
+use crate::units;
 
 const NOTES: &str = "\
 Bits are those of layer 2, without preamble, gap and frame check sequence.
@@ -37,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Time between two readings: 500ms, 5s, 1m.
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = units::interval)]
     interval: Duration,
     /// Print lines even on a terminal; queues and CPUs only while they are at work.
     #[arg(long, conflicts_with = "json")]
@@ -46,23 +47,11 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// End after this time.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// End after this many intervals.
     #[arg(long, value_name = "N", conflicts_with = "duration")]
     count: Option<u64>,
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "use a number and its unit: 500ms, 5s, 1m".into())
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    const SHORTEST: Duration = Duration::from_millis(10);
-    match time(text)? {
-        interval if interval < SHORTEST => Err("10ms is the shortest".into()),
-        interval => Ok(interval),
-    }
 }
 
 /// Runs the command.

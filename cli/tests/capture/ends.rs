@@ -72,13 +72,13 @@ fn a_second_signal_does_not_wait_for_the_first() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let capture = start(&lab, &folder.path().join("twice.pcapng"), &[]);
-    // Both are there before it looks.
+    // Both are there before it looks, or the second comes when it is about to end.
     capture.signal(Signal::SIGSTOP);
     capture.signal(Signal::SIGINT);
     capture.signal(Signal::SIGTERM);
     capture.signal(Signal::SIGCONT);
     let ended = capture.end();
-    assert!(matches!(ended.status, Some(0 | 130)), "{ended:?}");
+    assert!(ended.status == Some(130) || ended.signal == Some(15), "{ended:?}");
 }
 
 #[test]

@@ -100,14 +100,6 @@ fn json_is_what_the_contract_says() {
         assert!((of("bps_l1") - of("bps_l2") - of("pps") * 192.0).abs() < of("bps_l1") * 1e-6);
         assert_eq!(report["packets"], report["ledger"]["in"], "{report}");
     }
-    // The watch looks every 20 ms: were the end taken from it, no run would be shorter.
-    let elapsed_s = (0..10).map(|_| {
-        let report = run(&["count", "null:", "--count", "1000", "--json"]).good();
-        assert_eq!(report["packets"], 1000, "{report}");
-        report["elapsed_s"].as_f64().unwrap()
-    });
-    let shortest_s = elapsed_s.fold(f64::INFINITY, f64::min);
-    assert!(shortest_s < 0.02, "the time it took, not the tick: {shortest_s} s");
 }
 
 #[test]

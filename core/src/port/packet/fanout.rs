@@ -75,9 +75,9 @@ impl Fanout {
             let operation = "join a fanout with";
             socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, argument, operation).map_err(
                 |error| match error.errno() {
-                    Some(libc::EINVAL | libc::ENOPROTOOPT) => error.remedy(
-                        "fanout needs Linux 4.12, and its mode bpf Linux 4.3: use one thread",
-                    ),
+                    Some(libc::EINVAL | libc::ENOPROTOOPT) => {
+                        error.remedy("fanout needs Linux 4.12: use one thread")
+                    }
                     _ => error,
                 },
             )?;
