@@ -106,6 +106,16 @@ impl Program {
         Ok(())
     }
 
+    /// The program that gives in a packet socket, where the outer VLAN tag is no longer in the
+    /// frame, the verdict this one gives on an Ethernet frame as it was on the wire.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason, where there is no such program.
+    pub fn for_packet_socket(&self) -> Result<Self> {
+        super::vlan::for_packet_socket(self, true)
+            .map_err(|reason| Error::Usage(format!("no packet socket takes the program: {reason}")))
+    }
+
     /// Runs it on a packet of which `bytes` were captured and which had `wire_bytes` on the
     /// wire: the number of bytes to keep, 0 to reject. A load outside of `bytes` rejects.
     #[inline]
