@@ -43,6 +43,12 @@ pub struct Queue {
     interfaces: Vec<Interface>,
 }
 
+/// A queue may be handed from thread to thread.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Queue>();
+};
+
 impl Queue {
     pub(super) fn new(
         number: u32,

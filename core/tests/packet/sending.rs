@@ -1,5 +1,6 @@
 //! Packets that cannot be sent, and queues that are full.
 
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use sluicegate::port::Use;
@@ -112,4 +113,10 @@ fn who_only_sends_receives_nothing() {
     send(&mut send_to(&lab, "left", "left0"), &[frame(1, 60), frame(2, 60)]);
     send(&mut sender, &[frame(3, 60)]);
     assert_eq!(sender.stats().unwrap().offered, 0);
+    // It is not even on the kernel's list of those who do: the columns Proto and R.
+    let mut list = Command::new("cat");
+    let list = lab.spawn("right", list.arg("/proc/net/packet").stdout(Stdio::piped())).unwrap();
+    let list = String::from_utf8(list.wait_with_output().unwrap().stdout).unwrap();
+    let ours: Vec<&str> = list.lines().nth(1).expect("one socket").split_whitespace().collect();
+    assert_eq!((ours[3], ours[5]), ("0000", "0"), "{list}");
 }
