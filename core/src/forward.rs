@@ -13,22 +13,27 @@ pub struct Moved {
     pub swapped_slots: u32,
     /// Packets that were copied.
     pub copied_packets: u32,
+    /// Packets that were left out, because they need more slots than the target has at all.
+    pub too_long_packets: u32,
 }
 
 /// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
-/// `from` before and `to` after. What does not fit stays in `from`.
+/// `from` before and `to` after. What does not fit stays in `from`, unless it never would.
 #[inline]
 pub fn forward(mut from: RingMut<'_>, mut to: RingMut<'_>) -> Moved {
     let mut moved = Moved::default();
     loop {
         moved.swapped_slots += from.swap_into(&mut to, u32::MAX);
         let Some(packet) = from.packets().next() else { return moved };
-        if !to.push(&packet) {
+        if to.push(&packet) {
+            moved.copied_packets += 1;
+        } else if to.can_ever_hold(&packet) {
             return moved;
+        } else {
+            moved.too_long_packets += 1;
         }
         let slots = packet.slots();
         from.release(slots);
-        moved.copied_packets += 1;
     }
 }
 
@@ -49,7 +54,7 @@ mod tests {
         let (mut a, mut b) = (null(&options), null(&options));
         a.queues[0].sync_rx().unwrap();
         let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
-        assert_eq!(moved, Moved { swapped_slots: 63, copied_packets: 0 });
+        assert_eq!(moved, Moved { swapped_slots: 63, ..Moved::default() });
     }
 
     #[test]
@@ -59,10 +64,31 @@ mod tests {
         let head = a.queues[0].rx().head();
         a.queues[0].rx_mut().bytes_mut(head)[..5].copy_from_slice(b"hello");
         let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
-        assert_eq!(moved, Moved { swapped_slots: 0, copied_packets: 63 });
+        assert_eq!(moved, Moved { copied_packets: 63, ..Moved::default() });
         assert_eq!(a.queues[0].rx().available(), 0);
         let tx = b.queues[0].tx_mut();
         assert_eq!(tx.available(), 0, "all given to the backend");
         assert_eq!(tx.slot(0).bytes(), 60);
+    }
+
+    #[test]
+    fn a_packet_that_never_fits_does_not_stop_the_others() {
+        let path = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
+        let mut file: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        for bytes in [60u32, 100_000, 60] {
+            file.extend([1, 0, bytes, bytes].iter().flat_map(|word: &u32| word.to_le_bytes()));
+            file.resize(file.len() + bytes as usize, 0);
+        }
+        std::fs::write(path.path(), file).unwrap();
+        let name = format!("pcap:{}", path.path().display()).parse().unwrap();
+        let mut from = Port::open(&name, &OpenOptions::default()).unwrap();
+        let mut to =
+            Port::open(&"null:?slots=16".parse().unwrap(), &OpenOptions::default()).unwrap();
+        from.queues[0].sync_rx().unwrap();
+        let moved = forward(from.queues[0].rx_mut(), to.queues[0].tx_mut());
+        assert_eq!(moved, Moved { copied_packets: 2, too_long_packets: 1, ..Moved::default() });
     }
 }

@@ -25,6 +25,9 @@ use crate::error::{Error, Result};
 /// Buffers 0 and 1 belong to nobody: 0 stands for "no buffer" (netmap's convention).
 const RESERVED: u32 = 2;
 
+/// The most that a pool may have: what an address space has room for, and far from overflow.
+const MOST_BYTES: usize = 1 << 46;
+
 /// The size of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
@@ -73,9 +76,13 @@ impl Pool {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
             return Err(Error::Usage(reason));
         }
-        let buffers_at = ring_area_bytes.next_multiple_of(PAGE_BYTES);
+        let too_large = || Error::Usage("a pool of that size cannot be: make it smaller".into());
         let buffers = buffers.saturating_add(RESERVED);
-        let bytes = buffers_at + buffers as usize * buffer_bytes as usize;
+        let buffers_at = ring_area_bytes.checked_next_multiple_of(PAGE_BYTES);
+        let buffers_at = buffers_at.ok_or_else(too_large)?;
+        let bytes = (buffers as usize).checked_mul(buffer_bytes as usize);
+        let bytes = bytes.and_then(|bytes| bytes.checked_add(buffers_at));
+        let bytes = bytes.filter(|&bytes| bytes <= MOST_BYTES).ok_or_else(too_large)?;
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
         let free = Free {
             // Taken from the end: low numbers first, so a small user touches few pages.
@@ -101,7 +108,12 @@ impl Pool {
     }
 
     /// The memory file behind the pool, to share it with.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    ///
+    /// # Safety
+    /// Whoever writes through it changes rings and packets behind their owners' backs: it must
+    /// keep to who owns which slot when (see [`ring`](crate::ring)) and never change the size.
+    #[allow(unsafe_code, reason = "no unsafe operation here; the caller's promise is needed")]
+    pub unsafe fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
@@ -219,5 +231,11 @@ mod tests {
     fn a_size_that_cannot_be_is_refused() {
         let config = PoolConfig { buffer_bytes: 100, ..PoolConfig::default() };
         assert!(Pool::new(config).unwrap_err().to_string().contains("multiple of 64"));
+        for (ring_area_bytes, buffer_bytes) in
+            [(usize::MAX, 64), (usize::MAX - 4095, 2048), (1 << 50, 64)]
+        {
+            let config = PoolConfig { ring_area_bytes, buffer_bytes, ..PoolConfig::default() };
+            assert!(Pool::new(config).unwrap_err().to_string().contains("make it smaller"));
+        }
     }
 }

@@ -199,7 +199,8 @@ impl Queue {
         let synced = self.sync_tx();
         match &mut self.backend {
             Backend::PcapSink(sink) => sink.close(&mut self.tx),
-            Backend::Null(_) | Backend::PcapSource(_) | Backend::Packet(_) => synced.map(|_| ()),
+            Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(&mut self.tx)),
+            Backend::Null(_) | Backend::PcapSource(_) => synced.map(|_| ()),
         }
     }
 

@@ -326,13 +326,25 @@ impl Ring {
         header.cur = head;
     }
 
+    /// Whether a packet could be pushed if the ring had nothing else to hold.
+    #[inline]
+    pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
+        self.slots_for(packet) < self.num_slots
+    }
+
+    #[inline]
+    fn slots_for(&self, packet: &Packet<'_>) -> u32 {
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        packet.captured_bytes().div_ceil(size).max(1) as u32
+    }
+
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
     /// them to the backend. False if there is no room; nothing has happened then.
     #[inline]
     pub(crate) fn push(&mut self, packet: &Packet<'_>) -> bool {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
         let total = packet.captured_bytes();
-        let needed = total.div_ceil(size).max(1) as u32;
+        let needed = self.slots_for(packet);
         if needed > self.available() {
             return false;
         }

@@ -102,6 +102,8 @@ impl Source {
         loop {
             match self.file.read(room) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Whoever handed us the pipe had set it to non-blocking.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait_for_input(&self.file)?,
                 Ok(0) => return self.end().map(|()| 0),
                 other => return other,
             }
@@ -114,6 +116,14 @@ impl Source {
             Some(Ok(Err(e))) => Err(e),
             Some(Err(_)) => Err(damaged("the decompressor gave up")),
         }
+    }
+}
+
+/// Waits until a descriptor has something to read, or has ended.
+fn wait_for_input(file: &impl AsFd) -> io::Result<()> {
+    match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `outgoing` | what the host sends, too | on |
 //! | `timestamp` | `software` or `hardware`: of a card that is switched on to (`hwstamp_ctl`) | software |
-//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most | off |
+//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most. Up to Linux 6.18 packet sockets do not learn which driver queue to poll, so it changes nothing there | off |
 //! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
 //! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
@@ -37,7 +37,7 @@ pub(super) use queue::PacketQueue;
 
 use std::sync::Arc;
 
-use config::{Clock, Config};
+use config::{Clock, Config, Method};
 use fanout::{Fanout, FanoutMode};
 use link_type::link_type;
 use socket::Socket;
@@ -92,10 +92,15 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         // For no protocol: it receives nothing, and costs those who receive nothing.
         opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index, 0))?;
     }
+    let method = opened.first().map_or(config.method, |(queue, _, _)| queue.method());
     let described = Interface {
         name: interface.name,
         link_type,
-        snaplen: config.snaplen,
+        snaplen: match method {
+            Method::Ring => config.snaplen,
+            // A slot's length has 16 bits, and these methods give a packet one slot.
+            Method::Recv | Method::Recvmmsg => config.snaplen.min(u16::MAX.into()),
+        },
         comment: match config.clock {
             Clock::Software => "timestamps: software (kernel)".into(),
             Clock::Hardware => {
@@ -103,7 +108,6 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             }
         },
     };
-    let method = opened.first().map_or(config.method, |(queue, _, _)| queue.method()).name();
     let queues = numbers
         .zip(opened)
         .map(|(number, (queue, rx, tx))| {
@@ -111,7 +115,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             Queue::new(number, rx, tx, backend, vec![described.clone()])
         })
         .collect();
-    Ok(Port { name: name.clone(), method, fallbacks, queues })
+    Ok(Port { name: name.clone(), method: method.name(), fallbacks, queues })
 }
 
 /// Binds the sockets to the interface, joins them if there are several, and asks for what is

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::poll::PollFlags;
+
 use super::block::{BlockRing, Filled};
 use super::config::{Clock, Config, Method};
 use super::receive::Receiver;
@@ -17,6 +19,8 @@ use crate::ring::{Readiness, Ring, Wait};
 /// Packets that were on their way through the old filter when the intake closed arrive within
 /// this time.
 const SETTLE: Duration = Duration::from_millis(5);
+/// The kernel takes the last packets within this time, or not at all.
+const LAST_SENT: Duration = Duration::from_secs(1);
 /// The kernel hands over the last block within its retire time and this.
 const LAST_BLOCK: Duration = Duration::from_secs(1);
 
@@ -115,6 +119,24 @@ impl PacketQueue {
         match &mut self.sender {
             Some(sender) => sender.send(&self.socket, ring),
             None => Ok(0),
+        }
+    }
+
+    /// Sends what waits, however full the kernel's queue is; what does not go within a second
+    /// counts as refused.
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring) -> Result<()> {
+        let end = Instant::now() + LAST_SENT;
+        loop {
+            self.sync_tx(ring)?;
+            let Some(sender) = &mut self.sender else { return Ok(()) };
+            if !sender.is_waiting(ring) {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                sender.give_up(ring);
+                return Ok(());
+            }
+            self.socket.poll_for(PollFlags::POLLOUT, Duration::from_millis(10))?;
         }
     }
 

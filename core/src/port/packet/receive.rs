@@ -15,6 +15,7 @@
 
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
+use std::time::SystemTime;
 
 use super::block::{Filled, direction};
 use super::config::{Clock, Config, Method};
@@ -199,11 +200,12 @@ impl Receiver {
             wire_bytes: told.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
             direction: direction(self.addresses[i].sll_pkttype),
             lost_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
-            timestamp_ns: told.software_ns,
-            timestamp_source: match told.software_ns {
-                0 => TimestampSource::None,
-                _ => TimestampSource::Software,
+            timestamp_ns: match told.software_ns {
+                // It came while the kernel was still switching its timestamps on.
+                0 => now_ns(),
+                time => time,
             },
+            timestamp_source: TimestampSource::Software,
             ..Meta::default()
         };
         self.dropped = told.dropped.unwrap_or(self.dropped);
@@ -298,6 +300,12 @@ impl Receiver {
 /// on a cache line of its own.
 const fn rest_at(in_pool: usize) -> usize {
     (in_pool + vlan::TAG_BYTES).next_multiple_of(64)
+}
+
+#[cold]
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |time| time.as_nanos() as u64)
 }
 
 fn nanoseconds(time: &libc::timespec) -> u64 {

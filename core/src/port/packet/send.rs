@@ -57,6 +57,18 @@ impl Sender {
         result.map(|()| ring.distance(before, self.next))
     }
 
+    /// Whether there are packets that have been released and not sent.
+    pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
+        ring.to_send(self.next).next().is_some()
+    }
+
+    /// Counts what waits as refused: it will not be sent.
+    pub(super) fn give_up(&mut self, ring: &mut Ring) {
+        self.refused += ring.to_send(self.next).count() as u64;
+        self.next = ring.head();
+        ring.publish(ring.before(self.next));
+    }
+
     fn send_all(&mut self, socket: &Socket, ring: &Ring) -> Result<()> {
         let mut was_down = false;
         loop {

@@ -189,7 +189,14 @@ impl Socket {
 
     /// Waits for packets or an error. True if there is anything.
     pub(super) fn poll(&self, timeout: Duration) -> Result<bool> {
-        let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN | PollFlags::POLLERR)];
+        self.poll_for(PollFlags::POLLIN | PollFlags::POLLERR, timeout)
+    }
+
+    /// Waits for one of these events, or an error. True if there is anything.
+    pub(super) fn poll_for(&self, events: PollFlags, timeout: Duration) -> Result<bool> {
+        let mut fds = [PollFd::new(self.fd(), events)];
+        // Rounded up to milliseconds: a short wait is not none.
+        let timeout = timeout.checked_add(Duration::from_nanos(999_999)).unwrap_or(timeout);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut fds, timeout) {
             Ok(ready) => Ok(ready > 0),

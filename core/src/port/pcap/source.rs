@@ -115,10 +115,7 @@ impl Source {
             let placed = match self.pending.take() {
                 Some(placed) => placed,
                 None => match self.reader.advance(all_given_back && *used == 0, false)? {
-                    Outcome::Packet(placed) if self.wants(&placed)? => {
-                        self.taken += 1;
-                        placed
-                    }
+                    Outcome::Packet(placed) if self.wants(&placed)? => placed,
                     Outcome::Packet(_) | Outcome::Skipped => continue,
                     Outcome::NotYet => {
                         self.starved = true;
@@ -138,6 +135,7 @@ impl Source {
                 return Ok(());
             }
             self.hand_out(ring, ring.after(ring.tail(), *used), &placed, bytes);
+            self.taken += 1;
             *used += slots;
         }
         Ok(())

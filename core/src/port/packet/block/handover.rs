@@ -11,7 +11,7 @@ impl<'a> Handover<'a> {
     }
 
     /// The status if the block is ours. Acquire: pairs with the kernel's barrier before its
-    /// store of USER (prb_flush_block, smp_wmb), which publishes the headers and packets in
+    /// store of USER (prb_close_block, smp_wmb), which publishes the headers and packets in
     /// the block.
     #[inline]
     pub(super) fn ours(&self) -> Option<u32> {
@@ -19,9 +19,9 @@ impl<'a> Handover<'a> {
         (status & libc::TP_STATUS_USER != 0).then_some(status)
     }
 
-    /// Gives the block back. Release: pairs with the barrier after the kernel's read of the
-    /// status, before it writes into the block (prb_dispatch_next_block, smp_rmb); all our
-    /// accesses are done by then.
+    /// Gives the block back. Release: pairs with the kernel's read of the status, on which its
+    /// writes into the block depend (prb_dispatch_next_block, then smp_rmb in prb_open_block);
+    /// all our accesses are done by then.
     #[inline]
     pub(super) fn give_back(&self) {
         self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);
