@@ -189,7 +189,7 @@ fn top_says_what_is_wrong() {
     for (sentence, arguments, status, part) in [
         ("no interface", &["top", "no-such"][..], 2, "no interface 'no-such'; there are: lo"),
         ("no namespace", &["top", "--netns", "no-such"][..], 2, "no network namespace 'no-such'"),
-        ("no unit", &["top", "--interval", "5"][..], 2, "500ms"),
+        ("no time", &["top", "--interval", "5x"][..], 2, "250ms"),
         ("too short", &["top", "--interval", "1us"][..], 2, "10ms is the shortest"),
         ("both", &["top", "--plain", "--json"][..], 2, "cannot be used with"),
     ] {
