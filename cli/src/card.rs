@@ -28,8 +28,9 @@ impl Card {
     }
 
     /// Adds what the counters say since. A packet that the card had no buffer for has come in
-    /// and is lost; where there is a filter, nobody knows whether it would have passed. What the host dropped is a note: its counters cover all interfaces, or
-    /// packets that were seen here before they were dropped.
+    /// and is lost; where there is a filter, nobody knows whether it would have passed. What the
+    /// host dropped is a note: its counters cover all interfaces, or packets that were seen
+    /// here before they were dropped.
     pub fn account(mut self, ledger: &mut Ledger) {
         let Ok(after) = self.sampler.sample() else { return };
         let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);

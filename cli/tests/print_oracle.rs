@@ -25,7 +25,6 @@ use print::{Printer, TimeFormat};
 use sluicegate::ring::{Meta, Packet};
 
 #[path = "../src/print/mod.rs"]
-#[allow(dead_code)]
 mod print;
 
 /// A packet as a capture file has it.
