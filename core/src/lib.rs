@@ -79,5 +79,6 @@ pub mod link;
 pub mod memory;
 pub mod port;
 pub mod ring;
+pub mod xdp;
 
 pub use error::{Error, Result};

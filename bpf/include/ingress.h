@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the resident program and its users share. The Rust side is checked against these
+ * layouts (core/src/xdp/resident/shared.rs).
+ */
+#ifndef SLUICE_INGRESS_H
+#define SLUICE_INGRESS_H
+
+/* Changes with every layout or meaning here: users of another version keep away. */
+#define SLUICE_VERSION 1
+
+/*
+ * Stages: places in the program array, run from the lowest up. Each is a program of one owner,
+ * and passes on to the next that is present, the last to the end.
+ *
+ *	0..7	mirrors		copy matching packets, and pass on
+ *	8	scrubber	none yet
+ *	16..31	claims		take matching packets
+ *	61	drop		the end drops everything: no program, only a mark
+ *	62	direct		the end gives everything to `direct`: no program, only a mark
+ *	63	end		what nobody took
+ */
+enum sluice_stage {
+	SLUICE_MIRRORS = 0,
+	SLUICE_MIRRORS_MAX = 8,
+	SLUICE_SCRUB = 8,
+	SLUICE_CLAIMS = 16,
+	SLUICE_CLAIMS_MAX = 16,
+	SLUICE_DROP = 61,
+	SLUICE_DIRECT = 62,
+	SLUICE_END = 63,
+	SLUICE_STAGES = 64,
+};
+
+/* Receive queues that a map of sockets has room for. */
+#define SLUICE_QUEUES_MAX 256
+
+/* One value, mapped into every user's memory. */
+struct sluice_control {
+	__u32 version;		/* SLUICE_VERSION */
+	__u32 frags;		/* loaded for frames of several buffers */
+	__u64 present;		/* a bit for each stage to run; users change it atomically */
+	__u32 direct_users;	/* how many have set SLUICE_DIRECT */
+	__u32 cpus;		/* rows of `tallies` */
+};
+
+/*
+ * What one CPU counted at one stage; only that CPU writes. Entry [cpu * SLUICE_STAGES + stage]
+ * of `tallies`. Of the end's: all packets that came, and what the end itself did with them.
+ */
+struct sluice_tally {
+	__u64 packets;		/* seen by the end's, matched by another stage */
+	__u64 bytes;		/* of these; on the wire, without the frame check sequence */
+	__u64 taken;		/* redirected to a socket, copied, or dropped on demand */
+	__u64 missed;		/* to be taken, but there was no socket or no room */
+	__u64 reserved[4];
+} __attribute__((aligned(64)));
+
+/* Who has a stage, for people to read. */
+struct sluice_owner {
+	__u64 since_ns;		/* CLOCK_REALTIME */
+	__u32 pid;
+	__u32 first_queue;
+	__u32 queues;
+	__u32 kind;		/* enum sluice_kind */
+	char command[16];
+	char filter[472];	/* cut if longer; ends with a NUL */
+};
+
+enum sluice_kind {
+	SLUICE_KIND_NONE,
+	SLUICE_KIND_TAKE,	/* to sockets */
+	SLUICE_KIND_DROP,
+	SLUICE_KIND_PASS,	/* counted only */
+	SLUICE_KIND_MIRROR,
+};
+
+#endif

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The resident program: one on an interface, whoever and how many use it.
+ *
+ *	packet -> count -> mirrors -> scrubber -> claims -> end -> the host
+ *	                   `-------- `stages`, tail calls -----'
+ *
+ * Mirrors and claims are programs of their owners, put into `stages` at run time. A stage that
+ * has no owner any more does nothing: its owner's sockets, the one in `alive` too, leave their
+ * maps when the owner ends, killed or not. So what was taken falls to the next and at last to
+ * the host.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "ingress.h"
+
+/* Programs of the stages; key: enum sluice_stage. Emptied when the last user has gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sluice_stages SEC(".maps");
+
+/* Who has a stage: a socket that nothing is sent to. Key: stage. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sluice_owned SEC(".maps");
+
+/* The same, put in when the stage is complete: from then on it acts. Key: stage. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sluice_alive SEC(".maps");
+
+/* Sockets of those who take all packets. Key: receive queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, SLUICE_QUEUES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} sluice_direct SEC(".maps");
+
+/* Counters; room for all CPUs is made when it is loaded. Key: cpu * SLUICE_STAGES + stage. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, struct sluice_tally);
+} sluice_tallies SEC(".maps");
+
+/* Key: stage. Only its owner writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, struct sluice_owner);
+} sluice_owners SEC(".maps");
+
+struct sluice_control control SEC(".data.control") = {
+	.version = SLUICE_VERSION,
+};
+
+/* The interface's frames may lie in several buffers. */
+const volatile __u32 frags = 0;
+
+static __always_inline __u64 wire_bytes(struct xdp_md *ctx)
+{
+	return frags ? bpf_xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
+}
+
+/* What becomes of a packet that nobody took. */
+static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
+{
+	if (present & 1ULL << SLUICE_DIRECT) {
+		if (bpf_redirect_map(&sluice_direct, ctx->rx_queue_index, 0) == XDP_REDIRECT) {
+			tally->taken++;
+			return XDP_REDIRECT;
+		}
+		tally->missed++;
+	}
+	if (present & 1ULL << SLUICE_DROP) {
+		__u32 stage = SLUICE_DROP;
+
+		if (bpf_map_lookup_elem(&sluice_alive, &stage)) {
+			tally->taken++;
+			return XDP_DROP;
+		}
+	}
+	return XDP_PASS;
+}
+
+static __always_inline struct sluice_tally *tally_of(__u32 stage)
+{
+	__u32 key = bpf_get_smp_processor_id() * SLUICE_STAGES + stage;
+
+	return bpf_map_lookup_elem(&sluice_tallies, &key);
+}
+
+/* The last stage; the others come here when they are done. */
+SEC("xdp")
+int sluice_end(struct xdp_md *ctx)
+{
+	struct sluice_tally *tally = tally_of(SLUICE_END);
+
+	if (!tally)
+		return XDP_PASS;
+	return at_the_end(ctx, control.present, tally);
+}
+
+#define RUN(stage)                                                                                 \
+	if (present & 1ULL << (stage))                                                             \
+		bpf_tail_call_static(ctx, &sluice_stages, stage);
+
+SEC("xdp")
+int sluice_ingress(struct xdp_md *ctx)
+{
+	struct sluice_tally *tally = tally_of(SLUICE_END);
+	__u64 present = *(volatile __u64 *)&control.present;
+
+	if (!tally)
+		return XDP_PASS;
+	tally->packets++;
+	tally->bytes += wire_bytes(ctx);
+	if (present & ((1ULL << SLUICE_DROP) - 1)) {
+		RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)
+		RUN(8)
+		RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
+		RUN(24) RUN(25) RUN(26) RUN(27) RUN(28) RUN(29) RUN(30) RUN(31)
+	}
+	return at_the_end(ctx, present, tally);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,355 @@
+//! What bpf(2) is asked here, each question a safe function: maps, programs, links.
+//!
+//! Errors are the kernel's own ([`io::Error`]); the callers know what they were about.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_void};
+use std::io;
+use std::mem::{size_of, size_of_val};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// How a program is attached: `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By the driver, before the kernel has made anything of a packet.
+    Native,
+    /// By the kernel, on packets it has already taken in: works everywhere, and slowly.
+    Skb,
+}
+
+impl Mode {
+    fn flags(self) -> u32 {
+        match self {
+            Self::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
+            Self::Skb => libbpf_sys::XDP_FLAGS_SKB_MODE,
+        }
+    }
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Skb => "skb",
+        }
+    }
+}
+
+/// How a map's entry is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Write {
+    /// Whatever was there.
+    Any = libbpf_sys::BPF_ANY as isize,
+    /// Only where nothing is (`EEXIST` otherwise): the kernel decides who was first.
+    New = libbpf_sys::BPF_NOEXIST as isize,
+}
+
+/// A negative answer is an errno.
+fn checked(answer: i32) -> io::Result<i32> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(answer) }
+}
+
+fn opened(answer: i32) -> io::Result<OwnedFd> {
+    let fd = checked(answer)?;
+    // SAFETY: the kernel just made this file descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn text(characters: &[libc::c_char]) -> String {
+    let bytes = characters.iter().map(|c| c.cast_unsigned()).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}
+
+/// What the kernel says of an object behind a file descriptor.
+///
+/// # Safety
+/// `T` is one of the kernel's info structures (linux/bpf.h); its pointers are null or lead to
+/// live buffers of the sizes it states.
+unsafe fn info<T>(fd: BorrowedFd<'_>, mut answer: T) -> io::Result<T> {
+    let mut bytes = size_of::<T>() as u32;
+    // SAFETY: the kernel writes at most `bytes`, and through pointers as the caller has proved.
+    let status = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            fd.as_raw_fd(),
+            (&raw mut answer).cast::<c_void>(),
+            &raw mut bytes,
+        )
+    };
+    checked(status).map(|_| answer)
+}
+
+/// A socket that receives nothing: a sign in a map that its owner lives.
+pub(crate) fn token() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this file descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes an empty map of sockets, XSKMAP, with `entries` places.
+pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_XSKMAP,
+            name.as_ptr(),
+            4,
+            4,
+            entries,
+            std::ptr::null(),
+        )
+    })
+}
+
+/// Writes the file descriptor `value` into a map of programs or sockets.
+pub(crate) fn put(
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: BorrowedFd<'_>,
+    write: Write,
+) -> io::Result<()> {
+    let value = value.as_raw_fd();
+    write_entry(map, key, &value.to_ne_bytes(), write)
+}
+
+/// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, or its values not as many
+/// as `value`.
+pub(crate) fn write_entry(
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: &[u8],
+    write: Write,
+) -> io::Result<()> {
+    let sizes = map_info(map)?;
+    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads.
+    checked(unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            value.as_ptr().cast(),
+            write as u64,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Reads an entry of a map; none if there is none. `EINVAL` as in [`write_entry`].
+pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io::Result<bool> {
+    let sizes = map_info(map)?;
+    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes.
+    let status = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    match checked(status) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes an entry out of a map; that there is none is no error.
+pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    if map_info(map)?.key_size != 4 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the key has 4 bytes, which is what the kernel reads.
+    let status =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
+    match checked(status) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A map's type, sizes and name.
+fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    unsafe { info(map, libbpf_sys::bpf_map_info::default()) }
+}
+
+/// A map of a program: its name, its size in bytes where it can be mapped, a hold on it.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub name: String,
+    pub entries: u32,
+    pub fd: OwnedFd,
+}
+
+/// The maps a program uses.
+pub(crate) fn maps_of(program: BorrowedFd<'_>) -> io::Result<Vec<Map>> {
+    let mut ids = [0u32; 64];
+    let mut question = libbpf_sys::bpf_prog_info::default();
+    question.nr_map_ids = ids.len() as u32;
+    question.map_ids = ids.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: `map_ids` leads to as many numbers as `nr_map_ids` says.
+    let count = unsafe { info(program, question) }?.nr_map_ids as usize;
+    ids.iter()
+        .take(count)
+        .map(|&id| {
+            // SAFETY: takes numbers only.
+            let fd = opened(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })?;
+            let info = map_info(fd.as_fd())?;
+            Ok(Map { name: text(&info.name), entries: info.max_entries, fd })
+        })
+        .collect()
+}
+
+/// Makes a map one of the program's, though its code does not use it.
+pub(crate) fn tie(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes numbers only; no options.
+    checked(unsafe {
+        libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), std::ptr::null())
+    })
+    .map(|_| ())
+}
+
+/// A hold on a program by its number.
+pub(crate) fn program(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    opened(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
+}
+
+/// A program's name: 15 characters at most.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
+    Ok(text(&info.name))
+}
+
+/// A program's number.
+pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
+    Ok(info.id)
+}
+
+/// The number of the XDP program on an interface of this thread's network namespace, and how
+/// it is attached.
+pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
+    let mut answer = libbpf_sys::bpf_xdp_query_opts {
+        sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as u64,
+        ..Default::default()
+    };
+    // SAFETY: `answer` is live and says its own size.
+    checked(unsafe {
+        libbpf_sys::bpf_xdp_query(interface.cast_signed(), 0, &raw mut answer)
+    })?;
+    // A program in a card's own processor is a foreign one, whatever it is.
+    let found = [
+        (answer.drv_prog_id, Mode::Native),
+        (answer.skb_prog_id, Mode::Skb),
+        (answer.hw_prog_id, Mode::Native),
+        (answer.prog_id, Mode::Native),
+    ];
+    Ok(found.into_iter().find(|(id, _)| *id != 0))
+}
+
+/// Attaches a program to an interface of this thread's network namespace, as long as somebody
+/// holds what is returned. `EBUSY` or `EEXIST`: there is a program.
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as u64,
+        flags: mode.flags(),
+        ..Default::default()
+    };
+    // SAFETY: `options` is live and says its own size.
+    opened(unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface.cast_signed(),
+            libbpf_sys::BPF_XDP,
+            &raw const options,
+        )
+    })
+}
+
+/// The link by which a program is attached; none if it is attached otherwise, or no more.
+pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
+    let mut id = 0u32;
+    // SAFETY: takes and writes a number.
+    while unsafe { libbpf_sys::bpf_link_get_next_id(id, &raw mut id) } == 0 {
+        // SAFETY: takes numbers only.
+        let link = match opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) }) {
+            Ok(link) => link,
+            // It ended between the two questions.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            Err(error) => return Err(error),
+        };
+        // SAFETY: a structure of numbers; its pointers are null.
+        let link_info = unsafe { info(link.as_fd(), libbpf_sys::bpf_link_info::default()) }?;
+        if link_info.prog_id == program && link_info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes a link's program off the interface, whoever else holds the link.
+pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    checked(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }).map(|_| ())
+}
+
+/// Keeps an object in a BPF file system, whoever holds it.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &CString) -> io::Result<()> {
+    // SAFETY: `path` is terminated and outlives the call.
+    checked(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(|_| ())
+}
+
+/// Loads an XDP program made at run time; on failure with what the verifier said.
+pub(crate) fn load(name: &CStr, instructions: &[u64], frags: bool) -> Result<OwnedFd, Refused> {
+    let load = |log: &mut [u8]| {
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
+            prog_flags: if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 },
+            expected_attach_type: libbpf_sys::BPF_XDP,
+            log_level: u32::from(!log.is_empty()),
+            log_size: size_of_val(log) as u32,
+            log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
+            ..Default::default()
+        };
+        // SAFETY: all that `options` and the arguments point at is live; an instruction is 8
+        // bytes (struct bpf_insn) and the kernel reads `instructions.len()` of them.
+        opened(unsafe {
+            libbpf_sys::bpf_prog_load(
+                libbpf_sys::BPF_PROG_TYPE_XDP,
+                name.as_ptr(),
+                c"Dual BSD/GPL".as_ptr(),
+                instructions.as_ptr().cast(),
+                instructions.len() as u64,
+                &raw mut options,
+            )
+        })
+    };
+    load(&mut []).map_err(|error| {
+        let mut log = vec![0; 1 << 16];
+        let _ = load(&mut log);
+        let said = String::from_utf8_lossy(&log);
+        let said = said.trim_end_matches(['\0', '\n']).lines().rev().take(4).collect::<Vec<_>>();
+        Refused { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
+    })
+}
+
+/// A program that the kernel did not take.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub error: io::Error,
+    /// The end of the verifier's log.
+    pub said: String,
+}

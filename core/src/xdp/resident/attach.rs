@@ -1,0 +1,145 @@
+//! Loading the resident program and attaching it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Once;
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
+
+use super::shared::{self, END, STAGES};
+use super::{ModeWish, Resident, privileged};
+use crate::error::{Error, Result};
+use crate::link::Interface;
+use crate::xdp::kernel::{self, Mode, Write};
+
+/// The resident program's name, by which it is known.
+pub(super) const PROGRAM: &str = "sluice_ingress";
+const LAST_STAGE: &str = "sluice_end";
+
+/// The compiled `bpf/ingress.bpf.c`.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o"));
+
+/// A page holds headroom (256 bytes), the frame, and what an skb needs at its end: an MTU up to
+/// here fits one buffer everywhere.
+const ONE_BUFFER_MTU: u32 = 3000;
+
+/// `BPF_F_XDP_HAS_FRAGS` of linux/bpf.h, Linux 5.18.
+const HAS_FRAGS: u32 = 1 << 5;
+
+/// Attaches the program. None if another was there first; what comes second is why the mode is
+/// not native.
+pub(super) fn attach(
+    interface: &Interface,
+    wish: ModeWish,
+) -> Result<Option<(Resident, Option<String>)>> {
+    let object = load(interface)?;
+    let program = program(&object, PROGRAM)?;
+    let resident = |mode, link| {
+        let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
+        let id = kernel::program_id(program.as_fd()).map_err(failed)?;
+        let maps = kernel::maps_of(program.as_fd()).map_err(failed)?;
+        Resident::from_parts(interface, mode, id, link, maps)
+    };
+    let mut mode = match wish {
+        ModeWish::Best => Mode::Native,
+        ModeWish::Only(mode) => mode,
+    };
+    let mut reason = None;
+    loop {
+        match kernel::attach(program.as_fd(), interface.index, mode) {
+            Ok(link) => return Ok(Some((resident(mode, link)?, reason))),
+            Err(error) if is_taken(&error) => return Ok(None),
+            Err(error) if mode == Mode::Native && wish == ModeWish::Best && cannot(&error) => {
+                reason = Some(format!("the driver of {} refused: {error}", interface.name));
+                mode = Mode::Skb;
+            }
+            Err(error) => return Err(refused(error, interface, mode)),
+        }
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
+fn cannot(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE))
+}
+
+fn refused(error: io::Error, interface: &Interface, mode: Mode) -> Error {
+    let remedy = match (mode, cannot(&error)) {
+        (Mode::Native, true) => {
+            "the driver cannot do it, or not at this MTU: mode=skb works everywhere, slowly"
+        }
+        _ => return privileged(error, "attach the XDP program to", &interface.name),
+    };
+    privileged(error, "attach the XDP program to", &interface.name).remedy(remedy)
+}
+
+/// Brings the program and its maps into the kernel, with the last stage in its place.
+fn load(interface: &Interface) -> Result<Object> {
+    static QUIET: Once = Once::new();
+    // libbpf would speak to the user past us.
+    QUIET.call_once(|| {
+        libbpf_rs::set_print(None);
+    });
+    let failed = |error: libbpf_rs::Error| {
+        let error = match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
+            _ => io::Error::other(format!("{error:#}")),
+        };
+        privileged(error, "load the XDP program for", &interface.name)
+    };
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
+    prepare(&mut open, interface.mtu > ONE_BUFFER_MTU).map_err(failed)?;
+    let object = open.load().map_err(failed)?;
+    complete(&object).map_err(|error| {
+        privileged(error, "set up the XDP program for", &interface.name)
+    })?;
+    Ok(object)
+}
+
+/// Sets what is known only now.
+fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
+    let cpus = libbpf_rs::num_possible_cpus()? as u32;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "sluice_tallies" => map.set_max_entries(cpus * STAGES)?,
+            ".data.control" => {
+                if let Some(value) = map.initial_value_mut() {
+                    shared::write_constants(value, frags, cpus);
+                }
+            }
+            // Its one constant: `frags`.
+            name if name.ends_with(".rodata") => map.set_initial_value(&u32::from(frags).to_ne_bytes())?,
+            _ => {}
+        }
+    }
+    if frags {
+        open.progs_mut().for_each(|mut program| program.set_flags(HAS_FRAGS));
+    }
+    Ok(())
+}
+
+/// Puts the last stage in its place, and ties the maps that only users use to the program, for
+/// them to be found.
+fn complete(object: &Object) -> io::Result<()> {
+    let find = |name: &str| {
+        let map = object.maps().find(|map| map.name().to_string_lossy() == name);
+        map.ok_or_else(|| io::Error::other(format!("no map {name}")))
+    };
+    let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
+    for name in ["sluice_owned", "sluice_owners"] {
+        kernel::tie(ingress.as_fd(), find(name)?.as_fd())?;
+    }
+    let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
+    kernel::put(find("sluice_stages")?.as_fd(), END, last.as_fd(), Write::Any)
+}
+
+fn program(object: &Object, name: &str) -> Result<ProgramHandle> {
+    let program = object.progs_mut().find(|program| program.name().to_string_lossy() == name);
+    program
+        .and_then(|program| ProgramHandle::try_from(&program).ok())
+        .ok_or_else(|| Error::Usage(format!("bpf/ingress.bpf.c has no program {name}")))
+}
