@@ -16,7 +16,8 @@ pub mod flags {
 /// One place in a ring: 16 bytes that name a packet's bytes.
 ///
 /// Only the ring changes a slot, so that a buffer number is never in two slots and `ptr` never
-/// comes from outside.
+/// comes from outside. `ptr` is an address in an INDIRECT slot; in any other it is where in the
+/// buffer the packet starts (netmap's offset).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
@@ -35,6 +36,11 @@ impl Slot {
     /// Bytes of the packet in this slot.
     pub fn bytes(&self) -> u16 {
         self.len
+    }
+
+    /// Where in the slot's buffer the packet starts; 0 where the bytes are outside the pool.
+    pub fn offset(&self) -> u16 {
+        if self.is_indirect() { 0 } else { self.ptr as u16 }
     }
 
     /// See [`flags`].
@@ -78,7 +84,7 @@ pub struct RingHeader {
     _pad: u32,
     /// Time of the last sync: seconds, microseconds.
     pub ts: [i64; 2],
-    /// Which bits of `ptr` are an offset into the buffer: none.
+    /// Which bits of a slot's `ptr` are an offset into the buffer.
     pub offset_mask: u64,
     /// Alignment of buffers: none asked for.
     pub buf_align: u64,
@@ -126,7 +132,7 @@ impl RingHeader {
             flags: 0,
             _pad: 0,
             ts: [0; 2],
-            offset_mask: 0,
+            offset_mask: u64::from(u16::MAX),
             buf_align: 0,
             _pad2: [0; 7],
             sem: [0; 128],

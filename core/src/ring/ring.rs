@@ -238,10 +238,10 @@ impl Ring {
     pub(crate) unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
         let slot = self.slot(index);
         let start = self.start_of(slot);
-        // SAFETY: a pool buffer is at least `len` bytes (`set_bytes` and `fill` check) and is
-        // held by this slot alone; an INDIRECT range was vouched for by `point`. Both
-        // stay valid and unchanged while `self` is borrowed, for only a sync or `&mut self`
-        // changes them.
+        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and
+        // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
+        // an INDIRECT range was vouched for by `point`. Both stay valid and unchanged while
+        // `self` is borrowed, for only a sync or `&mut self` changes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 
@@ -266,6 +266,7 @@ impl Ring {
     #[inline]
     pub(crate) fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
         self.assert_owned(index);
+        self.start_at_zero(index);
         // SAFETY: the program owns the slot.
         unsafe { self.buffer_unchecked(index) }
     }
@@ -289,18 +290,32 @@ impl Ring {
         {
             return start;
         }
-        self.pool.address(slot.buf)
+        let offset = usize::from(slot.offset());
+        self.pool.address(slot.buf).map_addr(|buffer| buffer.saturating_add(offset))
+    }
+
+    /// Has what a slot's buffer holds start at its first byte. What an INDIRECT slot points at
+    /// stays: its length belongs to its address.
+    #[inline]
+    fn start_at_zero(&mut self, index: u32) {
+        let slot = self.slot_mut(index);
+        if !slot.is_indirect() {
+            slot.ptr = 0;
+        }
     }
 
     /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next.
+    /// Where the packet starts stays as it is.
     ///
     /// # Panics
-    /// If the buffer is shorter.
+    /// If the buffer ends before.
     #[inline]
     pub(crate) fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         let limit = self.pool.buffer_bytes();
         let slot = self.slot_mut(index);
-        assert!(u32::from(bytes) <= limit && slot.buf != 0, "{bytes} bytes in a buffer of {limit}");
+        let offset = slot.offset();
+        assert_fits(slot.buf, offset, bytes, limit);
+        slot.ptr = u64::from(offset);
         slot.len = bytes;
         slot.flags = if continues { flags::MOREFRAG } else { 0 };
     }
@@ -368,6 +383,7 @@ impl Ring {
             }
         }
         if total == 0 {
+            self.start_at_zero(index);
             self.set_bytes(index, 0, false);
         }
         self.release(needed);
@@ -402,6 +418,7 @@ impl Ring {
                 break;
             }
             std::mem::swap(&mut source.buf, &mut target.buf);
+            target.ptr = std::mem::take(&mut source.ptr);
             target.len = source.len;
             target.flags = source.flags | flags::BUF_CHANGED;
             source.flags = flags::BUF_CHANGED;
@@ -453,8 +470,35 @@ impl Ring {
     /// Fills a slot the backend owns: `bytes` bytes in its own buffer.
     #[inline]
     pub(crate) fn fill(&mut self, index: u32, bytes: u16, continues: bool, meta: Meta) {
+        self.start_at_zero(index);
         self.set_bytes(index, bytes, continues);
         *self.meta_mut(index) = meta;
+    }
+
+    /// Fills a slot the backend owns by exchange: it takes `buffer`, with its packet at
+    /// `offset`. Returns the buffer it held before, which the caller holds from now on. Its
+    /// metadata is the caller's to write.
+    ///
+    /// The caller holds `buffer`, and nobody else does; it does so no longer.
+    ///
+    /// # Panics
+    /// If the buffer ends before the packet.
+    #[inline]
+    #[allow(dead_code, reason = "for backends whose packets come in buffers of the pool")]
+    pub(crate) fn fill_at(
+        &mut self,
+        index: u32,
+        buffer: u32,
+        offset: u16,
+        bytes: u16,
+        continues: bool,
+    ) -> u32 {
+        assert_fits(buffer, offset, bytes, self.pool.buffer_bytes());
+        let slot = self.slot_mut(index);
+        slot.ptr = u64::from(offset);
+        slot.len = bytes;
+        slot.flags = if continues { flags::MOREFRAG } else { 0 };
+        std::mem::replace(&mut slot.buf, buffer)
     }
 
     /// Points a slot the backend owns at bytes outside the pool. Its metadata is the caller's
@@ -477,6 +521,14 @@ impl Ring {
         slot.len = bytes;
         slot.flags = flags::INDIRECT | more;
     }
+}
+
+#[inline]
+fn assert_fits(buffer: u32, offset: u16, bytes: u16, limit: u32) {
+    assert!(
+        buffer != 0 && u32::from(offset) + u32::from(bytes) <= limit,
+        "{bytes} bytes at {offset} in buffer {buffer} of {limit}"
+    );
 }
 
 impl Drop for Ring {

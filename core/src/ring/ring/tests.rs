@@ -193,6 +193,90 @@ fn a_packet_that_fills_the_ring_and_goes_on_is_known_as_endless() {
     assert_eq!(ring.to_send(0).count(), 0);
 }
 
+/// What a slot says of its buffer, in one line.
+fn told(ring: &Ring, index: u32) -> (u32, u16, u16, bool) {
+    let slot = ring.slot(index);
+    (slot.buffer(), slot.offset(), slot.bytes(), slot.continues())
+}
+
+#[test]
+fn a_packet_may_start_anywhere_in_its_buffer() {
+    let pool = pool();
+    let mut rx = Ring::receive(&pool, 4).unwrap();
+    let mut tx = Ring::transmit(&pool, 3).unwrap();
+    let mine = pool.take(1).unwrap()[0];
+    let held = rx.slot(0).buf;
+    // SAFETY: the buffer was just taken and is in no slot.
+    unsafe { pool.address(mine).as_ptr().add(256).write(7) };
+
+    assert_eq!(rx.fill_at(0, mine, 256, 1, true), held, "the slot's old buffer comes out");
+    rx.publish(1);
+    assert_eq!(told(&rx, 0), (mine, 256, 1, true));
+    assert_eq!(rx.bytes(0), [7], "the packet is read where it starts");
+    rx.set_bytes(0, 1792, false);
+    assert_eq!(rx.bytes(0).len(), 1792, "it reaches to the buffer's end");
+    rx.bytes_mut(0)[1] = 8;
+
+    let free = tx.slot(0).buf;
+    assert_eq!(rx.swap_into(&mut tx, 1), 1);
+    assert_eq!(told(&tx, 0), (mine, 256, 1792, false), "the offset moves with the buffer");
+    assert_eq!(told(&rx, 0), (free, 0, 1792, false), "and does not stay behind");
+    assert_eq!(tx.to_send(0).next().unwrap().head()[..2], [7, 8]);
+
+    rx.fill(0, 3, false, Meta::default());
+    assert_eq!(told(&rx, 0), (free, 0, 3, false), "what a backend fills starts at the start");
+    pool.give([held]);
+}
+
+#[test]
+fn a_program_builds_a_packet_at_the_start_of_its_buffer() {
+    let pool = pool();
+    type Write = fn(&mut Ring);
+    let rows: [(Write, u16, &str); 4] = [
+        (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[1, 2]))), 0, "a packet pushed"),
+        (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[]))), 0, "an empty one pushed"),
+        (|ring| ring.buffer_mut(0)[0] = 1, 0, "the whole buffer asked for"),
+        (|ring| ring.set_bytes(0, 20, false), 100, "only the length set"),
+    ];
+    for (write, offset, why) in rows {
+        let mut tx = Ring::transmit(&pool, 3).unwrap();
+        let buffer = pool.take(1).unwrap()[0];
+        pool.give([tx.fill_at(0, buffer, 100, 50, false)]);
+        write(&mut tx);
+        assert_eq!(tx.slot(0).offset(), offset, "{why}");
+    }
+}
+
+#[test]
+fn a_slot_that_pointed_outside_the_pool_has_no_offset() {
+    let mut ring = Ring::receive(&pool(), 4).unwrap();
+    let mut outside = vec![9u8; 60_000];
+    let start = NonNull::new(outside.as_mut_ptr()).unwrap();
+    // SAFETY: `outside` lives longer than the ring looks at it, and only through the ring.
+    unsafe { ring.point(0, start, 60_000, false) };
+    ring.publish(1);
+    assert_eq!(ring.buffer_mut(0).len(), 2048);
+    assert_eq!(ring.bytes(0), &outside[..], "looking at its buffer leaves it as it is");
+    ring.set_bytes(0, 4, false);
+    assert_eq!(told(&ring, 0), (ring.slot(0).buf, 0, 4, false), "its address is no offset");
+    assert_eq!(ring.bytes(0).len(), 4);
+}
+
+#[test]
+fn a_packet_that_does_not_fit_behind_its_offset_is_refused() {
+    let rows: [(u16, u16, &str); 3] = [
+        (0, 2049, "longer than the buffer"),
+        (256, 1793, "one byte over its end"),
+        (u16::MAX, u16::MAX, "far beyond it"),
+    ];
+    for (offset, bytes, why) in rows {
+        let fill = std::panic::catch_unwind(|| {
+            Ring::receive(&pool(), 4).unwrap().fill_at(0, 2, offset, bytes, false)
+        });
+        assert!(fill.is_err(), "{why}");
+    }
+}
+
 #[test]
 #[should_panic(expected = "is the backend's")]
 fn a_slot_of_the_backend_is_not_shown() {
