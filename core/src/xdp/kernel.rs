@@ -243,9 +243,7 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
         ..Default::default()
     };
     // SAFETY: `answer` is live and says its own size.
-    checked(unsafe {
-        libbpf_sys::bpf_xdp_query(interface.cast_signed(), 0, &raw mut answer)
-    })?;
+    checked(unsafe { libbpf_sys::bpf_xdp_query(interface.cast_signed(), 0, &raw mut answer) })?;
     // A program in a card's own processor is a foreign one, whatever it is.
     let found = [
         (answer.drv_prog_id, Mode::Native),
@@ -258,11 +256,7 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
 
 /// Attaches a program to an interface of this thread's network namespace, as long as somebody
 /// holds what is returned. `EBUSY` or `EEXIST`: there is a program.
-pub(crate) fn attach(
-    program: BorrowedFd<'_>,
-    interface: u32,
-    mode: Mode,
-) -> io::Result<OwnedFd> {
+pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, mode: Mode) -> io::Result<OwnedFd> {
     let options = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as u64,
         flags: mode.flags(),

@@ -93,9 +93,8 @@ fn load(interface: &Interface) -> Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
     prepare(&mut open, interface.mtu > ONE_BUFFER_MTU).map_err(failed)?;
     let object = open.load().map_err(failed)?;
-    complete(&object).map_err(|error| {
-        privileged(error, "set up the XDP program for", &interface.name)
-    })?;
+    complete(&object)
+        .map_err(|error| privileged(error, "set up the XDP program for", &interface.name))?;
     Ok(object)
 }
 
@@ -112,7 +111,9 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
                 }
             }
             // Its one constant: `frags`.
-            name if name.ends_with(".rodata") => map.set_initial_value(&u32::from(frags).to_ne_bytes())?,
+            name if name.ends_with(".rodata") => {
+                map.set_initial_value(&u32::from(frags).to_ne_bytes())?
+            }
             _ => {}
         }
     }

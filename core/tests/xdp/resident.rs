@@ -1,0 +1,84 @@
+//! Attaching, sharing, leaving.
+
+use std::process::Command;
+
+use sluicegate::xdp::Mode;
+use sluicegate::xdp::resident::ModeWish;
+
+use super::{find, join, lab, run};
+
+#[test]
+fn the_last_user_takes_the_program_along() {
+    let Some(lab) = lab() else { return };
+    assert!(find(&lab).unwrap().is_none(), "a new interface has no program");
+    let (first, reason) = join(&lab, ModeWish::Best).unwrap();
+    assert_eq!((first.mode(), reason), (Mode::Native, None), "veth can do native XDP");
+    let (second, _) = join(&lab, ModeWish::Best).unwrap();
+    assert_eq!(first.program(), second.program(), "they share one program");
+    drop(first);
+    assert_eq!(find(&lab).unwrap().unwrap().program(), second.program(), "it stays for the other");
+    drop(second);
+    assert!(find(&lab).unwrap().is_none(), "gone with the last");
+}
+
+#[test]
+fn every_packet_is_counted_and_the_host_gets_it() {
+    let Some(lab) = lab() else { return };
+    for wish in [Mode::Native, Mode::Skb] {
+        let (resident, _) = join(&lab, ModeWish::Only(wish)).unwrap();
+        assert_eq!(resident.mode(), wish);
+        let before = resident.total();
+        run(&lab, "left", "ping -q -c 20 -i 0.002 -s 100 198.18.0.2");
+        let came = resident.total().since(before);
+        assert!(came.packets >= 20, "{wish:?}: {came:?}");
+        assert!(came.bytes >= 20 * 142, "{wish:?}: whole frames, {came:?}");
+        assert_eq!((came.taken, came.missed), (0, 0), "{wish:?}: nothing is taken");
+    }
+}
+
+#[test]
+fn a_mode_is_not_changed_under_its_users() {
+    let Some(lab) = lab() else { return };
+    let (_resident, _) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
+    let error = join(&lab, ModeWish::Only(Mode::Native)).unwrap_err().to_string();
+    assert!(error.contains("attached in skb mode"), "{error}");
+    let (other, _) = join(&lab, ModeWish::Best).unwrap();
+    assert_eq!(other.mode(), Mode::Skb, "who has no wish takes what is there");
+}
+
+#[test]
+fn a_foreign_program_is_left_alone_and_named() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, object) = (folder.path().join("a.c"), folder.path().join("a.o"));
+    let program = "__attribute__((section(\"xdp\"), used)) int stranger(void *c) { return 2; }\n\
+                   char l[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    std::fs::write(&source, program).unwrap();
+    let built = Command::new("clang")
+        .args(["-O2", "-target", "bpf", "-c", "-o"])
+        .args([&object, &source])
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "clang is needed to build at all");
+    run(&lab, "right", &format!("ip link set right0 xdpdrv obj {} sec xdp", object.display()));
+    for error in [join(&lab, ModeWish::Best).unwrap_err(), find(&lab).unwrap_err()] {
+        assert_eq!(error.kind(), sluicegate::error::Kind::Privilege);
+        let message = error.to_string();
+        assert!(message.contains("'stranger' (id "), "{message}");
+        assert!(message.contains("ip link set right0 xdp off"), "{message}");
+    }
+    run(&lab, "right", "ip link set right0 xdpdrv off");
+    assert!(join(&lab, ModeWish::Best).is_ok(), "free again");
+}
+
+#[test]
+fn jumbo_frames_have_a_program_for_several_buffers() {
+    let Some(lab) = lab() else { return };
+    run(&lab, "left", "ip link set left0 mtu 9000");
+    run(&lab, "right", "ip link set right0 mtu 9000");
+    let (resident, reason) = join(&lab, ModeWish::Best).unwrap();
+    assert_eq!((resident.mode(), resident.frags(), reason), (Mode::Native, true, None));
+    let before = resident.total();
+    run(&lab, "left", "ping -q -c 3 -i 0.002 -s 8900 -M do 198.18.0.2");
+    let came = resident.total().since(before);
+    assert!(came.bytes >= 3 * 8942, "the length of all buffers counts: {came:?}");
+}
