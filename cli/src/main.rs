@@ -4,6 +4,7 @@
 mod args;
 mod capture;
 mod card;
+mod claims;
 mod count;
 mod exit;
 mod lab;
@@ -37,16 +38,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Attach(claims::AttachArgs),
     Capture(capture::Args),
+    Claims(claims::ClaimsArgs),
     Count(count::Args),
+    Detach(claims::DetachArgs),
     Lab(lab::Args),
     Top(top::Args),
 }
 
 fn main() -> std::process::ExitCode {
     exit::with(match Cli::parse().command {
+        Command::Attach(args) => claims::attach(args),
         Command::Capture(args) => capture::capture(args),
+        Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),
+        Command::Detach(args) => claims::detach(args),
         Command::Lab(args) => lab::run(args),
         Command::Top(args) => top::run(args),
     })

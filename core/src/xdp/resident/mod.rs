@@ -25,7 +25,7 @@ mod shared;
 mod stage;
 
 pub use shared::{Action, Owner, Tally};
-pub(crate) use shared::{CLAIMS, DIRECT, DROP, END, QUEUES_MAX, STAGES};
+pub(crate) use shared::{CLAIMS, DIRECT, DROP, END, MIRRORS, QUEUES_MAX, STAGES};
 pub(crate) use stage::Stage;
 
 use std::ffi::CString;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use shared::{Control, OWNER_BYTES, Tallies};
 
-use super::kernel::{self, Map, Mode};
+use super::kernel::{self, Map, Mode, Write};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 
@@ -59,6 +59,17 @@ pub struct Resident {
     tallies_fd: OwnedFd,
     control_fd: OwnedFd,
     tallies: Tallies,
+}
+
+/// A stage that somebody has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Its place in the chain.
+    pub place: u32,
+    /// Who has it, and what for.
+    pub owner: Owner,
+    /// What the place has counted since the program was attached.
+    pub tally: Tally,
 }
 
 /// How a program is to be attached.
@@ -199,6 +210,34 @@ impl Resident {
         let found = kernel::read_entry(self.owners.as_fd(), stage, &mut bytes);
         let failed = |error| self.failed("read who has a claim on", error);
         Ok(if found.map_err(failed)? { Owner::from_bytes(&bytes) } else { None })
+    }
+
+    /// The stages that somebody has, in the order in which they see a packet.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn claims(&self) -> Result<Vec<Claimed>> {
+        let mut claims = Vec::new();
+        for place in MIRRORS.chain(CLAIMS).chain([DROP]) {
+            if self.is_held(place)?
+                && let Some(owner) = self.owner(place)?
+            {
+                claims.push(Claimed { place, owner, tally: self.tally(place) });
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Whether a place has an owner that lives.
+    fn is_held(&self, place: u32) -> Result<bool> {
+        let failed = |error| self.failed("look for claims on", error);
+        // Of maps of sockets the kernel tells nothing but whether there is room.
+        let probe = kernel::token().map_err(failed)?;
+        match kernel::put(self.owned.as_fd(), place, probe.as_fd(), Write::New) {
+            Ok(()) => kernel::remove(self.owned.as_fd(), place).map_err(failed).map(|()| false),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(true),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// The counters' map and the control value's map, for programs that use them.

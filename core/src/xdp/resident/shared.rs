@@ -5,13 +5,16 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use crate::memory::Mmap;
 use crate::memory::PAGE_BYTES;
 
 /// Users of another version keep away from each other.
 pub(super) const VERSION: u32 = 1;
-/// Places for programs, and how many there are.
+/// Places for programs that copy packets and pass them on.
+pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
+/// Places for programs that take packets.
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 /// No program, only a mark: the end drops everything.
 pub(crate) const DROP: u32 = 61;
@@ -238,7 +241,38 @@ pub struct Owner {
     pub filter: String,
 }
 
+impl Action {
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Take => "take",
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Mirror => "mirror",
+        }
+    }
+}
+
 impl Owner {
+    /// This process, from now on.
+    pub(crate) fn myself(
+        action: Action,
+        filter: &str,
+        queues: std::ops::RangeInclusive<u32>,
+    ) -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        Self {
+            since_ns: since.as_nanos() as u64,
+            pid: std::process::id(),
+            command: command.trim_end().to_owned(),
+            first_queue: *queues.start(),
+            queues: queues.end() - queues.start() + 1,
+            action,
+            filter: filter.to_owned(),
+        }
+    }
+
     pub(super) fn to_bytes(&self) -> [u8; OWNER_BYTES] {
         let mut layout = OwnerLayout {
             since_ns: self.since_ns,

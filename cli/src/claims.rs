@@ -1,0 +1,249 @@
+//! `sluice claims`, `attach`, `detach`: the resident XDP program of an interface, and who has
+//! which packets.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use sluicegate::Result;
+use sluicegate::link::{self, Interface, netns};
+use sluicegate::xdp::Mode;
+use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
+
+use crate::units::{show_bytes, show_count, show_duration};
+
+const CLAIMS_EXAMPLES: &str = "\
+Examples:
+  sluice claims eth0
+  sluice claims right0 --netns lab-right --json";
+
+/// Show who takes which packets of an interface from the host by XDP
+#[derive(clap::Args)]
+#[command(after_help = CLAIMS_EXAMPLES)]
+pub struct ClaimsArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keep the XDP program on an interface, so that ports come and go without attaching it anew
+///
+/// Until `sluice detach`, or until the interface or the machine goes. With nobody using it every
+/// packet goes to the host.
+#[derive(clap::Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// By the driver, or by the kernel behind it [default: native where the driver can]
+    #[arg(long, value_name = "native|skb")]
+    mode: Option<ModeName>,
+}
+
+/// Take the XDP program off an interface, whoever uses it: all packets go to the host
+#[derive(clap::Args)]
+pub struct DetachArgs {
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(clap::Args)]
+struct Place {
+    /// The interface
+    interface: String,
+
+    /// Network namespace it is in, as `ip netns` names it
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ModeName {
+    Native,
+    Skb,
+}
+
+impl Place {
+    /// Does something with the interface, in its namespace.
+    fn with<T: Send>(&self, work: impl FnOnce(&Interface) -> Result<T> + Send) -> Result<T> {
+        let interface = link::interface(self.netns.as_deref(), &self.interface)?;
+        netns::within(self.netns.as_deref(), || work(&interface))
+    }
+}
+
+/// Runs `sluice attach`.
+pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
+    let wish = match args.mode {
+        None => ModeWish::Best,
+        Some(ModeName::Native) => ModeWish::Only(Mode::Native),
+        Some(ModeName::Skb) => ModeWish::Only(Mode::Skb),
+    };
+    let (mode, fallback) = args.place.with(|interface| {
+        let (resident, fallback) = Resident::join(interface, wish)?;
+        resident.keep(interface)?;
+        Ok((resident.mode(), fallback))
+    })?;
+    let name = &args.place.interface;
+    if let Some(reason) = fallback {
+        crate::notice::say(format_args!("{name}: skb mode, a tenth as fast as native: {reason}"));
+    }
+    let mode = mode.name();
+    writeln!(io::stdout(), "{name}: the program stays, {mode} mode; sluice detach {name} ends it")?;
+    Ok(())
+}
+
+/// Runs `sluice detach`.
+pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
+    let users = args.place.with(|interface| {
+        let Some(resident) = Resident::find(interface)? else { return Ok(None) };
+        let users = resident.claims()?.len();
+        resident.detach(interface)?;
+        Ok(Some(users))
+    })?;
+    let name = &args.place.interface;
+    match users {
+        None => writeln!(io::stdout(), "{name} has no XDP program")?,
+        Some(0) => writeln!(io::stdout(), "{name}: the program is off")?,
+        Some(n) => writeln!(
+            io::stdout(),
+            "{name}: the program is off; {n} that used it get no more packets"
+        )?,
+    }
+    Ok(())
+}
+
+/// What `sluice claims --json` prints.
+#[derive(Serialize)]
+struct Shown {
+    command: &'static str,
+    interface: String,
+    /// None: there is no program, all packets are the host's.
+    program: Option<Program>,
+    claims: Vec<Claim>,
+}
+
+#[derive(Serialize)]
+struct Program {
+    id: u32,
+    mode: &'static str,
+    /// Whether it stays when nobody uses it any more.
+    kept: bool,
+    /// All that came since it was attached.
+    packets: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Claim {
+    place: u32,
+    action: &'static str,
+    filter: String,
+    command: String,
+    pid: u32,
+    first_queue: u32,
+    queues: u32,
+    age_s: f64,
+    packets: u64,
+    bytes: u64,
+    taken: u64,
+    missed: u64,
+}
+
+impl Claim {
+    fn of(claimed: Claimed) -> Self {
+        let Claimed { place, owner, tally } = claimed;
+        let Tally { packets, bytes, taken, missed } = tally;
+        let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(owner.since_ns);
+        Self {
+            place,
+            action: owner.action.name(),
+            filter: owner.filter,
+            command: owner.command,
+            pid: owner.pid,
+            first_queue: owner.first_queue,
+            queues: owner.queues,
+            age_s: SystemTime::now().duration_since(since).unwrap_or_default().as_secs_f64(),
+            packets,
+            bytes,
+            taken,
+            missed,
+        }
+    }
+
+    fn queue_range(&self) -> String {
+        match self.queues {
+            0 | 1 => self.first_queue.to_string(),
+            n => format!("{}-{}", self.first_queue, self.first_queue + n - 1),
+        }
+    }
+}
+
+/// Runs `sluice claims`.
+pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
+    let found = args.place.with(|interface| {
+        let Some(resident) = Resident::find(interface)? else { return Ok(None) };
+        let total = resident.total();
+        let program = Program {
+            id: resident.program(),
+            mode: resident.mode().name(),
+            kept: resident.is_kept(interface),
+            packets: total.packets,
+            bytes: total.bytes,
+        };
+        Ok(Some((program, resident.claims()?)))
+    })?;
+    let (program, claims) = found.map_or((None, Vec::new()), |(program, claims)| {
+        (Some(program), claims.into_iter().map(Claim::of).collect())
+    });
+    let shown = Shown { command: "claims", interface: args.place.interface, program, claims };
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &shown)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    shown.print(&mut out)?;
+    Ok(())
+}
+
+impl Shown {
+    fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let Some(program) = &self.program else {
+            return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
+        };
+        let Program { id, mode, kept, packets, bytes } = program;
+        let kept = if *kept { ", kept" } else { "" };
+        writeln!(
+            out,
+            "{}: program {id}, {mode} mode{kept}; {} packets, {} so far",
+            self.interface,
+            show_count(*packets),
+            show_bytes(*bytes)
+        )?;
+        if self.claims.is_empty() {
+            return writeln!(out, "nobody takes any: all are the host's");
+        }
+        writeln!(
+            out,
+            "{:<7} {:<6} {:>15} {:>12} {:>8}  {:<20} filter",
+            "action", "queues", "packets", "missed", "since", "process"
+        )?;
+        for claim in &self.claims {
+            let filter = if claim.filter.is_empty() { "(everything)" } else { &claim.filter };
+            writeln!(
+                out,
+                "{:<7} {:<6} {:>15} {:>12} {:>8}  {:<20} {filter}",
+                claim.action,
+                claim.queue_range(),
+                show_count(claim.packets).to_string(),
+                show_count(claim.missed).to_string(),
+                show_duration(Duration::from_secs(claim.age_s as u64)).to_string(),
+                format!("{} ({})", claim.command, claim.pid),
+            )?;
+        }
+        Ok(())
+    }
+}
