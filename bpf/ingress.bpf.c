@@ -76,7 +76,7 @@ static __always_inline __u64 wire_bytes(struct xdp_md *ctx)
 	return frags ? bpf_xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
 }
 
-/* What becomes of a packet that nobody took. */
+/* What becomes of a packet that no stage took. */
 static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
 {
 	if (present & 1ULL << SLUICE_DIRECT) {
@@ -90,7 +90,8 @@ static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct 
 		__u32 stage = SLUICE_DROP;
 
 		if (bpf_map_lookup_elem(&sluice_alive, &stage)) {
-			tally->taken++;
+			tally->dropped++;
+			tally->dropped_bytes += wire_bytes(ctx);
 			return XDP_DROP;
 		}
 	}

@@ -46,14 +46,16 @@ struct sluice_control {
 
 /*
  * What one CPU counted at one stage; only that CPU writes. Entry [cpu * SLUICE_STAGES + stage]
- * of `tallies`. Of the end's: all packets that came, and what the end itself did with them.
+ * of `sluice_tallies`. The end's counts all packets that came, and what the end itself did.
  */
 struct sluice_tally {
-	__u64 packets;		/* seen by the end's, matched by another stage */
-	__u64 bytes;		/* of these; on the wire, without the frame check sequence */
-	__u64 taken;		/* redirected to a socket, copied, or dropped on demand */
+	__u64 packets;		/* that matched; of the end: that came */
+	__u64 bytes;		/* of these, on the wire, without the frame check sequence */
+	__u64 taken;		/* redirected to a socket, or copied */
 	__u64 missed;		/* to be taken, but there was no socket or no room */
-	__u64 reserved[4];
+	__u64 dropped;		/* on demand */
+	__u64 dropped_bytes;
+	__u64 reserved[2];
 } __attribute__((aligned(64)));
 
 /* Who has a stage, for people to read. */

@@ -150,12 +150,13 @@ struct Claim {
     bytes: u64,
     taken: u64,
     missed: u64,
+    dropped: u64,
 }
 
 impl Claim {
     fn of(claimed: Claimed) -> Self {
         let Claimed { place, owner, tally } = claimed;
-        let Tally { packets, bytes, taken, missed } = tally;
+        let Tally { packets, bytes, taken, missed, dropped, .. } = tally;
         let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(owner.since_ns);
         Self {
             place,
@@ -170,6 +171,7 @@ impl Claim {
             bytes,
             taken,
             missed,
+            dropped,
         }
     }
 

@@ -27,6 +27,9 @@ pub struct Report {
     pub backend: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub method: &'static str,
+    /// How packets come from the card, where there is a choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
     pub fallbacks: Vec<JsonFallback>,
     pub elapsed_s: f64,
     #[serde(flatten)]
@@ -108,6 +111,7 @@ impl Report {
             port: port.name.to_string(),
             backend: port.name.kind().prefix().into(),
             method: port.method,
+            mode: port.mode,
             fallbacks: port
                 .fallbacks
                 .iter()
@@ -173,6 +177,7 @@ impl Report {
             port,
             backend,
             method,
+            mode: reports.first().and_then(|r| r.mode),
             fallbacks: reports.iter().flat_map(|r| r.fallbacks.clone()).collect(),
             elapsed_s: elapsed,
             traffic,
@@ -191,9 +196,10 @@ impl Report {
             return writeln!(out);
         }
         let Traffic { packets, bytes, pps, bps_l2, .. } = self.traffic;
-        let method = match self.method {
-            "" => String::new(),
-            method => format!(" ({method})"),
+        let method = match (self.method, self.mode) {
+            ("", _) => String::new(),
+            (method, None) => format!(" ({method})"),
+            (method, Some(mode)) => format!(" ({method}, {mode})"),
         };
         let elapsed = show_duration(Duration::from_secs_f64(self.elapsed_s));
         writeln!(out, "{}{method}, {elapsed}", self.port)?;

@@ -202,6 +202,7 @@ impl Worker<'_> {
                 self.queue.rx_mut().release(slots);
                 broken = broken || visitor.batch_done().is_break();
             } else {
+                self.count_in_kernel();
                 if self.queue.is_finished() {
                     return gone.map_or(Ok(()), Err);
                 }
@@ -220,6 +221,19 @@ impl Worker<'_> {
             if broken {
                 self.shared.stop.set();
             }
+        }
+    }
+
+    /// Adds what was counted where it came in, of a queue whose packets stay there.
+    fn count_in_kernel(&mut self) {
+        let (packets, bytes) = self.queue.take_counted();
+        if packets == 0 {
+            return;
+        }
+        self.counters.add(packets, bytes);
+        let count = i64::try_from(packets).unwrap_or(i64::MAX);
+        if self.shared.wanted.fetch_sub(count, Ordering::Relaxed) <= count {
+            self.shared.stop.set();
         }
     }
 

@@ -4,11 +4,13 @@
 //! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
+mod lookup;
 mod name;
 mod null;
 mod packet;
 mod pcap;
 mod queue;
+mod xdp;
 
 pub use name::{Kind, PortName, parse_duration, parse_number};
 pub use queue::{Queue, QueueStats};
@@ -63,6 +65,8 @@ pub struct Port {
     pub name: PortName,
     /// The method in use: "ring", "recvmmsg"; empty where there is but one.
     pub method: &'static str,
+    /// How packets come from the card: "native-zero-copy", "native-copy", "skb"; of `xdp:` only.
+    pub mode: Option<&'static str>,
     /// Methods that were tried before it.
     pub fallbacks: Vec<Fallback>,
     /// One for each thread that shall serve the port.
@@ -78,6 +82,7 @@ impl Port {
         match name.kind() {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
+            Kind::Xdp => xdp::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

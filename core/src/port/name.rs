@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 pub enum Kind {
     /// An interface through packet sockets: a copy, the host keeps its packet.
     Packet,
+    /// Packets of an interface that the host does not get, by XDP.
+    Xdp,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -53,6 +55,12 @@ const KINDS: &[KindSpec] = &[
             "fanout_prog",
             "slots",
         ],
+    },
+    KindSpec {
+        kind: Kind::Xdp,
+        prefix: "xdp",
+        queues: true,
+        options: &["filter", "action", "mode", "timestamp", "frames", "slots", "busy_poll"],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -216,7 +224,7 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
-                Kind::Packet => "no interface named".into(),
+                Kind::Packet | Kind::Xdp => "no interface named".into(),
             }));
         }
         let options = split_options(options, spec).map_err(&wrong)?;
@@ -341,7 +349,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, pcap:, null:"),
+            ("xdpp:eth0", "there are packet:, xdp:, pcap:, null:"),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
@@ -369,7 +377,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in [Kind::Packet, Kind::Pcap, Kind::Null] {
+        for kind in [Kind::Packet, Kind::Xdp, Kind::Pcap, Kind::Null] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

@@ -51,7 +51,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             ))
         })
         .collect::<Result<_>>()?;
-    Ok(Port { name: name.clone(), method: "", fallbacks: Vec::new(), queues })
+    Ok(Port { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues })
 }
 
 impl Null {

@@ -6,6 +6,7 @@ use super::Interface;
 use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
+use super::xdp;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, RingMut, Wait};
 
@@ -31,6 +32,7 @@ pub(super) enum Backend {
     PcapSource(Box<pcap::Source>),
     PcapSink(Box<pcap::Sink>),
     Packet(Box<PacketQueue>),
+    InKernel(Box<xdp::InKernel>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -105,7 +107,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
-            Backend::PcapSink(_) => Ok(0),
+            Backend::PcapSink(_) | Backend::InKernel(_) => Ok(0),
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
         }
     }
@@ -124,7 +126,7 @@ impl Queue {
     pub fn sync_tx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
-            Backend::PcapSource(_) => Ok(0),
+            Backend::PcapSource(_) | Backend::InKernel(_) => Ok(0),
             Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
         }
@@ -143,6 +145,16 @@ impl Queue {
                 Ok(Readiness::TimedOut)
             }
             Backend::Packet(packet) => packet.wait_rx(wait, timeout),
+            Backend::InKernel(kernel) => kernel.wait_rx(timeout),
+        }
+    }
+
+    /// Packets that were counted in the kernel and never come into the ring, and their bytes on
+    /// the wire, since the last look: of an `xdp:` port that drops or passes what it counts.
+    pub fn take_counted(&mut self) -> (u64, u64) {
+        match &mut self.backend {
+            Backend::InKernel(kernel) => kernel.take_counted(),
+            _ => (0, 0),
         }
     }
 
@@ -153,6 +165,7 @@ impl Queue {
             Backend::PcapSource(source) => source.is_finished(),
             Backend::PcapSink(_) => true,
             Backend::Packet(packet) => packet.is_finished(),
+            Backend::InKernel(kernel) => kernel.is_finished(),
         }
     }
 
@@ -172,6 +185,10 @@ impl Queue {
             }
             Backend::PcapSink(_) => Ok(()),
             Backend::Packet(packet) => packet.close_intake(),
+            Backend::InKernel(kernel) => {
+                kernel.close_intake();
+                Ok(())
+            }
         }
     }
 
@@ -185,7 +202,10 @@ impl Queue {
     pub fn describe_sent(&mut self, interfaces: &[Interface]) -> Result<()> {
         match &mut self.backend {
             Backend::PcapSink(sink) => sink.describe(interfaces, &mut self.interfaces),
-            Backend::Null(_) | Backend::PcapSource(_) | Backend::Packet(_) => Ok(()),
+            Backend::Null(_)
+            | Backend::PcapSource(_)
+            | Backend::Packet(_)
+            | Backend::InKernel(_) => Ok(()),
         }
     }
 
@@ -200,7 +220,7 @@ impl Queue {
         match &mut self.backend {
             Backend::PcapSink(sink) => sink.close(&mut self.tx),
             Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(&mut self.tx)),
-            Backend::Null(_) | Backend::PcapSource(_) => synced.map(|_| ()),
+            Backend::Null(_) | Backend::PcapSource(_) | Backend::InKernel(_) => synced.map(|_| ()),
         }
     }
 
@@ -214,6 +234,7 @@ impl Queue {
             Backend::PcapSource(source) => Ok(source.stats()),
             Backend::PcapSink(sink) => Ok(sink.stats()),
             Backend::Packet(packet) => packet.stats(),
+            Backend::InKernel(kernel) => Ok(kernel.stats()),
         }
     }
 }

@@ -26,7 +26,6 @@ mod clock;
 mod config;
 mod fanout;
 mod link_type;
-mod lookup;
 mod queue;
 mod receive;
 mod send;
@@ -43,7 +42,7 @@ use link_type::link_type;
 use socket::Socket;
 
 use super::queue::{Backend, Queue};
-use super::{Fallback, Interface, OpenOptions, Port, PortName, Use};
+use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
 use crate::link::netns;
@@ -115,7 +114,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             Queue::new(number, rx, tx, backend, vec![described.clone()])
         })
         .collect();
-    Ok(Port { name: name.clone(), method: method.name(), fallbacks, queues })
+    Ok(Port { name: name.clone(), method: method.name(), mode: None, fallbacks, queues })
 }
 
 /// Binds the sockets to the interface, joins them if there are several, and asks for what is

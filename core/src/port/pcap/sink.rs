@@ -87,7 +87,13 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let file = File::Open(Box::new(recorder));
     let sink = Sink { file, next: 0, refused: 0, snaplen };
     let queue = Queue::new(0, rx, tx, Backend::PcapSink(Box::new(sink)), Vec::new());
-    Ok(Port { name: name.clone(), method: "", fallbacks: Vec::new(), queues: vec![queue] })
+    Ok(Port {
+        name: name.clone(),
+        method: "",
+        mode: None,
+        fallbacks: Vec::new(),
+        queues: vec![queue],
+    })
 }
 
 impl Sink {

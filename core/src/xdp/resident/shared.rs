@@ -44,7 +44,9 @@ struct TallyLayout {
     bytes: AtomicU64,
     taken: AtomicU64,
     missed: AtomicU64,
-    reserved: [u64; 4],
+    dropped: AtomicU64,
+    dropped_bytes: AtomicU64,
+    reserved: [u64; 2],
 }
 
 /// `struct sluice_owner`.
@@ -65,7 +67,7 @@ const _: () = {
     assert!(offset_of!(ControlLayout, present) == 8);
     assert!(offset_of!(ControlLayout, direct_users) == 16);
     assert!(size_of::<TallyLayout>() == 64);
-    assert!(offset_of!(TallyLayout, missed) == 24);
+    assert!(offset_of!(TallyLayout, dropped_bytes) == 40);
     assert!(size_of::<OwnerLayout>() == OWNER_BYTES);
     assert!(offset_of!(OwnerLayout, kind) == 20);
     assert!(offset_of!(OwnerLayout, filter) == 40);
@@ -157,10 +159,14 @@ pub struct Tally {
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
     pub bytes: u64,
-    /// Packets redirected to a socket, copied, or dropped on demand.
+    /// Packets redirected to a socket, or copied.
     pub taken: u64,
     /// Packets to be taken, for which there was no socket or no room.
     pub missed: u64,
+    /// Packets dropped on demand.
+    pub dropped: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
 }
 
 impl Tally {
@@ -171,6 +177,8 @@ impl Tally {
             bytes: self.bytes.wrapping_sub(earlier.bytes),
             taken: self.taken.wrapping_sub(earlier.taken),
             missed: self.missed.wrapping_sub(earlier.missed),
+            dropped: self.dropped.wrapping_sub(earlier.dropped),
+            dropped_bytes: self.dropped_bytes.wrapping_sub(earlier.dropped_bytes),
         }
     }
 }
@@ -202,6 +210,8 @@ impl Tallies {
             sum.bytes += tally.bytes.load(Ordering::Relaxed);
             sum.taken += tally.taken.load(Ordering::Relaxed);
             sum.missed += tally.missed.load(Ordering::Relaxed);
+            sum.dropped += tally.dropped.load(Ordering::Relaxed);
+            sum.dropped_bytes += tally.dropped_bytes.load(Ordering::Relaxed);
         }
         sum
     }

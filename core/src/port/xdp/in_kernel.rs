@@ -1,0 +1,115 @@
+//! Counting in the kernel: packets are dropped or passed on where they come in, and what is
+//! read here are the counters.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::link;
+use crate::port::{Interface, QueueStats};
+use crate::ring::Readiness;
+use crate::xdp::resident::{Action, Resident, Stage, Tally};
+
+/// Between two looks at the counters.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two looks at whether the interface is still there.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// A queue whose packets stay in the kernel.
+#[derive(Debug)]
+pub(crate) struct InKernel {
+    resident: Arc<Resident>,
+    interface: link::Interface,
+    netns: Option<String>,
+    action: Action,
+    /// The place in the chain; none where every packet is only counted, or nothing more is.
+    stage: Option<Stage>,
+    before: Tally,
+    /// What was counted until the intake was closed.
+    last: Option<Tally>,
+    taken: (u64, u64),
+    checked: Instant,
+}
+
+impl InKernel {
+    pub(super) fn new(
+        resident: Arc<Resident>,
+        interface: link::Interface,
+        netns: Option<String>,
+        action: Action,
+        stage: Option<Stage>,
+    ) -> Self {
+        let before = resident.total();
+        let checked = Instant::now();
+        Self {
+            resident,
+            interface,
+            netns,
+            action,
+            stage,
+            before,
+            last: None,
+            taken: (0, 0),
+            checked,
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        self.last.unwrap_or_else(|| self.resident.total().since(self.before))
+    }
+
+    /// Packets and bytes so far.
+    fn counted(&self) -> (u64, u64) {
+        let tally = self.tally();
+        match self.action {
+            Action::Drop => (tally.dropped, tally.dropped_bytes),
+            _ => (tally.packets, tally.bytes),
+        }
+    }
+
+    pub(crate) fn take_counted(&mut self) -> (u64, u64) {
+        let (packets, bytes) = self.counted();
+        let news = (packets - self.taken.0, bytes - self.taken.1);
+        self.taken = (packets, bytes);
+        news
+    }
+
+    pub(crate) fn wait_rx(&mut self, timeout: Duration) -> Result<Readiness> {
+        std::thread::sleep(timeout.min(LOOK));
+        if self.checked.elapsed() < CHECK {
+            return Ok(Readiness::TimedOut);
+        }
+        self.checked = Instant::now();
+        match link::interface(self.netns.as_deref(), &self.interface.name) {
+            Ok(now) if now.index == self.interface.index => Ok(Readiness::TimedOut),
+            _ => Err(Error::Gone {
+                object: format!("xdp:{}", self.interface.name),
+                remedy: "the interface was removed; start again when it is back".into(),
+            }),
+        }
+    }
+
+    /// From now on the packets are the host's.
+    pub(crate) fn close_intake(&mut self) {
+        self.stage = None;
+        self.last.get_or_insert_with(|| self.resident.total().since(self.before));
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.last.is_some() && self.counted() == self.taken
+    }
+
+    pub(crate) fn stats(&self) -> QueueStats {
+        QueueStats { offered: self.counted().0, ..QueueStats::default() }
+    }
+}
+
+/// What a queue says of its packets.
+pub(super) fn described(interface: &link::Interface) -> Interface {
+    Interface {
+        name: interface.name.clone(),
+        link_type: crate::port::LINKTYPE_ETHERNET,
+        snaplen: u16::MAX.into(),
+        comment: "packets taken by XDP".into(),
+    }
+}
