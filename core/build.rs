@@ -13,10 +13,21 @@ fn main() {
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
     // Debian keeps <asm/types.h> apart for each architecture.
     let headers = format!("/usr/include/{machine}-linux-gnu");
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let built = SkeletonBuilder::new()
         .source(Path::new(BPF).join("ingress.bpf.c"))
         .obj(Path::new(&out).join("ingress.bpf.o"))
-        .clang_args(["-Wall", "-Werror", "-mcpu=v3", "-I", &headers, "-I", "../bpf/include"])
+        .clang_args([
+            "-Wall",
+            "-Werror",
+            "-mcpu=v3",
+            "-I",
+            &headers,
+            "-I",
+            &libbpf,
+            "-I",
+            "../bpf/include",
+        ])
         .build();
     if let Err(error) = built {
         println!("cargo::error=bpf/ingress.bpf.c: {error:#}; scripts/setup.sh installs clang");

@@ -4,7 +4,8 @@
 # the peers that only `make bench` compares with.
 set -eu
 
-build="gcc libc6-dev make pkg-config libpcap-dev"
+# clang compiles the XDP programs; libbpf is built from its crate, with libelf and zlib
+build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 # netbase: names of protocols and services, for filters
 run="iproute2 ethtool iputils-ping netbase"
 peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4"
