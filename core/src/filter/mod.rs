@@ -15,6 +15,7 @@
 mod assemble;
 pub mod cbpf;
 mod compile;
+pub mod ebpf;
 mod locate;
 mod program;
 mod vlan;
