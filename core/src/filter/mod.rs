@@ -18,11 +18,13 @@ mod compile;
 pub mod ebpf;
 mod locate;
 mod program;
+mod translate;
 mod vlan;
 
 pub use cbpf::Instruction;
 pub use locate::explain;
 pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program, Skb, VlanTag};
+pub use translate::{Frame, Untranslatable, translate};
 
 use std::fmt;
 use std::sync::Arc;

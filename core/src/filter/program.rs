@@ -215,7 +215,7 @@ pub fn is_extension(k: u32) -> bool {
 }
 
 /// Which extension: an `SKF_AD_` number, if it is one.
-fn extension_number(k: u32) -> i32 {
+pub(super) fn extension_number(k: u32) -> i32 {
     k.cast_signed().wrapping_sub(libc::SKF_AD_OFF)
 }
 
