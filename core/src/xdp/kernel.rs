@@ -8,6 +8,8 @@ use std::io;
 use std::mem::{size_of, size_of_val};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::filter::ebpf::Insn;
+
 /// How a program is attached: `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -307,7 +309,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &CString) -> io::Result<()> {
 }
 
 /// Loads an XDP program made at run time; on failure with what the verifier said.
-pub(crate) fn load(name: &CStr, instructions: &[u64], frags: bool) -> Result<OwnedFd, Refused> {
+pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, Refused> {
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
             sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,

@@ -8,10 +8,12 @@ use crate::error::{Error, Result};
 use crate::link;
 use crate::port::{Interface, QueueStats};
 use crate::ring::Readiness;
-use crate::xdp::resident::{Action, Resident, Stage, Tally};
+use crate::xdp::resident::{Action, DROP, Resident, Stage, Tally};
 
 /// Between two looks at the counters.
 const LOOK: Duration = Duration::from_millis(10);
+/// A packet that is on its way through the program is counted within this time.
+const SETTLE: Duration = Duration::from_millis(2);
 /// Between two looks at whether the interface is still there.
 const CHECK: Duration = Duration::from_millis(500);
 
@@ -54,8 +56,12 @@ impl InKernel {
         }
     }
 
+    /// What was counted where the packets are: at our place, or at the end of the chain.
     fn tally(&self) -> Tally {
-        self.last.unwrap_or_else(|| self.resident.total().since(self.before))
+        self.last.unwrap_or_else(|| match &self.stage {
+            Some(stage) if stage.number() < DROP => stage.tally(),
+            _ => self.resident.total().since(self.before),
+        })
     }
 
     /// Packets and bytes so far.
@@ -91,8 +97,14 @@ impl InKernel {
 
     /// From now on the packets are the host's.
     pub(crate) fn close_intake(&mut self) {
-        self.stage = None;
-        self.last.get_or_insert_with(|| self.resident.total().since(self.before));
+        if self.last.is_none() {
+            if let Some(stage) = &self.stage {
+                stage.stop();
+                std::thread::sleep(SETTLE);
+            }
+            self.last = Some(self.tally());
+            self.stage = None;
+        }
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -15,18 +15,20 @@ mod in_kernel;
 
 pub(super) use in_kernel::InKernel;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use config::Config;
 
 use super::queue::{Backend, Queue};
-use super::{Fallback, OpenOptions, Port, PortName, Use, lookup};
+use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::link::{self, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::Mode;
-use crate::xdp::resident::{Action, DROP, Owner, Resident, Stage};
+use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -55,14 +57,20 @@ fn count_in_kernel(
     interface: link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    if config.filter.is_some() {
-        return Err(name.error("filters for XDP are not there yet"));
-    }
+    let filter = config.filter.as_deref();
+    let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let (resident, reason) = Resident::join(&interface, config.mode)?;
     let resident = Arc::new(resident);
-    let owner = Owner::myself(config.action, "", 0..=interface.rx_queues.max(1) - 1);
-    let stage = match config.action {
-        Action::Drop => {
+    let expression = filter.as_ref().map_or("", Filter::expression);
+    let owner = Owner::myself(config.action, expression, 0..=interface.rx_queues.max(1) - 1);
+    let stage = match (config.action, &filter) {
+        (_, Some(filter)) => {
+            let stage = Stage::take(&resident, FILTERED, &owner)?;
+            let program = load_program(&stage, &resident, config.action, Some(filter), None)?;
+            stage.complete(Some(program.as_fd()))?;
+            Some(stage)
+        }
+        (Action::Drop, None) => {
             let stage = Stage::take(&resident, DROP..DROP + 1, &owner)?;
             stage.complete(None)?;
             Some(stage)

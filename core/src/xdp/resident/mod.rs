@@ -21,12 +21,14 @@
 //! another process has attached.
 
 mod attach;
+mod program;
 mod shared;
 mod stage;
 
+pub(crate) use program::load as load_program;
 pub use shared::{Action, Owner, Tally};
-pub(crate) use shared::{CLAIMS, DIRECT, DROP, END, MIRRORS, QUEUES_MAX, STAGES};
-pub(crate) use stage::Stage;
+pub(crate) use shared::{CLAIMS, DIRECT, DROP, END, FILTERED, MIRRORS, QUEUES_MAX, WHOLE};
+pub(crate) use stage::{Direct, Stage};
 
 use std::ffi::CString;
 use std::io;
@@ -238,11 +240,6 @@ impl Resident {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(true),
             Err(error) => Err(failed(error)),
         }
-    }
-
-    /// The counters' map and the control value's map, for programs that use them.
-    pub(crate) fn memory(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
-        (self.tallies_fd.as_fd(), self.control_fd.as_fd())
     }
 
     /// Keeps the program on the interface though all users end, until [`detach`](Self::detach).

@@ -14,8 +14,10 @@ use crate::memory::PAGE_BYTES;
 pub(super) const VERSION: u32 = 1;
 /// Places for programs that copy packets and pass them on.
 pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
-/// Places for programs that take packets.
+/// Places for programs that take packets; of these, those for all packets come last.
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
+pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
+pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
 /// No program, only a mark: the end drops everything.
 pub(crate) const DROP: u32 = 61;
 /// No program, only a mark: the end gives everything to the sockets of `sluice_direct`.
@@ -60,6 +62,21 @@ struct OwnerLayout {
     kind: u32,
     command: [u8; 16],
     filter: [u8; 472],
+}
+
+/// Where `present` is in the control value.
+pub(super) const PRESENT_AT: u32 = offset_of!(ControlLayout, present) as u32;
+
+/// Where the counters are in a tally.
+pub(super) mod tally {
+    use super::{TallyLayout, offset_of};
+
+    pub const PACKETS: i16 = offset_of!(TallyLayout, packets) as i16;
+    pub const BYTES: i16 = offset_of!(TallyLayout, bytes) as i16;
+    pub const TAKEN: i16 = offset_of!(TallyLayout, taken) as i16;
+    pub const MISSED: i16 = offset_of!(TallyLayout, missed) as i16;
+    pub const DROPPED: i16 = offset_of!(TallyLayout, dropped) as i16;
+    pub const DROPPED_BYTES: i16 = offset_of!(TallyLayout, dropped_bytes) as i16;
 }
 
 const _: () = {

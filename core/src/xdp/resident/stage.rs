@@ -69,6 +69,13 @@ impl Stage {
         Ok(())
     }
 
+    /// Lets it act no more. A packet that is on its way through may still be counted.
+    pub fn stop(&self) {
+        self.resident.control.clear_present(self.number);
+        // What fails here the kernel does when the token is closed.
+        let _ = kernel::remove(self.resident.alive.as_fd(), self.number);
+    }
+
     /// What it has counted since it is ours.
     pub fn tally(&self) -> Tally {
         self.resident.tallies.of(self.number).since(self.before)
@@ -78,10 +85,9 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let resident = &self.resident;
-        resident.control.clear_present(self.number);
         // In this order, for the place is another's as soon as it is not owned. What fails here
         // the kernel does when the token is closed, or the next owner.
-        let _ = kernel::remove(resident.alive.as_fd(), self.number);
+        self.stop();
         if self.number < super::DROP {
             let _ = kernel::remove(resident.stages.as_fd(), self.number);
         }

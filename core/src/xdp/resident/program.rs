@@ -1,0 +1,184 @@
+//! The programs of stages: made at run time, from a filter and what is to be done.
+//!
+//! ```text
+//!   entered by a tail call of the stage before
+//!     |
+//!   filter --no--------------------------------------.
+//!     | yes                                          |
+//!   act: redirect, drop, or nothing --in vain------. |
+//!     | done                                       v v
+//!   count; answer the driver                next stage that is present, or the end
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::shared::{Action, CLAIMS, END, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::{Resident, Stage};
+use crate::error::{Error, Result};
+use crate::filter::ebpf::Reg::*;
+use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
+use crate::filter::{Filter, Frame, translate};
+use crate::xdp::kernel;
+
+/// Where a map's key stands on the stack, below what the filter uses.
+const KEY: i16 = -Frame::STACK_BYTES - 8;
+
+/// Makes the program of a stage. `sockets` is where packets are taken to: a map of sockets, by
+/// receive queue.
+pub(crate) fn load(
+    stage: &Stage,
+    resident: &Resident,
+    action: Action,
+    filter: Option<&Filter>,
+    sockets: Option<&OwnedFd>,
+) -> Result<OwnedFd> {
+    let frame = Frame { fragments: resident.frags(), ..Frame::default() };
+    let mut program = Program { asm: Assembler::new(), frame, resident, place: stage.number() };
+    program.write(action, filter, sockets)?;
+    let insns = program.asm.finish().map_err(|fault| refused(resident, filter, &fault))?;
+    kernel::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
+        match error.error.raw_os_error() {
+            Some(libc::EPERM) => resident.failed("load a program for", error.error),
+            _ => refused(resident, filter, &format!("{}: {}", error.error, error.said)),
+        }
+    })
+}
+
+fn refused(resident: &Resident, filter: Option<&Filter>, why: &dyn std::fmt::Display) -> Error {
+    let expression = filter.map_or("", Filter::expression);
+    Error::Unsupported {
+        feature: format!("the filter '{expression}' in XDP on {}", resident.interface),
+        remedy: format!("{why}; packet: takes every filter"),
+    }
+}
+
+struct Program<'a> {
+    asm: Assembler,
+    frame: Frame,
+    resident: &'a Resident,
+    place: u32,
+}
+
+impl Program<'_> {
+    fn write(
+        &mut self,
+        action: Action,
+        filter: Option<&Filter>,
+        sockets: Option<&OwnedFd>,
+    ) -> Result<()> {
+        let [matched, next] = self.asm.labels();
+        self.frame.enter(&mut self.asm);
+        if let Some(filter) = filter {
+            translate(filter.program(), &mut self.asm, &self.frame, matched, next)
+                .map_err(|reason| refused(self.resident, Some(filter), &reason))?;
+        }
+        self.asm.place(matched);
+        match (action, sockets) {
+            (Action::Take, Some(sockets)) => self.take(sockets, next),
+            (Action::Drop, _) => self.drop_it(next),
+            _ => self.count(&[], next),
+        }
+        self.asm.place(next);
+        self.go_on();
+        Ok(())
+    }
+
+    /// Gives the packet to the queue's socket; where there is none, somebody else may have it.
+    fn take(&mut self, sockets: &OwnedFd, next: Label) {
+        let (asm, ctx) = (&mut self.asm, self.frame.ctx);
+        let missed = asm.label();
+        asm.load_map(R1, sockets);
+        asm.load(Size::W, R2, ctx + xdp_md::RX_QUEUE_INDEX);
+        asm.mov(R3, 0);
+        asm.call(Helper::REDIRECT_MAP);
+        asm.jne(R0, xdp_action::REDIRECT, missed);
+        self.count(&[tally::TAKEN], next);
+        self.answer(xdp_action::REDIRECT);
+        self.asm.place(missed);
+        self.count(&[tally::MISSED], next);
+    }
+
+    /// Drops the packet, as long as whoever wants that lives.
+    fn drop_it(&mut self, next: Label) {
+        let place = self.place.cast_signed();
+        self.asm.store(Size::W, R10 + KEY, place);
+        self.look_up(&self.resident.alive.as_fd(), next);
+        self.count(&[tally::DROPPED], next);
+        self.answer(xdp_action::DROP);
+    }
+
+    /// R0 = the value at the key on the stack; `none` if there is none.
+    fn look_up(&mut self, map: &impl AsFd, none: Label) {
+        let asm = &mut self.asm;
+        asm.load_map(R1, map);
+        asm.mov(R2, R10);
+        asm.add(R2, i32::from(KEY));
+        asm.call(Helper::MAP_LOOKUP);
+        asm.jeq(R0, 0, none);
+    }
+
+    /// Counts the packet and its bytes, and what became of it.
+    fn count(&mut self, counters: &[i16], none: Label) {
+        let Frame { ctx, data, end, fragments, .. } = self.frame;
+        let place = self.place.cast_signed();
+        let asm = &mut self.asm;
+        if fragments {
+            asm.mov(R1, ctx);
+            asm.call(Helper::XDP_BUFF_LEN);
+            asm.mov(R9, R0);
+        } else {
+            asm.mov(R9, end);
+            asm.sub(R9, data);
+        }
+        asm.call(Helper::CPU);
+        asm.mul(R0, STAGES.cast_signed());
+        asm.add(R0, place);
+        asm.store(Size::W, R10 + KEY, R0);
+        self.look_up(&self.resident.tallies_fd, none);
+        self.add(tally::PACKETS, 1.into());
+        self.add(tally::BYTES, R9.into());
+        for &counter in counters {
+            self.add(counter, 1.into());
+            if counter == tally::DROPPED {
+                self.add(tally::DROPPED_BYTES, R9.into());
+            }
+        }
+    }
+
+    /// Adds to a counter that only this CPU writes.
+    fn add(&mut self, counter: i16, n: Source) {
+        self.asm.load(Size::DW, R1, R0 + counter);
+        self.asm.add(R1, n);
+        self.asm.store(Size::DW, R0 + counter, R1);
+    }
+
+    fn answer(&mut self, action: i32) {
+        self.asm.mov(R0, action);
+        self.asm.exit();
+    }
+
+    /// To the next stage that is present, and at last to the end.
+    fn go_on(&mut self) {
+        self.asm.load_map_value(R1, &self.resident.control_fd, PRESENT_AT);
+        self.asm.load(Size::DW, R9, R1 + 0);
+        let own = self.place;
+        for place in MIRRORS.chain(CLAIMS).filter(|&place| place > own) {
+            let [present, absent] = self.asm.labels();
+            self.asm.jset32(R9, (1u32 << place).cast_signed(), present);
+            self.asm.jump(absent);
+            self.asm.place(present);
+            self.tail_call(place);
+            self.asm.place(absent);
+        }
+        self.tail_call(END);
+        self.answer(xdp_action::PASS);
+    }
+
+    fn tail_call(&mut self, place: u32) {
+        let ctx = self.frame.ctx;
+        self.asm.mov(R1, ctx);
+        self.asm.load_map(R2, &self.resident.stages);
+        self.asm.mov(R3, place.cast_signed());
+        self.asm.call(Helper::TAIL_CALL);
+    }
+}
