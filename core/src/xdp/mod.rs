@@ -1,4 +1,4 @@
 //! XDP: packets taken before the host has made anything of them.
-mod kernel;
+mod bpf;
 pub mod resident;
-pub use kernel::Mode;
+pub use bpf::Mode;

@@ -10,7 +10,7 @@ use super::shared::{self, END, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
-use crate::xdp::kernel::{self, Mode, Write};
+use crate::xdp::bpf::{self, Mode, Write};
 
 /// The resident program's name, by which it is known.
 pub(super) const PROGRAM: &str = "sluice_ingress";
@@ -36,8 +36,8 @@ pub(super) fn attach(
     let program = program(&object, PROGRAM)?;
     let resident = |mode, link| {
         let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
-        let id = kernel::program_id(program.as_fd()).map_err(failed)?;
-        let maps = kernel::maps_of(program.as_fd()).map_err(failed)?;
+        let id = bpf::program_id(program.as_fd()).map_err(failed)?;
+        let maps = bpf::maps_of(program.as_fd()).map_err(failed)?;
         Resident::from_parts(interface, mode, id, link, maps)
     };
     let mut mode = match wish {
@@ -46,7 +46,7 @@ pub(super) fn attach(
     };
     let mut reason = None;
     loop {
-        match kernel::attach(program.as_fd(), interface.index, mode) {
+        match bpf::attach(program.as_fd(), interface.index, mode) {
             Ok(link) => return Ok(Some((resident(mode, link)?, reason))),
             Err(error) if is_taken(&error) => return Ok(None),
             Err(error) if mode == Mode::Native && wish == ModeWish::Best && cannot(&error) => {
@@ -132,10 +132,10 @@ fn complete(object: &Object) -> io::Result<()> {
     };
     let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
     for name in ["sluice_owned", "sluice_owners"] {
-        kernel::tie(ingress.as_fd(), find(name)?.as_fd())?;
+        bpf::tie(ingress.as_fd(), find(name)?.as_fd())?;
     }
     let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
-    kernel::put(find("sluice_stages")?.as_fd(), END, last.as_fd(), Write::Any)
+    bpf::put(find("sluice_stages")?.as_fd(), END, last.as_fd(), Write::Any)
 }
 
 fn program(object: &Object, name: &str) -> Result<ProgramHandle> {

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use shared::{Control, OWNER_BYTES, Tallies};
 
-use super::kernel::{self, Map, Mode, Write};
+use super::bpf::{self, Map, Mode, Write};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 
@@ -123,20 +123,20 @@ impl Resident {
     pub fn find(interface: &Interface) -> Result<Option<Self>> {
         let failed =
             |error| privileged(error, "look for the XDP program of", interface.name.as_str());
-        let Some((id, mode)) = kernel::attached(interface.index).map_err(failed)? else {
+        let Some((id, mode)) = bpf::attached(interface.index).map_err(failed)? else {
             return Ok(None);
         };
         let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENOENT);
-        let program = match kernel::program(id) {
+        let program = match bpf::program(id) {
             Err(error) if gone(&error) => return Ok(None),
             other => other.map_err(failed)?,
         };
-        let name = kernel::program_name(program.as_fd()).map_err(failed)?;
+        let name = bpf::program_name(program.as_fd()).map_err(failed)?;
         if name != attach::PROGRAM {
             return Err(foreign(interface, id, &name));
         }
-        let Some(link) = kernel::link_of(id).map_err(failed)? else { return Ok(None) };
-        let maps = match kernel::maps_of(program.as_fd()) {
+        let Some(link) = bpf::link_of(id).map_err(failed)? else { return Ok(None) };
+        let maps = match bpf::maps_of(program.as_fd()) {
             Err(error) if gone(&error) => return Ok(None),
             other => other.map_err(failed)?,
         };
@@ -209,7 +209,7 @@ impl Resident {
     /// Who has a stage or had it last.
     pub fn owner(&self, stage: u32) -> Result<Option<Owner>> {
         let mut bytes = [0; OWNER_BYTES];
-        let found = kernel::read_entry(self.owners.as_fd(), stage, &mut bytes);
+        let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes);
         let failed = |error| self.failed("read who has a claim on", error);
         Ok(if found.map_err(failed)? { Owner::from_bytes(&bytes) } else { None })
     }
@@ -234,9 +234,9 @@ impl Resident {
     fn is_held(&self, place: u32) -> Result<bool> {
         let failed = |error| self.failed("look for claims on", error);
         // Of maps of sockets the kernel tells nothing but whether there is room.
-        let probe = kernel::token().map_err(failed)?;
-        match kernel::put(self.owned.as_fd(), place, probe.as_fd(), Write::New) {
-            Ok(()) => kernel::remove(self.owned.as_fd(), place).map_err(failed).map(|()| false),
+        let probe = bpf::token().map_err(failed)?;
+        match bpf::put(self.owned.as_fd(), place, probe.as_fd(), Write::New) {
+            Ok(()) => bpf::remove(self.owned.as_fd(), place).map_err(failed).map(|()| false),
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(true),
             Err(error) => Err(failed(error)),
         }
@@ -256,11 +256,11 @@ impl Resident {
         // The stages too: a map of programs is emptied when nobody has it.
         for (object, name) in [(&self.stages, "stages"), (&self.link, "link")] {
             let path = path_text(&folder.join(name));
-            match kernel::pin(object.as_fd(), &path) {
+            match bpf::pin(object.as_fd(), &path) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                     // Of a program that is no more: the interface was made anew.
                     std::fs::remove_file(folder.join(name)).map_err(failed)?;
-                    kernel::pin(object.as_fd(), &path).map_err(failed)?;
+                    bpf::pin(object.as_fd(), &path).map_err(failed)?;
                 }
                 other => other.map_err(failed)?,
             }
@@ -285,7 +285,7 @@ impl Resident {
             }
             _ => {}
         }
-        kernel::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))
+        bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))
     }
 
     /// Interfaces of several network namespaces may have the same name and number.

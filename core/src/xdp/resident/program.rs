@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::xdp::kernel;
+use crate::xdp::bpf;
 
 /// Where a map's key stands on the stack, below what the filter uses.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
@@ -36,7 +36,7 @@ pub(crate) fn load(
     let mut program = Program { asm: Assembler::new(), frame, resident, place: stage.number() };
     program.write(action, filter, sockets)?;
     let insns = program.asm.finish().map_err(|fault| refused(resident, filter, &fault))?;
-    kernel::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
+    bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
         match error.error.raw_os_error() {
             Some(libc::EPERM) => resident.failed("load a program for", error.error),
             _ => refused(resident, filter, &format!("{}: {}", error.error, error.said)),

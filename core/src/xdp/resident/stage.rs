@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::shared::Owner;
 use super::{Resident, Tally};
 use crate::error::{Error, Result};
-use crate::xdp::kernel::{self, Write};
+use crate::xdp::bpf::{self, Write};
 
 /// A place in the chain that is ours.
 #[derive(Debug)]
@@ -25,16 +25,13 @@ impl Stage {
     /// number says what its program is to be; it acts when it is [complete](Self::complete).
     pub fn take(resident: &Arc<Resident>, mut places: Range<u32>, owner: &Owner) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
-        let token = kernel::token().map_err(failed)?;
-        let taken = |place: &u32| match kernel::put(
-            resident.owned.as_fd(),
-            *place,
-            token.as_fd(),
-            Write::New,
-        ) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => None,
-            other => Some(other.map(|()| *place)),
-        };
+        let token = bpf::token().map_err(failed)?;
+        let taken =
+            |place: &u32| match bpf::put(resident.owned.as_fd(), *place, token.as_fd(), Write::New)
+            {
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => None,
+                other => Some(other.map(|()| *place)),
+            };
         let Some(found) = places.find_map(|place| taken(&place)) else {
             let message = "all places for claims are taken: `sluice claims` shows by whom";
             return Err(Error::Usage(format!("{}: {message}", resident.interface)));
@@ -42,9 +39,9 @@ impl Stage {
         let number = found.map_err(failed)?;
         // What a dead owner left does nothing any more, and makes room.
         if number < super::DROP {
-            kernel::remove(resident.stages.as_fd(), number).map_err(failed)?;
+            bpf::remove(resident.stages.as_fd(), number).map_err(failed)?;
         }
-        kernel::write_entry(resident.owners.as_fd(), number, &owner.to_bytes(), Write::Any)
+        bpf::write_entry(resident.owners.as_fd(), number, &owner.to_bytes(), Write::Any)
             .map_err(failed)?;
         let before = resident.tallies.of(number);
         Ok(Self { resident: Arc::clone(resident), number, _token: token, before })
@@ -60,10 +57,9 @@ impl Stage {
         let resident = &self.resident;
         let failed = |error| resident.failed("take packets from", error);
         if let Some(program) = program {
-            kernel::put(resident.stages.as_fd(), self.number, program, Write::Any)
-                .map_err(failed)?;
+            bpf::put(resident.stages.as_fd(), self.number, program, Write::Any).map_err(failed)?;
         }
-        kernel::put(resident.alive.as_fd(), self.number, self._token.as_fd(), Write::Any)
+        bpf::put(resident.alive.as_fd(), self.number, self._token.as_fd(), Write::Any)
             .map_err(failed)?;
         resident.control.set_present(self.number);
         Ok(())
@@ -73,7 +69,7 @@ impl Stage {
     pub fn stop(&self) {
         self.resident.control.clear_present(self.number);
         // What fails here the kernel does when the token is closed.
-        let _ = kernel::remove(self.resident.alive.as_fd(), self.number);
+        let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
     }
 
     /// What it has counted since it is ours.
@@ -89,9 +85,9 @@ impl Drop for Stage {
         // the kernel does when the token is closed, or the next owner.
         self.stop();
         if self.number < super::DROP {
-            let _ = kernel::remove(resident.stages.as_fd(), self.number);
+            let _ = bpf::remove(resident.stages.as_fd(), self.number);
         }
-        let _ = kernel::remove(resident.owned.as_fd(), self.number);
+        let _ = bpf::remove(resident.owned.as_fd(), self.number);
     }
 }
 
@@ -111,7 +107,7 @@ impl Direct {
 
     /// Gives what comes to a queue to a socket bound to it.
     pub fn add(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
-        kernel::put(self.resident.direct.as_fd(), queue, socket, Write::New).map_err(|error| {
+        bpf::put(self.resident.direct.as_fd(), queue, socket, Write::New).map_err(|error| {
             let taken = error.raw_os_error() == Some(libc::EEXIST);
             let error = self.resident.failed("take packets from", error);
             if taken {
@@ -127,7 +123,7 @@ impl Direct {
     /// Takes no more packets from any queue.
     pub fn close(&mut self) -> Result<()> {
         for queue in self.queues.drain(..) {
-            kernel::remove(self.resident.direct.as_fd(), queue)
+            bpf::remove(self.resident.direct.as_fd(), queue)
                 .map_err(|error| self.resident.failed("take no more packets from", error))?;
         }
         Ok(())
