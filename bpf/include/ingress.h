@@ -41,7 +41,7 @@ struct sluice_control {
 	__u32 frags;		/* loaded for frames of several buffers */
 	__u64 present;		/* a bit for each stage to run; users change it atomically */
 	__u32 direct_users;	/* how many have set SLUICE_DIRECT */
-	__u32 cpus;		/* rows of `tallies` */
+	__u32 reserved;
 };
 
 /*

@@ -31,12 +31,24 @@ impl Mmap {
     /// Private memory, zeroed, backed by nothing; pages come into being when touched.
     pub fn anonymous(bytes: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::map(bytes, flags, -1).map_err(|e| Error::system("map", "anonymous memory", e))
+        Self::map(bytes, flags, -1, 0).map_err(|e| Error::system("map", "anonymous memory", e))
     }
 
     /// `bytes` bytes of what `fd` stands for, from its start, shared with the others who map it.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<Self> {
-        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd())
+        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    }
+
+    /// As [`shared`](Self::shared), from `offset` on and with all pages in place at once. What
+    /// `offset` means is the file's to say: for a socket it names one of its rings.
+    pub(crate) fn shared_at(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+    ) -> std::io::Result<Self> {
+        let offset = libc::off64_t::try_from(offset)
+            .map_err(|_| std::io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
     /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
@@ -64,11 +76,11 @@ impl Mmap {
         Ok((fd, map))
     }
 
-    fn map(bytes: usize, flags: i32, fd: i32) -> std::io::Result<Self> {
+    fn map(bytes: usize, flags: i32, fd: i32, at: libc::off64_t) -> std::io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is
         // in use; the arguments are checked by the kernel.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        let base = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, fd, at) };
         if base == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
         }

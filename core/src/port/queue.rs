@@ -32,6 +32,7 @@ pub(super) enum Backend {
     PcapSource(Box<pcap::Source>),
     PcapSink(Box<pcap::Sink>),
     Packet(Box<PacketQueue>),
+    Xdp(Box<xdp::XdpQueue>),
     InKernel(Box<xdp::InKernel>),
 }
 
@@ -109,6 +110,7 @@ impl Queue {
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
             Backend::PcapSink(_) | Backend::InKernel(_) => Ok(0),
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
+            Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
         }
     }
 
@@ -129,6 +131,7 @@ impl Queue {
             Backend::PcapSource(_) | Backend::InKernel(_) => Ok(0),
             Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
+            Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
         }
     }
 
@@ -145,6 +148,7 @@ impl Queue {
                 Ok(Readiness::TimedOut)
             }
             Backend::Packet(packet) => packet.wait_rx(wait, timeout),
+            Backend::Xdp(xdp) => xdp.wait_rx(wait, timeout),
             Backend::InKernel(kernel) => kernel.wait_rx(timeout),
         }
     }
@@ -165,6 +169,7 @@ impl Queue {
             Backend::PcapSource(source) => source.is_finished(),
             Backend::PcapSink(_) => true,
             Backend::Packet(packet) => packet.is_finished(),
+            Backend::Xdp(xdp) => xdp.is_finished(),
             Backend::InKernel(kernel) => kernel.is_finished(),
         }
     }
@@ -185,6 +190,7 @@ impl Queue {
             }
             Backend::PcapSink(_) => Ok(()),
             Backend::Packet(packet) => packet.close_intake(),
+            Backend::Xdp(xdp) => xdp.close_intake(),
             Backend::InKernel(kernel) => {
                 kernel.close_intake();
                 Ok(())
@@ -205,6 +211,7 @@ impl Queue {
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::Packet(_)
+            | Backend::Xdp(_)
             | Backend::InKernel(_) => Ok(()),
         }
     }
@@ -220,6 +227,7 @@ impl Queue {
         match &mut self.backend {
             Backend::PcapSink(sink) => sink.close(&mut self.tx),
             Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(&mut self.tx)),
+            Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(&mut self.tx)),
             Backend::Null(_) | Backend::PcapSource(_) | Backend::InKernel(_) => synced.map(|_| ()),
         }
     }
@@ -234,6 +242,7 @@ impl Queue {
             Backend::PcapSource(source) => Ok(source.stats()),
             Backend::PcapSink(sink) => Ok(sink.stats()),
             Backend::Packet(packet) => packet.stats(),
+            Backend::Xdp(xdp) => xdp.stats(),
             Backend::InKernel(kernel) => Ok(kernel.stats()),
         }
     }

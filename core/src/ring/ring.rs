@@ -396,6 +396,12 @@ impl Ring {
         Arc::ptr_eq(&self.pool, &other.pool)
     }
 
+    /// Whether its buffers are those of this pool.
+    #[inline]
+    pub(crate) fn draws_from(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
     /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
     /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it
@@ -484,7 +490,6 @@ impl Ring {
     /// # Panics
     /// If the buffer ends before the packet.
     #[inline]
-    #[allow(dead_code, reason = "for backends whose packets come in buffers of the pool")]
     pub(crate) fn fill_at(
         &mut self,
         index: u32,
@@ -499,6 +504,13 @@ impl Ring {
         slot.len = bytes;
         slot.flags = if continues { flags::MOREFRAG } else { 0 };
         std::mem::replace(&mut slot.buf, buffer)
+    }
+
+    /// Takes the buffer out of a slot the backend owns: the caller holds it from now on, and the
+    /// slot has none until [`fill_at`](Self::fill_at) gives it one. 0 if it had none.
+    #[inline]
+    pub(crate) fn take_buffer(&mut self, index: u32) -> u32 {
+        std::mem::take(self.slot_mut(index)).buf
     }
 
     /// Points a slot the backend owns at bytes outside the pool. Its metadata is the caller's

@@ -192,9 +192,11 @@ pub(crate) struct Map {
 /// The maps a program uses.
 pub(crate) fn maps_of(program: BorrowedFd<'_>) -> io::Result<Vec<Map>> {
     let mut ids = [0u32; 64];
-    let mut question = libbpf_sys::bpf_prog_info::default();
-    question.nr_map_ids = ids.len() as u32;
-    question.map_ids = ids.as_mut_ptr().expose_provenance() as u64;
+    let question = libbpf_sys::bpf_prog_info {
+        nr_map_ids: ids.len() as u32,
+        map_ids: ids.as_mut_ptr().expose_provenance() as u64,
+        ..Default::default()
+    };
     // SAFETY: `map_ids` leads to as many numbers as `nr_map_ids` says.
     let count = unsafe { info(program, question) }?.nr_map_ids as usize;
     ids.iter()

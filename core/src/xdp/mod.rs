@@ -1,4 +1,60 @@
-//! XDP: packets taken before the host has made anything of them.
-mod bpf;
+//! AF_XDP: packets from a card's queue straight into the pool, and out of it (Linux 5.10,
+//! CAP_NET_RAW; what the kernel does not have is said by name).
+//!
+//! ```text
+//!   a slot of the receive ring                         a slot of the transmit ring
+//!      ^ full     | empty                                 | full        ^ empty
+//!      |          v                                       v             |
+//!   +---------+ +---------+                            +----------+ +------------+
+//!   | receive | | fill    |    rings shared with       | transmit | | completion |
+//!   +---------+ +---------+    the kernel: four a      +----------+ +------------+
+//!      ^          |            socket                     |             ^
+//!      |          v                                       v             |
+//!   +-----------------------------------------------------------------------+
+//!   | kernel, card                                                          |
+//!   +-----------------------------------------------------------------------+
+//! ```
+//!
+//! What moves are numbers. The pool is the UMEM: the kernel knows all its buffers as frames, and
+//! packets lie in them from the card to the program and on to another card. At each moment a
+//! frame has one holder:
+//!
+//! | holder | from | to |
+//! | --- | --- | --- |
+//! | the pool's free list | the socket has ended | a socket or a ring is made |
+//! | the kernel, empty | it was put into the fill ring | a packet in it is in the receive ring |
+//! | a slot | its packet was received; or it was sent | it was exchanged; or given to send |
+//! | the kernel, full | it was put into the transmit ring | it is in the completion ring |
+//!
+//! A slot that takes a frame gives the buffer it had for it, so that ring and kernel keep as many
+//! as they had. Both sides of a socket remember which frames they have lent: one that comes back
+//! twice, or was never lent, is refused and counted, so that a buffer never has two holders
+//! whatever the other side says. When a socket ends its frames go home, but not before the
+//! kernel has stopped writing to them.
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | `uapi`, `calls` | the kernel's structs; the system calls |
+//! | `ring`, `rings` | one ring, and its indices; the four of a socket |
+//! | `umem`, `share` | frames and addresses; which sockets share a UMEM |
+//! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
+//! | `open`, `socket` | binding, in the best mode there is; a socket's life and end |
+
+pub(crate) mod bpf;
+mod calls;
+mod open;
+mod receive;
 pub mod resident;
+mod ring;
+mod rings;
+mod send;
+mod share;
+mod socket;
+mod uapi;
+mod umem;
+
 pub use bpf::Mode;
+pub use open::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
+pub use receive::{Received, Receiver, ReceiverStats};
+pub use send::{Sender, SenderStats};
+pub use socket::{State, XskSocket, XskStatistics};

@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::port::PortName;
-use crate::xdp::Mode;
 use crate::xdp::resident::{Action, ModeWish};
+use crate::xdp::{BindMode, BusyPoll, Mode};
 
 /// The options of an `xdp:` port.
 #[derive(Clone, Debug)]
@@ -11,20 +11,42 @@ pub(super) struct Config {
     pub filter: Option<String>,
     pub action: Action,
     pub mode: ModeWish,
+    /// Zero-copy or copy, this one or none.
+    pub bind: Option<BindMode>,
+    /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
+    pub frames: u32,
     /// Slots in the ring.
     pub slots: u32,
+    pub busy_poll: Option<BusyPoll>,
 }
 
 impl Config {
     pub(super) fn of(name: &PortName) -> Result<Self> {
         let actions = [("take", Action::Take), ("drop", Action::Drop), ("pass", Action::Pass)];
-        let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
+        let native = ModeWish::Only(Mode::Native);
+        let modes = [
+            ("native", (native, None)),
+            ("zero-copy", (native, Some(BindMode::ZeroCopy))),
+            ("copy", (native, Some(BindMode::Copy))),
+            ("skb", (ModeWish::Only(Mode::Skb), Some(BindMode::Copy))),
+        ];
+        let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let filter = name.option("filter").map(str::to_owned);
+        let slots = name.number("slots", 2..=16_384)?.unwrap_or(512) as u32;
+        let frames = name.number("frames", 64..=65_536)?.unwrap_or(2048) as u32;
+        if frames < slots * 2 {
+            return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
+        }
+        let busy_poll = name.duration("busy_poll")?.filter(|time| !time.is_zero());
         Ok(Self {
             filter: filter.filter(|filter| !filter.trim().is_empty()),
             action: name.choice("action", &actions)?.unwrap_or_default(),
-            mode: name.choice("mode", &modes)?.unwrap_or_default(),
-            slots: name.number("slots", 2..=32_768)?.unwrap_or(512) as u32,
+            mode,
+            bind,
+            frames,
+            slots,
+            busy_poll: busy_poll
+                .map(|time| BusyPoll { time_us: time.as_micros() as u32, budget_packets: 64 }),
         })
     }
 }

@@ -10,25 +10,32 @@
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.9.
 
+mod claim;
 mod config;
 mod in_kernel;
+mod queue;
 
 pub(super) use in_kernel::InKernel;
+pub(super) use queue::XdpQueue;
 
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use claim::Claim;
 use config::Config;
 
 use super::queue::{Backend, Queue};
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, netns};
+use crate::link::{self, Ethtool, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
-use crate::xdp::Mode;
-use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
+use crate::xdp::resident::{
+    Action, DROP, FILTERED, Owner, QUEUES_MAX, Resident, Stage, load_program,
+};
+use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig};
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -39,15 +46,123 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
     match config.action {
-        Action::Take => Err(Error::Unsupported {
-            feature: "taking packets to user space".into(),
-            remedy: "use action=drop or action=pass".into(),
-        }),
+        Action::Take => netns::within(netns, || take(name, &config, &interface, options)),
         _ if options.usage != Use::Receive => {
             Err(name.error("action=drop and action=pass only count what comes in"))
         }
         _ => netns::within(netns, || count_in_kernel(name, &config, interface, options)),
     }
+}
+
+/// A port whose packets come to its rings: a socket for each queue.
+fn take(
+    name: &PortName,
+    config: &Config,
+    interface: &link::Interface,
+    options: &OpenOptions,
+) -> Result<Port> {
+    let queues = queues(name, interface)?;
+    let receives = options.usage != Use::Send;
+    let sends = options.usage != Use::Receive;
+    // Sending without copying takes a program of ours on the interface, too, with most drivers.
+    let (resident, reason) = Resident::join(interface, config.mode)?;
+    let resident = Arc::new(resident);
+    let mut fallbacks = fallbacks(reason);
+    let filter = config.filter.as_deref();
+    let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
+    let claim = match receives {
+        true => {
+            let expression = filter.as_ref().map_or("", Filter::expression);
+            let owner = Owner::myself(Action::Take, expression, queues.clone());
+            Some(Arc::new(Mutex::new(Claim::new(&resident, filter.as_ref(), &owner)?)))
+        }
+        false => None,
+    };
+    let count = queues.clone().count() as u32;
+    let pool = match &options.pool {
+        Some(pool) => Arc::clone(pool),
+        None => own_pool(config, count, receives, sends)?,
+    };
+    let mut mode = None;
+    let mut opened = Vec::new();
+    for number in queues {
+        let xsk = XskConfig {
+            interface: interface.name.clone(),
+            queue: number,
+            receive_frames: if receives { config.frames - config.slots } else { 0 },
+            send_slots: if sends { config.slots } else { 0 },
+            mode: match resident.mode() {
+                Mode::Native => config.bind,
+                Mode::Skb => Some(BindMode::Copy),
+            },
+            multi_buffer: resident.frags(),
+            busy_poll: config.busy_poll,
+            ..XskConfig::default()
+        };
+        let xsk = xsk.open(&pool)?;
+        mode = Some((resident.mode(), xsk.mode));
+        if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
+            && number == 0
+        {
+            let reason = reason.clone();
+            fallbacks.push(Fallback { from: from.name(), to: to.name(), reason });
+        }
+        let rx = match receives {
+            true => Ring::receive(&pool, config.slots)?,
+            false => Ring::absent(&pool)?,
+        };
+        let tx = match sends {
+            true => Ring::transmit(&pool, config.slots)?,
+            false => Ring::absent(&pool)?,
+        };
+        opened.push((number, XdpQueue::new(number, xsk, claim.clone()), rx, tx));
+    }
+    // All are open: now packets may come.
+    if let Some(claim) = &claim {
+        let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.iter().try_for_each(|(number, queue, ..)| claim.join(*number, queue.fd()))?;
+    }
+    let described = in_kernel::described(interface);
+    let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
+        let backend = Backend::Xdp(Box::new(queue));
+        Queue::new(number, rx, tx, backend, vec![described.clone()])
+    });
+    let mode = mode.map(|mode| match mode {
+        (Mode::Native, BindMode::ZeroCopy) => "native-zero-copy",
+        (Mode::Native, BindMode::Copy) => "native-copy",
+        (Mode::Skb, _) => "skb",
+    });
+    Ok(Port { name: name.clone(), method: "af_xdp", mode, fallbacks, queues: queues.collect() })
+}
+
+/// The queues named, or all the interface has.
+fn queues(name: &PortName, interface: &link::Interface) -> Result<RangeInclusive<u32>> {
+    let channels = Ethtool::open(None).and_then(|mut it| it.channels(&interface.name));
+    let there = match channels {
+        Ok(Some(channels)) => channels.combined.max(channels.rx),
+        _ => interface.rx_queues,
+    };
+    let there = there.clamp(1, QUEUES_MAX);
+    let queues = name.queues().unwrap_or(0..=there - 1);
+    if *queues.end() >= there {
+        return Err(name.error(format!(
+            "{} has {there} receive queue{}, numbered from 0: `ethtool -l {0}` shows them",
+            interface.name,
+            if there == 1 { "" } else { "s" }
+        )));
+    }
+    Ok(queues)
+}
+
+fn own_pool(config: &Config, queues: u32, receives: bool, sends: bool) -> Result<Arc<Pool>> {
+    let slots = config.slots as usize * queues as usize;
+    let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
+    Pool::new(PoolConfig {
+        // Sending without copying may take some frames more for the fill ring.
+        buffers: (frames + 64) * queues,
+        ring_area_bytes: slots * 2 * 48 + queues as usize * 2 * 512 + 4096,
+        ..PoolConfig::default()
+    })
 }
 
 /// A port whose packets stay in the kernel: one queue, whatever the interface has.

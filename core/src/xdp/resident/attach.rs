@@ -107,7 +107,7 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
             "sluice_tallies" => map.set_max_entries(cpus * STAGES)?,
             ".data.control" => {
                 if let Some(value) = map.initial_value_mut() {
-                    shared::write_constants(value, frags, cpus);
+                    shared::write_constants(value, frags);
                 }
             }
             // Its one constant: `frags`.

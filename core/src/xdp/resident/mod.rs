@@ -27,15 +27,15 @@ mod stage;
 
 pub(crate) use program::load as load_program;
 pub use shared::{Action, Owner, Tally};
-pub(crate) use shared::{CLAIMS, DIRECT, DROP, END, FILTERED, MIRRORS, QUEUES_MAX, WHOLE};
+pub(crate) use shared::{DROP, FILTERED, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use shared::{Control, OWNER_BYTES, Tallies};
+use shared::{CLAIMS, Control, END, MIRRORS, OWNER_BYTES, Tallies};
 
 use super::bpf::{self, Map, Mode, Write};
 use crate::error::{Error, Result};

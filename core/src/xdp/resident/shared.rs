@@ -36,7 +36,7 @@ struct ControlLayout {
     frags: u32,
     present: AtomicU64,
     direct_users: AtomicU32,
-    cpus: u32,
+    reserved: u32,
 }
 
 /// `struct sluice_tally`.
@@ -94,14 +94,11 @@ const _: () = {
 pub(super) const OWNER_BYTES: usize = 512;
 
 /// Writes into the control value, before the program is loaded, what never changes.
-pub(super) fn write_constants(value: &mut [u8], frags: bool, cpus: u32) {
-    let mut put = |at: usize, number: u32| {
-        if let Some(field) = value.get_mut(at..at + 4) {
-            field.copy_from_slice(&number.to_ne_bytes());
-        }
-    };
-    put(offset_of!(ControlLayout, frags), frags.into());
-    put(offset_of!(ControlLayout, cpus), cpus);
+pub(super) fn write_constants(value: &mut [u8], frags: bool) {
+    let at = offset_of!(ControlLayout, frags);
+    if let Some(field) = value.get_mut(at..at + 4) {
+        field.copy_from_slice(&u32::from(frags).to_ne_bytes());
+    }
 }
 
 /// The value that all users of one resident program have in their memory.
@@ -115,7 +112,7 @@ impl Control {
 
     fn layout(&self) -> &ControlLayout {
         // SAFETY: the map has one value of at least this size, page-aligned and mapped as long
-        // as `self` lives. `version`, `frags` and `cpus` were written before the program was
+        // as `self` lives. `version` and `frags` were written before the program was
         // attached and never after; the others are atomics.
         unsafe { self.0.base().cast::<ControlLayout>().as_ref() }
     }
@@ -126,15 +123,6 @@ impl Control {
 
     pub fn frags(&self) -> bool {
         self.layout().frags != 0
-    }
-
-    pub fn cpus(&self) -> u32 {
-        self.layout().cpus
-    }
-
-    pub fn present(&self) -> u64 {
-        // A look for people; nothing is published through it to this side.
-        self.layout().present.load(Ordering::Relaxed)
     }
 
     /// Lets a stage run, from the next packet on.

@@ -120,20 +120,22 @@ impl Direct {
         Ok(())
     }
 
-    /// Takes no more packets from any queue.
-    pub fn close(&mut self) -> Result<()> {
-        for queue in self.queues.drain(..) {
-            bpf::remove(self.resident.direct.as_fd(), queue)
-                .map_err(|error| self.resident.failed("take no more packets from", error))?;
-        }
-        Ok(())
+    /// Takes no more packets from a queue.
+    pub fn remove(&mut self, queue: u32) -> Result<()> {
+        // Only what is ours: the entry may be another's by now.
+        let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
+        self.queues.swap_remove(at);
+        bpf::remove(self.resident.direct.as_fd(), queue)
+            .map_err(|error| self.resident.failed("take no more packets from", error))
     }
 }
 
 impl Drop for Direct {
     fn drop(&mut self) {
         // What fails here the kernel does when the sockets are closed.
-        let _ = self.close();
+        while let Some(&queue) = self.queues.first() {
+            let _ = self.remove(queue);
+        }
         self.resident.control.remove_direct();
     }
 }

@@ -1,0 +1,64 @@
+//! The claim of a port: which packets its sockets get.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::xdp::bpf::{self, Write};
+use crate::xdp::resident::{
+    Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Stage, WHOLE, load_program,
+};
+
+/// What makes packets come to a port's sockets. When the port ends, or its process is killed,
+/// they are the host's again.
+#[derive(Debug)]
+pub(super) struct Claim {
+    // Before the place: nothing is taken any more when that is free.
+    way: Way,
+    _stage: Stage,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// Everything that nobody else takes, on the shortest way: no program of ours.
+    Direct(Direct),
+    /// What the filter matches, by a program of ours.
+    Program { sockets: OwnedFd },
+}
+
+impl Claim {
+    /// Makes a claim without sockets, which takes nothing yet.
+    pub fn new(resident: &Arc<Resident>, filter: Option<&Filter>, owner: &Owner) -> Result<Self> {
+        let Some(filter) = filter else {
+            let stage = Stage::take(resident, WHOLE, owner)?;
+            return Ok(Self { way: Way::Direct(Direct::new(resident)), _stage: stage });
+        };
+        let stage = Stage::take(resident, FILTERED, owner)?;
+        let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
+            .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
+        let program = load_program(&stage, resident, Action::Take, Some(filter), Some(&sockets))?;
+        stage.complete(Some(program.as_fd()))?;
+        Ok(Self { way: Way::Program { sockets }, _stage: stage })
+    }
+
+    /// Gives a queue's packets to a socket bound to it.
+    pub fn join(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+        match &mut self.way {
+            Way::Direct(direct) => direct.add(queue, socket),
+            Way::Program { sockets } => bpf::put(sockets.as_fd(), queue, socket, Write::Any)
+                .map_err(|error| {
+                    Error::system("take packets from", format!("queue {queue}"), error)
+                }),
+        }
+    }
+
+    /// Takes a queue's packets no more.
+    pub fn leave(&mut self, queue: u32) -> Result<()> {
+        match &mut self.way {
+            Way::Direct(direct) => direct.remove(queue),
+            Way::Program { sockets } => bpf::remove(sockets.as_fd(), queue)
+                .map_err(|error| Error::system("leave", format!("queue {queue}"), error)),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One queue of an `xdp:` port: an AF_XDP socket and the claim that its packets come by.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::claim::Claim;
+use crate::error::{Error, Result};
+use crate::port::QueueStats;
+use crate::ring::{Readiness, Ring, Wait};
+use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
+
+/// Packets on their way to the socket when the intake was closed arrive within this time.
+const SETTLE: Duration = Duration::from_millis(5);
+/// What the kernel took to send leaves within this time, or is not waited for.
+const LAST_SENT: Duration = Duration::from_secs(1);
+
+/// One queue of an `xdp:` port.
+#[derive(Debug)]
+pub(crate) struct XdpQueue {
+    number: u32,
+    // Before the socket: packets stop coming, and then it ends.
+    claim: Option<Arc<Mutex<Claim>>>,
+    receiver: Option<Receiver>,
+    sender: Option<Sender>,
+    socket: Arc<XskSocket>,
+    intake_closed: Option<Instant>,
+    down: bool,
+}
+
+impl XdpQueue {
+    pub(super) fn new(number: u32, xsk: Xsk, claim: Option<Arc<Mutex<Claim>>>) -> Self {
+        let Xsk { socket, receiver, sender, .. } = xsk;
+        Self { number, claim, receiver, sender, socket, intake_closed: None, down: false }
+    }
+
+    #[inline]
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        match &mut self.receiver {
+            Some(receiver) => Ok(receiver.receive(ring)?.slots),
+            None => Ok(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        match &mut self.sender {
+            Some(sender) => sender.send(ring),
+            None => Ok(0),
+        }
+    }
+
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring) -> Result<()> {
+        let end = Instant::now() + LAST_SENT;
+        loop {
+            self.sync_tx(ring)?;
+            let waiting = self.sender.as_ref().map_or(0, Sender::outstanding);
+            if waiting == 0 || Instant::now() >= end {
+                return Ok(());
+            }
+            self.socket.wait_tx(Duration::from_millis(1))?;
+        }
+    }
+
+    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        let spin = match wait {
+            Wait::Spin => timeout,
+            Wait::Adaptive(spin) => spin.min(timeout),
+            Wait::Sleep => Duration::ZERO,
+        };
+        if self.spin(spin) {
+            return Ok(Readiness::Ready);
+        }
+        if wait != Wait::Spin && self.socket.wait_rx(timeout)? {
+            return Ok(Readiness::Ready);
+        }
+        // poll(2) does not tell what became of the interface.
+        let was_down = std::mem::replace(&mut self.down, false);
+        match self.socket.state()? {
+            State::Up => Ok(Readiness::TimedOut),
+            State::Down => {
+                self.down = true;
+                Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
+            }
+            State::Gone => Err(Error::Gone {
+                object: format!("queue {}", self.number),
+                remedy: "the interface was removed; start again when it is back".into(),
+            }),
+        }
+    }
+
+    /// Looks at the ring again and again for so long; true if there is something.
+    fn spin(&mut self, time: Duration) -> bool {
+        let Some(receiver) = self.receiver.as_mut().filter(|_| !time.is_zero()) else {
+            return false;
+        };
+        let end = Instant::now() + time;
+        loop {
+            for _ in 0..64 {
+                if receiver.has_packets() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+        }
+    }
+
+    /// From now on the queue's packets are the host's.
+    pub(crate) fn close_intake(&mut self) -> Result<()> {
+        self.intake_closed.get_or_insert_with(Instant::now);
+        match &self.claim {
+            Some(claim) => claim.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE)
+    }
+
+    pub(crate) fn stats(&mut self) -> Result<QueueStats> {
+        let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
+            self.socket.statistics()?;
+        let received = self.receiver.as_ref().map(Receiver::stats).unwrap_or_default();
+        let sent = self.sender.as_ref().map(Sender::stats).unwrap_or_default();
+        let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
+        Ok(QueueStats {
+            offered: received.received + lost,
+            lost_full: lost,
+            freezes: rx_fill_ring_empty_descs,
+            sent: sent.sent - sent.dropped.min(sent.sent),
+            refused: sent.refused + sent.dropped,
+        })
+    }
+
+    pub(super) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,483 @@
+//! Opening: socket, UMEM or a share in one, rings, frames in the fill ring, and only then the
+//! binding, for a driver that works without copying takes its first frames there.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::calls::{Descriptor, raise_memory_lock};
+use super::receive::{Intake, Receiver};
+use super::rings::{Rings, Sizes};
+use super::send::{Limits, Outlet, Sender};
+use super::share::{self, Traits};
+use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
+use super::umem::Umem;
+use crate::error::{Error, Result};
+use crate::link::{self, netns};
+use crate::memory::Pool;
+
+/// Pieces of a packet that the kernel can send where it copies: MAX_SKB_FRAGS (17), and one
+/// (net/xdp/xsk.c, xsk_build_skb).
+const COPIED_PIECES: u32 = 18;
+/// Most entries of a ring: far beyond use, far below overflow.
+const MOST_ENTRIES: u32 = 1 << 20;
+/// Frames that a socket gets which only sends, without copying.
+const SEND_ONLY_FRAMES: u32 = 64;
+/// An Ethernet header and one VLAN tag: what a packet may have besides the MTU.
+const HEADER_BYTES: u32 = 18;
+/// What the kernel spends on a packet besides its bytes, generously.
+const SKB_BYTES: u32 = 1024;
+
+/// How packets come from the driver and go to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMode {
+    /// The card reads and writes the frames.
+    ZeroCopy,
+    /// The kernel copies each packet; works with every driver.
+    Copy,
+}
+
+impl BindMode {
+    /// "zero-copy", "copy".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+/// Polling the driver's queue from this side's calls instead of by interrupts (Linux 5.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// SO_BUSY_POLL: microseconds that a call polls for.
+    pub time_us: u32,
+    /// SO_BUSY_POLL_BUDGET: packets that a call takes at most.
+    pub budget_packets: u32,
+}
+
+/// What socket to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XskConfig {
+    /// The interface's name.
+    pub interface: String,
+    /// Its network namespace, as `ip netns` names it; this thread's if none.
+    pub netns: Option<String>,
+    /// The queue's number, from 0.
+    pub queue: u32,
+    /// Frames to lend to the kernel for packets to come, out of the pool; 0 not to receive.
+    pub receive_frames: u32,
+    /// Slots of the transmit ring that it will serve; 0 not to send.
+    pub send_slots: u32,
+    /// The mode to use or none; without it zero-copy is tried first, then copy.
+    pub mode: Option<BindMode>,
+    /// Has the driver ask to be called rather than look by itself (Linux 5.4).
+    pub need_wakeup: bool,
+    /// Packets may have several frames (Linux 6.6, and a program that knows of it).
+    pub multi_buffer: bool,
+    /// Most pieces of a packet to send where the card reads them: the driver's `xdp-zc-max-segs`.
+    pub zero_copy_pieces: u32,
+    /// Busy polling, if wanted.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+impl Default for XskConfig {
+    fn default() -> Self {
+        Self {
+            interface: String::new(),
+            netns: None,
+            queue: 0,
+            receive_frames: 2048,
+            send_slots: 0,
+            mode: None,
+            need_wakeup: true,
+            multi_buffer: false,
+            zero_copy_pieces: 1,
+            busy_poll: None,
+        }
+    }
+}
+
+/// A fall from zero-copy to copy; to be said aloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeFallback {
+    /// What was tried.
+    pub from: BindMode,
+    /// What is used.
+    pub to: BindMode,
+    /// Why.
+    pub reason: String,
+}
+
+/// An open socket and its two sides.
+#[derive(Debug)]
+pub struct Xsk {
+    /// The socket itself.
+    pub socket: Arc<XskSocket>,
+    /// Where it receives.
+    pub receiver: Option<Receiver>,
+    /// Where it sends.
+    pub sender: Option<Sender>,
+    /// The mode in use.
+    pub mode: BindMode,
+    /// The mode that was tried before.
+    pub fallback: Option<ModeFallback>,
+}
+
+impl XskConfig {
+    /// Opens the socket, its frames out of `pool`. What the XSKMAP gets is its descriptor.
+    ///
+    /// # Errors
+    /// A missing CAP_NET_RAW, no such interface or queue, a queue that another socket has, too
+    /// few free buffers, a mode that was asked for and is not to be had.
+    pub fn open(&self, pool: &Arc<Pool>) -> Result<Xsk> {
+        let most = self.receive_frames.max(self.send_slots);
+        if most == 0 || most > MOST_ENTRIES {
+            return Err(Error::Usage(format!(
+                "an AF_XDP socket with {} frames to receive and {} slots to send: use 1 to \
+                 {MOST_ENTRIES} of one or both",
+                self.receive_frames, self.send_slots
+            )));
+        }
+        let umem = Umem::new(pool)?;
+        let interface = link::interface(self.netns.as_deref(), &self.interface)?;
+        let queues = interface.rx_queues.max(interface.tx_queues);
+        if queues > 0 && self.queue >= queues {
+            return Err(Error::Usage(format!(
+                "{} has no queue {}: they are numbered from 0 to {}",
+                self.interface,
+                self.queue,
+                queues - 1
+            )));
+        }
+        let opening = Opening { config: self, umem, interface };
+        match self.mode {
+            Some(mode) => opening.in_mode(mode, true).map_err(|e| opening.explain(mode, e)),
+            None => opening.in_best_mode(),
+        }
+    }
+}
+
+/// What one try has met.
+#[derive(Debug)]
+enum Failure {
+    /// The binding was refused.
+    Bind(io::Error),
+    /// Something before it failed.
+    Other(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl Failure {
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::Bind(error) if error.raw_os_error() == Some(libc::EBUSY))
+    }
+}
+
+/// A socket on its way: its rings are filled, and it is bound if all goes well.
+struct Bound {
+    intake: Option<Intake>,
+    outlet: Option<Outlet>,
+    /// Frames in the fill ring of a socket that does not receive.
+    fed: Vec<u32>,
+    fd: Descriptor,
+    probe: Option<Descriptor>,
+}
+
+impl Bound {
+    /// Puts the frames into the fill ring; the caller holds them, and nobody else.
+    fn new(
+        umem: &Umem,
+        rings: Rings,
+        frames: Vec<u32>,
+        limits: Limits,
+        fd: Descriptor,
+        probe: Option<Descriptor>,
+    ) -> Self {
+        let Rings { mut fill, receive, transmit, completion } = rings;
+        let outlet = transmit
+            .zip(completion)
+            .map(|(transmit, completion)| Outlet::new(umem, transmit, completion, limits));
+        match (receive, fill.take()) {
+            (Some(receive), Some(fill)) => {
+                let intake = Some(Intake::new(umem, receive, fill, frames));
+                Self { intake, outlet, fed: Vec::new(), fd, probe }
+            }
+            (_, Some(mut fill)) => {
+                let n = fill.reserve(frames.len() as u32);
+                (0..n).zip(&frames).for_each(|(i, &it)| fill.write(i, umem.address(it, 0)));
+                fill.submit(n);
+                Self { intake: None, outlet, fed: frames, fd, probe }
+            }
+            (_, None) => Self { intake: None, outlet, fed: frames, fd, probe },
+        }
+    }
+
+    fn take_frames(&mut self) -> Vec<u32> {
+        let mut frames = self.intake.as_mut().map(Intake::take_frames).unwrap_or_default();
+        frames.append(&mut self.fed);
+        frames
+    }
+}
+
+struct Opening<'a> {
+    config: &'a XskConfig,
+    umem: Umem,
+    interface: link::Interface,
+}
+
+impl Opening<'_> {
+    fn in_best_mode(&self) -> Result<Xsk> {
+        let (best, next) = (BindMode::ZeroCopy, BindMode::Copy);
+        let failure = match self.in_mode(best, true) {
+            Ok(xsk) => return Ok(xsk),
+            Err(Failure::Other(error)) => return Err(error),
+            Err(failure) => failure,
+        };
+        // Whoever has waited for a busy queue need not wait again.
+        let mut xsk = self
+            .in_mode(next, !failure.is_busy())
+            .map_err(|failure| self.explain(next, failure))?;
+        let reason = self.explain(best, failure).to_string();
+        xsk.fallback = Some(ModeFallback { from: best, to: next, reason });
+        Ok(xsk)
+    }
+
+    /// Binds in one mode. A socket that has ended keeps its queue for a moment: a busy one is
+    /// tried again for a second.
+    fn in_mode(&self, mode: BindMode, patient: bool) -> Result<Xsk, Failure> {
+        let end = Instant::now() + LET_GO;
+        loop {
+            match self.once(mode) {
+                Err(failure) if failure.is_busy() && patient && Instant::now() < end => {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// One try: with the UMEM of a socket of this pool that works the same way, or a new one.
+    fn once(&self, mode: BindMode) -> Result<Xsk, Failure> {
+        let traits = Traits {
+            zero_copy: mode == BindMode::ZeroCopy,
+            need_wakeup: self.config.need_wakeup,
+            multi_buffer: self.config.multi_buffer,
+        };
+        let shared =
+            share::with_donor(self.umem.pool(), traits, |donor| self.bound(traits, Some(donor)));
+        let bound = match shared {
+            Some(Ok(bound)) => bound,
+            Some(Err(failure @ Failure::Other(_))) => return Err(failure),
+            // What one UMEM cannot do another may: the donor's interface may be gone.
+            Some(Err(_)) | None => self.bound(traits, None)?,
+        };
+        Ok(self.assemble(mode, traits, bound))
+    }
+
+    /// A bound socket with its rings. The binding comes last: whatever fails before it, the
+    /// kernel has no frame of ours.
+    fn bound(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, Failure> {
+        let fd = self.socket()?;
+        let probe = if traits.zero_copy { Some(self.socket()?) } else { None };
+        if donor.is_none() {
+            self.register(&fd)?;
+        }
+        let XskConfig { receive_frames, send_slots, .. } = *self.config;
+        // Some drivers send nothing without copying unless they have frames to receive into.
+        let fill_frames = match receive_frames {
+            0 if traits.zero_copy => SEND_ONLY_FRAMES,
+            frames => frames,
+        };
+        let rings =
+            Rings::make(&fd, Sizes { fill_frames, receive_frames, send_slots }, &self.object())?;
+        if send_slots > 0 {
+            self.make_room_to_send(&fd);
+        }
+        let frames = self.umem.pool().take(fill_frames as usize)?;
+        let mut bound = Bound::new(&self.umem, rings, frames, self.limits(traits), fd, probe);
+        let flags = match donor {
+            // The kernel takes them over from the donor, and wants no others.
+            Some(_) => libc::XDP_SHARED_UMEM,
+            None => flags(traits),
+        };
+        let (ifindex, queue) = (self.interface.index, self.config.queue);
+        match bound.fd.bind(ifindex, queue, flags, donor) {
+            Ok(()) => Ok(bound),
+            Err(error) => {
+                self.umem.pool().give(bound.take_frames());
+                Err(Failure::Bind(error))
+            }
+        }
+    }
+
+    /// Nothing can fail here any more: the kernel has frames now.
+    fn assemble(&self, mode: BindMode, traits: Traits, bound: Bound) -> Xsk {
+        let Bound { fd, probe, intake, outlet, fed } = bound;
+        let zero_copy = match fd.get::<libc::xdp_options>(libc::XDP_OPTIONS) {
+            Ok((options, _)) => options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
+            // It got the mode it asked for, or none at all.
+            Err(_) => traits.zero_copy,
+        };
+        let binding = Binding {
+            pool: Arc::clone(self.umem.pool()),
+            traits: Traits { zero_copy, ..traits },
+            ifindex: self.interface.index,
+            queue: self.config.queue,
+            busy_poll: self.config.busy_poll.is_some(),
+            object: self.object(),
+        };
+        let socket = XskSocket::new(fd, binding, probe);
+        socket.keep(fed);
+        let receiver = intake.map(|intake| Receiver::new(intake, &socket));
+        let sender = outlet.map(|outlet| Sender::new(outlet, &socket));
+        Xsk { socket, receiver, sender, mode, fallback: None }
+    }
+
+    fn limits(&self, traits: Traits) -> Limits {
+        let slots = match (traits.multi_buffer, traits.zero_copy) {
+            (false, _) => 1,
+            (true, true) => self.config.zero_copy_pieces,
+            (true, false) => COPIED_PIECES,
+        };
+        Limits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
+    }
+
+    /// Where the kernel copies, packets on their way count against the socket's send buffer: it
+    /// shall be no tighter than the ring. If the kernel says no, sending goes on with what there
+    /// is, in smaller pieces.
+    fn make_room_to_send(&self, fd: &Descriptor) {
+        let each = self.umem.pool().buffer_bytes() + SKB_BYTES;
+        let bytes = self.config.send_slots.saturating_mul(each).min(i32::MAX as u32 / 2);
+        let forced = fd.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes);
+        let _ = forced.or_else(|_| fd.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes));
+    }
+
+    /// A new socket in the interface's namespace, with its options.
+    fn socket(&self) -> Result<Descriptor> {
+        let fd = netns::within(self.config.netns.as_deref(), || {
+            Descriptor::open().map_err(|error| self.refused(error))
+        })?;
+        if let Some(BusyPoll { time_us, budget_packets }) = self.config.busy_poll {
+            for (option, value) in [
+                (libc::SO_PREFER_BUSY_POLL, 1),
+                (libc::SO_BUSY_POLL, time_us),
+                (libc::SO_BUSY_POLL_BUDGET, budget_packets),
+            ] {
+                fd.set(libc::SOL_SOCKET, option, value).map_err(|e| {
+                    self.system("set busy polling on", e)
+                        .remedy("it needs Linux 5.11 and CAP_NET_ADMIN")
+                })?;
+            }
+        }
+        Ok(fd)
+    }
+
+    fn refused(&self, error: io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+                operation: format!("opening an AF_XDP socket on {}", self.object()),
+                capability: "CAP_NET_RAW",
+                remedy: "run it with sudo, or use a packet: port".into(),
+            },
+            Some(libc::EAFNOSUPPORT) => Error::Unsupported {
+                feature: "AF_XDP".into(),
+                remedy: "use a kernel with CONFIG_XDP_SOCKETS, or a packet: port".into(),
+            },
+            _ => self.system("open", error),
+        }
+    }
+
+    /// Tells the kernel of the pool. The pages count as locked memory; where the limit is too
+    /// low it is raised, if it may be.
+    fn register(&self, fd: &Descriptor) -> Result<()> {
+        let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
+        let is_limit = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
+        };
+        let result = match register() {
+            Err(error) if is_limit(&error) && raise_memory_lock() => register(),
+            result => result,
+        };
+        result.map_err(|error| {
+            let remedy = if is_limit(&error) {
+                format!(
+                    "the pool has {} KiB, all of which must be locked memory: raise the limit \
+                     (ulimit -l, LimitMEMLOCK= of a service), give the program CAP_IPC_LOCK, or \
+                     make the pool smaller",
+                    self.umem.bytes() / 1024
+                )
+            } else {
+                String::new()
+            };
+            self.system("register the packet buffers for", error).remedy(remedy)
+        })
+    }
+
+    /// Why a binding was refused, and what to do.
+    fn explain(&self, mode: BindMode, failure: Failure) -> Error {
+        let error = match failure {
+            Failure::Bind(error) => error,
+            Failure::Other(error) => return error,
+        };
+        let Self { config, interface, .. } = self;
+        let zero_copy = mode == BindMode::ZeroCopy;
+        let remedy = match error.raw_os_error() {
+            Some(libc::EBUSY) => format!(
+                "another socket has queue {} of {}: `ss --xdp --processes`, in the interface's \
+                 network namespace, shows whose",
+                config.queue, config.interface
+            ),
+            Some(libc::EOPNOTSUPP) if zero_copy && config.multi_buffer => {
+                "the driver has no zero-copy, or not with packets of several buffers: use copy \
+                 mode"
+                    .into()
+            }
+            Some(libc::EOPNOTSUPP) => "the driver has no zero-copy: use copy mode".into(),
+            Some(libc::EINVAL) if zero_copy => format!(
+                "the driver refuses zero-copy: an MTU of {} may be too much for one buffer, the \
+                 queue may not be in use (ethtool -l), or it has no room for its own; or use \
+                 copy mode",
+                interface.mtu
+            ),
+            Some(libc::EINVAL) if config.multi_buffer => {
+                "packets of several buffers need Linux 6.6; or the queue is not in use \
+                 (ethtool -l)"
+                    .into()
+            }
+            Some(libc::EINVAL) => "the queue is not in use: ethtool -l shows how many are".into(),
+            Some(libc::ENOMEM) => "the kernel or the card has no memory for it".into(),
+            Some(libc::ENODEV) => {
+                return Error::Gone {
+                    object: self.object(),
+                    remedy: "the interface was removed just now: try again".into(),
+                };
+            }
+            Some(libc::ENETDOWN) => "the interface is down: bring it up".into(),
+            _ => String::new(),
+        };
+        Error::system("bind", format!("{} in {} mode", self.object(), mode.name()), error)
+            .remedy(remedy)
+    }
+
+    fn object(&self) -> String {
+        format!("{}/{}", self.config.interface, self.config.queue)
+    }
+
+    fn system(&self, operation: &'static str, error: io::Error) -> Error {
+        Error::system(operation, self.object(), error)
+    }
+}
+
+fn flags(traits: Traits) -> u16 {
+    let mode = if traits.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+    let wakeup = if traits.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
+    let several = if traits.multi_buffer { libc::XDP_USE_SG } else { 0 };
+    mode | wakeup | several
+}

@@ -1,0 +1,277 @@
+//! The index arithmetic of both sides of a ring, apart from its entries.
+//!
+//! Indices count up for ever and wrap at 2³²; an entry's place is its index modulo the ring's
+//! size. Each side stores one index and reads the other's, keeps private copies of both, and
+//! looks at the shared one only when its copy says that there is nothing to do.
+//!
+//! What the other side stores is believed only where it can be true: an index moves forward,
+//! and by no more than the ring allows. One that does otherwise is counted and not taken over,
+//! so that whatever it does, a batch is never larger than the ring.
+
+use crate::ring::{AtomicU32, Ordering};
+
+/// The side that writes entries.
+#[derive(Debug)]
+pub(super) struct Producing {
+    entries: u32,
+    /// The first index not yet handed over: a copy of what we stored.
+    produced: u32,
+    /// The first index the other side still has: a copy of what it stored, maybe an old one.
+    consumed: u32,
+    /// Looks at which the other side's index made no sense.
+    pub(super) faults: u64,
+}
+
+impl Producing {
+    /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
+    pub(super) fn new(entries: u32, start: u32) -> Self {
+        debug_assert!(entries.is_power_of_two());
+        Self { entries, produced: start, consumed: start, faults: 0 }
+    }
+
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        self.entries - self.produced.wrapping_sub(self.consumed)
+    }
+
+    /// How many of `wanted` entries there is room for. Looks only where the copy is not enough.
+    #[inline]
+    pub(super) fn reserve(&mut self, consumer: &AtomicU32, wanted: u32) -> u32 {
+        if self.room() < wanted {
+            self.look(consumer);
+        }
+        self.room().min(wanted)
+    }
+
+    /// The index of the entry `i` steps behind the last one handed over.
+    #[inline]
+    pub(super) fn index(&self, i: u32) -> u32 {
+        self.produced.wrapping_add(i)
+    }
+
+    /// Hands over `n` entries. Release: pairs with the other side's acquiring read of this index
+    /// (net/xdp/xsk_queue.h, __xskq_cons_peek), and publishes the entries before it.
+    #[inline]
+    pub(super) fn submit(&mut self, producer: &AtomicU32, n: u32) {
+        assert!(n <= self.room(), "{n} entries handed over, room for {}", self.room());
+        self.produced = self.produced.wrapping_add(n);
+        producer.store(self.produced, Ordering::Release);
+    }
+
+    /// Entries handed over that the other side has not consumed.
+    #[inline]
+    pub(super) fn waiting(&mut self, consumer: &AtomicU32) -> u32 {
+        self.look(consumer);
+        self.entries - self.room()
+    }
+
+    /// Acquire: pairs with the other side's releasing store of this index
+    /// (__xskq_cons_release), by which it says that it has read the entries before it; we may
+    /// overwrite them then.
+    #[inline]
+    fn look(&mut self, consumer: &AtomicU32) {
+        let told = consumer.load(Ordering::Acquire);
+        if told.wrapping_sub(self.consumed) <= self.produced.wrapping_sub(self.consumed) {
+            self.consumed = told;
+        } else {
+            self.faults += 1;
+        }
+    }
+}
+
+/// The side that reads entries.
+#[derive(Debug)]
+pub(super) struct Consuming {
+    entries: u32,
+    /// The first index not yet there: a copy of what the other side stored, maybe an old one.
+    produced: u32,
+    /// The first index we have not given back: a copy of what we stored.
+    consumed: u32,
+    /// Looks at which the other side's index made no sense.
+    pub(super) faults: u64,
+}
+
+impl Consuming {
+    /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
+    pub(super) fn new(entries: u32, start: u32) -> Self {
+        debug_assert!(entries.is_power_of_two());
+        Self { entries, produced: start, consumed: start, faults: 0 }
+    }
+
+    #[inline]
+    pub(super) fn available(&self) -> u32 {
+        self.produced.wrapping_sub(self.consumed)
+    }
+
+    /// How many of `wanted` entries are there. Looks only where the copy is not enough.
+    #[inline]
+    pub(super) fn peek(&mut self, producer: &AtomicU32, wanted: u32) -> u32 {
+        if self.available() < wanted {
+            self.look(producer);
+        }
+        self.available().min(wanted)
+    }
+
+    /// The index of the entry `i` steps behind the last one given back.
+    #[inline]
+    pub(super) fn index(&self, i: u32) -> u32 {
+        self.consumed.wrapping_add(i)
+    }
+
+    /// Gives `n` entries back. Release: pairs with the other side's acquiring read of this index
+    /// (net/xdp/xsk_queue.h, xskq_prod_nb_free and what calls it), and publishes that they have
+    /// been read.
+    #[inline]
+    pub(super) fn release(&mut self, consumer: &AtomicU32, n: u32) {
+        assert!(n <= self.available(), "{n} entries given back of {}", self.available());
+        self.consumed = self.consumed.wrapping_add(n);
+        consumer.store(self.consumed, Ordering::Release);
+    }
+
+    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit),
+    /// which publishes the entries before it.
+    #[inline]
+    fn look(&mut self, producer: &AtomicU32) {
+        let told = producer.load(Ordering::Acquire);
+        if told.wrapping_sub(self.produced) <= self.entries - self.available() {
+            self.produced = told;
+        } else {
+            self.faults += 1;
+        }
+    }
+}
+
+/// Every interleaving of the two sides. Run with
+/// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// A ring as the kernel has it: two indices, and entries whose accesses loom checks for
+    /// races.
+    struct Shared {
+        producer: AtomicU32,
+        consumer: AtomicU32,
+        entries: Vec<UnsafeCell<u32>>,
+    }
+
+    impl Shared {
+        fn new(entries: u32, start: u32) -> Arc<Self> {
+            Arc::new(Self {
+                producer: AtomicU32::new(start),
+                consumer: AtomicU32::new(start),
+                entries: (0..entries).map(|_| UnsafeCell::new(u32::MAX)).collect(),
+            })
+        }
+
+        fn put(&self, index: u32, value: u32) {
+            // SAFETY: loom checks that nobody else accesses the entry meanwhile.
+            self.entries[index as usize % self.entries.len()].with_mut(|e| unsafe { *e = value });
+        }
+
+        fn take(&self, index: u32) -> u32 {
+            // SAFETY: loom checks that nobody writes the entry meanwhile.
+            self.entries[index as usize % self.entries.len()].with(|e| unsafe { *e })
+        }
+    }
+
+    /// The kernel as consumer (xsk_queue.h: xskq_cons_peek_addr_unchecked, then
+    /// xskq_cons_release, published by __xskq_cons_release): takes one at a time and publishes
+    /// `batch` at once, or what it has when it finds nothing more.
+    fn kernel_consumes(ring: &Shared, start: u32, count: u32, batch: u32) {
+        let (mut cached_prod, mut cached_cons) = (start, start);
+        for number in 0..count {
+            while cached_prod == cached_cons {
+                ring.consumer.store(cached_cons, Ordering::Release);
+                cached_prod = ring.producer.load(Ordering::Acquire);
+                if cached_prod == cached_cons {
+                    thread::yield_now();
+                }
+            }
+            assert_eq!(ring.take(cached_cons), number, "whole, and in order");
+            cached_cons = cached_cons.wrapping_add(1);
+            if cached_cons.wrapping_sub(start) % batch == 0 {
+                ring.consumer.store(cached_cons, Ordering::Release);
+            }
+        }
+        ring.consumer.store(cached_cons, Ordering::Release);
+    }
+
+    /// The kernel as producer (xskq_prod_reserve_desc, then xskq_prod_submit): one at a time.
+    fn kernel_produces(ring: &Shared, start: u32, count: u32) {
+        let entries = ring.entries.len() as u32;
+        let mut at = start;
+        for number in 0..count {
+            while at.wrapping_sub(ring.consumer.load(Ordering::Acquire)) == entries {
+                thread::yield_now();
+            }
+            ring.put(at, number);
+            at = at.wrapping_add(1);
+            ring.producer.store(at, Ordering::Release);
+        }
+    }
+
+    fn we_produce(entries: u32, count: u32, ours: u32, theirs: u32) {
+        let start = u32::MAX - 1;
+        loom::model(move || {
+            let ring = Shared::new(entries, start);
+            let kernels = Arc::clone(&ring);
+            let kernel = thread::spawn(move || kernel_consumes(&kernels, start, count, theirs));
+            let mut cursor = Producing::new(entries, start);
+            let mut number = 0;
+            while number < count {
+                let n = cursor.reserve(&ring.consumer, ours.min(count - number));
+                (0..n).for_each(|i| ring.put(cursor.index(i), number + i));
+                match n {
+                    0 => thread::yield_now(),
+                    n => cursor.submit(&ring.producer, n),
+                }
+                number += n;
+            }
+            kernel.join().unwrap();
+            assert_eq!((cursor.waiting(&ring.consumer), cursor.faults), (0, 0));
+        });
+    }
+
+    fn we_consume(entries: u32, count: u32, ours: u32) {
+        let start = u32::MAX - 1;
+        loom::model(move || {
+            let ring = Shared::new(entries, start);
+            let kernels = Arc::clone(&ring);
+            let kernel = thread::spawn(move || kernel_produces(&kernels, start, count));
+            let mut cursor = Consuming::new(entries, start);
+            let mut number = 0;
+            while number < count {
+                let n = cursor.peek(&ring.producer, ours);
+                for i in 0..n {
+                    assert_eq!(ring.take(cursor.index(i)), number + i, "whole, and in order");
+                }
+                match n {
+                    0 => thread::yield_now(),
+                    n => cursor.release(&ring.consumer, n),
+                }
+                number += n;
+            }
+            kernel.join().unwrap();
+            assert_eq!((number, cursor.faults), (count, 0));
+        });
+    }
+
+    #[test]
+    fn loom_what_we_produce_the_kernel_reads_whole_and_in_order() {
+        we_produce(1, 3, 1, 1);
+        we_produce(2, 4, 2, 1);
+        we_produce(2, 4, 2, 2);
+    }
+
+    #[test]
+    fn loom_what_the_kernel_produces_we_read_whole_and_in_order() {
+        we_consume(1, 3, 1);
+        we_consume(2, 4, 1);
+        we_consume(2, 4, 2);
+    }
+}

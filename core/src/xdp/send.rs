@@ -1,0 +1,296 @@
+//! Sending: full frames go out by the transmit ring, and come back by the completion ring.
+//!
+//! ```text
+//!                 done        next        head            tail = the slot before `done`
+//!                  v           v           v
+//!   +----+----+----+----+----+----+----+----+----+----+
+//!   | b  | b  | -  | -  | -  | p  | p  | b  | b  | b  |
+//!   +----+----+----+----+----+----+----+----+----+----+
+//!                  at the       to be
+//!                  kernel       sent
+//! ```
+//!
+//! A slot whose frame is at the kernel has no buffer. Each frame that comes back goes to the
+//! first such slot, whichever slot it came from, and that slot is room again: so the order in
+//! which the kernel is done does not matter. It keeps to no order where it sends without copying.
+
+use std::sync::Arc;
+
+use libc::xdp_desc;
+
+use super::calls::Woken;
+use super::ring::{Consumer, Producer};
+use super::socket::XskSocket;
+use super::umem::{Frames, Umem};
+use crate::error::Result;
+use crate::ring::Ring;
+
+/// An Ethernet header: nothing shorter is a packet, and some drivers choke on it.
+const LEAST_BYTES: u32 = 14;
+
+/// The sending side of an AF_XDP socket.
+#[derive(Debug)]
+pub struct Sender {
+    outlet: Outlet,
+    // Last: the rings are unmapped before the socket ends.
+    socket: Arc<XskSocket>,
+}
+
+/// What a sender has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Packets that the kernel says it is done with.
+    pub sent: u64,
+    /// Of these, packets that the device dropped on the way (known in copy mode only).
+    pub dropped: u64,
+    /// Packets that could not be sent and were not given to the kernel: too short or too long,
+    /// in more pieces than can be.
+    pub refused: u64,
+    /// Frames that came back without having been sent.
+    pub strays: u64,
+    /// Looks at which one of the kernel's indices made no sense.
+    pub index_faults: u64,
+}
+
+/// What a packet must keep to for the kernel to take it. One that does not would be skipped, and
+/// its frames would never come back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most bytes of a packet.
+    pub(super) bytes: u32,
+    /// Most slots of a packet.
+    pub(super) slots: u32,
+}
+
+impl Sender {
+    pub(super) fn new(outlet: Outlet, socket: &Arc<XskSocket>) -> Self {
+        Self { outlet, socket: Arc::clone(socket) }
+    }
+
+    /// Sends the packets that the program has released, and gives back the slots of those the
+    /// kernel is done with. Never waits. Returns how many slots are room again. What the kernel
+    /// has no room for stays for the next call. The ring is always the same one.
+    ///
+    /// # Errors
+    /// The interface is down or gone; what was not sent stays in the ring.
+    ///
+    /// # Panics
+    /// If the ring's buffers are not of the pool that the socket was opened with.
+    #[inline]
+    pub fn send(&mut self, ring: &mut Ring) -> Result<u32> {
+        let mut slots = self.outlet.send(ring);
+        let result = self.drive();
+        slots += self.outlet.reap(ring);
+        result.map(|()| slots)
+    }
+
+    /// Slots whose frames are at the kernel.
+    pub fn outstanding(&self) -> u32 {
+        self.outlet.lent.count()
+    }
+
+    /// The socket, for its statistics and waiting.
+    pub fn socket(&self) -> &Arc<XskSocket> {
+        &self.socket
+    }
+
+    /// Counts since it was opened. What the kernel has counted is the socket's to say.
+    pub fn stats(&self) -> SenderStats {
+        self.outlet.stats()
+    }
+
+    /// Calls the kernel until it has taken what is in the transmit ring, or takes no more: in
+    /// copy mode it sends 32 packets a call, and only when called. Looked at in each sync as long
+    /// as there is anything, not only after something was added: the kernel may have asked later.
+    fn drive(&mut self) -> Result<()> {
+        let Outlet { tx, stats, .. } = &mut self.outlet;
+        let mut waiting = tx.waiting();
+        // Each call moves at least one packet on; this bounds them if one should not.
+        let mut calls = waiting;
+        while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.wakes_always()) {
+            let woken = self.socket.drive_tx()?;
+            let left = tx.waiting();
+            match woken {
+                // The index that says how far it has come may lag behind the packet dropped.
+                Woken::Dropped if self.socket.copies() => stats.dropped += 1,
+                _ if left == waiting => return Ok(()),
+                _ => {}
+            }
+            waiting = left;
+            calls -= 1;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.socket.keep(self.outlet.take_frames());
+    }
+}
+
+/// Transmit ring and completion ring, and the frames between them.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    umem: Umem,
+    tx: Producer<xdp_desc>,
+    completion: Consumer<u64>,
+    limits: Limits,
+    /// The first slot whose frame is at the kernel; `next` if there is none.
+    done: u32,
+    /// The next slot to send.
+    next: u32,
+    /// Frames that the kernel has; as many as there are slots from `done` to `next`.
+    lent: Frames,
+    /// Of these, those that end a packet.
+    last: Frames,
+    stats: SenderStats,
+}
+
+impl Outlet {
+    pub(super) fn new(
+        umem: &Umem,
+        tx: Producer<xdp_desc>,
+        completion: Consumer<u64>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            umem: umem.clone(),
+            tx,
+            completion,
+            limits,
+            done: 0,
+            next: 0,
+            lent: umem.no_frames(),
+            last: umem.no_frames(),
+            stats: SenderStats::default(),
+        }
+    }
+
+    /// Puts into the transmit ring what it has room for. Returns how many slots are room again.
+    #[inline]
+    pub(super) fn send(&mut self, ring: &mut Ring) -> u32 {
+        assert!(ring.draws_from(self.umem.pool()), "the ring is of another pool");
+        let mut freed = self.reap(ring);
+        let room = self.tx.reserve(ring.distance(self.next, ring.head()));
+        let mut written = 0;
+        while let Some(slots) = self.whole_packet(ring) {
+            if !self.can_go(ring, slots) {
+                freed += self.refuse(ring, slots);
+            } else if written + slots <= room {
+                (0..slots).for_each(|i| self.write(ring, written + i));
+                written += slots;
+            } else {
+                break;
+            }
+        }
+        if written > 0 {
+            self.tx.submit(written);
+        }
+        if freed > 0 {
+            ring.publish(ring.before(self.done));
+        }
+        freed
+    }
+
+    /// Takes back what the kernel is done with. Returns how many slots are room again.
+    #[inline]
+    pub(super) fn reap(&mut self, ring: &mut Ring) -> u32 {
+        let found = self.completion.peek();
+        let mut freed = 0;
+        for i in 0..found {
+            match self.umem.locate(self.completion.read(i), 0) {
+                Some(frame) if self.lent.remove(frame.buffer) => {
+                    self.stats.sent += u64::from(self.last.remove(frame.buffer));
+                    self.put_back(ring, frame.buffer);
+                    freed += 1;
+                }
+                _ => self.stats.strays += 1,
+            }
+        }
+        if found > 0 {
+            self.completion.release(found);
+        }
+        if freed > 0 {
+            // One slot stays with the backend: room ends before the first slot without a buffer.
+            ring.publish(ring.before(self.done));
+        }
+        freed
+    }
+
+    /// How many slots the next packet has; None if there is none, or its end has not come.
+    #[inline]
+    fn whole_packet(&self, ring: &Ring) -> Option<u32> {
+        let released = ring.distance(self.next, ring.head());
+        let ends = |&i: &u32| !ring.slot(ring.after(self.next, i)).continues();
+        match (0..released).find(ends) {
+            Some(last) => Some(last + 1),
+            // It has all the slots there are, and will never end.
+            None if released > 0 && released == ring.num_slots() - 1 => Some(released),
+            None => None,
+        }
+    }
+
+    /// Whether the kernel would take a packet (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
+    #[inline]
+    fn can_go(&self, ring: &Ring, slots: u32) -> bool {
+        let mut total = 0;
+        let pieces_fit = (0..slots).all(|i| {
+            let slot = ring.slot(ring.after(self.next, i));
+            let address = self.umem.address(slot.buffer(), slot.offset());
+            let place = self.umem.locate(address, slot.bytes().into());
+            total += u32::from(slot.bytes());
+            let own = slot.buffer() != 0 && !slot.is_indirect();
+            own && slot.bytes() > 0 && place.is_some_and(|it| it.buffer == slot.buffer())
+        });
+        let ends = !ring.slot(ring.after(self.next, slots - 1)).continues();
+        let fits = (LEAST_BYTES..=self.limits.bytes).contains(&total);
+        pieces_fit && ends && fits && slots <= self.limits.slots
+    }
+
+    /// Lends the next slot's frame to the kernel, as the `i`th entry of the batch.
+    #[inline]
+    fn write(&mut self, ring: &mut Ring, i: u32) {
+        let slot = *ring.slot(self.next);
+        let continues = slot.continues();
+        let descriptor = xdp_desc {
+            addr: self.umem.address(slot.buffer(), slot.offset()),
+            len: slot.bytes().into(),
+            options: if continues { libc::XDP_PKT_CONTD } else { 0 },
+        };
+        let buffer = ring.take_buffer(self.next);
+        let is_new = self.lent.insert(buffer) && (continues || self.last.insert(buffer));
+        debug_assert!(is_new, "buffer {buffer} has two holders");
+        self.tx.write(i, descriptor);
+        self.next = ring.next(self.next);
+    }
+
+    /// Leaves the next packet out: its slots are room again as soon as those before it are.
+    fn refuse(&mut self, ring: &mut Ring, slots: u32) -> u32 {
+        self.stats.refused += 1;
+        for _ in 0..slots {
+            let buffer = ring.take_buffer(self.next);
+            self.next = ring.next(self.next);
+            self.put_back(ring, buffer);
+        }
+        slots
+    }
+
+    /// Gives a buffer to the first slot that has none.
+    #[inline]
+    fn put_back(&mut self, ring: &mut Ring, buffer: u32) {
+        let held = ring.fill_at(self.done, buffer, 0, 0, false);
+        debug_assert!(held == 0, "slot {} had buffer {held}", self.done);
+        self.done = ring.next(self.done);
+    }
+
+    fn stats(&self) -> SenderStats {
+        let index_faults = self.tx.faults() + self.completion.faults();
+        SenderStats { index_faults, ..self.stats }
+    }
+
+    /// All frames that are not in slots. They are the kernel's until the socket has ended.
+    pub(super) fn take_frames(&mut self) -> Vec<u32> {
+        self.lent.drain()
+    }
+}

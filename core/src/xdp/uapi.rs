@@ -1,0 +1,44 @@
+//! What linux/if_xdp.h defines, checked: libc has the items, the kernel has the layouts.
+
+use std::mem::{offset_of, size_of};
+
+use libc::{
+    sockaddr_xdp, xdp_desc, xdp_mmap_offsets, xdp_options, xdp_ring_offset, xdp_statistics,
+    xdp_umem_reg,
+};
+
+/// Bytes the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
+#[cfg(test)]
+pub(super) const PACKET_HEADROOM: u64 = 256;
+
+const _: () = {
+    assert!(size_of::<sockaddr_xdp>() == 16);
+    assert!(offset_of!(sockaddr_xdp, sxdp_ifindex) == 4);
+    assert!(offset_of!(sockaddr_xdp, sxdp_queue_id) == 8);
+    assert!(offset_of!(sockaddr_xdp, sxdp_shared_umem_fd) == 12);
+
+    assert!(size_of::<xdp_ring_offset>() == 32);
+    assert!(offset_of!(xdp_ring_offset, consumer) == 8);
+    assert!(offset_of!(xdp_ring_offset, desc) == 16);
+    assert!(offset_of!(xdp_ring_offset, flags) == 24);
+    assert!(size_of::<xdp_mmap_offsets>() == 128);
+    assert!(offset_of!(xdp_mmap_offsets, tx) == 32);
+    assert!(offset_of!(xdp_mmap_offsets, fr) == 64);
+    assert!(offset_of!(xdp_mmap_offsets, cr) == 96);
+
+    // Kernels before 6.8 know all but the last field, and read the same 32 bytes.
+    assert!(size_of::<xdp_umem_reg>() == 32);
+    assert!(offset_of!(xdp_umem_reg, chunk_size) == 16);
+    assert!(offset_of!(xdp_umem_reg, headroom) == 20);
+    assert!(offset_of!(xdp_umem_reg, flags) == 24);
+
+    // Kernels before 5.9 fill in the first three.
+    assert!(size_of::<xdp_statistics>() == 48);
+    assert!(offset_of!(xdp_statistics, tx_invalid_descs) == 16);
+    assert!(offset_of!(xdp_statistics, tx_ring_empty_descs) == 40);
+    assert!(size_of::<xdp_options>() == 4);
+
+    assert!(size_of::<xdp_desc>() == 16);
+    assert!(offset_of!(xdp_desc, len) == 8);
+    assert!(offset_of!(xdp_desc, options) == 12);
+};
