@@ -3,7 +3,7 @@
 use std::io::stdout;
 
 use sluicegate::ledger::Role;
-use sluicegate::port::PortName;
+use sluicegate::port::{Kind, PortName};
 use sluicegate::ring::Packet;
 
 use crate::args::Common;
@@ -17,13 +17,14 @@ Examples:
   sluice count eth0 --duration 10s
   sluice count 'packet:eth0?method=recvmmsg' -f 'udp port 53'
   sluice count eth0 --threads 4 --cpus 0-3 --json
+  sluice count 'xdp:eth0?action=drop'
   sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
 
 /// Receive packets, count them and let them go
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, packet:eth0?method=recvmmsg, pcap:FILE, null:
+    /// What to receive from: eth0, packet:eth0?method=recvmmsg, xdp:eth0, pcap:FILE, null:
     port: PortName,
 
     /// Count only what a pcap-filter expression lets pass
@@ -46,8 +47,13 @@ impl Visitor for Nothing {
 pub fn count(args: Args) -> anyhow::Result<()> {
     let Args { mut port, filter, common } = args;
     notice::apply_filter(&mut port, filter.as_deref())?;
+    if port.kind() == Kind::Xdp {
+        // Nobody looks at the time here.
+        port.set_default("timestamp", "off");
+    }
     let opened = common.open(&port)?;
     notice::fallbacks(&opened);
+    notice::diverts(&port);
     let mut report = Report::of_port("count", &opened, &common);
     let mut status = Status::new(&common, false);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();

@@ -1,10 +1,10 @@
 //! What a traffic command says on stderr, beside its result.
 
 use std::fmt::Display;
-use std::io::{Write, stderr};
+use std::io::{IsTerminal, Write, stderr};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Port, PortName};
+use sluicegate::port::{Kind, Port, PortName};
 
 /// Says something on stderr. Where nobody listens any more, that is no reason to stop.
 pub fn say(text: impl Display) {
@@ -16,6 +16,23 @@ pub fn fallbacks(port: &Port) {
     for fallback in &port.fallbacks {
         let (from, to, reason) = (fallback.from, fallback.to, &fallback.reason);
         say(format_args!("{}: using {to} in place of {from}: {reason}", port.name.short()));
+    }
+}
+
+/// Says once, on a terminal, what a port takes from the host while it is open.
+pub fn diverts(port: &PortName) {
+    if port.kind() != Kind::Xdp || port.option("action") == Some("pass") || !stderr().is_terminal()
+    {
+        return;
+    }
+    let name = port.name();
+    match port.option("filter") {
+        None | Some("") => say(format_args!(
+            "{name}: the host gets none of what comes in while this runs; a filter takes a part"
+        )),
+        Some(filter) => say(format_args!(
+            "{name}: the host does not get '{filter}' while this runs; it keeps the rest"
+        )),
     }
 }
 

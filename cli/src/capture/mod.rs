@@ -53,6 +53,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     for name in &options.ports {
         let port = options.common.open(name)?;
         notice::fallbacks(&port);
+        notice::diverts(name);
         ports.push(port);
     }
     let file = match &options.output {

@@ -38,8 +38,8 @@ the host sends (outgoing=off).";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, packet:eth0?method=recvmmsg, pcap:FILE; several go into one
-    /// file, in the order of time
+    /// What to receive from: eth0, packet:eth0?method=recvmmsg, xdp:eth0, pcap:FILE; several go
+    /// into one file, in the order of time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
 
@@ -168,6 +168,9 @@ impl Options {
                 && args.common.duration.is_none()
             {
                 return Err(port.error("it never ends: add --count or --duration"));
+            }
+            if port.option("action").is_some_and(|action| action != "take") {
+                return Err(port.error("action= is for `sluice count`: it leaves no packets"));
             }
             notice::apply_filter(port, args.filter.as_deref())?;
             if let Some(bytes) = args.snaplen {

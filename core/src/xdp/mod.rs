@@ -50,6 +50,7 @@ mod rings;
 mod send;
 mod share;
 mod socket;
+mod stamp;
 mod uapi;
 mod umem;
 

@@ -281,6 +281,9 @@ impl Helper {
     /// `redirect_map(map, key, flags)`: the lower bits of `flags` are returned where there is
     /// no such entry.
     pub const REDIRECT_MAP: Self = Self(51);
+    /// `xdp_adjust_meta(ctx, delta)`: room in front of the packet for what is to go along with
+    /// it; pointers into the packet must be loaded again. Linux 4.15, not with every driver.
+    pub const XDP_ADJUST_META: Self = Self(54);
     /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
     pub const XDP_ADJUST_TAIL: Self = Self(65);
     /// `xdp_get_buff_len(ctx)`: the packet's length with its fragments. Linux 5.18.

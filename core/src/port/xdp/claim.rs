@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::resident::{
-    Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Stage, WHOLE, load_program,
+    Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Sockets, Stage, WHOLE, load_program,
 };
 
 /// What makes packets come to a port's sockets. When the port ends, or its process is killed,
@@ -23,21 +23,28 @@ pub(super) struct Claim {
 enum Way {
     /// Everything that nobody else takes, on the shortest way: no program of ours.
     Direct(Direct),
-    /// What the filter matches, by a program of ours.
+    /// What the filter matches, or everything with a time, by a program of ours.
     Program { sockets: OwnedFd },
 }
 
 impl Claim {
-    /// Makes a claim without sockets, which takes nothing yet.
-    pub fn new(resident: &Arc<Resident>, filter: Option<&Filter>, owner: &Owner) -> Result<Self> {
-        let Some(filter) = filter else {
-            let stage = Stage::take(resident, WHOLE, owner)?;
+    /// Makes a claim without sockets, which takes nothing yet. With `stamped` each packet has
+    /// its time in front of it.
+    pub fn new(
+        resident: &Arc<Resident>,
+        filter: Option<&Filter>,
+        stamped: bool,
+        owner: &Owner,
+    ) -> Result<Self> {
+        let places = if filter.is_some() { FILTERED } else { WHOLE };
+        let stage = Stage::take(resident, places, owner)?;
+        if filter.is_none() && !stamped {
             return Ok(Self { way: Way::Direct(Direct::new(resident)), _stage: stage });
-        };
-        let stage = Stage::take(resident, FILTERED, owner)?;
+        }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
-        let program = load_program(&stage, resident, Action::Take, Some(filter), Some(&sockets))?;
+        let to = Sockets { map: &sockets, stamped };
+        let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
         stage.complete(Some(program.as_fd()))?;
         Ok(Self { way: Way::Program { sockets }, _stage: stage })
     }

@@ -13,6 +13,8 @@ pub(super) struct Config {
     pub mode: ModeWish,
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
+    /// Whether packets get their time, in XDP.
+    pub stamped: bool,
     /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
     pub frames: u32,
     /// Slots in the ring.
@@ -43,6 +45,7 @@ impl Config {
             action: name.choice("action", &actions)?.unwrap_or_default(),
             mode,
             bind,
+            stamped: name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true),
             frames,
             slots,
             busy_poll: busy_poll

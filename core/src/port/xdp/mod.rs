@@ -5,7 +5,10 @@
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression: what is taken | everything |
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
-//! | `mode` | `native` or `skb`: this one or none | native where the driver can |
+//! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
+//! | `timestamp` | `xdp`: taken where the packet comes in; `off` saves some nanoseconds a packet | xdp |
+//! | `frames` | buffers a queue has, those in its slots included | 2048 |
+//! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.9.
@@ -74,7 +77,12 @@ fn take(
         true => {
             let expression = filter.as_ref().map_or("", Filter::expression);
             let owner = Owner::myself(Action::Take, expression, queues.clone());
-            Some(Arc::new(Mutex::new(Claim::new(&resident, filter.as_ref(), &owner)?)))
+            Some(Arc::new(Mutex::new(Claim::new(
+                &resident,
+                filter.as_ref(),
+                config.stamped,
+                &owner,
+            )?)))
         }
         false => None,
     };

@@ -25,7 +25,7 @@ mod program;
 mod shared;
 mod stage;
 
-pub(crate) use program::load as load_program;
+pub(crate) use program::{Sockets, load as load_program};
 pub use shared::{Action, Owner, Tally};
 pub(crate) use shared::{DROP, FILTERED, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};

@@ -18,19 +18,30 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::xdp::bpf;
+use crate::xdp::{bpf, stamp};
 
 /// Where a map's key stands on the stack, below what the filter uses.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
 
-/// Makes the program of a stage. `sockets` is where packets are taken to: a map of sockets, by
-/// receive queue.
+/// Where the time stands on the stack.
+const TIME: i16 = KEY - 8;
+
+/// Where packets are taken to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sockets<'a> {
+    /// A map of sockets, by receive queue.
+    pub map: &'a OwnedFd,
+    /// Whether the time is written in front of each packet ([`stamp`]).
+    pub stamped: bool,
+}
+
+/// Makes the program of a stage; `sockets` if it is to take packets.
 pub(crate) fn load(
     stage: &Stage,
     resident: &Resident,
     action: Action,
     filter: Option<&Filter>,
-    sockets: Option<&OwnedFd>,
+    sockets: Option<Sockets<'_>>,
 ) -> Result<OwnedFd> {
     let frame = Frame { fragments: resident.frags(), ..Frame::default() };
     let mut program = Program { asm: Assembler::new(), frame, resident, place: stage.number() };
@@ -64,7 +75,7 @@ impl Program<'_> {
         &mut self,
         action: Action,
         filter: Option<&Filter>,
-        sockets: Option<&OwnedFd>,
+        sockets: Option<Sockets<'_>>,
     ) -> Result<()> {
         let [matched, next] = self.asm.labels();
         self.frame.enter(&mut self.asm);
@@ -84,18 +95,44 @@ impl Program<'_> {
     }
 
     /// Gives the packet to the queue's socket; where there is none, somebody else may have it.
-    fn take(&mut self, sockets: &OwnedFd, next: Label) {
+    fn take(&mut self, sockets: Sockets<'_>, next: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         let missed = asm.label();
-        asm.load_map(R1, sockets);
+        asm.load_map(R1, sockets.map);
         asm.load(Size::W, R2, ctx + xdp_md::RX_QUEUE_INDEX);
         asm.mov(R3, 0);
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, missed);
         self.count(&[tally::TAKEN], next);
+        if sockets.stamped {
+            self.stamp();
+        }
         self.answer(xdp_action::REDIRECT);
         self.asm.place(missed);
         self.count(&[tally::MISSED], next);
+    }
+
+    /// Writes the time in front of the packet, where the driver leaves room. The registers that
+    /// point into the packet are lost.
+    fn stamp(&mut self) {
+        let (asm, ctx) = (&mut self.asm, self.frame.ctx);
+        let none = asm.label();
+        asm.call(Helper::KTIME_NS);
+        asm.store(Size::DW, R10 + TIME, R0);
+        asm.mov(R1, ctx);
+        asm.mov(R2, -i32::from(stamp::STAMP_BYTES));
+        asm.call(Helper::XDP_ADJUST_META);
+        asm.jne(R0, 0, none);
+        asm.load(Size::W, R1, ctx + xdp_md::DATA_META);
+        asm.load(Size::W, R2, ctx + xdp_md::DATA);
+        asm.mov(R3, R1);
+        asm.add(R3, i32::from(stamp::STAMP_BYTES));
+        asm.jgt(R3, R2, none);
+        asm.load_constant(R2, stamp::MARK);
+        asm.store(Size::DW, R1 + 0, R2);
+        asm.load(Size::DW, R2, R10 + TIME);
+        asm.store(Size::DW, R1 + 8, R2);
+        asm.place(none);
     }
 
     /// Drops the packet, as long as whoever wants that lives.
