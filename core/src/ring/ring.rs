@@ -506,6 +506,18 @@ impl Ring {
         std::mem::replace(&mut slot.buf, buffer)
     }
 
+    /// The `n` bytes in front of the packet in a slot the backend owns; None where its buffer has
+    /// fewer there.
+    #[inline]
+    pub(crate) fn in_front(&mut self, index: u32, n: u16) -> Option<&mut [u8]> {
+        let slot = *self.slot(index);
+        let start = slot.offset().checked_sub(n).filter(|_| slot.buf != 0)?;
+        let first = self.pool.address(slot.buf).map_addr(|at| at.saturating_add(start.into()));
+        // SAFETY: the buffer is held by this slot alone, and its first `offset` bytes are in it;
+        // `&mut self` makes it the only access.
+        Some(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), n.into()) })
+    }
+
     /// Takes the buffer out of a slot the backend owns: the caller holds it from now on, and the
     /// slot has none until [`fill_at`](Self::fill_at) gives it one. 0 if it had none.
     #[inline]

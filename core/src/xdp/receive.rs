@@ -11,9 +11,10 @@ use libc::xdp_desc;
 
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
+use super::stamp::{STAMP_BYTES, WallClock};
 use super::umem::{Frames, Place, Umem};
 use crate::error::Result;
-use crate::ring::{Direction, Meta, Ring};
+use crate::ring::{Direction, Meta, Ring, TimestampSource};
 
 /// The receiving side of an AF_XDP socket.
 #[derive(Debug)]
@@ -62,6 +63,9 @@ impl Receiver {
     /// If the ring's buffers are not of the pool that the socket was opened with.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring) -> Result<Received> {
+        if let Some(clock) = &mut self.intake.clock {
+            clock.begin_batch();
+        }
         let received = self.intake.receive(ring);
         // In every call, not only after frames were given: the kernel may have asked later.
         self.socket.drive_rx(self.intake.fill.needs_wakeup(), received.packets == 0)?;
@@ -72,6 +76,11 @@ impl Receiver {
     #[inline]
     pub fn has_packets(&mut self) -> bool {
         self.intake.rx.peek() > 0
+    }
+
+    /// Gives each packet the time that the claim's program has written in front of it.
+    pub(crate) fn read_stamps(&mut self) {
+        self.intake.clock = Some(WallClock::new());
     }
 
     /// What the metadata of each packet starts from; its length and direction are filled in.
@@ -112,6 +121,8 @@ pub(super) struct Intake {
     /// The rest of the packet that is coming is to be left out.
     discarding: bool,
     meta: Meta,
+    /// Where packets have a time in front of them.
+    clock: Option<WallClock>,
     stats: ReceiverStats,
 }
 
@@ -138,6 +149,7 @@ impl Intake {
             unfinished: Unfinished::default(),
             discarding: false,
             meta: Meta::default(),
+            clock: None,
             stats: ReceiverStats::default(),
         };
         intake.refill();
@@ -211,7 +223,11 @@ impl Intake {
         }
         let Unfinished { slots, bytes } = std::mem::take(&mut self.unfinished);
         let first = ring.tail();
-        let meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
+        let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
+        if let Some(clock) = &mut self.clock {
+            meta.timestamp_ns = clock.time_of(ring.in_front(first, STAMP_BYTES));
+            meta.timestamp_source = TimestampSource::Software;
+        }
         *ring.meta_mut(first) = meta;
         ring.publish(ring.after(first, slots));
         Some(slots)

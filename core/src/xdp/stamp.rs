@@ -28,11 +28,13 @@ pub(crate) struct WallClock {
     /// Wall minus monotonic.
     distance_ns: u64,
     measured_ns: u64,
+    /// When the batch was received, on the wall clock, if a packet has asked already.
+    batch_ns: Option<u64>,
 }
 
 impl WallClock {
     pub fn new() -> Self {
-        let mut clock = Self { distance_ns: 0, measured_ns: 0 };
+        let mut clock = Self { distance_ns: 0, measured_ns: 0, batch_ns: None };
         clock.measure();
         clock
     }
@@ -47,12 +49,23 @@ impl WallClock {
         monotonic_ns.wrapping_add(self.distance_ns)
     }
 
+    /// A new batch is received.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        self.batch_ns = None;
+    }
+
+    /// The time in a stamp; where none was written, the time at which the batch was received.
+    #[inline]
+    pub fn time_of(&mut self, stamp: Option<&mut [u8]>) -> u64 {
+        match stamp.and_then(read) {
+            Some(monotonic_ns) => self.of(monotonic_ns),
+            None => *self.batch_ns.get_or_insert_with(|| now(ClockId::CLOCK_REALTIME)),
+        }
+    }
+
     #[cold]
     fn measure(&mut self) {
-        let now = |clock| {
-            let time = clock_gettime(clock).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-            (time.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec() as u64)
-        };
         // The wall's between two of the other: the middle is nearest.
         let before = now(ClockId::CLOCK_MONOTONIC);
         let wall = now(ClockId::CLOCK_REALTIME);
@@ -60,6 +73,11 @@ impl WallClock {
         self.measured_ns = after;
         self.distance_ns = wall.wrapping_sub(before + (after - before) / 2);
     }
+}
+
+fn now(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
+    (time.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec() as u64)
 }
 
 /// The kernel's time in a stamp's bytes; none if no program wrote one.

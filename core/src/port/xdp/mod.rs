@@ -123,7 +123,7 @@ fn take(
             true => Ring::transmit(&pool, config.slots)?,
             false => Ring::absent(&pool)?,
         };
-        opened.push((number, XdpQueue::new(number, xsk, claim.clone()), rx, tx));
+        opened.push((number, XdpQueue::new(number, xsk, claim.clone(), config.stamped), rx, tx));
     }
     // All are open: now packets may come.
     if let Some(claim) = &claim {

@@ -29,8 +29,16 @@ pub(crate) struct XdpQueue {
 }
 
 impl XdpQueue {
-    pub(super) fn new(number: u32, xsk: Xsk, claim: Option<Arc<Mutex<Claim>>>) -> Self {
-        let Xsk { socket, receiver, sender, .. } = xsk;
+    pub(super) fn new(
+        number: u32,
+        xsk: Xsk,
+        claim: Option<Arc<Mutex<Claim>>>,
+        stamped: bool,
+    ) -> Self {
+        let Xsk { socket, mut receiver, sender, .. } = xsk;
+        if let Some(receiver) = receiver.as_mut().filter(|_| stamped) {
+            receiver.read_stamps();
+        }
         Self { number, claim, receiver, sender, socket, intake_closed: None, down: false }
     }
 
