@@ -234,12 +234,15 @@ impl Translation<'_> {
         }
         if Some(known.window) < survey::end_of(self.ops[at]) {
             let last = REACH - need.window;
-            self.asm.mov32(window, x);
-            // The verifier must see that the window cannot begin too far away.
-            if known.x_max > last {
-                self.asm.jgt(window, last.cast_signed(), out);
+            // It may be there already, checked for less. But the verifier must see that it cannot
+            // begin too far away for what is needed now.
+            if known.window == 0 || known.x_max > last {
+                self.asm.mov32(window, x);
+                if known.x_max > last {
+                    self.asm.jgt(window, last.cast_signed(), out);
+                }
+                self.asm.add(window, self.frame.data);
             }
-            self.asm.add(window, self.frame.data);
             self.asm.mov(temp, window);
             self.asm.add(temp, need.window.cast_signed());
             self.asm.jgt(temp, self.frame.end, out);
