@@ -12,3 +12,4 @@ mod machines;
 mod rbpf_machine;
 mod real;
 mod refused;
+mod shape;
