@@ -63,7 +63,7 @@
 //! | [`error`], [`ledger`] | what went wrong and the remedy; where every packet went |
 //! | [`memory`] | who owns the bytes: mappings, the pool |
 //! | [`ring`] | slots, cursors, metadata, waiting |
-//! | [`filter`] | pcap-filter expressions as programs |
+//! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`port`] | names, queues, and one backend a file or folder |

@@ -1,7 +1,8 @@
 //! Filters: which packets to take, said in the language of pcap-filter(7).
 //!
 //! libpcap compiles the expression, so the language is all there; the program it makes is run
-//! here, on packets of every port, or given to the kernel for a packet socket.
+//! here, on packets of every port, given to the kernel for a packet socket, or translated to
+//! eBPF ([`translate`]) as a part of an XDP program.
 //!
 //! ```
 //! use sluicegate::filter::Filter;

@@ -7,8 +7,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use sluicegate::filter::ebpf::Insn;
 
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
@@ -60,6 +63,28 @@ struct TestRun {
     reserved: u32,
 }
 
+/// `union bpf_attr` for `BPF_MAP_CREATE`, up to what is used.
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+}
+
+/// `union bpf_attr` for `BPF_MAP_LOOKUP_ELEM`.
+#[repr(C)]
+#[derive(Default)]
+struct MapLookup {
+    map_fd: u32,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
 /// A call of bpf(2).
 ///
 /// # Safety
@@ -71,6 +96,39 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of_val(attr)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// An array map of one entry: some numbers.
+pub struct Numbers<const N: usize>(pub OwnedFd);
+
+impl<const N: usize> Numbers<N> {
+    pub fn new() -> io::Result<Self> {
+        let mut attr = MapCreate {
+            map_type: BPF_MAP_TYPE_ARRAY,
+            key_size: 4,
+            value_size: 8 * N as u32,
+            max_entries: 1,
+            ..MapCreate::default()
+        };
+        // SAFETY: the attributes hold no address.
+        let fd = unsafe { bpf(BPF_MAP_CREATE, &mut attr) }?;
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn read(&self) -> io::Result<[u64; N]> {
+        let (key, mut value) = (0_u32, [0_u64; N]);
+        let mut attr = MapLookup {
+            map_fd: self.0.as_raw_fd().cast_unsigned(),
+            key: &raw const key as u64,
+            value: &raw mut value as u64,
+            ..MapLookup::default()
+        };
+        // SAFETY: the kernel reads four bytes of the key and writes 8 × N to the value; both
+        // outlive the call.
+        unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) }?;
+        Ok(value)
+    }
 }
 
 /// A program the verifier has taken.

@@ -4,6 +4,7 @@
 //! loaded as for drivers without fragments and as for those with.
 #![allow(unsafe_code)]
 
+mod assembled;
 #[path = "../corpus/mod.rs"]
 mod corpus;
 mod generated;

@@ -1,21 +1,14 @@
 //! From a filter's program to eBPF, for XDP.
 //!
-//! The translation gives the verdict [`Program::run`] gives on the whole frame. XDP sees the
-//! frame as it was on the wire, tags in their places, so it is made of the program for frames of
-//! the wire, not of the one for packet sockets.
-//!
 //! The verifier wants a comparison with the packet's end on every way to an access. To make few
-//! of them, a check is made for all that is needed from there on ([`survey`]), and offsets from X
+//! of them, a check is made for all that is needed from there on (`survey`), and offsets from X
 //! go through a register, the window, that points to the packet's byte X while X stays the same.
 //!
 //! A frame with fragments has only its first part between data and data_end. For these the
 //! program is laid out twice: the fast copy as above, and behind it a slow copy in which every
 //! load is a call of `bpf_xdp_load_bytes`. Where a check of the fast copy fails, the run goes on
 //! at the same instruction of the slow copy, which knows whether the bytes are there, and stays
-//! in it.
-//!
-//! Needs Linux 5.1 (comparisons of 32 bits), with fragments 5.18. `len` without fragments
-//! subtracts two pointers, which the verifier allows with CAP_PERFMON or CAP_SYS_ADMIN.
+//! in it. So the fast copy never joins a way on which less has been checked.
 
 mod frame;
 mod survey;
@@ -34,6 +27,15 @@ const REACH: u32 = 0xffff;
 
 /// Appends a filter to a program: a run goes on at `pass` or at `reject`. See [`Frame`] for what
 /// it uses and keeps.
+///
+/// The verdict is the one [`Program::run`] gives on the whole frame, with one exception: nothing
+/// beyond byte 65,535 can be looked at, so to look there rejects. XDP sees the frame as it was on
+/// the wire, tags in their places: give it [`Filter::program`](super::Filter::program), not the
+/// program for packet sockets.
+///
+/// Needs Linux 5.1, with fragments 5.18, and a machine that loads from any address, as x86 and
+/// ARM64 do. `len` without fragments subtracts two pointers, for which the verifier asks
+/// CAP_PERFMON.
 ///
 /// # Errors
 /// [`Untranslatable`], and nothing is appended.
