@@ -1,5 +1,6 @@
 //! XDP on interfaces of labs: the resident program and those who use it.
 
+mod claims;
 mod resident;
 
 use sluicegate::link::{self, Interface, Lab, netns};

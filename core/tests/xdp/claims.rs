@@ -1,0 +1,209 @@
+//! Who gets which packets, and what is left when a port has gone.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sluicegate::link::Lab;
+use sluicegate::port::{OpenOptions, Port, Queue};
+use sluicegate::ring::{TimestampSource, Wait};
+use sluicegate::xdp::resident::{Action, ModeWish};
+
+use super::{find, join, lab, run};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn try_open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
+    let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    Port::open(&name.parse()?, &options)
+}
+
+fn open(lab: &Lab, name: &str) -> Queue {
+    try_open(lab, name).unwrap().queues.remove(0)
+}
+
+/// Sends one datagram from left to a port of right.
+fn send_udp(lab: &Lab, port: u16) {
+    let command = format!("bash -c echo>/dev/udp/198.18.0.2/{port}");
+    let words: Vec<&str> = command.splitn(3, ' ').collect();
+    assert!(lab.exec("left", &words).unwrap().success());
+}
+
+/// UDP destination ports of `n` packets that come.
+fn receive(queue: &mut Queue, n: usize) -> Vec<u16> {
+    let end = Instant::now() + PATIENCE;
+    let mut ports = Vec::new();
+    while ports.len() < n && Instant::now() < end {
+        queue.sync_rx().unwrap();
+        let rx = queue.rx();
+        ports.extend(rx.packets().map(|packet| {
+            let bytes = packet.head();
+            assert_eq!(packet.meta().wire_bytes as usize, bytes.len());
+            u16::from_be_bytes([bytes[36], bytes[37]])
+        }));
+        let slots = rx.available();
+        queue.rx_mut().release(slots);
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+    }
+    ports
+}
+
+/// Whether the host answers, so that it gets its packets.
+fn host_answers(lab: &Lab) -> bool {
+    let command = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.2"];
+    lab.exec("left", &command).unwrap().success()
+}
+
+#[test]
+fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
+    let Some(lab) = lab() else { return };
+    for mode in ["native", "skb"] {
+        let mut queue = open(&lab, &format!("xdp:right0?mode={mode}&filter=udp port 9"));
+        assert!(host_answers(&lab), "{mode}: ICMP is not claimed");
+        for port in [8, 9, 10, 9] {
+            send_udp(&lab, port);
+        }
+        assert_eq!(receive(&mut queue, 2), [9, 9], "{mode}");
+        let claims = find(&lab).unwrap().unwrap().claims().unwrap();
+        assert_eq!(claims.len(), 1, "{mode}");
+        assert_eq!(claims[0].owner.filter, "udp port 9");
+        assert_eq!((claims[0].tally.packets, claims[0].tally.taken), (2, 2), "{mode}");
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.offered, stats.lost_full), (2, 0), "{mode}");
+        drop(queue);
+        assert!(find(&lab).unwrap().is_none(), "{mode}: gone with its user");
+    }
+}
+
+#[test]
+fn packets_have_the_time_at_which_they_came() {
+    let Some(lab) = lab() else { return };
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    for name in ["xdp:right0", "xdp:right0?filter=udp", "xdp:right0?mode=skb"] {
+        let mut queue = open(&lab, name);
+        let before = now().as_nanos() as u64;
+        send_udp(&lab, 9);
+        let after = now().as_nanos() as u64;
+        // Whenever it is looked at.
+        std::thread::sleep(Duration::from_millis(50));
+        let end = Instant::now() + PATIENCE;
+        let mut times = Vec::new();
+        while times.is_empty() && Instant::now() < end {
+            queue.sync_rx().unwrap();
+            let udp = queue.rx().packets().filter(|packet| packet.head()[12..14] == [8, 0]);
+            times.extend(udp.map(|p| (p.meta().timestamp_ns, p.meta().timestamp_source)));
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+        }
+        let (time, source) = times[0];
+        assert_eq!(source, TimestampSource::Software);
+        let slack = 1_000_000;
+        assert!(before - slack < time && time < after + slack, "{name}: {before} {time} {after}");
+    }
+}
+
+#[test]
+fn everything_is_taken_but_for_what_a_filter_takes_first() {
+    let Some(lab) = lab() else { return };
+    let mut whole = open(&lab, "xdp:right0?timestamp=off");
+    assert!(!host_answers(&lab), "the host gets nothing");
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let before = resident.total();
+    let dropping = open(&lab, "xdp:right0?action=drop&filter=udp port 7");
+    let slots = whole.rx().available();
+    whole.rx_mut().release(slots);
+    while whole.sync_rx().unwrap() > 0 {
+        let slots = whole.rx().available();
+        whole.rx_mut().release(slots);
+    }
+    // Neighbours are known by now, or not: only UDP is looked at.
+    run(&lab, "left", "ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:99 dev left0");
+    for port in [7, 8, 7] {
+        send_udp(&lab, port);
+    }
+    let end = Instant::now() + PATIENCE;
+    while resident.total().since(before).packets < 3 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let claims = resident.claims().unwrap();
+    let dropped = claims.iter().find(|claim| claim.owner.action == Action::Drop).unwrap();
+    assert_eq!((dropped.tally.packets, dropped.tally.dropped), (2, 2));
+    drop(dropping);
+    drop(whole);
+    assert!(resident.claims().unwrap().is_empty());
+}
+
+#[test]
+fn what_a_killed_process_took_is_the_hosts_again() {
+    let Some(lab) = lab() else { return };
+    // This test binary, as another process that opens a port and waits.
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "claims::holder", "--include-ignored", "--nocapture"]);
+    child.env("SLUICE_TEST_PORT", "xdp:right0?action=drop").stdout(Stdio::null());
+    child.env("SLUICE_TEST_NETNS", lab.netns("right"));
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    for round in 0..2 {
+        let mut holder = child.spawn().unwrap();
+        let end = Instant::now() + PATIENCE;
+        while resident.claims().unwrap().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!host_answers(&lab), "round {round}: everything is dropped");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert!(host_answers(&lab), "round {round}: its owner is dead");
+        assert!(resident.claims().unwrap().is_empty(), "round {round}");
+    }
+    drop(resident);
+    assert!(find(&lab).unwrap().is_none(), "nothing is left");
+}
+
+/// Not a test: holds a port open for the test above.
+#[test]
+#[ignore = "run by another test"]
+fn holder() {
+    let Ok(name) = std::env::var("SLUICE_TEST_PORT") else { return };
+    let options =
+        OpenOptions { netns: std::env::var("SLUICE_TEST_NETNS").ok(), ..OpenOptions::default() };
+    let _port = Port::open(&name.parse().unwrap(), &options).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn ports_come_and_go_without_a_trace() {
+    let Some(lab) = lab() else { return };
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let carrier = || {
+        let path = "/sys/class/net/right0/carrier_changes";
+        let shown = Command::new("ip")
+            .args(["netns", "exec", &lab.netns("right"), "cat", path])
+            .output()
+            .unwrap();
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let flaps = carrier();
+    let names = [
+        "xdp:right0",
+        "xdp:right0?timestamp=off",
+        "xdp:right0?filter=udp port 9",
+        "xdp:right0?action=drop&filter=udp port 9",
+        "xdp:right0?action=pass",
+    ];
+    let rounds = if std::env::var_os("SLUICE_TEST_LONG").is_some() { 200 } else { 10 };
+    drop(open(&lab, names[0]));
+    // Other tests of this process have files of their own.
+    let before = files();
+    let mut most = 0;
+    for round in 0..rounds {
+        for name in names {
+            drop(try_open(&lab, name).unwrap_or_else(|e| panic!("round {round}, {name}: {e}")));
+        }
+        most = most.max(files());
+    }
+    assert!(most < before + 200, "{before} files, then {most}");
+    assert!(host_answers(&lab));
+    assert_eq!(resident.program(), find(&lab).unwrap().unwrap().program());
+    assert_eq!(carrier(), flaps, "the link was never down");
+    assert!(resident.claims().unwrap().is_empty());
+}
