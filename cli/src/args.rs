@@ -6,7 +6,7 @@ use sluicegate::port::{OpenOptions, Port, PortName};
 use sluicegate::ring::Wait;
 
 use crate::run::Limits;
-use crate::units;
+use crate::{privileges, units};
 
 /// Flags of every command that receives.
 #[derive(clap::Args, Debug)]
@@ -40,6 +40,10 @@ pub struct Common {
     #[arg(long, value_name = "TIME", value_parser = units::interval)]
     pub interval: Option<Duration>,
 
+    /// Become this user once everything is open; files that are begun later are the user's
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
     /// Print the result as one JSON object; with --interval, one for each interval too
     #[arg(long)]
     pub json: bool,
@@ -72,6 +76,11 @@ impl Common {
             ..OpenOptions::default()
         };
         Port::open(name, &options)
+    }
+
+    /// Gives up privileges where that is wanted, once everything is open.
+    pub fn become_user(&self) -> sluicegate::Result<()> {
+        self.user.as_deref().map_or(Ok(()), privileges::become_user)
     }
 
     /// When the run ends and where its threads run.

@@ -55,6 +55,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     notice::fallbacks(&opened);
     notice::diverts(&port);
     let mut report = Report::of_port("count", &opened, &common);
+    common.become_user()?;
     let mut status = Status::new(&common, false);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
     let work = opened.queues.into_iter().zip(&mut visitors).collect();

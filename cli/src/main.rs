@@ -10,6 +10,7 @@ mod exit;
 mod lab;
 mod notice;
 mod print;
+mod privileges;
 mod report;
 mod run;
 mod status;

@@ -61,6 +61,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         None => None,
     };
     let session = Session::set_up(&options, ports, file)?;
+    options.common.become_user()?;
     session.run(&options)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::link;
+use crate::link::{self, Netlink};
 use crate::port::{Interface, QueueStats};
 use crate::ring::Readiness;
 use crate::xdp::resident::{Action, DROP, Resident, Stage, Tally};
@@ -22,7 +22,8 @@ const CHECK: Duration = Duration::from_millis(500);
 pub(crate) struct InKernel {
     resident: Arc<Resident>,
     interface: link::Interface,
-    netns: Option<String>,
+    /// Opened in the interface's namespace, for a process that gives its privileges up.
+    netlink: Netlink,
     action: Action,
     /// The place in the chain; none where every packet is only counted, or nothing more is.
     stage: Option<Stage>,
@@ -37,7 +38,7 @@ impl InKernel {
     pub(super) fn new(
         resident: Arc<Resident>,
         interface: link::Interface,
-        netns: Option<String>,
+        netlink: Netlink,
         action: Action,
         stage: Option<Stage>,
     ) -> Self {
@@ -46,7 +47,7 @@ impl InKernel {
         Self {
             resident,
             interface,
-            netns,
+            netlink,
             action,
             stage,
             before,
@@ -86,7 +87,7 @@ impl InKernel {
             return Ok(Readiness::TimedOut);
         }
         self.checked = Instant::now();
-        match link::interface(self.netns.as_deref(), &self.interface.name) {
+        match self.netlink.interface(&self.interface.name) {
             Ok(now) if now.index == self.interface.index => Ok(Readiness::TimedOut),
             _ => Err(Error::Gone {
                 object: format!("xdp:{}", self.interface.name),

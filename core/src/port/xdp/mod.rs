@@ -32,7 +32,7 @@ use super::queue::{Backend, Queue};
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Ethtool, netns};
+use crate::link::{self, Ethtool, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{
@@ -53,7 +53,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         _ if options.usage != Use::Receive => {
             Err(name.error("action=drop and action=pass only count what comes in"))
         }
-        _ => netns::within(netns, || count_in_kernel(name, &config, interface, options)),
+        _ => netns::within(netns, || count_in_kernel(name, &config, interface)),
     }
 }
 
@@ -174,12 +174,7 @@ fn own_pool(config: &Config, queues: u32, receives: bool, sends: bool) -> Result
 }
 
 /// A port whose packets stay in the kernel: one queue, whatever the interface has.
-fn count_in_kernel(
-    name: &PortName,
-    config: &Config,
-    interface: link::Interface,
-    options: &OpenOptions,
-) -> Result<Port> {
+fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface) -> Result<Port> {
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let (resident, reason) = Resident::join(&interface, config.mode)?;
@@ -205,7 +200,7 @@ fn count_in_kernel(
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = in_kernel::described(&interface);
     let mode = mode_name(resident.mode());
-    let in_kernel = InKernel::new(resident, interface, options.netns.clone(), config.action, stage);
+    let in_kernel = InKernel::new(resident, interface, Netlink::open(None)?, config.action, stage);
     let backend = Backend::InKernel(Box::new(in_kernel));
     Ok(Port {
         name: name.clone(),
