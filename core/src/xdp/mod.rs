@@ -38,10 +38,13 @@
 //! | `ring`, `rings` | one ring, and its indices; the four of a socket |
 //! | `umem`, `share` | frames and addresses; which sockets share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
-//! | `open`, `socket` | binding, in the best mode there is; a socket's life and end |
+//! | `stamp` | the time that a program wrote in front of a packet |
+//! | [`resident`], `bpf` | the program on an interface, and who takes which packets; bpf(2) |
+//! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
 mod calls;
+mod config;
 mod open;
 mod receive;
 pub mod resident;
@@ -54,8 +57,13 @@ mod stamp;
 mod uapi;
 mod umem;
 
+#[cfg(all(test, not(loom)))]
+mod mock;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 pub use bpf::Mode;
-pub use open::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
+pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use receive::{Received, Receiver, ReceiverStats};
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};

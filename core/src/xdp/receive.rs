@@ -283,3 +283,6 @@ impl Intake {
         frames
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -24,6 +24,8 @@
 #![allow(unsafe_code)]
 
 mod cursor;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};

@@ -294,3 +294,6 @@ impl Outlet {
         self.lent.drain()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -278,7 +278,7 @@ impl Probe {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl XskSocket {
     /// Whether another socket could bind where this one is, now that it has ended.
     pub(super) fn sees_it_free(fd: Descriptor, ifindex: u32, queue: u32) -> bool {

@@ -8,7 +8,7 @@ use libc::{
 };
 
 /// Bytes the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(super) const PACKET_HEADROOM: u64 = 256;
 
 const _: () = {

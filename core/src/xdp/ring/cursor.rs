@@ -141,7 +141,7 @@ impl Consuming {
     }
 }
 
-/// Every interleaving of the two sides. Run with
+/// The interleavings of the two sides. Run with
 /// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
@@ -185,8 +185,10 @@ mod loom_tests {
     fn kernel_consumes(ring: &Shared, start: u32, count: u32, batch: u32) {
         let (mut cached_prod, mut cached_cons) = (start, start);
         for number in 0..count {
-            while cached_prod == cached_cons {
+            if cached_prod == cached_cons {
                 ring.consumer.store(cached_cons, Ordering::Release);
+            }
+            while cached_prod == cached_cons {
                 cached_prod = ring.producer.load(Ordering::Acquire);
                 if cached_prod == cached_cons {
                     thread::yield_now();
@@ -215,9 +217,17 @@ mod loom_tests {
         }
     }
 
+    /// Runs a model over the interleavings with up to three preemptions: both sides have two
+    /// steps an entry, and all interleavings would take hours.
+    fn explore(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
     fn we_produce(entries: u32, count: u32, ours: u32, theirs: u32) {
         let start = u32::MAX - 1;
-        loom::model(move || {
+        explore(move || {
             let ring = Shared::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_consumes(&kernels, start, count, theirs));
@@ -239,7 +249,7 @@ mod loom_tests {
 
     fn we_consume(entries: u32, count: u32, ours: u32) {
         let start = u32::MAX - 1;
-        loom::model(move || {
+        explore(move || {
             let ring = Shared::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_produces(&kernels, start, count));
@@ -264,14 +274,14 @@ mod loom_tests {
     #[test]
     fn loom_what_we_produce_the_kernel_reads_whole_and_in_order() {
         we_produce(1, 3, 1, 1);
-        we_produce(2, 4, 2, 1);
-        we_produce(2, 4, 2, 2);
+        we_produce(2, 3, 2, 1);
+        we_produce(2, 3, 2, 2);
     }
 
     #[test]
     fn loom_what_the_kernel_produces_we_read_whole_and_in_order() {
         we_consume(1, 3, 1);
-        we_consume(2, 4, 1);
-        we_consume(2, 4, 2);
+        we_consume(2, 3, 1);
+        we_consume(2, 3, 2);
     }
 }

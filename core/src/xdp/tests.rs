@@ -1,0 +1,337 @@
+//! AF_XDP sockets in a lab: both modes of attachment, both directions, sharing, ends.
+
+mod program;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use program::{NATIVE_MODE, Redirect, SKB_MODE};
+
+use super::*;
+use crate::error::Error;
+use crate::link::{self, Lab};
+use crate::memory::{Pool, PoolConfig};
+use crate::port::{OpenOptions, Port, Queue, Use};
+use crate::ring::{Meta, Packet, Ring, Wait};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(10);
+const SLOTS: u32 = 256;
+const BUFFERS: u32 = 4096;
+/// The experimental ethertype, which nobody else speaks.
+const OURS: [u8; 2] = [0x88, 0xb5];
+
+/// A lab for one test, or the reason why there is none.
+fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: making a lab needs root");
+        return None;
+    }
+    if let Err(error) = calls::Descriptor::open() {
+        println!("skipped: no AF_XDP sockets: {error}");
+        return None;
+    }
+    Some(Lab::scratch().expect("a scratch lab"))
+}
+
+fn pool() -> Arc<Pool> {
+    Pool::new(PoolConfig { buffers: BUFFERS, ..PoolConfig::default() }).unwrap()
+}
+
+/// What to open on a host of the pair.
+fn config(lab: &Lab, host: &str) -> XskConfig {
+    XskConfig {
+        interface: format!("{host}0"),
+        netns: Some(lab.netns(host)),
+        receive_frames: SLOTS,
+        send_slots: SLOTS,
+        ..XskConfig::default()
+    }
+}
+
+/// A socket with a ring on each side, as a queue has them.
+struct End {
+    xsk: Xsk,
+    rx: Ring,
+    tx: Ring,
+    _redirect: Redirect,
+}
+
+impl End {
+    fn open(lab: &Lab, host: &str, pool: &Arc<Pool>, mode: u32, config: &XskConfig) -> Self {
+        let rx = Ring::receive(pool, SLOTS).unwrap();
+        let tx = Ring::transmit(pool, SLOTS).unwrap();
+        let xsk = config.open(pool).unwrap();
+        let netns = lab.netns(host);
+        let index = link::interface(Some(&netns), &config.interface).unwrap().index;
+        let redirect = Redirect::attach(&netns, index, mode).unwrap();
+        redirect.serve(config.queue, &*xsk.socket);
+        Self { xsk, rx, tx, _redirect: redirect }
+    }
+
+    fn receive(&mut self) -> Received {
+        self.xsk.receiver.as_mut().unwrap().receive(&mut self.rx).unwrap()
+    }
+
+    fn send(&mut self) -> u32 {
+        self.xsk.sender.as_mut().unwrap().send(&mut self.tx).unwrap()
+    }
+
+    /// Ours among the packets received, until there are `n`; gives their slots back.
+    fn collect(&mut self, n: usize, got: &mut Vec<Vec<u8>>) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut scratch = Vec::new();
+        while got.len() < n && Instant::now() < deadline {
+            if self.receive().packets == 0 {
+                self.xsk.socket.wait_rx(Duration::from_millis(10)).unwrap();
+            }
+            for packet in self.rx.packets() {
+                let bytes = packet.contiguous(&mut scratch);
+                assert_eq!(packet.meta().wire_bytes as usize, bytes.len());
+                if is_ours(bytes) {
+                    got.push(bytes.to_vec());
+                }
+            }
+            self.rx.release(self.rx.available());
+        }
+    }
+}
+
+fn is_ours(bytes: &[u8]) -> bool {
+    bytes.get(12..14) == Some(&OURS)
+}
+
+/// A broadcast frame with a number in it, and bytes that follow from it.
+fn frame(number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1]);
+    frame.extend(OURS);
+    frame.extend(number.to_be_bytes());
+    frame.extend((18..bytes).map(|i| (i as u32 * 7 + number) as u8));
+    frame
+}
+
+fn frames(count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|i| frame(i, [60, 61, 590, 1514][i as usize % 4])).collect()
+}
+
+fn packet_port(lab: &Lab, host: &str, usage: Use) -> Queue {
+    let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
+    Port::open(&format!("packet:{host}0").parse().unwrap(), &options).unwrap().queues.remove(0)
+}
+
+/// Sends through a packet: port, as many as there is room for.
+fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
+    for frame in frames {
+        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
+            queue.sync_tx().unwrap();
+        }
+    }
+    queue.close_tx().unwrap();
+}
+
+#[test]
+fn what_a_host_sends_arrives_in_order_and_byte_for_byte() {
+    let Some(lab) = lab() else { return };
+    for (mode, why) in [(SKB_MODE, "after an skb was made"), (NATIVE_MODE, "in the driver")] {
+        let pool = pool();
+        let mut end = End::open(&lab, "right", &pool, mode, &config(&lab, "right"));
+        assert_eq!(end.xsk.mode, BindMode::Copy);
+        let reason = &end.xsk.fallback.as_ref().expect("a reason").reason;
+        assert!(reason.contains("the driver has no zero-copy"), "{reason}");
+        let mut queue = packet_port(&lab, "left", Use::Send);
+        let (sent, mut got) = (frames(2000), Vec::new());
+        for batch in sent.chunks(100) {
+            push(&mut queue, batch);
+            end.collect(got.len() + batch.len(), &mut got);
+        }
+        assert!(got == sent, "{why}: {} of {}", got.len(), sent.len());
+        let stats = end.xsk.receiver.as_ref().unwrap().stats();
+        assert_eq!((stats.refused, stats.too_long, stats.index_faults), (0, 0, 0), "{why}");
+        let kernel = end.xsk.socket.statistics().unwrap();
+        assert_eq!((kernel.rx_dropped, kernel.rx_ring_full), (0, 0), "{why}: {kernel:?}");
+        drop(end);
+        assert_eq!(pool.free_buffers(), BUFFERS as usize, "{why}: all frames come home");
+    }
+}
+
+#[test]
+fn what_is_sent_arrives_at_the_other_host_and_what_cannot_be_is_refused() {
+    let Some(lab) = lab() else { return };
+    let pool = pool();
+    let only_send = XskConfig { receive_frames: 0, ..config(&lab, "left") };
+    let mut xsk = only_send.open(&pool).unwrap();
+    assert!(xsk.receiver.is_none());
+    let sender = xsk.sender.as_mut().unwrap();
+    let mut tx = Ring::transmit(&pool, SLOTS).unwrap();
+    let mut queue = packet_port(&lab, "right", Use::Receive);
+    let sent = frames(1000);
+    let deadline = Instant::now() + PATIENCE;
+    for (i, frame) in sent.iter().enumerate() {
+        let bad = [&frame[..13], &[7; 1519], &[]][i % 3];
+        for packet in [&frame[..], bad] {
+            while !tx.push(&Packet::new(&Meta::default(), packet)) {
+                sender.send(&mut tx).unwrap();
+                assert!(Instant::now() < deadline, "{:?}", sender.stats());
+            }
+        }
+    }
+    while (sender.outstanding() > 0 || tx.available() < SLOTS - 1) && Instant::now() < deadline {
+        sender.send(&mut tx).unwrap();
+    }
+    let stats = sender.stats();
+    let all = SenderStats { sent: 1000, refused: 1000, ..SenderStats::default() };
+    assert_eq!((stats, tx.available()), (all, SLOTS - 1), "nothing is stuck");
+    assert_eq!(xsk.socket.statistics().unwrap().tx_invalid_descs, 0);
+    let mut got = Vec::new();
+    while got.len() < sent.len() && Instant::now() < deadline {
+        if queue.sync_rx().unwrap() == 0 {
+            queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+        }
+        got.extend(queue.rx().packets().map(|it| it.head().to_vec()).filter(|it| is_ours(it)));
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+    }
+    assert!(got == sent, "{} of {}", got.len(), sent.len());
+    drop((xsk, tx));
+    assert_eq!(pool.free_buffers(), BUFFERS as usize);
+}
+
+#[test]
+fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
+    let Some(lab) = lab() else { return };
+    let pool = pool();
+    let [left, right] = ["left", "right"].map(|host| config(&lab, host));
+    let mut right = End::open(&lab, "right", &pool, NATIVE_MODE, &right);
+    // The first has the UMEM, the second shares it, over the border of a namespace.
+    let mut left = End::open(&lab, "left", &pool, NATIVE_MODE, &left);
+    let (sent, mut got) = (frames(600), Vec::new());
+    for batch in sent.chunks(50) {
+        for frame in batch {
+            assert!(left.tx.push(&Packet::new(&Meta::default(), frame)));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut round = 0;
+        while round < batch.len() && Instant::now() < deadline {
+            left.send();
+            right.receive();
+            round += right.rx.swap_into(&mut right.tx, u32::MAX) as usize;
+            right.send();
+        }
+        left.collect(got.len() + batch.len(), &mut got);
+        left.send();
+        right.send();
+    }
+    assert!(got == sent, "{} of {}", got.len(), sent.len());
+    assert_eq!(right.xsk.sender.as_ref().unwrap().stats().sent, 600);
+    drop(right);
+    // The one that is left goes on, and the next one shares with it.
+    let mut again = End::open(&lab, "right", &pool, SKB_MODE, &config(&lab, "right"));
+    assert!(left.tx.push(&Packet::new(&Meta::default(), &frame(9, 60))));
+    left.send();
+    let mut got = Vec::new();
+    again.collect(1, &mut got);
+    assert_eq!(got, [frame(9, 60)]);
+    drop((left, again));
+    assert_eq!(pool.free_buffers(), BUFFERS as usize);
+}
+
+#[test]
+fn packets_of_several_frames_are_received_and_sent_whole() {
+    let Some(lab) = lab() else { return };
+    for host in ["left", "right"] {
+        let command = ["ip", "link", "set", &format!("{host}0"), "mtu", "9000"];
+        assert!(lab.exec(host, &command).unwrap().success());
+    }
+    let pool = pool();
+    let several = |host| XskConfig { multi_buffer: true, ..config(&lab, host) };
+    let mut right = End::open(&lab, "right", &pool, NATIVE_MODE, &several("right"));
+    let mut left = End::open(&lab, "left", &pool, NATIVE_MODE, &several("left"));
+    let sent: Vec<_> = (0..60).map(|i| frame(i, [60, 2000, 4000, 9014][i as usize % 4])).collect();
+    let mut got = Vec::new();
+    for batch in sent.chunks(6) {
+        for frame in batch {
+            assert!(left.tx.push(&Packet::new(&Meta::default(), frame)));
+        }
+        left.send();
+        right.collect(got.len() + batch.len(), &mut got);
+        left.send();
+    }
+    let lengths = |all: &[Vec<u8>]| all.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(&got), lengths(&sent), "{:?}", right.xsk.socket.statistics());
+    assert!(got == sent);
+    assert_eq!(left.xsk.sender.as_ref().unwrap().stats().sent, 60);
+}
+
+#[test]
+fn a_queue_that_is_taken_is_said_to_be_and_is_free_when_its_socket_has_ended() {
+    let Some(lab) = lab() else { return };
+    let (ours, theirs) = (pool(), pool());
+    let config = config(&lab, "right");
+    let first = config.open(&ours).unwrap();
+    for (pool, why) in [(&theirs, "of another pool"), (&ours, "which would share its UMEM")] {
+        let error = config.open(pool).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EBUSY), "a socket {why}: {error}");
+        assert!(error.to_string().contains("another socket has queue 0 of right0"), "{error}");
+    }
+    let netns = lab.netns("right");
+    let index = link::interface(Some(&netns), "right0").unwrap().index;
+    let probe = || link::netns::within(Some(&netns), || Ok(calls::Descriptor::open().unwrap()));
+    assert!(!XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is taken");
+    drop(first);
+    assert!(XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is free");
+    let again = config.open(&theirs).unwrap();
+    drop(again);
+    assert_eq!(theirs.free_buffers(), BUFFERS as usize);
+    assert_eq!(ours.free_buffers(), BUFFERS as usize);
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let Some(lab) = lab() else { return };
+    let good = config(&lab, "right");
+    let rows = [
+        (
+            XskConfig { mode: Some(BindMode::ZeroCopy), ..good.clone() },
+            "the driver has no zero-copy: use copy mode",
+        ),
+        (XskConfig { queue: 1, ..good.clone() }, "right0 has no queue 1: they are numbered from"),
+        (XskConfig { interface: "nope0".into(), ..good.clone() }, "no interface 'nope0'"),
+        (XskConfig { receive_frames: 5000, ..good.clone() }, "the pool has 4096 buffers left"),
+        (XskConfig { receive_frames: 0, send_slots: 0, ..good.clone() }, "use 1 to"),
+        (XskConfig { receive_frames: u32::MAX, ..good.clone() }, "use 1 to"),
+    ];
+    let pool = pool();
+    for (config, expected) in rows {
+        let error = config.open(&pool).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(pool.free_buffers(), BUFFERS as usize, "nothing is kept: {error}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_down_or_gone_is_said_to_be() {
+    let Some(lab) = lab() else { return };
+    let pool = pool();
+    let mut end = End::open(&lab, "right", &pool, SKB_MODE, &config(&lab, "right"));
+    let run = |words: &[&str]| assert!(lab.exec("right", words).unwrap().success());
+    assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
+    run(&["ip", "link", "set", "right0", "down"]);
+    assert_eq!(end.xsk.socket.state().unwrap(), State::Down);
+    assert!(end.tx.push(&Packet::new(&Meta::default(), &frame(1, 60))));
+    let sender = end.xsk.sender.as_mut().unwrap();
+    let error = sender.send(&mut end.tx).unwrap_err();
+    assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
+    run(&["ip", "link", "set", "right0", "up"]);
+    assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
+    end.send();
+    assert_eq!(end.xsk.sender.as_ref().unwrap().stats().sent, 1, "it goes now");
+    run(&["ip", "link", "del", "right0"]);
+    assert_eq!(end.xsk.socket.state().unwrap(), State::Gone);
+    assert!(end.tx.push(&Packet::new(&Meta::default(), &frame(1, 60))));
+    let error = end.xsk.sender.as_mut().unwrap().send(&mut end.tx).unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    end.receive();
+    drop(end);
+    assert_eq!(pool.free_buffers(), BUFFERS as usize);
+}
