@@ -17,6 +17,7 @@
 //!   | Queue: the backend, one of            |
 //!   |   packet:  AF_PACKET: ring, recvmmsg, |     opened by name, one or more
 //!   |            recv; sendmmsg             |     queues a Port
+//!   |   xdp:     AF_XDP, by a claim         |
 //!   |   pcap:    a capture file             |
 //!   |   null:    endless, bottomless        |
 //!   +---------------------------------------+
@@ -66,6 +67,7 @@
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
+//! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
 //! | [`port`] | names, queues, and one backend a file or folder |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]

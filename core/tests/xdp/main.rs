@@ -1,6 +1,7 @@
 //! XDP on interfaces of labs: the resident program and those who use it.
 
 mod claims;
+mod forward;
 mod resident;
 
 use sluicegate::link::{self, Interface, Lab, netns};

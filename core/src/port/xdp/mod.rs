@@ -123,7 +123,12 @@ fn take(
             true => Ring::transmit(&pool, config.slots)?,
             false => Ring::absent(&pool)?,
         };
-        opened.push((number, XdpQueue::new(number, xsk, claim.clone(), config.stamped), rx, tx));
+        opened.push((
+            number,
+            XdpQueue::new((&interface.name, number), xsk, claim.clone(), config.stamped),
+            rx,
+            tx,
+        ));
     }
     // All are open: now packets may come.
     if let Some(claim) = &claim {

@@ -19,6 +19,8 @@ const LAST_SENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct XdpQueue {
     number: u32,
+    /// For messages: "xdp:eth0/0".
+    object: String,
     // Before the socket: packets stop coming, and then it ends.
     claim: Option<Arc<Mutex<Claim>>>,
     receiver: Option<Receiver>,
@@ -30,7 +32,7 @@ pub(crate) struct XdpQueue {
 
 impl XdpQueue {
     pub(super) fn new(
-        number: u32,
+        (interface, number): (&str, u32),
         xsk: Xsk,
         claim: Option<Arc<Mutex<Claim>>>,
         stamped: bool,
@@ -39,7 +41,8 @@ impl XdpQueue {
         if let Some(receiver) = receiver.as_mut().filter(|_| stamped) {
             receiver.read_stamps();
         }
-        Self { number, claim, receiver, sender, socket, intake_closed: None, down: false }
+        let object = format!("xdp:{interface}/{number}");
+        Self { number, object, claim, receiver, sender, socket, intake_closed: None, down: false }
     }
 
     #[inline]
@@ -91,7 +94,7 @@ impl XdpQueue {
                 Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
             }
             State::Gone => Err(Error::Gone {
-                object: format!("queue {}", self.number),
+                object: self.object.clone(),
                 remedy: "the interface was removed; start again when it is back".into(),
             }),
         }
