@@ -155,21 +155,22 @@ impl AsFd for Descriptor {
     }
 }
 
-/// Raises this process's limit on locked memory as far as it may. True if that changed anything.
-pub(super) fn raise_memory_lock() -> bool {
+/// Raises this process's limit on locked memory as far as it may.
+pub(super) fn raise_memory_lock() {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` is a live rlimit.
     if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut now) } != 0 {
-        return false;
+        return;
     }
     let endless = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let most = libc::rlimit { rlim_cur: now.rlim_max, rlim_max: now.rlim_max };
-    // Above its own maximum a process goes only with CAP_SYS_RESOURCE.
-    [endless, most].iter().any(|limit| {
+    // Above its own maximum a process goes only with CAP_SYS_RESOURCE. Who may do neither will
+    // hear of it when the memory is locked.
+    let _ = [endless, most].iter().any(|limit| {
         // SAFETY: `limit` is a live rlimit.
         limit.rlim_cur > now.rlim_cur
             && unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, limit) } == 0
-    })
+    });
 }
 
 fn check(status: c_int) -> io::Result<()> {

@@ -43,6 +43,14 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    fn is_bind(&self) -> bool {
+        matches!(self, Self::Bind(_))
+    }
+
+    fn is_limit(&self) -> bool {
+        matches!(self, Self::Other(Error::System { source, .. }) if is_limit(source))
+    }
+
     fn is_busy(&self) -> bool {
         matches!(self, Self::Bind(error) if error.raw_os_error() == Some(libc::EBUSY))
     }
@@ -117,8 +125,9 @@ impl<'a> Opening<'a> {
         let (best, next) = (BindMode::ZeroCopy, BindMode::Copy);
         let failure = match self.in_mode(best, true) {
             Ok(xsk) => return Ok(xsk),
-            Err(Failure::Other(error)) => return Err(error),
-            Err(failure) => failure,
+            // In the next mode there may be a UMEM to share, which locks no more memory.
+            Err(failure) if failure.is_bind() || failure.is_limit() => failure,
+            Err(failure) => return Err(self.explain(best, failure)),
         };
         // Whoever has waited for a busy queue need not wait again.
         let mut xsk = self
@@ -274,17 +283,21 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// Tells the kernel of the pool. The pages count as locked memory; where the limit is too
-    /// low it is raised, if it may be.
+    /// Tells the kernel of the pool. The pages count as locked memory. Where the limit is too low
+    /// it is raised, if it may be; and a UMEM that has ended, the last try's for one, counts for
+    /// a moment longer.
     fn register(&self, fd: &Descriptor) -> Result<()> {
         let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
-        let is_limit = |error: &io::Error| {
-            matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
-        };
-        let result = match register() {
-            Err(error) if is_limit(&error) && raise_memory_lock() => register(),
-            result => result,
-        };
+        let mut result = register();
+        if result.as_ref().is_err_and(is_limit) {
+            raise_memory_lock();
+            result = register();
+        }
+        let end = Instant::now() + LET_GO;
+        while result.as_ref().is_err_and(is_limit) && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+            result = register();
+        }
         result.map_err(|error| {
             let remedy = if is_limit(&error) {
                 format!(
@@ -353,6 +366,11 @@ impl<'a> Opening<'a> {
     fn system(&self, operation: &'static str, error: io::Error) -> Error {
         Error::system(operation, self.object(), error)
     }
+}
+
+/// Whether the kernel has refused to lock so much memory.
+fn is_limit(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
 }
 
 fn flags(traits: Traits) -> u16 {
