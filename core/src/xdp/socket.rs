@@ -1,7 +1,7 @@
 //! An AF_XDP socket that is bound: driving it, waiting, what the kernel has counted, and its end.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -197,10 +197,11 @@ impl XskSocket {
     }
 }
 
-impl AsFd for XskSocket {
-    /// For an XSKMAP.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl AsRawFd for XskSocket {
+    /// For an XSKMAP. A number and no more: whoever had a duplicate would keep the kernel writing
+    /// to frames that are no longer its own when this socket has ended.
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_fd().as_raw_fd()
     }
 }
 

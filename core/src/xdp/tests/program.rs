@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::link::netns;
@@ -41,8 +41,8 @@ impl Redirect {
     }
 
     /// Hands the packets of a queue to a socket.
-    pub fn serve(&self, queue: u32, socket: &impl AsFd) {
-        let (key, value) = (queue, socket.as_fd().as_raw_fd());
+    pub fn serve(&self, queue: u32, socket: &impl AsRawFd) {
+        let (key, value) = (queue, socket.as_raw_fd());
         let mut attributes = words(&[self.map.as_raw_fd().cast_unsigned(), 0]);
         attributes[8..16].copy_from_slice(&(&raw const key as u64).to_ne_bytes());
         attributes[16..24].copy_from_slice(&(&raw const value as u64).to_ne_bytes());
