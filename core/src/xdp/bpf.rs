@@ -105,15 +105,14 @@ pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd
     })
 }
 
-/// Writes the file descriptor `value` into a map of programs or sockets.
+/// Puts a program or a socket, by its descriptor, into a map of such.
 pub(crate) fn put(
     map: BorrowedFd<'_>,
     key: u32,
-    value: BorrowedFd<'_>,
+    value: &impl AsRawFd,
     write: Write,
 ) -> io::Result<()> {
-    let value = value.as_raw_fd();
-    write_entry(map, key, &value.to_ne_bytes(), write)
+    write_entry(map, key, &value.as_raw_fd().to_ne_bytes(), write)
 }
 
 /// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, or its values not as many

@@ -1,6 +1,6 @@
 //! The claim of a port: which packets its sockets get.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ impl Claim {
     }
 
     /// Gives a queue's packets to a socket bound to it.
-    pub fn join(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+    pub fn join(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         match &mut self.way {
             Way::Direct(direct) => direct.add(queue, socket),
             Way::Program { sockets } => bpf::put(sockets.as_fd(), queue, socket, Write::Any)

@@ -133,7 +133,7 @@ fn take(
     // All are open: now packets may come.
     if let Some(claim) = &claim {
         let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.iter().try_for_each(|(number, queue, ..)| claim.join(*number, queue.fd()))?;
+        opened.iter().try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
     }
     let described = in_kernel::described(interface);
     let queues = opened.into_iter().map(|(number, queue, rx, tx)| {

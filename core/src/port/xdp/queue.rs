@@ -1,6 +1,5 @@
 //! One queue of an `xdp:` port: an AF_XDP socket and the claim that its packets come by.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -147,7 +146,7 @@ impl XdpQueue {
         })
     }
 
-    pub(super) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub(super) fn socket(&self) -> &XskSocket {
+        &self.socket
     }
 }

@@ -135,7 +135,7 @@ fn complete(object: &Object) -> io::Result<()> {
         bpf::tie(ingress.as_fd(), find(name)?.as_fd())?;
     }
     let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
-    bpf::put(find("sluice_stages")?.as_fd(), END, last.as_fd(), Write::Any)
+    bpf::put(find("sluice_stages")?.as_fd(), END, &last.as_fd(), Write::Any)
 }
 
 fn program(object: &Object, name: &str) -> Result<ProgramHandle> {

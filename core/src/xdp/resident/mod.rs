@@ -235,7 +235,7 @@ impl Resident {
         let failed = |error| self.failed("look for claims on", error);
         // Of maps of sockets the kernel tells nothing but whether there is room.
         let probe = bpf::token().map_err(failed)?;
-        match bpf::put(self.owned.as_fd(), place, probe.as_fd(), Write::New) {
+        match bpf::put(self.owned.as_fd(), place, &probe, Write::New) {
             Ok(()) => bpf::remove(self.owned.as_fd(), place).map_err(failed).map(|()| false),
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(true),
             Err(error) => Err(failed(error)),

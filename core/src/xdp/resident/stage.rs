@@ -1,7 +1,7 @@
 //! A stage: a place in the chain, held by one owner until it ends.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::shared::Owner;
@@ -26,12 +26,11 @@ impl Stage {
     pub fn take(resident: &Arc<Resident>, mut places: Range<u32>, owner: &Owner) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
-        let taken =
-            |place: &u32| match bpf::put(resident.owned.as_fd(), *place, token.as_fd(), Write::New)
-            {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => None,
-                other => Some(other.map(|()| *place)),
-            };
+        let taken = |place: &u32| match bpf::put(resident.owned.as_fd(), *place, &token, Write::New)
+        {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => None,
+            other => Some(other.map(|()| *place)),
+        };
         let Some(found) = places.find_map(|place| taken(&place)) else {
             let message = "all places for claims are taken: `sluice claims` shows by whom";
             return Err(Error::Usage(format!("{}: {message}", resident.interface)));
@@ -57,10 +56,9 @@ impl Stage {
         let resident = &self.resident;
         let failed = |error| resident.failed("take packets from", error);
         if let Some(program) = program {
-            bpf::put(resident.stages.as_fd(), self.number, program, Write::Any).map_err(failed)?;
+            bpf::put(resident.stages.as_fd(), self.number, &program, Write::Any).map_err(failed)?;
         }
-        bpf::put(resident.alive.as_fd(), self.number, self._token.as_fd(), Write::Any)
-            .map_err(failed)?;
+        bpf::put(resident.alive.as_fd(), self.number, &self._token, Write::Any).map_err(failed)?;
         resident.control.set_present(self.number);
         Ok(())
     }
@@ -106,7 +104,7 @@ impl Direct {
     }
 
     /// Gives what comes to a queue to a socket bound to it.
-    pub fn add(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+    pub fn add(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         bpf::put(self.resident.direct.as_fd(), queue, socket, Write::New).map_err(|error| {
             let taken = error.raw_os_error() == Some(libc::EEXIST);
             let error = self.resident.failed("take packets from", error);
