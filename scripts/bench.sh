@@ -1,5 +1,5 @@
 #!/bin/sh
-# What receiving costs, beside tcpdump; and what a slot costs, beside dpdk-testpmd. All of it in
+# What receiving costs, beside tcpdump and DPDK; and what a slot costs, beside dpdk-testpmd. All of it in
 # one run, in turns, so that the machine's moods hit everybody alike. Prints Markdown.
 #
 #   RUNS=5      rounds; the tables show the median and the spread
@@ -26,6 +26,8 @@ set -- $(cpus)
 send_cpu=$1
 receive_cpu=$2
 
+# Seconds until a command is ready to receive.
+settle=1
 lab_up
 choose_sender
 results=$scratch/results
@@ -45,7 +47,7 @@ measure() {
     "$sluice" lab exec --name "$lab" right -- taskset -c "$receive_cpu" "$@" \
         >"$scratch/said" 2>"$scratch/complained" &
     tool_pid=$!
-    sleep 1 # until it is ready
+    sleep "$settle" # until it is ready
     kill -0 "$tool_pid" 2>/dev/null || die 1 "$what: $(cat "$scratch/complained")"
     # A virtual machine gives free memory back to its host, and then waits at the first touch. So
     # what a file will need is in use until now.
@@ -85,6 +87,32 @@ of_tcpdump() {
         END { if (got != "") print got, lost }' "$scratch/complained"
 }
 
+of_testpmd() {
+    awk '/RX-packets:/ { got = $2; lost = $4 } END { if (got != "") print got, lost }' \
+        "$scratch/said"
+}
+
+# What is taken by XDP; the host gets none of it.
+xdp() {
+    for port in xdp:right0 "xdp:right0?filter=udp port 9"; do
+        measure xdp "sluice count --wait spin '$port'" of_sluice \
+            "$sluice" count --json --wait spin "$port"
+    done
+    measure xdp "sluice count xdp:right0" of_sluice "$sluice" count --json xdp:right0
+    measure xdp "sluice count 'xdp:right0?action=drop'" of_sluice \
+        "$sluice" count --json "xdp:right0?action=drop"
+    measure xdp "tcpdump -w /dev/null" of_tcpdump \
+        tcpdump -n -i right0 -B 65536 -Z root -w /dev/null
+    if command -v dpdk-testpmd >/dev/null; then
+        settle=4
+        measure xdp "dpdk-testpmd rxonly, net_af_xdp" of_testpmd \
+            dpdk-testpmd --lcores "0@$receive_cpu,1@$receive_cpu" --no-huge -m 512 --no-shconf \
+            --no-pci --vdev net_af_xdp0,iface=right0 -- --forward-mode=rxonly --stats-period 1 \
+            --no-mlockall --total-num-mbufs 16384
+        settle=1
+    fi
+}
+
 # forward WHAT COMMAND…: a line of the results from what moved, in Mpps, as the command says.
 forward() {
     what=$1
@@ -113,6 +141,7 @@ testpmd() {
 }
 
 round() {
+    xdp
     for method in recv recvmmsg ring; do
         measure receive "sluice count, $method" of_sluice \
             "$sluice" count --json "packet:right0?method=$method"
@@ -204,5 +233,6 @@ cat <<END
 - median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds make bench\`
 END
 table receive "Receiving, from a veth" "tcpdump -w /dev/null"
+table xdp "Receiving by XDP, from a veth" "dpdk-testpmd rxonly, net_af_xdp"
 table file "Receiving into a file in $(df -PT "$scratch" | awk 'NR == 2 { print $2 }')" "tcpdump, pcap"
 table forward "Forwarding between two ports that cost nothing" "dpdk-testpmd io, net_null"
