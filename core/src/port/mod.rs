@@ -5,6 +5,7 @@
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
 mod lookup;
+mod mirror;
 mod name;
 mod null;
 mod packet;
@@ -65,7 +66,8 @@ pub struct Port {
     pub name: PortName,
     /// The method in use: "ring", "recvmmsg"; empty where there is but one.
     pub method: &'static str,
-    /// How packets come from the card: "native-zero-copy", "native-copy", "skb"; of `xdp:` only.
+    /// How packets come from the card: "native-zero-copy", "native-copy", "native", "skb"; of
+    /// `xdp:` and `mirror:` only.
     pub mode: Option<&'static str>,
     /// Methods that were tried before it.
     pub fallbacks: Vec<Fallback>,
@@ -83,6 +85,7 @@ impl Port {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
             Kind::Xdp => xdp::open(name, options),
+            Kind::Mirror => mirror::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

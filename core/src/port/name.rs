@@ -18,6 +18,8 @@ pub enum Kind {
     Packet,
     /// Packets of an interface that the host does not get, by XDP.
     Xdp,
+    /// Copies of an interface's packets, made by XDP: the host keeps its packet.
+    Mirror,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -61,6 +63,12 @@ const KINDS: &[KindSpec] = &[
         prefix: "xdp",
         queues: true,
         options: &["filter", "action", "mode", "timestamp", "frames", "slots", "busy_poll"],
+    },
+    KindSpec {
+        kind: Kind::Mirror,
+        prefix: "mirror",
+        queues: true,
+        options: &["filter", "snaplen", "mode", "cells", "slots"],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -224,7 +232,7 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
-                Kind::Packet | Kind::Xdp => "no interface named".into(),
+                Kind::Packet | Kind::Xdp | Kind::Mirror => "no interface named".into(),
             }));
         }
         let options = split_options(options, spec).map_err(&wrong)?;
@@ -349,7 +357,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, xdp:, pcap:, null:"),
+            ("xdpp:eth0", "there are packet:, xdp:, mirror:, pcap:, null:"),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
@@ -377,7 +385,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in [Kind::Packet, Kind::Xdp, Kind::Pcap, Kind::Null] {
+        for kind in [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Pcap, Kind::Null] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Interface;
+use super::mirror;
 use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
@@ -34,6 +35,7 @@ pub(super) enum Backend {
     Packet(Box<PacketQueue>),
     Xdp(Box<xdp::XdpQueue>),
     InKernel(Box<xdp::InKernel>),
+    Copies(Box<mirror::CopyQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -111,6 +113,7 @@ impl Queue {
             Backend::PcapSink(_) | Backend::InKernel(_) => Ok(0),
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
             Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
+            Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
         }
     }
 
@@ -128,7 +131,7 @@ impl Queue {
     pub fn sync_tx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
-            Backend::PcapSource(_) | Backend::InKernel(_) => Ok(0),
+            Backend::PcapSource(_) | Backend::InKernel(_) | Backend::Copies(_) => Ok(0),
             Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
             Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
@@ -150,6 +153,7 @@ impl Queue {
             Backend::Packet(packet) => packet.wait_rx(wait, timeout),
             Backend::Xdp(xdp) => xdp.wait_rx(wait, timeout),
             Backend::InKernel(kernel) => kernel.wait_rx(timeout),
+            Backend::Copies(copies) => copies.wait_rx(wait, timeout),
         }
     }
 
@@ -171,6 +175,7 @@ impl Queue {
             Backend::Packet(packet) => packet.is_finished(),
             Backend::Xdp(xdp) => xdp.is_finished(),
             Backend::InKernel(kernel) => kernel.is_finished(),
+            Backend::Copies(copies) => copies.is_finished(),
         }
     }
 
@@ -195,6 +200,10 @@ impl Queue {
                 kernel.close_intake();
                 Ok(())
             }
+            Backend::Copies(copies) => {
+                copies.close_intake();
+                Ok(())
+            }
         }
     }
 
@@ -212,7 +221,8 @@ impl Queue {
             | Backend::PcapSource(_)
             | Backend::Packet(_)
             | Backend::Xdp(_)
-            | Backend::InKernel(_) => Ok(()),
+            | Backend::InKernel(_)
+            | Backend::Copies(_) => Ok(()),
         }
     }
 
@@ -228,7 +238,10 @@ impl Queue {
             Backend::PcapSink(sink) => sink.close(&mut self.tx),
             Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(&mut self.tx)),
             Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(&mut self.tx)),
-            Backend::Null(_) | Backend::PcapSource(_) | Backend::InKernel(_) => synced.map(|_| ()),
+            Backend::Null(_)
+            | Backend::PcapSource(_)
+            | Backend::InKernel(_)
+            | Backend::Copies(_) => synced.map(|_| ()),
         }
     }
 
@@ -244,6 +257,7 @@ impl Queue {
             Backend::Packet(packet) => packet.stats(),
             Backend::Xdp(xdp) => xdp.stats(),
             Backend::InKernel(kernel) => Ok(kernel.stats()),
+            Backend::Copies(copies) => Ok(copies.stats()),
         }
     }
 }

@@ -105,6 +105,31 @@ pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd
     })
 }
 
+/// Makes an array that can be mapped, of `entries` values of zeros. Linux 5.5; values of more
+/// than 4 MiB 5.15.
+pub(crate) fn create_mapped_array(
+    name: &CStr,
+    value_bytes: u32,
+    entries: u32,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    // SAFETY: `name` is terminated; it and `options`, which says its own size, outlive the call.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_ARRAY,
+            name.as_ptr(),
+            4,
+            value_bytes,
+            entries,
+            &raw const options,
+        )
+    })
+}
+
 /// Puts a program or a socket, by its descriptor, into a map of such.
 pub(crate) fn put(
     map: BorrowedFd<'_>,

@@ -38,13 +38,16 @@
 //! | `ring`, `rings` | one ring, and its indices; the four of a socket |
 //! | `umem`, `share` | frames and addresses; which sockets share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
-//! | `stamp` | the time that a program wrote in front of a packet |
+//! | `copies` | without a socket: rings into which that program copies packets |
+//! | `clock`, `stamp` | the time that a program wrote in front of a packet |
 //! | [`resident`], `bpf` | the program on an interface, and who takes which packets; bpf(2) |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
 mod calls;
+mod clock;
 mod config;
+pub(crate) mod copies;
 mod open;
 mod receive;
 pub mod resident;

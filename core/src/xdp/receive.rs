@@ -11,7 +11,7 @@ use libc::xdp_desc;
 
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
-use super::stamp::{STAMP_BYTES, WallClock};
+use super::stamp::{STAMP_BYTES, Stamps};
 use super::umem::{Frames, Place, Umem};
 use crate::error::Result;
 use crate::ring::{Direction, Meta, Ring, TimestampSource};
@@ -63,8 +63,8 @@ impl Receiver {
     /// If the ring's buffers are not of the pool that the socket was opened with.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring) -> Result<Received> {
-        if let Some(clock) = &mut self.intake.clock {
-            clock.begin_batch();
+        if let Some(stamps) = &mut self.intake.stamps {
+            stamps.begin_batch();
         }
         let received = self.intake.receive(ring);
         // In every call, not only after frames were given: the kernel may have asked later.
@@ -80,7 +80,7 @@ impl Receiver {
 
     /// Gives each packet the time that the claim's program has written in front of it.
     pub(crate) fn read_stamps(&mut self) {
-        self.intake.clock = Some(WallClock::new());
+        self.intake.stamps = Some(Stamps::new());
     }
 
     /// What the metadata of each packet starts from; its length and direction are filled in.
@@ -122,7 +122,7 @@ pub(super) struct Intake {
     discarding: bool,
     meta: Meta,
     /// Where packets have a time in front of them.
-    clock: Option<WallClock>,
+    stamps: Option<Stamps>,
     stats: ReceiverStats,
 }
 
@@ -149,7 +149,7 @@ impl Intake {
             unfinished: Unfinished::default(),
             discarding: false,
             meta: Meta::default(),
-            clock: None,
+            stamps: None,
             stats: ReceiverStats::default(),
         };
         intake.refill();
@@ -224,8 +224,8 @@ impl Intake {
         let Unfinished { slots, bytes } = std::mem::take(&mut self.unfinished);
         let first = ring.tail();
         let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
-        if let Some(clock) = &mut self.clock {
-            meta.timestamp_ns = clock.time_of(ring.in_front(first, STAMP_BYTES));
+        if let Some(stamps) = &mut self.stamps {
+            meta.timestamp_ns = stamps.time_of(ring.in_front(first, STAMP_BYTES));
             meta.timestamp_source = TimestampSource::Software;
         }
         *ring.meta_mut(first) = meta;

@@ -23,7 +23,7 @@
 //! nothing is allocated. Source: net/xdp/xsk_queue.h.
 #![allow(unsafe_code)]
 
-mod cursor;
+pub(super) mod cursor;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

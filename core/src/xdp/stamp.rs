@@ -5,13 +5,12 @@
 //!                        ^ data_meta                     ^ data
 //! ```
 //!
-//! The time is the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns). What it is on the wall clock is
-//! known by the distance of the two clocks, measured now and then: wrong by the time between
-//! the two looks (below a microsecond, as a rule), by how far the clocks drift apart between
-//! two measurements (NTP slews by 500 parts in a million at most: 5 ns in 10 ms), and by a step
-//! of the wall clock until the next one.
+//! The time is the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which [`super::clock`] turns into
+//! the time of day.
 
-use nix::time::{ClockId, clock_gettime};
+use nix::time::ClockId;
+
+use super::clock::{WallClock, now_ns};
 
 /// Says that a time follows. No packet's bytes are there: it is written before each packet and
 /// taken away when it is read.
@@ -19,34 +18,17 @@ pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
 /// Bytes in front of the packet.
 pub(crate) const STAMP_BYTES: u16 = 16;
 
-/// After so much time the distance of the clocks is measured again.
-const LOOK_AGAIN_NS: u64 = 10_000_000;
-
-/// From the kernel's clock to the wall's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WallClock {
-    /// Wall minus monotonic.
-    distance_ns: u64,
-    measured_ns: u64,
-    /// When the batch was received, on the wall clock, if a packet has asked already.
+/// Gives packets their times.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    clock: WallClock,
+    /// When the batch was received, if a packet without a stamp has asked already.
     batch_ns: Option<u64>,
 }
 
-impl WallClock {
+impl Stamps {
     pub fn new() -> Self {
-        let mut clock = Self { distance_ns: 0, measured_ns: 0, batch_ns: None };
-        clock.measure();
-        clock
-    }
-
-    /// A time of the kernel's in nanoseconds since 1970 (UTC). Reads the clocks when the time
-    /// is far from the last reading, not for each packet.
-    #[inline]
-    pub fn of(&mut self, monotonic_ns: u64) -> u64 {
-        if monotonic_ns.wrapping_sub(self.measured_ns).cast_signed() > LOOK_AGAIN_NS as i64 {
-            self.measure();
-        }
-        monotonic_ns.wrapping_add(self.distance_ns)
+        Self { clock: WallClock::new(), batch_ns: None }
     }
 
     /// A new batch is received.
@@ -59,25 +41,10 @@ impl WallClock {
     #[inline]
     pub fn time_of(&mut self, stamp: Option<&mut [u8]>) -> u64 {
         match stamp.and_then(read) {
-            Some(monotonic_ns) => self.of(monotonic_ns),
-            None => *self.batch_ns.get_or_insert_with(|| now(ClockId::CLOCK_REALTIME)),
+            Some(monotonic_ns) => self.clock.wall_ns(monotonic_ns),
+            None => *self.batch_ns.get_or_insert_with(|| now_ns(ClockId::CLOCK_REALTIME)),
         }
     }
-
-    #[cold]
-    fn measure(&mut self) {
-        // The wall's between two of the other: the middle is nearest.
-        let before = now(ClockId::CLOCK_MONOTONIC);
-        let wall = now(ClockId::CLOCK_REALTIME);
-        let after = now(ClockId::CLOCK_MONOTONIC);
-        self.measured_ns = after;
-        self.distance_ns = wall.wrapping_sub(before + (after - before) / 2);
-    }
-}
-
-fn now(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-    (time.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec() as u64)
 }
 
 /// The kernel's time in a stamp's bytes; none if no program wrote one.
@@ -94,17 +61,6 @@ pub(crate) fn read(stamp: &mut [u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::SystemTime;
-
-    #[test]
-    fn now_is_now_on_both_clocks() {
-        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
-        let monotonic = time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64;
-        let wall = WallClock::new().of(monotonic);
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        // Not a measurement: only that hours, days and leap years are right.
-        assert!((since.as_nanos() as u64).abs_diff(wall) < 60_000_000_000);
-    }
 
     #[test]
     fn a_stamp_is_read_once() {

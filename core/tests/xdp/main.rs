@@ -2,6 +2,7 @@
 
 mod claims;
 mod forward;
+mod mirror;
 mod resident;
 
 use sluicegate::link::{self, Interface, Lab, netns};

@@ -64,7 +64,7 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let queues = queues(name, interface)?;
+    let queues = queues_of(name, interface)?;
     let receives = options.usage != Use::Send;
     let sends = options.usage != Use::Receive;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
@@ -149,7 +149,10 @@ fn take(
 }
 
 /// The queues named, or all the interface has.
-fn queues(name: &PortName, interface: &link::Interface) -> Result<RangeInclusive<u32>> {
+pub(super) fn queues_of(
+    name: &PortName,
+    interface: &link::Interface,
+) -> Result<RangeInclusive<u32>> {
     let channels = Ethtool::open(None).and_then(|mut it| it.channels(&interface.name));
     let there = match channels {
         Ok(Some(channels)) => channels.combined.max(channels.rx),
@@ -216,13 +219,13 @@ fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface)
     })
 }
 
-fn mode_name(mode: Mode) -> &'static str {
+pub(super) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Native => "native",
         Mode::Skb => "skb",
     }
 }
 
-fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
+pub(super) fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
     reason.map(|reason| Fallback { from: "native", to: "skb", reason }).into_iter().collect()
 }

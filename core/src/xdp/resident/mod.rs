@@ -25,9 +25,9 @@ mod program;
 mod shared;
 mod stage;
 
-pub(crate) use program::{Sockets, load as load_program};
+pub(crate) use program::{Sockets, load as load_program, load_copying};
 pub use shared::{Action, Owner, Tally};
-pub(crate) use shared::{DROP, FILTERED, QUEUES_MAX, WHOLE};
+pub(crate) use shared::{DROP, FILTERED, MIRRORS, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};
 
 use std::ffi::CString;
@@ -35,7 +35,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use shared::{CLAIMS, Control, END, MIRRORS, OWNER_BYTES, Tallies};
+use shared::{CLAIMS, Control, END, OWNER_BYTES, Tallies};
 
 use super::bpf::{self, Map, Mode, Write};
 use crate::error::{Error, Result};

@@ -10,6 +10,10 @@
 //!   count; answer the driver                next stage that is present, or the end
 //! ```
 
+mod copy;
+
+pub(crate) use copy::load_copying;
+
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::shared::{Action, CLAIMS, END, MIRRORS, PRESENT_AT, STAGES, tally};
@@ -43,16 +47,9 @@ pub(crate) fn load(
     filter: Option<&Filter>,
     sockets: Option<Sockets<'_>>,
 ) -> Result<OwnedFd> {
-    let frame = Frame { fragments: resident.frags(), ..Frame::default() };
-    let mut program = Program { asm: Assembler::new(), frame, resident, place: stage.number() };
+    let mut program = Program::new(stage, resident);
     program.write(action, filter, sockets)?;
-    let insns = program.asm.finish().map_err(|fault| refused(resident, filter, &fault))?;
-    bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
-        match error.error.raw_os_error() {
-            Some(libc::EPERM) => resident.failed("load a program for", error.error),
-            _ => refused(resident, filter, &format!("{}: {}", error.error, error.said)),
-        }
-    })
+    program.finish(filter)
 }
 
 fn refused(resident: &Resident, filter: Option<&Filter>, why: &dyn std::fmt::Display) -> Error {
@@ -70,20 +67,44 @@ struct Program<'a> {
     place: u32,
 }
 
-impl Program<'_> {
-    fn write(
-        &mut self,
-        action: Action,
-        filter: Option<&Filter>,
-        sockets: Option<Sockets<'_>>,
-    ) -> Result<()> {
-        let [matched, next] = self.asm.labels();
+impl<'a> Program<'a> {
+    fn new(stage: &Stage, resident: &'a Resident) -> Self {
+        let frame = Frame { fragments: resident.frags(), ..Frame::default() };
+        Self { asm: Assembler::new(), frame, resident, place: stage.number() }
+    }
+
+    /// Brings it into the kernel.
+    fn finish(self, filter: Option<&Filter>) -> Result<OwnedFd> {
+        let resident = self.resident;
+        let insns = self.asm.finish().map_err(|fault| refused(resident, filter, &fault))?;
+        bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
+            match error.error.raw_os_error() {
+                Some(libc::EPERM) => resident.failed("load a program for", error.error),
+                _ => refused(resident, filter, &format!("{}: {}", error.error, error.said)),
+            }
+        })
+    }
+
+    /// Goes on at `next` with what the filter does not match.
+    fn select(&mut self, filter: Option<&Filter>, next: Label) -> Result<()> {
+        let matched = self.asm.label();
         self.frame.enter(&mut self.asm);
         if let Some(filter) = filter {
             translate(filter.program(), &mut self.asm, &self.frame, matched, next)
                 .map_err(|reason| refused(self.resident, Some(filter), &reason))?;
         }
         self.asm.place(matched);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        action: Action,
+        filter: Option<&Filter>,
+        sockets: Option<Sockets<'_>>,
+    ) -> Result<()> {
+        let next = self.asm.label();
+        self.select(filter, next)?;
         match (action, sockets) {
             (Action::Take, Some(sockets)) => self.take(sockets, next),
             (Action::Drop, _) => self.drop_it(next),

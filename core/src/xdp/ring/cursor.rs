@@ -81,31 +81,31 @@ impl Producing {
 
 /// The side that reads entries.
 #[derive(Debug)]
-pub(super) struct Consuming {
+pub(in crate::xdp) struct Consuming {
     entries: u32,
     /// The first index not yet there: a copy of what the other side stored, maybe an old one.
     produced: u32,
     /// The first index we have not given back: a copy of what we stored.
     consumed: u32,
     /// Looks at which the other side's index made no sense.
-    pub(super) faults: u64,
+    pub(in crate::xdp) faults: u64,
 }
 
 impl Consuming {
     /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(super) fn new(entries: u32, start: u32) -> Self {
+    pub(in crate::xdp) fn new(entries: u32, start: u32) -> Self {
         debug_assert!(entries.is_power_of_two());
         Self { entries, produced: start, consumed: start, faults: 0 }
     }
 
     #[inline]
-    pub(super) fn available(&self) -> u32 {
+    pub(in crate::xdp) fn available(&self) -> u32 {
         self.produced.wrapping_sub(self.consumed)
     }
 
     /// How many of `wanted` entries are there. Looks only where the copy is not enough.
     #[inline]
-    pub(super) fn peek(&mut self, producer: &AtomicU32, wanted: u32) -> u32 {
+    pub(in crate::xdp) fn peek(&mut self, producer: &AtomicU32, wanted: u32) -> u32 {
         if self.available() < wanted {
             self.look(producer);
         }
@@ -114,22 +114,22 @@ impl Consuming {
 
     /// The index of the entry `i` steps behind the last one given back.
     #[inline]
-    pub(super) fn index(&self, i: u32) -> u32 {
+    pub(in crate::xdp) fn index(&self, i: u32) -> u32 {
         self.consumed.wrapping_add(i)
     }
 
     /// Gives `n` entries back. Release: pairs with the other side's acquiring read of this index
-    /// (net/xdp/xsk_queue.h, xskq_prod_nb_free and what calls it), and publishes that they have
-    /// been read.
+    /// (net/xdp/xsk_queue.h, xskq_prod_nb_free and what calls it; of a ring of copies, the read
+    /// that the program's writes depend on), and publishes that they have been read.
     #[inline]
-    pub(super) fn release(&mut self, consumer: &AtomicU32, n: u32) {
+    pub(in crate::xdp) fn release(&mut self, consumer: &AtomicU32, n: u32) {
         assert!(n <= self.available(), "{n} entries given back of {}", self.available());
         self.consumed = self.consumed.wrapping_add(n);
         consumer.store(self.consumed, Ordering::Release);
     }
 
-    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit),
-    /// which publishes the entries before it.
+    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit; of
+    /// a ring of copies, the program's last store), which publishes the entries before it.
     #[inline]
     fn look(&mut self, producer: &AtomicU32) {
         let told = producer.load(Ordering::Acquire);

@@ -1,0 +1,180 @@
+//! `mirror:`, copies of an interface's packets, made before the host has made anything of them;
+//! the host still gets its packet. Faster than `packet:`, and what comes in only: what the host
+//! sends is not seen.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `filter` | a pcap-filter expression: what is copied | everything |
+//! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
+//! | `mode` | `native` or `skb`: this one or none | native where the driver can |
+//! | `cells` | packets a queue's ring of copies has room for, a power of two | 2048, or 8 MiB |
+//! | `slots` | slots in the ring | 512 |
+//!
+//! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
+//! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come.
+//!
+//! Times are the kernel's, taken when the packet was copied (see `xdp/copies/clock.rs` for their
+//! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
+
+mod queue;
+
+pub(super) use queue::CopyQueue;
+
+use std::ops::{Range, RangeInclusive};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::queue::{Backend, Queue};
+use super::xdp::{fallbacks, mode_name, queues_of};
+use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use crate::error::Result;
+use crate::filter::Filter;
+use crate::link::{self, netns};
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::{Interface, Ring};
+use crate::xdp::Mode;
+use crate::xdp::copies::{Copies, Geometry, MOST_SNAPLEN, Reader, Sharing};
+use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, Stage, load_copying};
+
+/// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
+const HEADER_BYTES: u32 = 22;
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    if options.usage != Use::Receive {
+        return Err(name.error("it only receives; xdp: and packet: send"));
+    }
+    let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
+    let wish = name.choice("mode", &modes)?.unwrap_or_default();
+    let size = Size {
+        slots: name.number("slots", 2..=16_384)?.unwrap_or(512) as u32,
+        snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
+        cells: name.number("cells", 2..=65_536)?.map(|cells| cells as u32),
+    };
+    let filter = name.option("filter").filter(|filter| !filter.trim().is_empty());
+    let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
+    let netns = options.netns.as_deref();
+    let interface = lookup::interface(name, netns)?;
+    if interface.hardware != libc::ARPHRD_ETHER {
+        return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
+    }
+    netns::within(netns, || {
+        let queues = queues_of(name, &interface)?;
+        let (resident, reason) = Resident::join(&interface, wish)?;
+        let job = Job {
+            name,
+            interface: &interface,
+            resident: &Arc::new(resident),
+            filter: filter.as_ref(),
+            action: Action::Mirror,
+            places: MIRRORS,
+            queues,
+            size,
+        };
+        Ok(Port {
+            name: name.clone(),
+            method: "ring",
+            mode: Some(mode_name(job.resident.mode())),
+            fallbacks: fallbacks(reason),
+            queues: job.open(options)?,
+        })
+    })
+}
+
+/// How much there is to be room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Slots in a queue's ring.
+    pub slots: u32,
+    /// Bytes that are kept of a packet, if not all.
+    pub snaplen: Option<u32>,
+    /// Cells in a ring of copies, if somebody says.
+    pub cells: Option<u32>,
+}
+
+/// Packets to be copied into rings: those of a mirror, or of a claim.
+#[derive(Debug)]
+pub(super) struct Job<'a> {
+    pub name: &'a PortName,
+    pub interface: &'a link::Interface,
+    pub resident: &'a Arc<Resident>,
+    pub filter: Option<&'a Filter>,
+    /// Whether the packets are taken from the host (`Take`) or not (`Mirror`).
+    pub action: Action,
+    /// Places in the chain that its program may have.
+    pub places: Range<u32>,
+    pub queues: RangeInclusive<u32>,
+    pub size: Size,
+}
+
+impl Job<'_> {
+    /// Makes the rings and has packets copied into them. To be called in the interface's network
+    /// namespace.
+    pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
+        let geometry = self.geometry()?;
+        let copies = Copies::new(geometry, &self.name.short())?;
+        let pool = match &options.pool {
+            Some(pool) => Arc::clone(pool),
+            None => Pool::new(PoolConfig {
+                buffers: 0,
+                ring_area_bytes: (self.size.slots as usize * 64 + 2048) * geometry.rings as usize,
+                ..PoolConfig::default()
+            })?,
+        };
+        let expression = self.filter.map_or("", Filter::expression);
+        let owner = Owner::myself(self.action, expression, self.queues.clone());
+        let stage = Arc::new(Stage::take(self.resident, self.places.clone(), &owner)?);
+        let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
+        let described = self.described(&geometry);
+        let readers: Vec<(u32, Reader)> = match geometry.sharing {
+            Sharing::Queue => (0..geometry.rings)
+                .zip(self.queues.clone())
+                .map(|(ring, queue)| (queue, Reader::new(&copies, [ring])))
+                .collect(),
+            Sharing::Cpu => vec![(*self.queues.start(), Reader::new(&copies, 0..geometry.rings))],
+        };
+        let queues = readers.into_iter().map(|(number, reader)| {
+            let queue = CopyQueue::new(
+                reader,
+                Arc::clone(&stage),
+                geometry.cells,
+                self.interface,
+                options.netns.clone(),
+            );
+            let rx = Ring::receive_indirect(&pool, self.size.slots)?;
+            let backend = Backend::Copies(Box::new(queue));
+            Ok(Queue::new(number, rx, Ring::absent(&pool)?, backend, vec![described.clone()]))
+        });
+        let queues = queues.collect::<Result<Vec<_>>>()?;
+        // All is there: now packets may come.
+        stage.complete(Some(program.as_fd()))?;
+        Ok(queues)
+    }
+
+    fn geometry(&self) -> Result<Geometry> {
+        let frame_bytes = self.interface.mtu.saturating_add(HEADER_BYTES).min(MOST_SNAPLEN);
+        let (sharing, rings) = match self.resident.mode() {
+            Mode::Native => (Sharing::Queue, self.queues.clone().count()),
+            Mode::Skb => (Sharing::Cpu, libbpf_rs::num_possible_cpus().unwrap_or(1)),
+        };
+        let snaplen = match (self.size.snaplen, sharing) {
+            (Some(snaplen), Sharing::Queue) => snaplen.min(frame_bytes),
+            // The kernel may have put packets together before: they are longer than the MTU.
+            (Some(snaplen), Sharing::Cpu) => snaplen,
+            (None, _) => frame_bytes,
+        };
+        let cells = self.size.cells;
+        Geometry::new(sharing, rings as u32, self.queues.clone(), snaplen, cells).ok_or_else(|| {
+            self.name.error("a ring of copies would be larger than 256 MiB: use fewer cells=")
+        })
+    }
+
+    fn described(&self, geometry: &Geometry) -> Interface {
+        Interface {
+            name: self.interface.name.clone(),
+            link_type: LINKTYPE_ETHERNET,
+            snaplen: geometry.snaplen,
+            comment: "timestamps: software (kernel, XDP)".into(),
+        }
+    }
+}

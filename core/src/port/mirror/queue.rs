@@ -1,0 +1,152 @@
+//! One queue of copies: a reader of rings, the stage that fills them, and when to look.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::link;
+use crate::port::QueueStats;
+use crate::ring::{Readiness, Ring, Wait};
+use crate::xdp::copies::{Reader, WallClock};
+use crate::xdp::resident::Stage;
+
+/// As many packets are read before there is another look at how many there are.
+const BATCH: u32 = 256;
+/// After a look that found packets there is none for this time. To look takes the line of memory
+/// that the program writes with every packet away from its CPU: a reader that looked again at
+/// once would meet one packet at a time, and slow the program down.
+const PAUSE: Duration = Duration::from_micros(50);
+/// The first sleep; each is twice as long as the one before as long as nothing comes.
+const FIRST_SLEEP: Duration = Duration::from_micros(50);
+/// The longest sleep, for each cell that a ring has: at ten million packets a second, the ring is
+/// full when the reader wakes up.
+const SLEEP_A_CELL: Duration = Duration::from_nanos(100);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// A packet that is on its way through the program is in its ring within this time.
+const SETTLE: Duration = Duration::from_millis(5);
+/// Between two looks at what has become of the interface.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// A queue whose packets are copied into rings.
+#[derive(Debug)]
+pub(crate) struct CopyQueue {
+    // Before the memory: nothing is copied any more when that is gone.
+    stage: Arc<Stage>,
+    reader: Reader,
+    clock: WallClock,
+    interface: link::Interface,
+    netns: Option<String>,
+    /// No look before then.
+    next_look: Instant,
+    sleep: Duration,
+    longest_sleep: Duration,
+    intake_closed: Option<Instant>,
+    checked: Instant,
+    down: bool,
+}
+
+impl CopyQueue {
+    pub(super) fn new(
+        reader: Reader,
+        stage: Arc<Stage>,
+        cells: u32,
+        interface: &link::Interface,
+        netns: Option<String>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            stage,
+            reader,
+            clock: WallClock::new(),
+            interface: interface.clone(),
+            netns,
+            next_look: now,
+            sleep: FIRST_SLEEP,
+            longest_sleep: (SLEEP_A_CELL * cells).clamp(FIRST_SLEEP, LONGEST_SLEEP),
+            intake_closed: None,
+            checked: now,
+            down: !interface.up,
+        }
+    }
+
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        self.reader.give_back(ring);
+        if self.reader.unread() < BATCH {
+            self.look();
+        }
+        Ok(self.reader.fill(ring, &mut self.clock))
+    }
+
+    /// Looks for packets, unless it is too early; true if some are there.
+    fn look(&mut self) -> bool {
+        let before = self.reader.unread();
+        let now = Instant::now();
+        if self.intake_closed.is_none() && now < self.next_look {
+            return before > 0;
+        }
+        let there = self.reader.look();
+        if there > before {
+            self.next_look = now + PAUSE;
+            self.sleep = FIRST_SLEEP;
+        }
+        there > 0
+    }
+
+    /// There is nothing to be woken by: looks now and then.
+    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        let start = Instant::now();
+        let spin = match wait {
+            Wait::Spin => timeout,
+            Wait::Adaptive(spin) => spin,
+            Wait::Sleep => Duration::ZERO,
+        };
+        while !self.look() {
+            let elapsed = start.elapsed();
+            if elapsed >= timeout {
+                return self.check();
+            }
+            if elapsed < spin {
+                (0..64).for_each(|_| std::hint::spin_loop());
+                continue;
+            }
+            std::thread::sleep(self.sleep.min(timeout - elapsed));
+            self.sleep = (self.sleep * 2).min(self.longest_sleep);
+        }
+        Ok(Readiness::Ready)
+    }
+
+    /// What has become of the interface, once in a while.
+    fn check(&mut self) -> Result<Readiness> {
+        if self.checked.elapsed() < CHECK {
+            return Ok(Readiness::TimedOut);
+        }
+        self.checked = Instant::now();
+        let now = link::interface(self.netns.as_deref(), &self.interface.name).ok();
+        let Some(now) = now.filter(|now| now.index == self.interface.index) else {
+            return Err(Error::Gone {
+                object: self.interface.name.clone(),
+                remedy: "the interface was removed; start again when it is back".into(),
+            });
+        };
+        let was_down = std::mem::replace(&mut self.down, !now.up);
+        Ok(if self.down && !was_down { Readiness::Down } else { Readiness::TimedOut })
+    }
+
+    /// From now on nothing is copied, for no queue of the port.
+    pub(crate) fn close_intake(&mut self) {
+        if self.intake_closed.is_none() {
+            self.stage.stop();
+            self.intake_closed = Some(Instant::now());
+        }
+    }
+
+    /// After the intake was closed: all that was copied has come out.
+    pub(crate) fn is_finished(&mut self) -> bool {
+        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE) && !self.look()
+    }
+
+    pub(crate) fn stats(&self) -> QueueStats {
+        let counts = self.reader.counts();
+        QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
+    }
+}

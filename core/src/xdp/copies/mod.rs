@@ -1,0 +1,183 @@
+//! Rings into which the resident program copies packets: memory of a BPF array that can be
+//! mapped, and no socket. Their owner reads the packets where the program has put them (Linux
+//! 5.18, for `bpf_xdp_load_bytes`).
+//!
+//! ```text
+//!   one ring, a value of the array
+//!   +-----------+-----------+------------------+--------+--------+-----+--------+
+//!   | produced  | consumed  | the program's    | cell 0 | cell 1 |     | cell   |
+//!   | index     | index     | own: copies of   | header | header | ... | 2ⁿ - 1 |
+//!   |           |           | both, counters   | packet | packet |     |        |
+//!   +-----------+-----------+------------------+--------+--------+-----+--------+
+//!    the program  we write    the program reads  full: [consumed, produced)
+//!    writes       it          and writes
+//! ```
+//!
+//! Each of the three parts has lines of the cache of its own. The two sides run on two CPUs, and
+//! every look at what the other has written takes a line away from it, so both look rarely: the
+//! program at `consumed` only when its own copy says that the ring is full, we at `produced` only
+//! when all we know of is read (and not at once again, which is for who calls
+//! [`Reader::look`] to see to). A short ring is faster than a long one as long as nothing is
+//! lost, for it stays in the cache.
+//!
+//! A ring has one writer at a time: one for each receive queue, which the kernel serves on one
+//! CPU at a time; in skb mode one for each CPU, for there packets of one queue come on several.
+//! A ring that is full loses packets, and nothing else happens: neither the host nor another
+//! reader notices.
+
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub(crate) use super::clock::WallClock;
+pub(crate) use reader::Reader;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::bpf;
+use crate::error::{Error, Result};
+use crate::memory::{Mmap, PAGE_BYTES};
+
+/// Where the parts of a ring stand. Two lines each, for processors fetch lines in pairs.
+pub(crate) mod at {
+    /// u32: cells written, ever.
+    pub const PRODUCED: i16 = 0;
+    /// u32: cells read, ever.
+    pub const CONSUMED: i16 = 128;
+    /// u32: `PRODUCED`, as the program knows it.
+    pub const OWN_PRODUCED: i16 = 256;
+    /// u32: `CONSUMED`, when the program last looked.
+    pub const OWN_CONSUMED: i16 = 260;
+    /// u64: packets that were to be copied.
+    pub const MATCHED: i16 = 264;
+    /// u64: of these, those that found the ring full.
+    pub const LOST: i16 = 272;
+    /// The first cell.
+    pub const CELLS: i32 = 384;
+}
+
+/// Where the parts of a cell stand.
+pub(crate) mod cell {
+    /// u64: CLOCK_MONOTONIC, in ns.
+    pub const TIME: i16 = 0;
+    /// u32: bytes of the packet on the wire.
+    pub const WIRE_BYTES: i16 = 8;
+    /// u32: bytes of it here.
+    pub const CAPTURED_BYTES: i16 = 12;
+    /// The packet.
+    pub const PACKET: i32 = 16;
+}
+
+/// Cells begin on lines of their own.
+const CELL_UNIT: u32 = 64;
+/// A slot's length has 16 bits.
+pub(crate) const MOST_SNAPLEN: u32 = u16::MAX as u32;
+/// What a ring of long packets may take, and all rings together, where nobody says how many
+/// cells they have.
+const RING_BYTES: u64 = 8 << 20;
+const ALL_RINGS_BYTES: u64 = 128 << 20;
+const DEFAULT_CELLS: u32 = 2048;
+const FEWEST_CELLS: u32 = 64;
+/// What a ring may take in any case: the verifier follows offsets in a value up to 2²⁹.
+const MOST_RING_BYTES: u64 = 256 << 20;
+
+/// Which ring a packet goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// The one of its receive queue.
+    Queue,
+    /// The one of the CPU that deals with it.
+    Cpu,
+}
+
+/// What the rings of one owner look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// How many rings.
+    pub rings: u32,
+    /// Which of them a packet goes to.
+    pub sharing: Sharing,
+    /// The first of the receive queues whose packets are copied.
+    pub first_queue: u32,
+    /// How many queues.
+    pub queues: u32,
+    /// Cells in each ring: a power of two.
+    pub cells: u32,
+    /// Bytes that are kept of a packet.
+    pub snaplen: u32,
+}
+
+impl Geometry {
+    /// Rings for packets of at most `snaplen` bytes, or as many cells as memory is to be had for
+    /// if nobody says how many. None if that is more than can be had.
+    pub fn new(
+        sharing: Sharing,
+        rings: u32,
+        queues: std::ops::RangeInclusive<u32>,
+        snaplen: u32,
+        cells: Option<u32>,
+    ) -> Option<Self> {
+        let (first_queue, queues) = (*queues.start(), queues.end() - queues.start() + 1);
+        let snaplen = snaplen.clamp(1, MOST_SNAPLEN);
+        let geometry = Self { rings, sharing, first_queue, queues, cells: 1, snaplen };
+        let budget = RING_BYTES.min(ALL_RINGS_BYTES / u64::from(rings.max(1)));
+        let affordable = (budget / u64::from(geometry.cell_bytes())).max(1) as u32;
+        let cells = match cells {
+            Some(cells) => cells.checked_next_power_of_two()?,
+            None => (1 << affordable.ilog2()).clamp(FEWEST_CELLS, DEFAULT_CELLS),
+        };
+        let geometry = Self { cells, ..geometry };
+        let bytes = u64::from(geometry.cell_bytes()) * u64::from(cells);
+        (bytes <= MOST_RING_BYTES).then_some(geometry)
+    }
+
+    /// Bytes of a cell.
+    pub fn cell_bytes(&self) -> u32 {
+        (self.snaplen + cell::PACKET as u32).next_multiple_of(CELL_UNIT)
+    }
+
+    /// Bytes of a ring.
+    pub fn ring_bytes(&self) -> u32 {
+        at::CELLS as u32 + self.cells * self.cell_bytes()
+    }
+}
+
+/// The rings of one owner: their memory, and the map that the program knows them by.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    geometry: Geometry,
+    map: Mmap,
+    fd: OwnedFd,
+}
+
+impl Copies {
+    /// Makes empty rings.
+    ///
+    /// # Errors
+    /// The kernel has no memory for them.
+    pub fn new(geometry: Geometry, object: &str) -> Result<Arc<Self>> {
+        let Geometry { rings, .. } = geometry;
+        let failed = |error| {
+            let mib = (u64::from(geometry.ring_bytes()) * u64::from(rings)) >> 20;
+            Error::system("make rings for", object, error)
+                .remedy(format!("{mib} MiB are needed: use fewer cells= or a smaller snaplen="))
+        };
+        let fd = bpf::create_mapped_array(c"sluice_copies", geometry.ring_bytes(), rings)
+            .map_err(failed)?;
+        let bytes = geometry.ring_bytes() as usize * rings as usize;
+        let map = Mmap::shared(fd.as_fd(), bytes.next_multiple_of(PAGE_BYTES)).map_err(failed)?;
+        Ok(Arc::new(Self { geometry, map, fd }))
+    }
+
+    /// What the rings look like.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}
+
+impl AsFd for Copies {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

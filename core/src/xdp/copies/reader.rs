@@ -1,0 +1,245 @@
+//! Reading copies where they lie: the cells of rings, as the slots of a [`Ring`].
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::{Copies, WallClock, at, cell};
+use crate::ring::{AtomicU32, Direction, Meta, Ring, TimestampSource};
+use crate::xdp::ring::cursor::Consuming;
+
+/// What is in front of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Header {
+    pub monotonic_ns: u64,
+    pub wire_bytes: u32,
+    pub captured_bytes: u32,
+}
+
+/// One ring being read.
+#[derive(Debug)]
+struct Source {
+    number: u32,
+    cursor: Consuming,
+    /// Cells that stand in slots, and have not been given back.
+    held: u32,
+    /// When the next packet came; where there is one, and its ring is not the only one.
+    next_ns: Option<u64>,
+}
+
+/// Slots one after the other whose cells are of one ring.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    source: usize,
+    slots: u32,
+}
+
+/// What packets were to be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// All.
+    pub matched: u64,
+    /// Those that were lost for want of room.
+    pub lost: u64,
+}
+
+/// Reads some rings, in the order of time where they are several. Nobody else reads them.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    copies: Arc<Copies>,
+    sources: Vec<Source>,
+    /// Of the slots the program has, from the oldest on.
+    runs: VecDeque<Run>,
+    /// The ring's head when we last looked.
+    head: u32,
+}
+
+impl Reader {
+    /// Reads rings that nobody has read from, by their numbers.
+    pub fn new(copies: &Arc<Copies>, rings: impl IntoIterator<Item = u32>) -> Self {
+        Self::starting_at(copies, rings, 0)
+    }
+
+    /// The same for rings whose indices do not stand at 0.
+    pub(super) fn starting_at(
+        copies: &Arc<Copies>,
+        rings: impl IntoIterator<Item = u32>,
+        start: u32,
+    ) -> Self {
+        let geometry = copies.geometry();
+        let known = rings.into_iter().filter(|&ring| ring < geometry.rings);
+        let sources = known
+            .map(|number| Source {
+                number,
+                cursor: Consuming::new(geometry.cells, start),
+                held: 0,
+                next_ns: None,
+            })
+            .collect();
+        Self { copies: Arc::clone(copies), sources, runs: VecDeque::new(), head: 0 }
+    }
+
+    /// Packets known to be there that stand in no slot yet.
+    #[inline]
+    pub fn unread(&self) -> u32 {
+        self.sources.iter().map(Source::unread).sum()
+    }
+
+    /// Looks what the program has written since the last look; how many packets are there now
+    /// that stand in no slot yet.
+    #[inline]
+    pub fn look(&mut self) -> u32 {
+        for i in 0..self.sources.len() {
+            let producer = index(&self.copies, self.sources[i].number, at::PRODUCED);
+            self.sources[i].cursor.peek(producer, u32::MAX);
+            self.note_next(i);
+        }
+        self.unread()
+    }
+
+    /// Gives the cells back whose slots the program has released.
+    pub fn give_back(&mut self, ring: &Ring) {
+        let mut released = ring.distance(self.head, ring.head());
+        self.head = ring.head();
+        while let Some(run) = self.runs.front_mut().filter(|_| released > 0) {
+            let n = released.min(run.slots);
+            let source = &mut self.sources[run.source];
+            let consumer = index(&self.copies, source.number, at::CONSUMED);
+            source.cursor.release(consumer, n);
+            source.held -= n;
+            released -= n;
+            run.slots -= n;
+            if run.slots == 0 {
+                self.runs.pop_front();
+            }
+        }
+    }
+
+    /// Points slots at the packets that are known to be there. How many.
+    pub fn fill(&mut self, ring: &mut Ring, clock: &mut WallClock) -> u32 {
+        let n = self.unread().min(ring.room());
+        let mut tail = ring.tail();
+        for _ in 0..n {
+            let Some(i) = self.earliest() else { break };
+            let source = &mut self.sources[i];
+            let (number, place) = (source.number, source.cursor.index(source.held));
+            source.held += 1;
+            self.place(ring, tail, number, place, clock);
+            tail = ring.next(tail);
+            self.note_next(i);
+            match self.runs.back_mut() {
+                Some(run) if run.source == i => run.slots += 1,
+                _ => self.runs.push_back(Run { source: i, slots: 1 }),
+            }
+        }
+        let filled = ring.distance(ring.tail(), tail);
+        ring.publish(tail);
+        filled
+    }
+
+    /// The source of the packet that came first.
+    #[inline]
+    fn earliest(&self) -> Option<usize> {
+        if self.sources.len() == 1 {
+            return Some(0);
+        }
+        let waiting = self.sources.iter().enumerate();
+        waiting.filter_map(|(i, source)| Some((source.next_ns?, i))).min().map(|(_, i)| i)
+    }
+
+    /// Notes when a source's next packet came, where that matters.
+    #[inline]
+    fn note_next(&mut self, i: usize) {
+        if self.sources.len() > 1 {
+            let source = &self.sources[i];
+            let place = source.cursor.index(source.held);
+            let header = (source.unread() > 0).then(|| self.header(source.number, place));
+            self.sources[i].next_ns = header.map(|header| header.monotonic_ns);
+        }
+    }
+
+    /// Points a slot at a packet that is there.
+    #[inline]
+    fn place(&self, ring: &mut Ring, slot: u32, number: u32, place: u32, clock: &mut WallClock) {
+        let Header { monotonic_ns, wire_bytes, captured_bytes } = self.header(number, place);
+        // Whatever the header says: nothing beyond the cell is a packet.
+        let captured = captured_bytes.min(self.copies.geometry().snaplen);
+        *ring.meta_mut(slot) = Meta {
+            timestamp_ns: clock.wall_ns(monotonic_ns),
+            wire_bytes: wire_bytes.max(captured),
+            timestamp_source: TimestampSource::Software,
+            direction: Direction::In,
+            ..Meta::default()
+        };
+        let packet = cell(&self.copies, number, place, cell::PACKET as usize);
+        // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, and stays
+        // mapped as long as the reader, which lives in one queue with the ring. The program has
+        // written it and does not write it again until we publish that it is consumed, which is
+        // in the first sync after the slot was given back (`give_back`).
+        unsafe { ring.point(slot, packet, captured as u16, false) };
+    }
+
+    /// The header of a packet that is there and not given back.
+    #[inline]
+    fn header(&self, number: u32, place: u32) -> Header {
+        let start = cell(&self.copies, number, place, 0);
+        // SAFETY: the cell lies in the mapping and is aligned to 8 at least (rings and cells have
+        // multiples of 64 bytes, from a page on). The index was published after it was written,
+        // so nobody writes it now.
+        unsafe {
+            Header {
+                monotonic_ns: start.add(cell::TIME as usize).cast().read(),
+                wire_bytes: start.add(cell::WIRE_BYTES as usize).cast().read(),
+                captured_bytes: start.add(cell::CAPTURED_BYTES as usize).cast().read(),
+            }
+        }
+    }
+
+    /// What the program has counted at these rings.
+    pub fn counts(&self) -> Counts {
+        self.sources.iter().fold(Counts::default(), |sum, source| {
+            let count = |at| counter(&self.copies, source.number, at);
+            Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
+        })
+    }
+}
+
+impl Source {
+    #[inline]
+    fn unread(&self) -> u32 {
+        self.cursor.available() - self.held
+    }
+}
+
+/// Where a ring begins, and there something.
+#[inline]
+fn place_in(copies: &Copies, ring: u32, offset: usize) -> NonNull<u8> {
+    assert!(ring < copies.geometry.rings);
+    copies.map.at(ring as usize * copies.geometry.ring_bytes() as usize + offset)
+}
+
+/// Where something stands in a cell, by the index of the packet in it.
+#[inline]
+fn cell(copies: &Copies, ring: u32, index: u32, offset: usize) -> NonNull<u8> {
+    let number = index & (copies.geometry.cells - 1);
+    let before = number as usize * copies.geometry.cell_bytes() as usize;
+    place_in(copies, ring, at::CELLS as usize + before + offset)
+}
+
+/// One of a ring's two indices.
+#[inline]
+fn index(copies: &Copies, ring: u32, at: i16) -> &AtomicU32 {
+    // SAFETY: the word lies in the mapping, which `copies` keeps, and is aligned to 4; both sides
+    // access it as a whole, and we as an atomic only.
+    unsafe { place_in(copies, ring, at as usize).cast().as_ref() }
+}
+
+/// One of a ring's counters: exact, of some moment.
+fn counter(copies: &Copies, ring: u32, at: i16) -> u64 {
+    // SAFETY: as in `index`, aligned to 8.
+    let counter: &AtomicU64 = unsafe { place_in(copies, ring, at as usize).cast().as_ref() };
+    counter.load(std::sync::atomic::Ordering::Relaxed)
+}

@@ -1,0 +1,224 @@
+//! The reader against a program played by the test.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::Ring;
+
+const CELLS: u32 = 8;
+const SNAPLEN: u32 = 100;
+
+/// Rings in memory that no program knows, and one to play it.
+struct Mock {
+    copies: Arc<Copies>,
+    pool: Arc<Pool>,
+}
+
+impl Mock {
+    fn new(rings: u32, start: u32) -> Self {
+        let geometry =
+            Geometry::new(Sharing::Queue, rings, 0..=rings - 1, SNAPLEN, Some(CELLS)).unwrap();
+        let bytes = geometry.ring_bytes() as usize * rings as usize;
+        let (fd, map) = Mmap::memfd(c"sluice-test", bytes, false).unwrap();
+        let pool = PoolConfig { buffers: 0, ..PoolConfig::default() };
+        let mock =
+            Self { copies: Arc::new(Copies { geometry, map, fd }), pool: Pool::new(pool).unwrap() };
+        for ring in 0..rings {
+            for at in [at::PRODUCED, at::CONSUMED, at::OWN_PRODUCED, at::OWN_CONSUMED] {
+                mock.word(ring, at).store(start, Ordering::Relaxed);
+            }
+        }
+        mock
+    }
+
+    fn reader(&self, rings: u32, start: u32) -> (Reader, Ring) {
+        let reader = Reader::starting_at(&self.copies, 0..rings, start);
+        (reader, Ring::receive_indirect(&self.pool, 64).unwrap())
+    }
+
+    fn word(&self, ring: u32, at: i16) -> &AtomicU32 {
+        let start = ring as usize * self.copies.geometry.ring_bytes() as usize;
+        // SAFETY: a word of the mapping, aligned, which the test accesses as an atomic only.
+        unsafe { self.copies.map.at(start + at as usize).cast().as_ref() }
+    }
+
+    /// What the program does with a packet; false if the ring is full.
+    fn copy(&self, ring: u32, header: reader::Header, packet: &[u8]) -> bool {
+        let produced = self.word(ring, at::PRODUCED).load(Ordering::Relaxed);
+        let consumed = self.word(ring, at::CONSUMED).load(Ordering::Acquire);
+        self.word(ring, at::MATCHED).fetch_add(1, Ordering::Relaxed);
+        if produced.wrapping_sub(consumed) >= CELLS {
+            self.word(ring, at::LOST).fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let cell = self.copies.geometry.cell_bytes() as usize * (produced % CELLS) as usize;
+        let start = ring as usize * self.copies.geometry.ring_bytes() as usize;
+        let cell = self.copies.map.at(start + at::CELLS as usize + cell);
+        assert!(packet.len() <= SNAPLEN as usize);
+        // SAFETY: the cell is in the mapping and not the reader's, by the indices.
+        unsafe {
+            cell.cast::<reader::Header>().write(header);
+            let to = cell.add(cell::PACKET as usize);
+            to.copy_from_nonoverlapping(std::ptr::NonNull::from(packet).cast(), packet.len());
+        }
+        self.word(ring, at::PRODUCED).store(produced.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    fn put(&self, ring: u32, number: u8) -> bool {
+        let bytes = 20 + u32::from(number % 7);
+        let monotonic_ns = u64::from(number);
+        let header = reader::Header { monotonic_ns, wire_bytes: bytes, captured_bytes: bytes };
+        self.copy(ring, header, &vec![number; bytes as usize])
+    }
+}
+
+/// Syncs; the number in each packet, which must be whole.
+fn receive(reader: &mut Reader, ring: &mut Ring) -> Vec<u8> {
+    reader.give_back(ring);
+    reader.look();
+    reader.fill(ring, &mut WallClock::new());
+    let numbers = ring.packets().map(|packet| {
+        let number = packet.head()[0];
+        assert_eq!(packet.head(), vec![number; 20 + usize::from(number % 7)]);
+        assert_eq!(packet.meta().wire_bytes as usize, packet.head().len());
+        number
+    });
+    numbers.collect()
+}
+
+#[test]
+fn what_is_copied_is_read_once_and_in_order_wherever_the_indices_stand() {
+    for start in [0, 1, u32::MAX - 3, u32::MAX - CELLS, u32::MAX / 2] {
+        let mock = Mock::new(1, start);
+        let (mut reader, mut ring) = mock.reader(1, start);
+        assert_eq!(receive(&mut reader, &mut ring), [], "{start}: nothing is there");
+        let mut number = 0u8;
+        for burst in [1, 8, 3, 8, 8, 0, 5, 7] {
+            let expected: Vec<u8> = (number..number + burst).collect();
+            assert!(expected.iter().all(|&number| mock.put(0, number)), "{start}: there is room");
+            number += burst;
+            assert_eq!(receive(&mut reader, &mut ring), expected, "{start}");
+            ring.release(ring.available());
+            reader.give_back(&ring);
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_loses_what_comes_and_keeps_what_is_there() {
+    let mock = Mock::new(1, u32::MAX - 2);
+    let (mut reader, mut ring) = mock.reader(1, u32::MAX - 2);
+    for number in 0..12 {
+        assert_eq!(mock.put(0, number), number < 8);
+    }
+    assert_eq!(receive(&mut reader, &mut ring), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(!mock.put(0, 12), "what stands in slots has not been given back");
+    ring.release(3);
+    reader.give_back(&ring);
+    assert!(mock.put(0, 13) && mock.put(0, 14) && mock.put(0, 15) && !mock.put(0, 16));
+    assert_eq!(receive(&mut reader, &mut ring), [3, 4, 5, 6, 7, 13, 14, 15]);
+    assert_eq!(reader.counts(), reader::Counts { matched: 17, lost: 6 });
+}
+
+#[test]
+fn a_ring_of_few_slots_gets_the_rest_later() {
+    let mock = Mock::new(1, 0);
+    let (mut reader, _) = mock.reader(1, 0);
+    let mut ring = Ring::receive_indirect(&mock.pool, 4).unwrap();
+    assert!((0..8).all(|number| mock.put(0, number)));
+    for expected in [[0, 1, 2].as_slice(), &[3, 4, 5], &[6, 7], &[]] {
+        assert_eq!(receive(&mut reader, &mut ring), expected);
+        ring.release(ring.available());
+    }
+}
+
+#[test]
+fn several_rings_are_read_in_the_order_of_time() {
+    let mock = Mock::new(3, u32::MAX);
+    let (mut reader, mut ring) = mock.reader(3, u32::MAX);
+    for number in 0..20 {
+        assert!(mock.put([0, 2, 2, 1, 2][usize::from(number % 5)], number) || number > 12);
+    }
+    let got = receive(&mut reader, &mut ring);
+    assert!(got.is_sorted() && got.len() >= 16, "{got:?}");
+    // Given back piece by piece, each cell goes back to its own ring.
+    for _ in 0..got.len() {
+        ring.release(1);
+        reader.give_back(&ring);
+    }
+    for ring in 0..3 {
+        let of = |at| mock.word(ring, at).load(Ordering::Relaxed);
+        assert_eq!(of(at::PRODUCED), of(at::CONSUMED), "ring {ring}");
+    }
+}
+
+#[test]
+fn an_index_that_cannot_be_is_not_believed() {
+    for start in [0, u32::MAX - 1] {
+        let mock = Mock::new(1, start);
+        let (mut reader, mut ring) = mock.reader(1, start);
+        assert!(mock.put(0, 1) && mock.put(0, 2));
+        assert_eq!(receive(&mut reader, &mut ring), [1, 2]);
+        for absurd in [CELLS + 1, CELLS + 3, 1, 0, u32::MAX, u32::MAX / 2, 1 << 31] {
+            mock.word(0, at::PRODUCED).store(start.wrapping_add(absurd), Ordering::Relaxed);
+            assert_eq!(reader.look(), 0, "{start}: {absurd} after 2, in a ring of {CELLS}");
+        }
+        mock.word(0, at::PRODUCED).store(start.wrapping_add(2), Ordering::Relaxed);
+        assert!(mock.put(0, 3));
+        assert_eq!(receive(&mut reader, &mut ring), [1, 2, 3], "it goes on where it was");
+    }
+}
+
+#[test]
+fn a_length_that_cannot_be_is_cut_to_the_cell() {
+    let rows = [
+        ("as it is", (60, 60), (60, 60)),
+        ("cut by the program", (1514, 100), (100, 1514)),
+        ("longer than a cell", (2000, 1999), (100, 2000)),
+        ("longer than anything", (u32::MAX, u32::MAX), (100, u32::MAX)),
+        ("longer than it was on the wire", (10, 50), (50, 50)),
+        ("nothing", (0, 0), (0, 0)),
+    ];
+    let mock = Mock::new(1, 0);
+    let (mut reader, mut ring) = mock.reader(1, 0);
+    for (sentence, (wire_bytes, captured_bytes), expected) in rows {
+        let header = reader::Header { monotonic_ns: u64::MAX, wire_bytes, captured_bytes };
+        assert!(mock.copy(0, header, &[7; SNAPLEN as usize]));
+        reader.give_back(&ring);
+        reader.look();
+        reader.fill(&mut ring, &mut WallClock::new());
+        let got = ring.packets().next().map(|p| (p.head().len(), p.meta().wire_bytes));
+        assert_eq!(got, Some(expected), "{sentence}");
+        ring.release(1);
+    }
+}
+
+#[test]
+fn rings_are_as_large_as_memory_allows() {
+    let of = |rings, snaplen, cells| {
+        Geometry::new(Sharing::Queue, rings, 0..=0, snaplen, cells)
+            .map(|g| (g.cells, g.cell_bytes(), g.snaplen))
+    };
+    let rows = [
+        ("frames of 1500 bytes", of(1, 1522, None), Some((2048, 1600, 1522))),
+        ("jumbo frames", of(1, 9022, None), Some((512, 9088, 9022))),
+        ("the longest", of(1, 1 << 20, None), Some((64, 65_600, 65_535))),
+        ("short packets", of(1, 96, None), Some((2048, 128, 96))),
+        ("many CPUs", of(256, 1522, None), Some((256, 1600, 1522))),
+        (
+            "as many as one says, and up to a power of two",
+            of(1, 96, Some(100)),
+            Some((128, 128, 96)),
+        ),
+        ("too many", of(1, 65_535, Some(65_536)), None),
+        ("as many as there are numbers", of(1, 1, Some(u32::MAX)), None),
+    ];
+    for (sentence, got, expected) in rows {
+        assert_eq!(got, expected, "{sentence}");
+    }
+}

@@ -1,0 +1,330 @@
+//! `mirror:` ports: copies, while the host keeps its packets.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sluicegate::link::Lab;
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
+
+use super::{find, lab, run};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
+    let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    Port::open(&name.parse()?, &options)
+}
+
+/// A frame of the experimental ethertype 0x88b5, its number and kind behind the header.
+pub fn frame(number: u32, kind: u8, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    frame.extend(number.to_be_bytes());
+    frame.push(kind);
+    let pattern = (0u32..).map(|i| (i.wrapping_mul(37) ^ number) as u8);
+    frame.extend(pattern.take(bytes - frame.len()));
+    frame
+}
+
+/// Sends frames out of left0.
+pub fn send(lab: &Lab, frames: &[Vec<u8>]) {
+    let options =
+        OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
+    let mut port = Port::open(&"packet:left0?slots=256".parse().unwrap(), &options).unwrap();
+    let queue = &mut port.queues[0];
+    let deadline = Instant::now() + PATIENCE;
+    for frame in frames {
+        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
+            queue.sync_tx().unwrap();
+            assert!(Instant::now() < deadline, "the transmit ring stays full");
+        }
+    }
+    queue.close_tx().unwrap();
+    assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
+}
+
+/// What is there now, given back.
+fn take(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
+    queue.sync_rx().unwrap();
+    let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();
+    let slots = queue.rx().available();
+    queue.rx_mut().release(slots);
+    got
+}
+
+/// Closes the intake and takes all that came.
+pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
+    let mut got = Vec::new();
+    queue.close_intake().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let more = take(queue);
+        if more.is_empty() && queue.is_finished() {
+            return got;
+        }
+        got.extend(more);
+        assert!(Instant::now() < deadline, "it does not end");
+    }
+}
+
+/// Receives until so many frames of ours are there.
+pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
+    let mut got = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while got.len() < n && Instant::now() < deadline {
+        got.extend(take(queue).into_iter().filter(|(_, bytes)| is_ours(bytes)));
+        queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
+    }
+    got
+}
+
+pub fn is_ours(bytes: &[u8]) -> bool {
+    bytes[12..14] == [0x88, 0xb5]
+}
+
+pub fn bytes_of(got: Vec<(Meta, Vec<u8>)>) -> Vec<Vec<u8>> {
+    got.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+fn frames(longest: usize) -> Vec<Vec<u8>> {
+    let sizes = [60, 61, 64, 127, 128, 500, 1513, 1514, 2000, 4096, 8999, 9014];
+    let sizes = sizes.into_iter().filter(|&bytes| bytes <= longest).cycle();
+    sizes.take(300).enumerate().map(|(i, bytes)| frame(i as u32, 0, bytes)).collect()
+}
+
+#[test]
+fn copies_are_whole_and_the_host_keeps_its_packets() {
+    let Some(lab) = lab() else { return };
+    for name in ["mirror:right0", "mirror:right0?mode=skb", "mirror:right0/0?cells=512&slots=7"] {
+        let mut port = open(&lab, name).unwrap();
+        let queue = &mut port.queues[0];
+        let sent = frames(1514);
+        send(&lab, &sent);
+        let got = receive(queue, sent.len());
+        assert_eq!(got.len(), sent.len(), "{name}");
+        let mut last_ns = 0;
+        for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
+            assert_eq!(bytes, sent, "{name}: frame {i}");
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
+            assert_eq!(meta.timestamp_source, TimestampSource::Software);
+            assert_eq!(meta.direction, Direction::In);
+            assert!(last_ns <= meta.timestamp_ns, "{name}: in the order of time");
+            last_ns = meta.timestamp_ns;
+        }
+        run(&lab, "left", "ping -q -c 5 -i 0.002 198.18.0.2");
+        let pings = drain(queue).iter().filter(|(_, bytes)| bytes[23] == 1).count();
+        assert!(pings >= 5, "{name}: requests were copied, and answered");
+        let stats = queue.stats().unwrap();
+        assert_eq!(stats.lost_full, 0, "{name}");
+        assert!(stats.offered >= 305, "{name}: {stats:?}");
+        run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
+        assert_eq!(take(queue).len(), 0, "{name}: nothing more is let in");
+    }
+    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
+}
+
+#[test]
+fn jumbo_frames_are_copied_from_all_their_buffers() {
+    let Some(lab) = lab() else { return };
+    run(&lab, "left", "ip link set left0 mtu 9000");
+    run(&lab, "right", "ip link set right0 mtu 9000");
+    for name in ["mirror:right0", "mirror:right0?mode=skb"] {
+        let mut port = open(&lab, name).unwrap();
+        let sent = frames(9014);
+        send(&lab, &sent);
+        let got = receive(&mut port.queues[0], sent.len());
+        assert_eq!(got.len(), sent.len(), "{name}");
+        for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
+            assert!(bytes == sent, "{name}: frame {i} of {} bytes differs", sent.len());
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
+        }
+    }
+}
+
+#[test]
+fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
+    let Some(lab) = lab() else { return };
+    for snaplen in [1, 14, 60, 96, 1513, 262_144] {
+        let mut port = open(&lab, &format!("mirror:right0?snaplen={snaplen}")).unwrap();
+        let sent = frames(1514);
+        send(&lab, &sent);
+        let queue = &mut port.queues[0];
+        let got = drain(queue);
+        assert!(queue.interfaces()[0].snaplen <= 1522, "no larger than a frame can be");
+        let got: Vec<_> = got.iter().filter(|(meta, _)| meta.wire_bytes >= 60).collect();
+        let mut left = got.iter();
+        for sent in &sent {
+            let wanted = &sent[..snaplen.min(sent.len())];
+            let found =
+                left.any(|(meta, bytes)| meta.wire_bytes as usize == sent.len() && bytes == wanted);
+            assert!(found, "snaplen {snaplen}: {} bytes", sent.len());
+        }
+    }
+}
+
+#[test]
+fn several_mirrors_each_get_what_their_filters_match() {
+    let Some(lab) = lab() else { return };
+    let filters = ["ether[18] = 0", "ether[18] = 1", "ether proto 0x88b5", "ether[18] > 5"];
+    let names = filters.map(|filter| format!("mirror:right0?filter={filter}"));
+    let mut ports = names.map(|name| open(&lab, &name).unwrap());
+    let sent: Vec<_> = (0..400).map(|i| frame(i, (i % 4) as u8, 60)).collect();
+    send(&lab, &sent);
+    let matches: [fn(u8) -> bool; 4] = [|kind| kind == 0, |kind| kind == 1, |_| true, |_| false];
+    for ((port, matches), filter) in ports.iter_mut().zip(matches).zip(filters) {
+        let queue = &mut port.queues[0];
+        let got = drain(queue);
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.offered, stats.lost_full), (got.len() as u64, 0), "{filter}");
+        let got: Vec<_> = bytes_of(got).into_iter().filter(|bytes| is_ours(bytes)).collect();
+        let expected: Vec<_> = sent.iter().filter(|bytes| matches(bytes[18])).cloned().collect();
+        assert!(got == expected, "{filter}: {} of {}", got.len(), expected.len());
+    }
+}
+
+#[test]
+fn places_run_out_and_come_back() {
+    let Some(lab) = lab() else { return };
+    let mut ports: Vec<_> = (0..8).map(|_| open(&lab, "mirror:right0").unwrap()).collect();
+    let error = open(&lab, "mirror:right0").unwrap_err().to_string();
+    assert!(error.contains("sluice claims"), "{error}");
+    ports.remove(3);
+    open(&lab, "mirror:right0").unwrap();
+}
+
+#[test]
+fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
+    let Some(lab) = lab() else { return };
+    let filter = "filter=ether proto 0x88b5";
+    for mode in ["native", "skb"] {
+        let slow = format!("mirror:right0?cells=64&mode={mode}&{filter}");
+        let (mut slow, mut other) =
+            (open(&lab, &slow).unwrap(), open(&lab, &format!("mirror:right0?{filter}")).unwrap());
+        let sent: Vec<_> = (0..1000).map(|i| frame(i, 0, 60)).collect();
+        send(&lab, &sent);
+        let all = drain(&mut other.queues[0]);
+        assert_eq!(all.len(), 1000, "{mode}: another reader does not notice");
+        let queue = &mut slow.queues[0];
+        let got = drain(queue);
+        let stats = queue.stats().unwrap();
+        assert_eq!(stats.offered, 1000, "{mode}");
+        assert_eq!(stats.offered, got.len() as u64 + stats.lost_full, "{mode}");
+        assert!(stats.lost_full > 0, "{mode}: {stats:?}");
+        if mode == "native" {
+            assert_eq!(bytes_of(got), sent[..64], "the first ones are kept");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_is_removed_is_said_to_be_gone() {
+    let Some(lab) = lab() else { return };
+    let mut port = open(&lab, "mirror:right0").unwrap();
+    run(&lab, "right", "ip link del right0");
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        match port.queues[0].wait_rx(Wait::Sleep, Duration::from_millis(50)) {
+            Ok(_) => assert!(Instant::now() < deadline, "nothing was said"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let Some(lab) = lab() else { return };
+    for (name, advice) in [
+        ("mirror:right0/7", "1 receive queue"),
+        ("mirror:right0?filter=inbound", "packet: takes every filter"),
+        ("mirror:lo", "packet: takes all kinds"),
+        ("mirror:right0?cells=1", "use a number from 2"),
+    ] {
+        let error = open(&lab, name).unwrap_err().to_string();
+        assert!(error.contains(advice), "{name}: {error}");
+    }
+    let options =
+        OpenOptions { usage: Use::Both, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let error = Port::open(&"mirror:right0".parse().unwrap(), &options).unwrap_err().to_string();
+    assert!(error.contains("only receives"), "{error}");
+}
+
+/// The namespace and the name of the port that a child of a test opens, and holds.
+const TO_HOLD: &str = "SLUICE_TEST_PORT_TO_HOLD";
+
+/// A process that has a port and does nothing with it.
+pub struct Holder(std::process::Child);
+
+impl Holder {
+    /// Starts one, and waits until it has the port.
+    pub fn of(lab: &Lab, name: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
+            .env(TO_HOLD, format!("{} {name}", lab.netns("right")))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let opened = lines.map_while(Result::ok).any(|line| line.ends_with("opened"));
+        let holder = Self(child);
+        assert!(opened, "the child has not opened {name}");
+        holder
+    }
+
+    pub fn kill(mut self) {
+        // SIGKILL.
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn holds_a_port_for_another_test() {
+    let Ok(wish) = std::env::var(TO_HOLD) else { return };
+    let (netns, name) = wish.split_once(' ').unwrap();
+    let options = OpenOptions { netns: Some(netns.into()), ..OpenOptions::default() };
+    let _port = Port::open(&name.parse().unwrap(), &options).unwrap();
+    println!("\nopened");
+    std::thread::sleep(6 * PATIENCE);
+}
+
+#[test]
+fn an_owner_that_is_killed_leaves_nothing_behind() {
+    let Some(lab) = lab() else { return };
+    let alone = Holder::of(&lab, "mirror:right0");
+    assert!(find(&lab).unwrap().is_some());
+    alone.kill();
+    gone(&lab);
+    // With another user the program stays, and the dead one's stage does nothing.
+    let mut port = open(&lab, "mirror:right0?filter=ether proto 0x88b5").unwrap();
+    let dead = Holder::of(&lab, "mirror:right0");
+    assert_eq!(find(&lab).unwrap().unwrap().claims().unwrap().len(), 2);
+    dead.kill();
+    let resident = find(&lab).unwrap().unwrap();
+    assert_eq!(resident.claims().unwrap().len(), 1, "its place is free");
+    let before = resident.tally(1);
+    let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+    send(&lab, &sent);
+    assert!(bytes_of(receive(&mut port.queues[0], 100)) == sent);
+    assert_eq!(resident.tally(1), before, "nothing is copied for the dead");
+    run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
+}
+
+/// The kernel lets go of a link a moment after its last holder has ended.
+fn gone(lab: &Lab) {
+    let deadline = Instant::now() + PATIENCE;
+    while find(lab).unwrap().is_some() {
+        assert!(Instant::now() < deadline, "the program stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
