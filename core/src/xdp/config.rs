@@ -1,11 +1,12 @@
 //! What AF_XDP socket to open, and what comes of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::open::Opening;
 use super::receive::Receiver;
 use super::send::Sender;
-use super::socket::XskSocket;
+use super::socket::{LET_GO, XskSocket};
 use super::umem::Umem;
 use crate::error::{Error, Result};
 use crate::link;
@@ -65,6 +66,9 @@ pub struct XskConfig {
     pub zero_copy_pieces: u32,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
+    /// How long a queue that another socket has is tried again: one that has ended keeps its
+    /// queue for a moment, nearly always less than the second that is the default.
+    pub patience: Duration,
 }
 
 impl Default for XskConfig {
@@ -80,6 +84,7 @@ impl Default for XskConfig {
             multi_buffer: false,
             zero_copy_pieces: 1,
             busy_poll: None,
+            patience: LET_GO,
         }
     }
 }

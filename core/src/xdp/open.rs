@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::calls::{Descriptor, raise_memory_lock};
 use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
@@ -116,14 +116,17 @@ impl<'a> Opening<'a> {
 
     pub(super) fn run(&self) -> Result<Xsk> {
         match self.config.mode {
-            Some(mode) => self.in_mode(mode, true).map_err(|failure| self.explain(mode, failure)),
+            Some(mode) => self
+                .in_mode(mode, self.config.patience)
+                .map_err(|failure| self.explain(mode, failure)),
             None => self.in_best_mode(),
         }
     }
 
     fn in_best_mode(&self) -> Result<Xsk> {
         let (best, next) = (BindMode::ZeroCopy, BindMode::Copy);
-        let failure = match self.in_mode(best, true) {
+        let patience = self.config.patience;
+        let failure = match self.in_mode(best, patience) {
             Ok(xsk) => return Ok(xsk),
             // In the next mode there may be a UMEM to share, which locks no more memory.
             Err(failure) if failure.is_bind() || failure.is_limit() => failure,
@@ -131,20 +134,19 @@ impl<'a> Opening<'a> {
         };
         // Whoever has waited for a busy queue need not wait again.
         let mut xsk = self
-            .in_mode(next, !failure.is_busy())
+            .in_mode(next, if failure.is_busy() { Duration::ZERO } else { patience })
             .map_err(|failure| self.explain(next, failure))?;
         let reason = self.explain(best, failure).to_string();
         xsk.fallback = Some(ModeFallback { from: best, to: next, reason });
         Ok(xsk)
     }
 
-    /// Binds in one mode. A socket that has ended keeps its queue for a moment: a busy one is
-    /// tried again for a second.
-    fn in_mode(&self, mode: BindMode, patient: bool) -> Result<Xsk, Failure> {
-        let end = Instant::now() + LET_GO;
+    /// Binds in one mode. A busy queue is tried again for so long.
+    fn in_mode(&self, mode: BindMode, patience: Duration) -> Result<Xsk, Failure> {
+        let end = Instant::now() + patience;
         loop {
             match self.once(mode) {
-                Err(failure) if failure.is_busy() && patient && Instant::now() < end => {
+                Err(failure) if failure.is_busy() && Instant::now() < end => {
                     std::thread::sleep(LOOK_AGAIN);
                 }
                 result => return result,

@@ -11,10 +11,15 @@
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
 //!
+//! A queue has one socket. Where that of another port has it already, packets are copied into
+//! rings instead, as those of `mirror:` are; with different filters, two processes so take
+//! different packets of one queue.
+//!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.9.
 
 mod claim;
 mod config;
+mod copying;
 mod in_kernel;
 mod queue;
 
@@ -24,6 +29,7 @@ pub(super) use queue::XdpQueue;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use claim::Claim;
 use config::Config;
@@ -39,6 +45,12 @@ use crate::xdp::resident::{
     Action, DROP, FILTERED, Owner, QUEUES_MAX, Resident, Stage, load_program,
 };
 use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig};
+
+/// How long a queue that a socket has is tried again.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where others take packets of the queue: they may have that socket, or it may be one
+/// that has just ended.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -57,7 +69,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
 }
 
-/// A port whose packets come to its rings: a socket for each queue.
+/// A port whose packets come to its rings: by a socket for each queue, or, where another socket
+/// has one of the queues, as copies.
 fn take(
     name: &PortName,
     config: &Config,
@@ -65,87 +78,121 @@ fn take(
     options: &OpenOptions,
 ) -> Result<Port> {
     let queues = queues_of(name, interface)?;
-    let receives = options.usage != Use::Send;
-    let sends = options.usage != Use::Receive;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let (resident, reason) = Resident::join(interface, config.mode)?;
-    let resident = Arc::new(resident);
-    let mut fallbacks = fallbacks(reason);
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
-    let claim = match receives {
-        true => {
-            let expression = filter.as_ref().map_or("", Filter::expression);
-            let owner = Owner::myself(Action::Take, expression, queues.clone());
-            Some(Arc::new(Mutex::new(Claim::new(
-                &resident,
-                filter.as_ref(),
-                config.stamped,
-                &owner,
-            )?)))
-        }
-        false => None,
+    let taking = Taking {
+        name,
+        config,
+        interface,
+        options,
+        resident: Arc::new(resident),
+        filter,
+        queues,
+        fallbacks: fallbacks(reason),
     };
-    let count = queues.clone().count() as u32;
-    let pool = match &options.pool {
-        Some(pool) => Arc::clone(pool),
-        None => own_pool(config, count, receives, sends)?,
-    };
-    let mut mode = None;
-    let mut opened = Vec::new();
-    for number in queues {
-        let xsk = XskConfig {
-            interface: interface.name.clone(),
-            queue: number,
-            receive_frames: if receives { config.frames - config.slots } else { 0 },
-            send_slots: if sends { config.slots } else { 0 },
-            mode: match resident.mode() {
-                Mode::Native => config.bind,
-                Mode::Skb => Some(BindMode::Copy),
-            },
-            multi_buffer: resident.frags(),
-            busy_poll: config.busy_poll,
-            ..XskConfig::default()
+    let others = taking.others()?;
+    // Who lives keeps the queue for longer than a moment.
+    let patience = if others.is_empty() { PATIENCE } else { PATIENCE_WITH_OTHERS };
+    match taking.by_sockets(patience) {
+        Err(error) if taking.may_copy(&error) => taking.by_copies(&others, &error),
+        result => result,
+    }
+}
+
+/// A port on its way, for packets that come to it.
+struct Taking<'a> {
+    name: &'a PortName,
+    config: &'a Config,
+    interface: &'a link::Interface,
+    options: &'a OpenOptions,
+    resident: Arc<Resident>,
+    filter: Option<Filter>,
+    queues: RangeInclusive<u32>,
+    fallbacks: Vec<Fallback>,
+}
+
+impl Taking<'_> {
+    fn by_sockets(&self, patience: Duration) -> Result<Port> {
+        let &Self { config, interface, options, ref resident, .. } = self;
+        let receives = options.usage != Use::Send;
+        let sends = options.usage != Use::Receive;
+        let mut fallbacks = self.fallbacks.clone();
+        let claim = match receives {
+            true => {
+                let owner = self.owner();
+                let claim = Claim::new(resident, self.filter.as_ref(), config.stamped, &owner)?;
+                Some(Arc::new(Mutex::new(claim)))
+            }
+            false => None,
         };
-        let xsk = xsk.open(&pool)?;
-        mode = Some((resident.mode(), xsk.mode));
-        if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
-            && number == 0
-        {
-            let reason = reason.clone();
-            fallbacks.push(Fallback { from: from.name(), to: to.name(), reason });
+        let count = self.queues.clone().count() as u32;
+        let pool = match &options.pool {
+            Some(pool) => Arc::clone(pool),
+            None => own_pool(config, count, receives, sends)?,
+        };
+        let mut mode = None;
+        let mut opened = Vec::new();
+        for number in self.queues.clone() {
+            let xsk = XskConfig {
+                interface: interface.name.clone(),
+                queue: number,
+                receive_frames: if receives { config.frames - config.slots } else { 0 },
+                send_slots: if sends { config.slots } else { 0 },
+                mode: match resident.mode() {
+                    Mode::Native => config.bind,
+                    Mode::Skb => Some(BindMode::Copy),
+                },
+                multi_buffer: resident.frags(),
+                busy_poll: config.busy_poll,
+                patience,
+                ..XskConfig::default()
+            };
+            let xsk = xsk.open(&pool)?;
+            mode = Some((resident.mode(), xsk.mode));
+            if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
+                && number == 0
+            {
+                let reason = reason.clone();
+                fallbacks.push(Fallback { from: from.name(), to: to.name(), reason });
+            }
+            let rx = match receives {
+                true => Ring::receive(&pool, config.slots)?,
+                false => Ring::absent(&pool)?,
+            };
+            let tx = match sends {
+                true => Ring::transmit(&pool, config.slots)?,
+                false => Ring::absent(&pool)?,
+            };
+            let at = (interface.name.as_str(), number);
+            opened.push((number, XdpQueue::new(at, xsk, claim.clone(), config.stamped), rx, tx));
         }
-        let rx = match receives {
-            true => Ring::receive(&pool, config.slots)?,
-            false => Ring::absent(&pool)?,
-        };
-        let tx = match sends {
-            true => Ring::transmit(&pool, config.slots)?,
-            false => Ring::absent(&pool)?,
-        };
-        opened.push((
-            number,
-            XdpQueue::new((&interface.name, number), xsk, claim.clone(), config.stamped),
-            rx,
-            tx,
-        ));
+        // All are open: now packets may come.
+        if let Some(claim) = &claim {
+            let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
+            opened
+                .iter()
+                .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
+        }
+        let described = in_kernel::described(interface);
+        let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
+            let backend = Backend::Xdp(Box::new(queue));
+            Queue::new(number, rx, tx, backend, vec![described.clone()])
+        });
+        let mode = mode.map(|mode| match mode {
+            (Mode::Native, BindMode::ZeroCopy) => "native-zero-copy",
+            (Mode::Native, BindMode::Copy) => "native-copy",
+            (Mode::Skb, _) => "skb",
+        });
+        let (name, queues) = (self.name.clone(), queues.collect());
+        Ok(Port { name, method: "af_xdp", mode, fallbacks, queues })
     }
-    // All are open: now packets may come.
-    if let Some(claim) = &claim {
-        let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.iter().try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
+
+    fn owner(&self) -> Owner {
+        let expression = self.filter.as_ref().map_or("", Filter::expression);
+        Owner::myself(Action::Take, expression, self.queues.clone())
     }
-    let described = in_kernel::described(interface);
-    let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
-        let backend = Backend::Xdp(Box::new(queue));
-        Queue::new(number, rx, tx, backend, vec![described.clone()])
-    });
-    let mode = mode.map(|mode| match mode {
-        (Mode::Native, BindMode::ZeroCopy) => "native-zero-copy",
-        (Mode::Native, BindMode::Copy) => "native-copy",
-        (Mode::Skb, _) => "skb",
-    });
-    Ok(Port { name: name.clone(), method: "af_xdp", mode, fallbacks, queues: queues.collect() })
 }
 
 /// The queues named, or all the interface has.

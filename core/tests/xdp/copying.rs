@@ -1,0 +1,139 @@
+//! Claims of several ports on one queue: one has its socket, the others get copies.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::port::{OpenOptions, Port, Use};
+
+use super::mirror::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
+use super::{find, lab, run};
+
+const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
+const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
+
+fn numbered(numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
+    numbers.map(|number| frame(number, 0, 60 + number as usize % 900)).collect()
+}
+
+fn of_parity(frames: &[Vec<u8>], odd: bool) -> Vec<Vec<u8>> {
+    frames.iter().filter(|bytes| (bytes[17] & 1 == 1) == odd).cloned().collect()
+}
+
+#[test]
+fn two_ports_take_different_packets_of_one_queue() {
+    let Some(lab) = lab() else { return };
+    for mode in ["native", "skb"] {
+        let name = |filter| format!("xdp:right0?mode={mode}&filter={filter}");
+        let mut even = open(&lab, &name(EVEN)).unwrap();
+        let start = Instant::now();
+        let mut odd = open(&lab, &name(ODD)).unwrap();
+        assert!(start.elapsed() < Duration::from_millis(700), "who lives is not waited for");
+        assert_eq!((even.method, even.fallbacks.len()), ("af_xdp", usize::from(mode != "skb")));
+        assert_eq!((odd.method, odd.mode), ("ring", Some(mode)));
+        let fallback = odd.fallbacks.last().unwrap();
+        assert_eq!((fallback.from, fallback.to), ("af_xdp", "copy ring"));
+        let pid = std::process::id().to_string();
+        assert!(fallback.reason.contains(&pid), "says who has the queue: {}", fallback.reason);
+
+        let resident = find(&lab).unwrap().unwrap();
+        let before = resident.total();
+        let sent = numbered(0..500);
+        send(&lab, &sent);
+        run(&lab, "left", "ping -q -c 5 -i 0.002 198.18.0.2");
+        let got = bytes_of(drain(&mut even.queues[0]));
+        assert!(got == of_parity(&sent, false), "{mode}: {} to the socket", got.len());
+        drop(even);
+        // The one with copies does not notice that the other has gone.
+        let more = numbered(500..600);
+        send(&lab, &more);
+        let got = bytes_of(drain(&mut odd.queues[0]));
+        let expected = [of_parity(&sent, true), of_parity(&more, true)].concat();
+        assert!(got == expected, "{mode}: {} copies of {}", got.len(), expected.len());
+        let stats = odd.queues[0].stats().unwrap();
+        assert_eq!((stats.offered, stats.lost_full), (expected.len() as u64, 0), "{mode}");
+        assert!(resident.total().since(before).packets >= 605, "{mode}");
+    }
+}
+
+#[test]
+fn a_copy_that_finds_the_ring_full_is_lost_and_not_the_hosts() {
+    let Some(lab) = lab() else { return };
+    let _first = open(&lab, "xdp:right0?filter=udp port 9").unwrap();
+    let mut second = open(&lab, "xdp:right0?filter=ether proto 0x88b5").unwrap();
+    assert_eq!(second.method, "ring");
+    let mut host = open(&lab, "packet:right0?outgoing=off&filter=ether proto 0x88b5").unwrap();
+    let sent = numbered(0..3000);
+    send(&lab, &sent);
+    let queue = &mut second.queues[0];
+    let got = bytes_of(drain(queue));
+    let stats = queue.stats().unwrap();
+    assert_eq!((stats.offered, stats.lost_full), (3000, 3000 - 2048));
+    assert!(got == sent[..2048], "the first ones are kept");
+    assert_eq!(drain(&mut host.queues[0]).len(), 0, "the host gets none of them");
+    let claims = find(&lab).unwrap().unwrap().claims().unwrap();
+    let counted = claims.iter().find(|claim| claim.tally.packets > 0).unwrap().tally;
+    assert_eq!((counted.packets, counted.taken, counted.missed), (3000, 2048, 952));
+}
+
+#[test]
+fn one_that_is_killed_leaves_the_other_undisturbed() {
+    let Some(lab) = lab() else { return };
+    let names = [EVEN, ODD].map(|filter| format!("xdp:right0?filter={filter}"));
+    for (killed, stays, odd) in [(0, 1, true), (1, 0, false)] {
+        // The first to come has the socket, the second gets copies.
+        let (holder, mut port);
+        if killed == 0 {
+            holder = Holder::of(&lab, &names[killed]);
+            port = open(&lab, &names[stays]).unwrap();
+            assert_eq!(port.method, "ring");
+        } else {
+            port = open(&lab, &names[stays]).unwrap();
+            holder = Holder::of(&lab, &names[killed]);
+            assert_eq!(port.method, "af_xdp");
+        }
+        let sent = numbered(0..100);
+        send(&lab, &sent);
+        assert!(bytes_of(receive(&mut port.queues[0], 50)) == of_parity(&sent, odd));
+        holder.kill();
+        assert_eq!(find(&lab).unwrap().unwrap().claims().unwrap().len(), 1);
+        send(&lab, &sent);
+        let got = drain(&mut port.queues[0]);
+        assert!(bytes_of(got) == of_parity(&sent, odd), "undisturbed");
+    }
+}
+
+#[test]
+fn everything_is_taken_once_at_most() {
+    let Some(lab) = lab() else { return };
+    let all = open(&lab, "xdp:right0").unwrap();
+    let error = open(&lab, "xdp:right0").unwrap_err().to_string();
+    assert!(error.contains("takes all packets of that queue already"), "{error}");
+    assert!(error.contains(&std::process::id().to_string()), "says who: {error}");
+    // What a filter names can still be had.
+    let mut some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();
+    assert_eq!((all.method, some.method), ("af_xdp", "ring"));
+    let sent = numbered(0..100);
+    send(&lab, &sent);
+    assert!(bytes_of(drain(&mut some.queues[0])) == of_parity(&sent, true));
+    drop((all, some));
+    // The other way round: everything that the filter leaves.
+    let _some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();
+    let mut rest = open(&lab, "xdp:right0").unwrap();
+    assert_eq!(rest.method, "ring");
+    send(&lab, &sent);
+    let got = bytes_of(drain(&mut rest.queues[0]));
+    let got: Vec<_> = got.into_iter().filter(|bytes| is_ours(bytes)).collect();
+    assert!(got == of_parity(&sent, false));
+}
+
+#[test]
+fn who_asks_for_a_socket_gets_one_or_an_error() {
+    let Some(lab) = lab() else { return };
+    let _first = open(&lab, &format!("xdp:right0?filter={EVEN}")).unwrap();
+    let error = open(&lab, &format!("xdp:right0?mode=copy&filter={ODD}")).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
+    let options =
+        OpenOptions { usage: Use::Both, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let name = format!("xdp:right0?filter={ODD}");
+    let error = Port::open(&name.parse().unwrap(), &options).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBUSY), "copies are for receiving: {error}");
+}
