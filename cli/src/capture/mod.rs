@@ -6,6 +6,7 @@
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
 //! ```
 
+mod bare;
 mod file;
 mod lines;
 mod list;
@@ -51,7 +52,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     let options = Options::of(args)?;
     let mut ports = Vec::new();
     for name in &options.ports {
-        let port = options.common.open(name)?;
+        let port = bare::open(name, &options.common)?;
         notice::fallbacks(&port);
         notice::diverts(name);
         ports.push(port);

@@ -5,4 +5,5 @@ mod ends;
 mod files;
 mod live;
 mod messages;
+mod mirror;
 mod support;

@@ -122,6 +122,24 @@ impl PortName {
         format!("{}:{}", self.kind.prefix(), self.name)
     }
 
+    /// Whether it is the name of an interface alone, with no kind before it.
+    pub fn is_bare(&self) -> bool {
+        self.text.split('?').next().is_some_and(|address| !address.contains(':'))
+    }
+
+    /// What a bare name is as a port of another kind, with the same options. None if it has a kind
+    /// already, or queues or options that kind may take otherwise or not at all.
+    pub fn of_kind(&self, kind: Kind) -> Option<Self> {
+        let spec = kind.spec();
+        let known = self.options.iter().all(|(key, _)| spec.options.contains(key));
+        let text = format!("{}:{}", spec.prefix, self.text);
+        (self.is_bare() && self.queues.is_none() && known).then(|| Self {
+            text,
+            kind,
+            ..self.clone()
+        })
+    }
+
     /// An option's value as written.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
@@ -381,6 +399,27 @@ mod tests {
         assert!(port.set_default("method", "recv"));
         assert!(!port.set_default("size", "60"), "not an option of packet:");
         assert_eq!((port.option("snaplen"), port.option("method")), (Some("64"), Some("recv")));
+    }
+
+    #[test]
+    fn a_bare_name_can_be_of_another_kind_unless_that_changes_what_it_means() {
+        let rows = [
+            ("eth0", Some("mirror:eth0")),
+            ("eth0?filter=udp", Some("mirror:eth0?filter=udp")),
+            ("eth0?filter=ether[0:4]=1", Some("mirror:eth0?filter=ether[0:4]=1")),
+            ("packet:eth0", None),
+            ("eth0/0-1", None),
+            ("eth0?method=recv", None),
+        ];
+        for (text, expected) in rows {
+            let other = parse(text).of_kind(Kind::Mirror);
+            assert_eq!(other.as_ref().map(ToString::to_string).as_deref(), expected, "{text}");
+            assert!(other.is_none_or(|other| other == parse(&other.to_string())), "{text}");
+        }
+        let mut port = parse("eth0");
+        port.set_default("filter", "icmp");
+        let other = port.of_kind(Kind::Mirror).unwrap();
+        assert_eq!((other.kind(), other.option("filter")), (Kind::Mirror, Some("icmp")));
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! `mirror:`, and bare names where it is to be had at once; claims of several processes.
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+#[test]
+fn a_mirror_is_captured_whole_and_its_ledger_closes() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    const FRAMES: u32 = 50_000;
+    numbered(&sent, 0..FRAMES, 0, 1000);
+    for mode in ["native", "skb"] {
+        // Room for nearly all: other tests want the CPUs too.
+        let port = format!("mirror:right0?mode={mode}&cells=32K&snaplen=128");
+        let path = folder.path().join(format!("{mode}.pcapng"));
+        let to = path.to_str().unwrap();
+        let capture = Running::start(&[
+            "capture", &port, "--netns", &netns, "-f", NUMBERED, "--json", "-w", to,
+        ]);
+        let count = Running::start(&["count", &port, "--netns", &netns, "-f", NUMBERED, "--json"]);
+        replay(&lab, "left", "left0", &sent, 50_000);
+        for command in [capture, count] {
+            let report = command.stop().good();
+            assert_eq!(report["packets"], FRAMES, "{report}");
+            assert_eq!(report["backend"], "mirror", "{report}");
+            assert_eq!((&report["method"], &report["mode"]), (&"ring".into(), &mode.into()));
+        }
+        assert!(numbers(&path).into_iter().eq(0..FRAMES), "{mode}: not all, or out of order");
+    }
+}
+
+#[test]
+fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let captured = |more: &[&str]| {
+        let arguments = ["capture", "right0", "--netns", &netns, "-f", "icmp", "--json"];
+        let capture = Running::start(&[&arguments, more].concat());
+        assert_eq!(on(&lab, "left", &["ping", "-qc", "2", "198.18.0.2"]).status, Some(0));
+        let ended = capture.stop();
+        (ended.good()["backend"].clone(), ended.err)
+    };
+    let (backend, said) = captured(&[]);
+    assert_eq!(backend, "packet", "nothing is attached");
+    assert!(!said.contains("mirror:"), "a hint is for terminals: {said}");
+    let attached = run(&["attach", "right0", "--netns", &netns]);
+    if attached.status != Some(0) {
+        return eprintln!("skipped: {}", attached.err);
+    }
+    let (backend, said) = captured(&[]);
+    assert_eq!(backend, "mirror");
+    assert!(said.contains("right0: as mirror:, for the XDP program is attached"), "{said}");
+    assert_eq!(captured(&["--threads", "1"]).0, "packet", "threads share by fanout");
+    let named =
+        run(&["capture", "packet:right0", "--netns", &netns, "--duration", "0.1s", "--json"]);
+    assert_eq!(named.good()["backend"], "packet", "a kind is a kind");
+    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+    assert_eq!(captured(&[]).0, "packet");
+}
+
+#[test]
+fn two_processes_count_different_packets_of_one_queue() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..10_000, 0, 1000);
+    let start = |bit| {
+        let port = format!("xdp:right0?filter={NUMBERED} and ether[17] & 1 = {bit}");
+        Running::start(&["count", &port, "--netns", &netns, "--json"])
+    };
+    let (even, odd) = (start(0), start(1));
+    replay(&lab, "left", "left0", &sent, 50_000);
+    let report = odd.stop().good();
+    assert_eq!((&report["packets"], &report["method"]), (&5000.into(), &"ring".into()), "{report}");
+    assert_eq!(report["fallbacks"][0]["to"], "copy ring", "{report}");
+    // One of them is killed, with nobody there to tidy up.
+    let doomed = start(1);
+    doomed.signal(Signal::SIGKILL);
+    doomed.end();
+    replay(&lab, "left", "left0", &sent, 50_000);
+    let report = even.stop().good();
+    assert_eq!((&report["packets"], &report["method"]), (&10_000.into(), &"af_xdp".into()));
+}
