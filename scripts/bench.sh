@@ -146,6 +146,7 @@ round() {
         measure receive "sluice count, $method" of_sluice \
             "$sluice" count --json "packet:right0?method=$method"
     done
+    measure receive "sluice count, mirror:" of_sluice "$sluice" count --json mirror:right0
     measure receive "sluice capture -w /dev/null" of_sluice \
         "$sluice" capture --json right0 -w /dev/null
     measure receive "tcpdump -w /dev/null" of_tcpdump \
