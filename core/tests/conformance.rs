@@ -25,10 +25,11 @@ const XDP: &[&str] = &[
     "xdp:right0?mode=native&filter=not icmp6",
 ];
 
-/// Every way of receiving.
-fn ports() -> impl Iterator<Item = String> {
+/// All that receive and leave the host its packets, in the ways they can.
+fn sources() -> Vec<String> {
     let packet = METHODS.iter().map(|method| format!("packet:right0?{method}"));
-    packet.chain(XDP.iter().map(|&name| name.to_owned()))
+    let mirror = ["native", "skb"].map(|mode| format!("mirror:right0?cells=256&mode={mode}"));
+    packet.chain(mirror).collect()
 }
 
 /// A lab for this test, or the reason why there is none.
@@ -140,25 +141,26 @@ fn now_ns() -> u64 {
 fn every_method_receives_what_was_sent() {
     let Some(lab) = lab() else { return };
     let sent = frames(1514);
-    for name in ports() {
-        let mut port = open(&lab, "right", &name, Use::Receive);
+    for source in sources().into_iter().chain(XDP.iter().map(|&name| name.to_owned())) {
+        let mut port = open(&lab, "right", &source, Use::Receive);
         let before = now_ns();
         send(&lab, "left", "left0", &sent);
         let got = receive(&mut port.queues, sent.len());
         let after = now_ns();
-        assert_eq!(got.len(), sent.len(), "{name}: packets");
+        assert_eq!(got.len(), sent.len(), "{source}: packets");
         let mut last_ns = before;
         for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
-            assert_eq!(bytes, sent, "{name}: frame {i}");
-            assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
+            assert_eq!(bytes, sent, "{source}: frame {i}");
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{source}: frame {i}");
             let outer = u16::from_be_bytes([sent[12], sent[13]]);
-            // XDP sees packets before the kernel takes tags out.
-            let put_back = matches!(outer, 0x8100 | 0x88a8) && name.starts_with("packet:");
-            assert_eq!(meta.vlan_tpid, if put_back { outer } else { 0 }, "{name}: frame {i}");
-            assert_eq!(meta.timestamp_source, TimestampSource::Software, "{name}");
-            assert_eq!(meta.direction, Direction::In, "{name}");
+            let tagged = matches!(outer, 0x8100 | 0x88a8);
+            // XDP comes before the kernel takes a tag out.
+            let put_back = tagged && source.starts_with("packet:");
+            assert_eq!(meta.vlan_tpid, if put_back { outer } else { 0 }, "{source}: frame {i}");
+            assert_eq!(meta.timestamp_source, TimestampSource::Software, "{source}");
+            assert_eq!(meta.direction, Direction::In, "{source}");
             let time = meta.timestamp_ns;
-            assert!(last_ns <= time && time <= after, "{name}: frame {i} is in time");
+            assert!(last_ns <= time && time <= after, "{source}: frame {i} is in time");
             last_ns = time;
         }
     }
@@ -240,15 +242,15 @@ fn every_method_receives_frames_longer_than_a_buffer() {
         let status = lab.exec(host, &["ip", "link", "set", interface, "mtu", "65535"]).unwrap();
         assert!(status.success());
     }
-    for name in METHODS.iter().map(|method| format!("packet:right0?{method}")) {
-        let sent = frames(65_000);
-        let mut port = open(&lab, "right", &name, Use::Receive);
+    let sent = frames(65_000);
+    for source in sources() {
+        let mut port = open(&lab, "right", &source, Use::Receive);
         send(&lab, "left", "left0", &sent);
         let got = receive(&mut port.queues, sent.len());
-        assert_eq!(got.len(), sent.len(), "{name}: packets");
+        assert_eq!(got.len(), sent.len(), "{source}: packets");
         for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
-            assert!(bytes == sent, "{name}: frame {i} of {} bytes differs", sent.len());
-            assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
+            assert!(bytes == sent, "{source}: frame {i} of {} bytes differs", sent.len());
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "{source}: frame {i}");
         }
     }
 }
@@ -257,9 +259,9 @@ fn every_method_receives_frames_longer_than_a_buffer() {
 fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
     let Some(lab) = lab() else { return };
     let sent = frames(1514);
-    for method in METHODS {
+    for source in sources() {
         for snaplen in [14, 60, 100] {
-            let name = format!("packet:right0?{method}&snaplen={snaplen}");
+            let name = format!("{source}&snaplen={snaplen}");
             let mut port = open(&lab, "right", &name, Use::Receive);
             send(&lab, "left", "left0", &sent);
             let n = sent.len();
@@ -276,10 +278,10 @@ fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
                 let slots = queue.rx().available();
                 queue.rx_mut().release(slots);
             }
-            assert_eq!(got.len(), n, "{method} snaplen {snaplen}");
+            assert_eq!(got.len(), n, "{source} snaplen {snaplen}");
             for ((wire, bytes), sent) in got.iter().zip(&sent) {
-                assert_eq!(*wire, sent.len(), "{method} snaplen {snaplen}");
-                assert_eq!(bytes, &sent[..snaplen.min(sent.len())], "{method} snaplen {snaplen}");
+                assert_eq!(*wire, sent.len(), "{source} snaplen {snaplen}");
+                assert_eq!(bytes, &sent[..snaplen.min(sent.len())], "{source} snaplen {snaplen}");
             }
         }
     }
@@ -313,7 +315,7 @@ fn a_fanout_gives_each_packet_to_one_queue() {
 fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {
     let Some(lab) = lab() else { return };
     let sent = frames(1514);
-    for method in METHODS {
+    for source in sources() {
         for (filter, matches) in [
             ("vlan", (|f: &[u8]| f[12..14] != [0x88, 0xb5]) as fn(&[u8]) -> bool),
             ("ether proto 0x88b5", |f| f[12..14] == [0x88, 0xb5]),
@@ -321,7 +323,7 @@ fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {
             ("greater 600", |f| f.len() >= 600),
             ("ether[16:2] = 0x88b5", |f| f[16..18] == [0x88, 0xb5]),
         ] {
-            let name = format!("packet:right0?{method}&filter={filter}");
+            let name = format!("{source}&filter={filter}");
             let expected: Vec<&Vec<u8>> = sent.iter().filter(|f| matches(f)).collect();
             assert!(!expected.is_empty(), "{filter}");
             let mut port = open(&lab, "right", &name, Use::Receive);
@@ -381,6 +383,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
         "packet:right0?method=ring&block_size=64K&blocks=4",
         "packet:right0?method=recvmmsg&buffer=64K",
         "packet:right0?method=recv&buffer=64K",
+        "mirror:right0?cells=64",
     ] {
         let mut port = open(&lab, "right", name, Use::Receive);
         send(&lab, "left", "left0", &sent);
@@ -423,10 +426,10 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let sent = frames(1514);
-    for method in METHODS {
+    for source in sources() {
         for name in ["a.pcapng", "a.pcap.zst"] {
             let path = folder.path().join(name);
-            let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+            let mut port = open(&lab, "right", &source, Use::Receive);
             let mut file =
                 open(&lab, "right", &format!("pcap:{}", path.display()), Use::Send).queues;
             let (from, to) = (&mut port.queues[0], &mut file[0]);
@@ -442,7 +445,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
                 offered = from.stats().unwrap().offered;
             }
             to.close_tx().unwrap();
-            assert_eq!(to.stats().unwrap().sent, moved, "{method} {name}");
+            assert_eq!(to.stats().unwrap().sent, moved, "{source} {name}");
             let mut reader = Reader::open(&path).unwrap();
             let mut got = Vec::new();
             while let Some(record) = reader.next_packet().unwrap() {
@@ -452,7 +455,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
                     got.push(packet.head().to_vec());
                 }
             }
-            assert!(got == sent, "{method} {name}: {} of {}", got.len(), sent.len());
+            assert!(got == sent, "{source} {name}: {} of {}", got.len(), sent.len());
             let interface = &reader.interfaces()[0];
             if name.ends_with("pcapng") {
                 assert_eq!(interface.name, "right0");
@@ -477,18 +480,18 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
     let set = |state| {
         assert!(lab.exec("right", &["ip", "link", "set", "right0", state]).unwrap().success());
     };
-    for method in METHODS {
-        let mut port = open(&lab, "right", &format!("packet:right0?{method}"), Use::Receive);
+    for source in sources() {
+        let mut port = open(&lab, "right", &source, Use::Receive);
         set("down");
         let queue = &mut port.queues[0];
         let answer = queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap();
-        assert_eq!(answer, Readiness::Down, "{method}");
+        assert_eq!(answer, Readiness::Down, "{source}");
         set("up");
         // The link needs a moment after it is up.
         std::thread::sleep(Duration::from_millis(300));
         let sent = [frame(1, 60, &[])];
         send(&lab, "left", "left0", &sent);
-        assert_eq!(receive(&mut port.queues, 1).len(), 1, "{method}: it goes on");
+        assert_eq!(receive(&mut port.queues, 1).len(), 1, "{source}: it goes on");
     }
     let mut port = open(&lab, "right", "packet:right0", Use::Receive);
     assert!(lab.exec("right", &["ip", "link", "del", "right0"]).unwrap().success());

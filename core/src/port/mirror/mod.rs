@@ -174,7 +174,7 @@ impl Job<'_> {
             name: self.interface.name.clone(),
             link_type: LINKTYPE_ETHERNET,
             snaplen: geometry.snaplen,
-            comment: "timestamps: software (kernel, XDP)".into(),
+            comment: "timestamps: software (kernel), taken in XDP".into(),
         }
     }
 }

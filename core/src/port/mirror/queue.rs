@@ -102,8 +102,11 @@ impl CopyQueue {
         };
         while !self.look() {
             let elapsed = start.elapsed();
+            if self.has_gone_down()? {
+                return Ok(Readiness::Down);
+            }
             if elapsed >= timeout {
-                return self.check();
+                return Ok(Readiness::TimedOut);
             }
             if elapsed < spin {
                 (0..64).for_each(|_| std::hint::spin_loop());
@@ -115,10 +118,10 @@ impl CopyQueue {
         Ok(Readiness::Ready)
     }
 
-    /// What has become of the interface, once in a while.
-    fn check(&mut self) -> Result<Readiness> {
+    /// Whether the interface has gone down since the last look, which is once in a while.
+    fn has_gone_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() < CHECK {
-            return Ok(Readiness::TimedOut);
+            return Ok(false);
         }
         self.checked = Instant::now();
         let now = link::interface(self.netns.as_deref(), &self.interface.name).ok();
@@ -129,7 +132,7 @@ impl CopyQueue {
             });
         };
         let was_down = std::mem::replace(&mut self.down, !now.up);
-        Ok(if self.down && !was_down { Readiness::Down } else { Readiness::TimedOut })
+        Ok(self.down && !was_down)
     }
 
     /// From now on nothing is copied, for no queue of the port.

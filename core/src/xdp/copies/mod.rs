@@ -65,8 +65,10 @@ pub(crate) mod cell {
     pub const WIRE_BYTES: i16 = 8;
     /// u32: bytes of it here.
     pub const CAPTURED_BYTES: i16 = 12;
+    /// u32: packets lost at this ring before it, ever.
+    pub const LOST: i16 = 16;
     /// The packet.
-    pub const PACKET: i32 = 16;
+    pub const PACKET: i32 = 24;
 }
 
 /// Cells begin on lines of their own.

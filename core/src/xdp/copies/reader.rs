@@ -17,6 +17,8 @@ pub(super) struct Header {
     pub monotonic_ns: u64,
     pub wire_bytes: u32,
     pub captured_bytes: u32,
+    /// All that the ring had lost by then.
+    pub lost: u32,
 }
 
 /// One ring being read.
@@ -26,6 +28,8 @@ struct Source {
     cursor: Consuming,
     /// Cells that stand in slots, and have not been given back.
     held: u32,
+    /// What the ring had lost before the last packet that was read.
+    lost: u32,
     /// When the next packet came; where there is one, and its ring is not the only one.
     next_ns: Option<u64>,
 }
@@ -76,6 +80,7 @@ impl Reader {
                 number,
                 cursor: Consuming::new(geometry.cells, start),
                 held: 0,
+                lost: 0,
                 next_ns: None,
             })
             .collect();
@@ -124,10 +129,7 @@ impl Reader {
         let mut tail = ring.tail();
         for _ in 0..n {
             let Some(i) = self.earliest() else { break };
-            let source = &mut self.sources[i];
-            let (number, place) = (source.number, source.cursor.index(source.held));
-            source.held += 1;
-            self.place(ring, tail, number, place, clock);
+            self.place(ring, tail, i, clock);
             tail = ring.next(tail);
             self.note_next(i);
             match self.runs.back_mut() {
@@ -161,15 +163,19 @@ impl Reader {
         }
     }
 
-    /// Points a slot at a packet that is there.
+    /// Points a slot at a source's next packet, which is there.
     #[inline]
-    fn place(&self, ring: &mut Ring, slot: u32, number: u32, place: u32, clock: &mut WallClock) {
-        let Header { monotonic_ns, wire_bytes, captured_bytes } = self.header(number, place);
+    fn place(&mut self, ring: &mut Ring, slot: u32, i: usize, clock: &mut WallClock) {
+        let source = &self.sources[i];
+        let (number, place) = (source.number, source.cursor.index(source.held));
+        let header = self.header(number, place);
+        let Header { monotonic_ns, wire_bytes, captured_bytes, lost } = header;
         // Whatever the header says: nothing beyond the cell is a packet.
         let captured = captured_bytes.min(self.copies.geometry().snaplen);
         *ring.meta_mut(slot) = Meta {
             timestamp_ns: clock.wall_ns(monotonic_ns),
             wire_bytes: wire_bytes.max(captured),
+            lost_before: lost.wrapping_sub(source.lost),
             timestamp_source: TimestampSource::Software,
             direction: Direction::In,
             ..Meta::default()
@@ -180,6 +186,9 @@ impl Reader {
         // written it and does not write it again until we publish that it is consumed, which is
         // in the first sync after the slot was given back (`give_back`).
         unsafe { ring.point(slot, packet, captured as u16, false) };
+        let source = &mut self.sources[i];
+        source.held += 1;
+        source.lost = lost;
     }
 
     /// The header of a packet that is there and not given back.
@@ -194,6 +203,7 @@ impl Reader {
                 monotonic_ns: start.add(cell::TIME as usize).cast().read(),
                 wire_bytes: start.add(cell::WIRE_BYTES as usize).cast().read(),
                 captured_bytes: start.add(cell::CAPTURED_BYTES as usize).cast().read(),
+                lost: start.add(cell::LOST as usize).cast().read(),
             }
         }
     }

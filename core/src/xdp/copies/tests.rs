@@ -72,7 +72,9 @@ impl Mock {
     fn put(&self, ring: u32, number: u8) -> bool {
         let bytes = 20 + u32::from(number % 7);
         let monotonic_ns = u64::from(number);
-        let header = reader::Header { monotonic_ns, wire_bytes: bytes, captured_bytes: bytes };
+        let lost = self.word(ring, at::LOST).load(Ordering::Relaxed);
+        let (wire_bytes, captured_bytes) = (bytes, bytes);
+        let header = reader::Header { monotonic_ns, wire_bytes, captured_bytes, lost };
         self.copy(ring, header, &vec![number; bytes as usize])
     }
 }
@@ -122,6 +124,8 @@ fn a_full_ring_loses_what_comes_and_keeps_what_is_there() {
     reader.give_back(&ring);
     assert!(mock.put(0, 13) && mock.put(0, 14) && mock.put(0, 15) && !mock.put(0, 16));
     assert_eq!(receive(&mut reader, &mut ring), [3, 4, 5, 6, 7, 13, 14, 15]);
+    let marked: Vec<u32> = ring.packets().map(|packet| packet.meta().lost_before).collect();
+    assert_eq!(marked, [0, 0, 0, 0, 0, 5, 0, 0], "the gap is where it was");
     assert_eq!(reader.counts(), reader::Counts { matched: 17, lost: 6 });
 }
 
@@ -187,7 +191,7 @@ fn a_length_that_cannot_be_is_cut_to_the_cell() {
     let mock = Mock::new(1, 0);
     let (mut reader, mut ring) = mock.reader(1, 0);
     for (sentence, (wire_bytes, captured_bytes), expected) in rows {
-        let header = reader::Header { monotonic_ns: u64::MAX, wire_bytes, captured_bytes };
+        let header = reader::Header { monotonic_ns: u64::MAX, wire_bytes, captured_bytes, lost: 0 };
         assert!(mock.copy(0, header, &[7; SNAPLEN as usize]));
         reader.give_back(&ring);
         reader.look();

@@ -119,6 +119,8 @@ impl Program<'_> {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         asm.load(Size::DW, R3, R10 + CELL);
         asm.store(Size::W, R3 + cell::WIRE_BYTES, R0);
+        asm.load(Size::DW, R4, R9 + at::LOST);
+        asm.store(Size::W, R3 + cell::LOST, R4);
         asm.mov(R4, R0);
         asm.jle(R4, snaplen, whole);
         asm.mov(R4, snaplen);
