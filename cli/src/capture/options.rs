@@ -38,8 +38,8 @@ the host sends (outgoing=off).";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, packet:eth0?method=recvmmsg, xdp:eth0, pcap:FILE; several go
-    /// into one file, in the order of time
+    /// What to receive from: eth0, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
+    /// several go into one file, in the order of time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
 
