@@ -371,8 +371,14 @@ fn promiscuous_mode_is_on_while_the_port_is_open() {
     assert!(promiscuous());
     drop(port);
     assert!(!promiscuous());
-    let _port = open(&lab, "right", "right0?promisc=off", Use::Receive);
+    let port = open(&lab, "right", "mirror:right0", Use::Receive);
+    assert!(promiscuous());
+    drop(port);
     assert!(!promiscuous());
+    for name in ["packet:right0?promisc=off", "mirror:right0?promisc=off"] {
+        let _port = open(&lab, "right", name, Use::Receive);
+        assert!(!promiscuous(), "{name}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression: what is copied | everything |
 //! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
+//! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `mode` | `native` or `skb`: this one or none | native where the driver can |
 //! | `cells` | packets a queue's ring of copies has room for, a power of two | 2048, or 8 MiB |
 //! | `slots` | slots in the ring | 512 |
@@ -24,6 +25,7 @@ use std::ops::{Range, RangeInclusive};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
 use super::xdp::{fallbacks, mode_name, queues_of};
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
@@ -58,7 +60,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if interface.hardware != libc::ARPHRD_ETHER {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
+    let promiscuous = name.switch("promisc")?.unwrap_or(true);
     netns::within(netns, || {
+        let promiscuous =
+            promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
         let queues = queues_of(name, &interface)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
         let job = Job {
@@ -70,6 +75,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             places: MIRRORS,
             queues,
             size,
+            promiscuous: promiscuous.map(Arc::new),
         };
         Ok(Port {
             name: name.clone(),
@@ -105,6 +111,8 @@ pub(super) struct Job<'a> {
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub size: Size,
+    /// Has the card take packets for others.
+    pub promiscuous: Option<Arc<Promiscuous>>,
 }
 
 impl Job<'_> {
@@ -140,6 +148,7 @@ impl Job<'_> {
                 geometry.cells,
                 self.interface,
                 options.netns.clone(),
+                self.promiscuous.clone(),
             );
             let rx = Ring::receive_indirect(&pool, self.size.slots)?;
             let backend = Backend::Copies(Box::new(queue));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::QueueStats;
+use crate::port::packet::Promiscuous;
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::copies::{Reader, WallClock};
 use crate::xdp::resident::Stage;
@@ -36,6 +37,7 @@ pub(crate) struct CopyQueue {
     clock: WallClock,
     interface: link::Interface,
     netns: Option<String>,
+    _promiscuous: Option<Arc<Promiscuous>>,
     /// No look before then.
     next_look: Instant,
     sleep: Duration,
@@ -52,6 +54,7 @@ impl CopyQueue {
         cells: u32,
         interface: &link::Interface,
         netns: Option<String>,
+        promiscuous: Option<Arc<Promiscuous>>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -60,6 +63,7 @@ impl CopyQueue {
             clock: WallClock::new(),
             interface: interface.clone(),
             netns,
+            _promiscuous: promiscuous,
             next_look: now,
             sleep: FIRST_SLEEP,
             longest_sleep: (SLEEP_A_CELL * cells).clamp(FIRST_SLEEP, LONGEST_SLEEP),

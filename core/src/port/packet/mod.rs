@@ -117,6 +117,21 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method: method.name(), mode: None, fallbacks, queues })
 }
 
+/// Keeps an interface of this thread's network namespace promiscuous as long as it is there; it
+/// receives nothing.
+#[derive(Debug)]
+pub(super) struct Promiscuous {
+    _membership: Socket,
+}
+
+impl Promiscuous {
+    pub fn new(name: &PortName, ifindex: u32) -> Result<Self> {
+        let socket = Socket::open(&name.short())?;
+        socket.be_promiscuous(ifindex)?;
+        Ok(Self { _membership: socket })
+    }
+}
+
 /// Binds the sockets to the interface, joins them if there are several, and asks for what is
 /// meant for others too.
 fn receive_from<'a, I>(

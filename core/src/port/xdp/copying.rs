@@ -52,6 +52,7 @@ impl Taking<'_> {
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             size: Size { slots: self.config.slots, snaplen: None, cells: None },
+            promiscuous: None,
         };
         Ok(Port {
             name: self.name.clone(),
