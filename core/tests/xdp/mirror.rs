@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sluicegate::link::Lab;
+use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
 
@@ -183,6 +183,48 @@ fn several_mirrors_each_get_what_their_filters_match() {
         let expected: Vec<_> = sent.iter().filter(|bytes| matches(bytes[18])).cloned().collect();
         assert!(got == expected, "{filter}: {} of {}", got.len(), expected.len());
     }
+}
+
+#[test]
+fn each_queue_gets_its_own_packets() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    let filter = "filter=ether proto 0x88b5";
+    for mode in ["native", "skb"] {
+        let name = |queues| format!("mirror:right0{queues}?mode={mode}&{filter}");
+        let mut all = open(&lab, &name("")).unwrap();
+        assert_eq!(all.queues.len(), if mode == "native" { 3 } else { 1 });
+        let [mut first, mut rest] = ["/0", "/1-2"].map(|queues| open(&lab, &name(queues)).unwrap());
+        let numbers = rest.queues.iter().map(Queue::number);
+        assert!(numbers.eq(if mode == "native" { vec![1, 2] } else { vec![1] }), "{mode}");
+        // Which queue they come to is the sender's CPU's to choose.
+        let sent: Vec<_> = (0..300).map(|i| frame(i, 0, 60)).collect();
+        for (i, part) in sent.chunks(100).enumerate() {
+            pin(i % 2);
+            send(&lab, part);
+        }
+        let mut drained = |port: &mut Port| -> Vec<Vec<u8>> {
+            port.queues.iter_mut().flat_map(|queue| bytes_of(drain(queue))).collect()
+        };
+        let [all, first, rest] = [&mut all, &mut first, &mut rest].map(&mut drained);
+        let mut parts = [first.clone(), rest.clone()].concat();
+        parts.sort();
+        let mut whole = all;
+        whole.sort();
+        assert!(whole == sent, "{mode}: {} of 300", whole.len());
+        assert!(parts == sent, "{mode}: {} and {} of 300", first.len(), rest.len());
+    }
+}
+
+/// Has this thread run on one CPU.
+fn pin(cpu: usize) {
+    use nix::sched::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    set.set(cpu).unwrap();
+    // With one CPU only, all is well too.
+    let _ = sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
 }
 
 #[test]
