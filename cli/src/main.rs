@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 const EXAMPLES: &str = "\
 A first look, as root:
   sluice lab up
-  sluice capture left0 --netns lab-left --count 6 &
+  sluice capture left0 --netns lab-left --count 4 &
   sluice lab exec left -- ping -c 3 198.18.0.2
   sluice lab down
 

@@ -2,7 +2,7 @@
 //!
 //! libpcap compiles the expression, so the language is all there; the program it makes is run
 //! here, on packets of every port, given to the kernel for a packet socket, or translated to
-//! eBPF ([`translate`]) as a part of an XDP program.
+//! eBPF ([`translate()`]) as a part of an XDP program.
 //!
 //! ```
 //! use sluicegate::filter::Filter;
