@@ -35,7 +35,7 @@ impl Config {
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let filter = name.option("filter").map(str::to_owned);
         let slots = name.number("slots", 2..=16_384)?.unwrap_or(512) as u32;
-        let frames = name.number("frames", 64..=65_536)?.unwrap_or(2048) as u32;
+        let frames = name.number("frames", 64..=65_536)?.unwrap_or(4096) as u32;
         if frames < slots * 2 {
             return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
         }

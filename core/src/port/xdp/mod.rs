@@ -7,7 +7,7 @@
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `off` saves some nanoseconds a packet | xdp |
-//! | `frames` | buffers a queue has, those in its slots included | 2048 |
+//! | `frames` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
 //!
