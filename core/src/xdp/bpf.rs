@@ -309,8 +309,10 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
         // SAFETY: takes numbers only.
         let link = match opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) }) {
             Ok(link) => link,
-            // It ended between the two questions.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            // It ended between the two questions, or is being made just now.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => {
+                continue;
+            }
             Err(error) => return Err(error),
         };
         // SAFETY: a structure of numbers; its pointers are null.

@@ -25,7 +25,7 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
         return;
     }
     let lab = Lab::scratch_with(Shape::Line, 1).expect("a scratch lab");
-    let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig { buffers: 16_384, ..PoolConfig::default() }).unwrap();
     let options = OpenOptions {
         usage: Use::Both,
         netns: Some(lab.netns("middle")),

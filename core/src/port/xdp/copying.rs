@@ -19,6 +19,22 @@ impl Taking<'_> {
         Ok(others.collect())
     }
 
+    /// Of two that take everything from a queue, one would get nothing.
+    pub(super) fn refuse_second_whole(&self, others: &[Owner]) -> Result<()> {
+        let whole = others.iter().find(|owner| owner.filter.is_empty());
+        match (&self.filter, whole) {
+            (None, Some(owner)) if self.options.usage != Use::Send => {
+                Err(self.name.error(format!(
+                    "{} takes all packets of that queue already: a filter says which of them are \
+                     to come here (`sluice claims {}` shows more)",
+                    who(owner),
+                    self.interface.name
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether copies are the way out: somebody has a queue, and what was asked for is packets,
     /// not a socket.
     pub(super) fn may_copy(&self, error: &Error) -> bool {
@@ -28,15 +44,6 @@ impl Taking<'_> {
 
     /// Takes the packets by copying them; `error` is why no socket does.
     pub(super) fn by_copies(&self, others: &[Owner], error: &Error) -> Result<Port> {
-        let whole = others.iter().find(|owner| owner.filter.is_empty());
-        if let (None, Some(owner)) = (&self.filter, whole) {
-            return Err(self.name.error(format!(
-                "{} takes all packets of that queue already: a filter says which of them are to \
-                 come here (`sluice claims {}` shows more)",
-                who(owner),
-                self.interface.name
-            )));
-        }
         let reason = match others.first() {
             Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
             None => error.to_string(),

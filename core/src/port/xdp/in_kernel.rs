@@ -35,14 +35,15 @@ pub(crate) struct InKernel {
 }
 
 impl InKernel {
+    /// `before` is what the interface had counted when none of it was ours.
     pub(super) fn new(
         resident: Arc<Resident>,
         interface: link::Interface,
         netlink: Netlink,
         action: Action,
         stage: Option<Stage>,
+        before: Tally,
     ) -> Self {
-        let before = resident.total();
         let checked = Instant::now();
         Self {
             resident,

@@ -15,7 +15,7 @@
 //! rings instead, as those of `mirror:` are; with different filters, two processes so take
 //! different packets of one queue.
 //!
-//! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.9.
+//! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.10.
 
 mod claim;
 mod config;
@@ -93,6 +93,7 @@ fn take(
         fallbacks: fallbacks(reason),
     };
     let others = taking.others()?;
+    taking.refuse_second_whole(&others)?;
     // Who lives keeps the queue for longer than a moment.
     let patience = if others.is_empty() { PATIENCE } else { PATIENCE_WITH_OTHERS };
     match taking.by_sockets(patience) {
@@ -152,7 +153,7 @@ impl Taking<'_> {
             let xsk = xsk.open(&pool)?;
             mode = Some((resident.mode(), xsk.mode));
             if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
-                && number == 0
+                && !fallbacks.iter().any(|said| said.from == from.name())
             {
                 let reason = reason.clone();
                 fallbacks.push(Fallback { from: from.name(), to: to.name(), reason });
@@ -236,6 +237,9 @@ fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface)
     let resident = Arc::new(resident);
     let expression = filter.as_ref().map_or("", Filter::expression);
     let owner = Owner::myself(config.action, expression, 0..=interface.rx_queues.max(1) - 1);
+    let netlink = Netlink::open(None)?;
+    // Before anything is dropped.
+    let before = resident.total();
     let stage = match (config.action, &filter) {
         (_, Some(filter)) => {
             let stage = Stage::take(&resident, FILTERED, &owner)?;
@@ -255,7 +259,7 @@ fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface)
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = in_kernel::described(&interface);
     let mode = mode_name(resident.mode());
-    let in_kernel = InKernel::new(resident, interface, Netlink::open(None)?, config.action, stage);
+    let in_kernel = InKernel::new(resident, interface, netlink, config.action, stage, before);
     let backend = Backend::InKernel(Box::new(in_kernel));
     Ok(Port {
         name: name.clone(),

@@ -150,3 +150,13 @@ impl XdpQueue {
         &self.socket
     }
 }
+
+impl Drop for XdpQueue {
+    fn drop(&mut self) {
+        // While the socket is open: afterwards the queue's entry may be another port's. What
+        // fails here the kernel does when the socket is closed.
+        if let Some(claim) = &self.claim {
+            let _ = claim.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
+        }
+    }
+}

@@ -17,7 +17,7 @@
 //! socket out again when its owner ends. The stage acts from the moment the same socket is in
 //! `sluice_alive`.
 //!
-//! Needs Linux 5.9 (bpf_link for XDP), CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN to find what
+//! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN to find what
 //! another process has attached.
 
 mod attach;
@@ -34,12 +34,18 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use shared::{CLAIMS, Control, END, OWNER_BYTES, Tallies};
 
 use super::bpf::{self, Map, Mode, Write};
 use crate::error::{Error, Result};
 use crate::link::Interface;
+
+/// Between two looks at an interface where others come and go.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How often one looks.
+const LOOKS: usize = 100;
 
 /// Where `sluice attach` keeps programs resident.
 const PINS: &str = "/sys/fs/bpf/sluice";
@@ -93,7 +99,7 @@ impl Resident {
     /// A foreign program on the interface, a missing privilege, a driver that cannot.
     pub fn join(interface: &Interface, wish: ModeWish) -> Result<(Self, Option<String>)> {
         // Whoever else comes or goes at this moment makes another look necessary, not many.
-        for _ in 0..20 {
+        for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
                 return match wish {
                     ModeWish::Only(mode) if mode != resident.mode => Err(Error::Usage(format!(
@@ -109,6 +115,8 @@ impl Resident {
             if let Some(attached) = attach::attach(interface, wish)? {
                 return Ok(attached);
             }
+            // Another is attaching it, which with some drivers takes its time.
+            std::thread::sleep(LOOK_AGAIN);
         }
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
         Err(Error::system("attach the XDP program to", &interface.name, busy)

@@ -134,7 +134,9 @@ impl Control {
 
     /// Lets a stage run no more.
     pub fn clear_present(&self, stage: u32) {
-        self.layout().present.fetch_and(!(1 << stage), Ordering::Release);
+        // AcqRel: it sees what a `set_present` before it published, such as another user of
+        // DIRECT.
+        self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
     /// One more who takes everything from some queue.
