@@ -31,7 +31,7 @@ use super::xdp::{fallbacks, mode_name, queues_of};
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, netns};
+use crate::link::{self, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
@@ -147,7 +147,7 @@ impl Job<'_> {
                 Arc::clone(&stage),
                 geometry.cells,
                 self.interface,
-                options.netns.clone(),
+                Netlink::open(None)?,
                 self.promiscuous.clone(),
             );
             let rx = Ring::receive_indirect(&pool, self.size.slots)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::link;
+use crate::link::{self, Netlink};
 use crate::port::QueueStats;
 use crate::port::packet::Promiscuous;
 use crate::ring::{Readiness, Ring, Wait};
@@ -36,7 +36,8 @@ pub(crate) struct CopyQueue {
     reader: Reader,
     clock: WallClock,
     interface: link::Interface,
-    netns: Option<String>,
+    /// Opened in the interface's namespace, for a process that gives its privileges up.
+    netlink: Netlink,
     _promiscuous: Option<Arc<Promiscuous>>,
     /// No look before then.
     next_look: Instant,
@@ -53,7 +54,7 @@ impl CopyQueue {
         stage: Arc<Stage>,
         cells: u32,
         interface: &link::Interface,
-        netns: Option<String>,
+        netlink: Netlink,
         promiscuous: Option<Arc<Promiscuous>>,
     ) -> Self {
         let now = Instant::now();
@@ -62,7 +63,7 @@ impl CopyQueue {
             reader,
             clock: WallClock::new(),
             interface: interface.clone(),
-            netns,
+            netlink,
             _promiscuous: promiscuous,
             next_look: now,
             sleep: FIRST_SLEEP,
@@ -128,12 +129,17 @@ impl CopyQueue {
             return Ok(false);
         }
         self.checked = Instant::now();
-        let now = link::interface(self.netns.as_deref(), &self.interface.name).ok();
-        let Some(now) = now.filter(|now| now.index == self.interface.index) else {
-            return Err(Error::Gone {
-                object: self.interface.name.clone(),
-                remedy: "the interface was removed; start again when it is back".into(),
-            });
+        let now = match self.netlink.interface(&self.interface.name) {
+            Ok(now) if now.index == self.interface.index => now,
+            // There is none of that name any more, or it is another.
+            Ok(_) | Err(Error::Usage(_)) => {
+                return Err(Error::Gone {
+                    object: self.interface.name.clone(),
+                    remedy: "the interface was removed; start again when it is back".into(),
+                });
+            }
+            // The next look may tell.
+            Err(_) => return Ok(false),
         };
         let was_down = std::mem::replace(&mut self.down, !now.up);
         Ok(self.down && !was_down)

@@ -143,11 +143,13 @@ impl Resident {
         if name != attach::PROGRAM {
             return Err(foreign(interface, id, &name));
         }
-        let Some(link) = bpf::link_of(id).map_err(failed)? else { return Ok(None) };
+        // In this order: whoever leaves lets the link go before the map of stages, which is
+        // emptied when nobody has it. So if there is still a link, that map was never let go.
         let maps = match bpf::maps_of(program.as_fd()) {
             Err(error) if gone(&error) => return Ok(None),
             other => other.map_err(failed)?,
         };
+        let Some(link) = bpf::link_of(id).map_err(failed)? else { return Ok(None) };
         Self::from_parts(interface, mode, id, link, maps).map(Some)
     }
 
