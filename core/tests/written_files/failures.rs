@@ -1,0 +1,167 @@
+//! Disks that are full, readers that leave, files that cannot be.
+
+use super::*;
+
+#[test]
+fn what_cannot_be_done_is_said_with_the_remedy() {
+    let directory = TempDir::new().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    let one = || OutputConfig::new(at("a.pcapng"));
+    let rotating = |path: PathBuf| OutputConfig {
+        rotation: Rotation { bytes: Some(1000), ..Rotation::default() },
+        ..OutputConfig::new(path)
+    };
+    let level = OutputConfig { level: Some(99), ..OutputConfig::new(at("a.pcapng.zst")) };
+    let unasked = OutputConfig { level: Some(3), ..one() };
+    let uneven =
+        OutputConfig { rotation: Rotation { files: Some(3), ..Rotation::default() }, ..one() };
+    let rows = [
+        (OutputConfig::new(at("no/a.pcap")), "does not exist: create it", "no directory"),
+        (OutputConfig::new(at("no/%H.pcap")), "must exist: create it", "nor for later"),
+        (OutputConfig::new(directory.path()), "name a file in it", "a directory"),
+        (OutputConfig::new(at("file/a.pcap")), "is a file", "a file for a directory"),
+        (OutputConfig::new(at("file/%H.pcap")), "name a directory", "and for later"),
+        (OutputConfig::new(at(&"x".repeat(300))), "shorter name", "too long a name"),
+        (rotating("-".into()), "rotation needs a file name", "a row of standard outputs"),
+        (level, "only zstd has levels, -", "no such level"),
+        (unasked, "only zstd has levels", "a level for no compression"),
+        (uneven, "without a size or a period", "a number of files alone"),
+    ];
+    for (config, remedy, why) in rows {
+        let error = Output::create(config).unwrap_err().to_string();
+        assert!(error.contains(remedy), "{why}: {error}");
+    }
+
+    let mut output = Output::create(OutputConfig::new(at("a.pcap"))).unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    let error = output.add_interface(&interface("raw0", 101), None).unwrap_err();
+    assert!(error.to_string().contains("use pcapng"), "{error}");
+    let chunk = chunk_of(&mut encoder(&one()), &packets(3));
+    let error = output.write(&chunk).unwrap_err();
+    assert!(error.to_string().contains("another format"), "{error}");
+    let summary = output.finish();
+    assert_eq!((summary.packets, summary.lost), (0, 3), "the ledger closes all the same");
+}
+
+/// Writes until it fails, then a little more. Returns the packets handed over and the error.
+fn write_until_failure(config: OutputConfig) -> (u64, Error, Output) {
+    let mut encoder = encoder(&config);
+    let mut output = Output::create(config).unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    let mut chunk = encoder.chunk_of(50_000);
+    let mut handed = 0;
+    let mut noise = 1u64;
+    let mut first = None;
+    for round in 0..2000u64 {
+        chunk.clear();
+        for mut packet in packets(60) {
+            packet.bytes.iter_mut().for_each(|byte| {
+                noise ^= noise << 13;
+                noise ^= noise >> 7;
+                noise ^= noise << 17;
+                *byte = noise as u8;
+            });
+            packet.time_ns += round * SECOND;
+            let meta = meta(&packet);
+            assert!(encoder.append(&mut chunk, &Packet::new(&meta, &packet.bytes)));
+        }
+        handed += chunk.packets();
+        if let Err(error) = output.write(&chunk) {
+            if first.is_some() {
+                break;
+            }
+            first = Some(error);
+        }
+    }
+    (handed, first.expect("it never failed"), output)
+}
+
+/// A file system of half a megabyte, for as long as it lives.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        let directory = TempDir::new().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"])
+            .arg(directory.path())
+            .stderr(Stdio::null())
+            .status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(directory));
+        }
+        eprintln!("skipped: mounting a small file system needs root");
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_whole_records_and_exact_counts() {
+    if !have(&["tcpdump", "zstd", "lz4"]) {
+        return;
+    }
+    let rotation = Rotation { bytes: Some(100_000), ..Rotation::default() };
+    for (name, workers) in [
+        ("a.pcap", 1),
+        ("a.pcapng", 1),
+        ("a.pcapng.zst", 1),
+        ("a.pcapng.zst", 2),
+        ("a.pcap.lz4", 2),
+    ] {
+        for rotation in [Rotation::default(), rotation] {
+            let Some(disk) = SmallDisk::new() else { return };
+            let path = disk.0.path().join(name);
+            let (handed, error, output) =
+                write_until_failure(OutputConfig { rotation, workers, ..OutputConfig::new(&path) });
+            assert_eq!(error.errno(), Some(nix::libc::ENOSPC), "{name}");
+            assert!(error.to_string().contains("free some space"), "{error}");
+            let summary = output.finish();
+            assert!(summary.failure.is_some(), "{name}");
+            assert_eq!(summary.packets + summary.lost, handed, "{name}");
+            assert!(summary.packets > 0 && summary.lost > 60, "{name}: {summary:?}");
+            let mut found = 0;
+            for path in files(disk.0.path()) {
+                // A file that got not even its head stays empty.
+                if fs::metadata(&path).unwrap().len() > 0 {
+                    found += by_tcpdump(unpacked(&path)).len() as u64;
+                }
+            }
+            assert_eq!(found, summary.packets, "{name}: every record that is counted is there");
+        }
+    }
+}
+
+#[test]
+fn a_full_device_and_a_reader_that_left_are_named() {
+    let (handed, error, output) = write_until_failure(OutputConfig::new("/dev/full"));
+    assert_eq!(error.errno(), Some(nix::libc::ENOSPC));
+    let summary = output.finish();
+    assert_eq!((summary.packets, summary.lost), (0, handed));
+
+    for compression in [Compression::None, Compression::Zstd] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let config = OutputConfig {
+            compression,
+            ..OutputConfig::new(format!("/proc/self/fd/{}", writer.as_raw_fd()))
+        };
+        let pipe = std::thread::spawn(move || {
+            let mut reader = reader;
+            let mut some = vec![0; 100_000];
+            reader.read_exact(&mut some).unwrap();
+        });
+        let (handed, error, output) = write_until_failure(config);
+        drop(writer);
+        pipe.join().unwrap();
+        assert_eq!(error.errno(), Some(nix::libc::EPIPE), "{compression:?}");
+        assert!(error.to_string().contains("the reader has closed"), "{error}");
+        let summary = output.finish();
+        assert_eq!(summary.packets + summary.lost, handed, "{compression:?}");
+    }
+}
