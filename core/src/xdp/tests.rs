@@ -5,7 +5,7 @@ mod program;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use program::{NATIVE_MODE, Redirect, SKB_MODE};
+use program::Redirect;
 
 use super::*;
 use crate::error::Error;
@@ -58,7 +58,7 @@ struct End {
 }
 
 impl End {
-    fn open(lab: &Lab, host: &str, pool: &Arc<Pool>, mode: u32, config: &XskConfig) -> Self {
+    fn open(lab: &Lab, host: &str, pool: &Arc<Pool>, mode: Mode, config: &XskConfig) -> Self {
         let rx = Ring::receive(pool, SLOTS).unwrap();
         let tx = Ring::transmit(pool, SLOTS).unwrap();
         let xsk = config.open(pool).unwrap();
@@ -133,7 +133,7 @@ fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
 #[test]
 fn what_a_host_sends_arrives_in_order_and_byte_for_byte() {
     let Some(lab) = lab() else { return };
-    for (mode, why) in [(SKB_MODE, "after an skb was made"), (NATIVE_MODE, "in the driver")] {
+    for (mode, why) in [(Mode::Skb, "after an skb was made"), (Mode::Native, "in the driver")] {
         let pool = pool();
         let mut end = End::open(&lab, "right", &pool, mode, &config(&lab, "right"));
         assert_eq!(end.xsk.mode, BindMode::Copy);
@@ -202,9 +202,9 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     let Some(lab) = lab() else { return };
     let pool = pool();
     let [left, right] = ["left", "right"].map(|host| config(&lab, host));
-    let mut right = End::open(&lab, "right", &pool, NATIVE_MODE, &right);
+    let mut right = End::open(&lab, "right", &pool, Mode::Native, &right);
     // The first has the UMEM, the second shares it, over the border of a namespace.
-    let mut left = End::open(&lab, "left", &pool, NATIVE_MODE, &left);
+    let mut left = End::open(&lab, "left", &pool, Mode::Native, &left);
     let (sent, mut got) = (frames(600), Vec::new());
     for batch in sent.chunks(50) {
         for frame in batch {
@@ -226,7 +226,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     assert_eq!(right.xsk.sender.as_ref().unwrap().stats().sent, 600);
     drop(right);
     // The one that is left goes on, and the next one shares with it.
-    let mut again = End::open(&lab, "right", &pool, SKB_MODE, &config(&lab, "right"));
+    let mut again = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));
     assert!(left.tx.push(&Packet::new(&Meta::default(), &frame(9, 60))));
     left.send();
     let mut got = Vec::new();
@@ -245,8 +245,8 @@ fn packets_of_several_frames_are_received_and_sent_whole() {
     }
     let pool = pool();
     let several = |host| XskConfig { multi_buffer: true, ..config(&lab, host) };
-    let mut right = End::open(&lab, "right", &pool, NATIVE_MODE, &several("right"));
-    let mut left = End::open(&lab, "left", &pool, NATIVE_MODE, &several("left"));
+    let mut right = End::open(&lab, "right", &pool, Mode::Native, &several("right"));
+    let mut left = End::open(&lab, "left", &pool, Mode::Native, &several("left"));
     let sent: Vec<_> = (0..60).map(|i| frame(i, [60, 2000, 4000, 9014][i as usize % 4])).collect();
     let mut got = Vec::new();
     for batch in sent.chunks(6) {
@@ -313,7 +313,7 @@ fn what_cannot_be_opened_says_why() {
 fn an_interface_that_is_down_or_gone_is_said_to_be() {
     let Some(lab) = lab() else { return };
     let pool = pool();
-    let mut end = End::open(&lab, "right", &pool, SKB_MODE, &config(&lab, "right"));
+    let mut end = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));
     let run = |words: &[&str]| assert!(lab.exec("right", words).unwrap().success());
     assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
     run(&["ip", "link", "set", "right0", "down"]);
