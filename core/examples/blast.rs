@@ -177,194 +177,102 @@ fn stop_after(duration: Duration) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The few commands of bpf(2) that are needed; names and numbers are those of linux/bpf.h.
+/// The few commands of bpf(2) that are needed.
 mod bpf {
     use std::io;
+    use std::mem::size_of;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-    const BPF_MAP_CREATE: libc::c_int = 0;
-    const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
-    const BPF_PROG_LOAD: libc::c_int = 5;
-    const BPF_PROG_TEST_RUN: libc::c_int = 10;
-    const BPF_MAP_TYPE_ARRAY: u32 = 2;
-    const BPF_PROG_TYPE_XDP: u32 = 6;
-    const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+    use sluicegate::filter::ebpf::Reg::*;
+    use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action, xdp_md};
+
     /// Frames between two looks at whether to go on. Up to 256 can be had, but no more speed.
     const BATCH: u32 = 64;
-
-    /// `struct bpf_insn`; of `registers` the low half is the destination.
-    #[repr(C)]
-    struct Op {
-        code: u8,
-        registers: u8,
-        offset: i16,
-        immediate: i32,
-    }
-
-    /// The members of `union bpf_attr` up to the last one that matters here.
-    #[repr(C)]
-    #[derive(Default)]
-    struct MapCreate {
-        map_type: u32,
-        key_size: u32,
-        value_size: u32,
-        max_entries: u32,
-    }
-
-    #[repr(C)]
-    #[derive(Default)]
-    struct MapLookup {
-        map_fd: u32,
-        _pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-
-    #[repr(C)]
-    #[derive(Default)]
-    struct ProgLoad {
-        prog_type: u32,
-        insn_cnt: u32,
-        insns: u64,
-        license: u64,
-    }
-
-    #[repr(C)]
-    #[derive(Default)]
-    struct TestRun {
-        prog_fd: u32,
-        retval: u32,
-        data_size_in: u32,
-        data_size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        ctx_size_in: u32,
-        ctx_size_out: u32,
-        ctx_in: u64,
-        ctx_out: u64,
-        flags: u32,
-        cpu: u32,
-        batch_size: u32,
-        _pad: u32,
-    }
-
-    /// What the attributes of each command look like.
-    trait Attributes {
-        const COMMAND: libc::c_int;
-    }
-
-    impl Attributes for MapCreate {
-        const COMMAND: libc::c_int = BPF_MAP_CREATE;
-    }
-    impl Attributes for MapLookup {
-        const COMMAND: libc::c_int = BPF_MAP_LOOKUP_ELEM;
-    }
-    impl Attributes for ProgLoad {
-        const COMMAND: libc::c_int = BPF_PROG_LOAD;
-    }
-    impl Attributes for TestRun {
-        const COMMAND: libc::c_int = BPF_PROG_TEST_RUN;
-    }
+    /// Where a UDP source port stands, and where it ends.
+    const SOURCE_PORT: i16 = 34;
+    const SOURCE_PORT_END: i32 = 36;
 
     /// An array of one number: the frames attempted.
     pub fn counter() -> io::Result<OwnedFd> {
-        let attributes =
-            MapCreate { map_type: BPF_MAP_TYPE_ARRAY, key_size: 4, value_size: 8, max_entries: 1 };
-        // SAFETY: the attributes hold no pointers.
-        unsafe { bpf(attributes) }.map(owned)
+        let (kind, name) = (libbpf_sys::BPF_MAP_TYPE_ARRAY, c"blast".as_ptr());
+        // SAFETY: the name is terminated and lives for ever; there are no options.
+        owned(unsafe { libbpf_sys::bpf_map_create(kind, name, 4, 8, 1, std::ptr::null()) })
     }
 
     /// The counter's number.
     pub fn read(counter: &OwnedFd) -> io::Result<u64> {
         let (key, mut value) = (0u32, 0u64);
-        let attributes = MapLookup {
-            map_fd: counter.as_raw_fd().cast_unsigned(),
-            key: (&raw const key).expose_provenance() as u64,
-            value: (&raw mut value).expose_provenance() as u64,
-            ..MapLookup::default()
-        };
-        // SAFETY: they point at a key and a value of the sizes the counter was made with, both
-        // of which outlive the call.
-        unsafe { bpf(attributes) }?;
+        let (at, to) = ((&raw const key).cast(), (&raw mut value).cast());
+        // SAFETY: key and value have the sizes the counter was made with.
+        checked(unsafe { libbpf_sys::bpf_map_lookup_elem(counter.as_raw_fd(), at, to) })?;
         Ok(value)
     }
 
     /// A program that counts, writes the source port (the count if there is none), and redirects
     /// to an interface.
     pub fn sender(interface: u32, port: Option<u16>, counter: &OwnedFd) -> io::Result<OwnedFd> {
-        let op = |code, registers, offset, immediate| Op { code, registers, offset, immediate };
-        let source_port = match port {
-            Some(port) => op(0xb7, 0x05, 0, port.into()), // r5 = the port
-            None => op(0xbf, 0x55, 0, 0),                 // r5 = r5, the count
-        };
-        let program = [
-            op(0x61, 0x12, 0, 0),                       // r2 = data
-            op(0x61, 0x13, 4, 0),                       // r3 = data_end
-            op(0x18, 0x24, 0, counter.as_raw_fd()),     // r4 = address of the count,
-            op(0, 0, 0, 0),                             //      which takes two slots
-            op(0x79, 0x45, 0, 0),                       // r5 = count
-            op(0x07, 0x05, 0, 1),                       // r5 += 1
-            op(0x7b, 0x54, 0, 0),                       // count = r5; there is one writer
-            source_port,                                //
-            op(0xb7, 0x00, 0, 1),                       // r0 = XDP_DROP
-            op(0xbf, 0x21, 0, 0),                       // r1 = r2
-            op(0x07, 0x01, 0, 36),                      // r1 += 36, the end of the source port
-            op(0x2d, 0x31, 5, 0),                       // if r1 > r3 goto exit
-            op(0xdc, 0x05, 0, 16),                      // r5 = big-endian 16 bits of r5
-            op(0x6b, 0x52, 34, 0),                      // source port = r5
-            op(0xb7, 0x01, 0, interface.cast_signed()), // r1 = interface
-            op(0xb7, 0x02, 0, 0),                       // r2 = 0
-            op(0x85, 0x00, 0, 23),                      // call bpf_redirect
-            op(0x95, 0x00, 0, 0),                       // exit
-        ];
-        let attributes = ProgLoad {
-            prog_type: BPF_PROG_TYPE_XDP,
-            insn_cnt: program.len() as u32,
-            insns: program.as_ptr().expose_provenance() as u64,
-            license: c"GPL".as_ptr().expose_provenance() as u64,
-        };
-        // SAFETY: they point at `insn_cnt` instructions and at a terminated string, both of
-        // which outlive the call.
-        unsafe { bpf(attributes) }.map(owned)
+        let mut asm = Assembler::new();
+        let short = asm.label();
+        asm.load(Size::W, R2, R1 + xdp_md::DATA);
+        asm.load(Size::W, R3, R1 + xdp_md::DATA_END);
+        // There is one writer.
+        asm.load_map_value(R4, counter, 0);
+        asm.load(Size::DW, R5, R4 + 0);
+        asm.add(R5, 1);
+        asm.store(Size::DW, R4 + 0, R5);
+        if let Some(port) = port {
+            asm.mov(R5, i32::from(port));
+        }
+        asm.mov(R0, xdp_action::DROP);
+        asm.mov(R1, R2);
+        asm.add(R1, SOURCE_PORT_END);
+        asm.jgt(R1, R3, short);
+        asm.to_be(Size::H, R5);
+        asm.store(Size::H, R2 + SOURCE_PORT, R5);
+        asm.mov(R1, interface.cast_signed());
+        asm.mov(R2, 0);
+        asm.call(Helper::REDIRECT);
+        asm.place(short);
+        asm.exit();
+        let program = asm.finish().map_err(io::Error::other)?;
+        let (kind, name) = (libbpf_sys::BPF_PROG_TYPE_XDP, c"blast".as_ptr());
+        let (first, count) = (program.as_ptr().cast(), program.len() as u64);
+        // SAFETY: both strings are terminated, and `first` leads to `count` instructions of the
+        // kernel's layout; all outlive the call. There are no options.
+        owned(unsafe {
+            let none = std::ptr::null_mut();
+            libbpf_sys::bpf_prog_load(kind, name, c"GPL".as_ptr(), first, count, none)
+        })
     }
 
     /// Runs the program on copies of a frame, as many as a call can, or until a signal is
     /// pending ([`io::ErrorKind::Interrupted`]).
     pub fn run(program: &OwnedFd, frame: &[u8]) -> io::Result<()> {
-        let attributes = TestRun {
-            prog_fd: program.as_raw_fd().cast_unsigned(),
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
-            data_in: frame.as_ptr().expose_provenance() as u64,
-            repeat: u32::MAX,
-            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            repeat: i32::from_ne_bytes(u32::MAX.to_ne_bytes()),
+            flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
             batch_size: BATCH,
-            ..TestRun::default()
+            ..Default::default()
         };
-        // SAFETY: they point at `data_size_in` bytes, which outlive the call; the kernel is
-        // asked for no output but the numbers in the attributes.
-        unsafe { bpf(attributes) }.map(drop)
+        // SAFETY: the options say their own size, and point at `data_size_in` bytes that outlive
+        // the call; the kernel is asked for no output but the numbers in them.
+        let status =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        checked(status).map(drop)
     }
 
-    /// bpf(2).
-    ///
-    /// # Safety
-    /// What the attributes point at must be as the command expects it, for the whole call.
-    unsafe fn bpf<A: Attributes>(mut attributes: A) -> io::Result<i32> {
-        // SAFETY: the attributes have the layout of their command's part of `union bpf_attr`;
-        // their size goes with them, and the kernel takes the rest for zero. The caller vouches
-        // for what they point at.
-        let status = unsafe {
-            libc::syscall(libc::SYS_bpf, A::COMMAND, &raw mut attributes, size_of::<A>())
-        };
-        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(status as i32) }
+    /// A negative answer is an errno.
+    fn checked(answer: i32) -> io::Result<i32> {
+        if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(answer) }
     }
 
-    fn owned(fd: i32) -> OwnedFd {
+    fn owned(answer: i32) -> io::Result<OwnedFd> {
+        let fd = checked(answer)?;
         // SAFETY: a command that makes a map or a program returned it, so it is open and nobody
         // else's.
-        unsafe { OwnedFd::from_raw_fd(fd) }
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
