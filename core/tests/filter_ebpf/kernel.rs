@@ -2,19 +2,10 @@
 //! (`BPF_PROG_TEST_RUN`). Numbers and layouts are those of `linux/bpf.h`.
 
 use std::io;
-use std::mem::size_of_val;
+use std::mem::{size_of, size_of_val};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use sluicegate::filter::ebpf::Insn;
-
-const BPF_MAP_CREATE: libc::c_long = 0;
-const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
-const BPF_PROG_LOAD: libc::c_long = 5;
-const BPF_PROG_TEST_RUN: libc::c_long = 10;
-const BPF_MAP_TYPE_ARRAY: u32 = 2;
-const BPF_PROG_TYPE_XDP: u32 = 6;
-const BPF_XDP: u32 = 37;
-const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// What fits into one buffer: a page without the room XDP keeps around a frame.
 pub const ONE_BUFFER_BYTES: usize = 4096 - 256 - 320;
@@ -23,79 +14,15 @@ pub const MAX_FRAME_BYTES: usize = 16 * 4096;
 /// The shortest frame it runs on.
 pub const MIN_FRAME_BYTES: usize = 14;
 
-/// `union bpf_attr` for `BPF_PROG_LOAD`, up to what is used.
-#[repr(C)]
-#[derive(Default)]
-struct Load {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
+/// A negative answer is an errno.
+fn checked(answer: i32) -> io::Result<i32> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(answer) }
 }
 
-/// `union bpf_attr` for `BPF_PROG_TEST_RUN`.
-#[repr(C)]
-#[derive(Default)]
-struct TestRun {
-    prog_fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    reserved: u32,
-}
-
-/// `union bpf_attr` for `BPF_MAP_CREATE`, up to what is used.
-#[repr(C)]
-#[derive(Default)]
-struct MapCreate {
-    map_type: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-    map_flags: u32,
-}
-
-/// `union bpf_attr` for `BPF_MAP_LOOKUP_ELEM`.
-#[repr(C)]
-#[derive(Default)]
-struct MapLookup {
-    map_fd: u32,
-    reserved: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-/// A call of bpf(2).
-///
-/// # Safety
-/// `attr` is laid out as the command's `union bpf_attr`, and each address in it points to memory
-/// of the size that stands beside it.
-unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
-    // SAFETY: the kernel reads and writes `size_of_val(attr)` bytes there; the rest is the
-    // caller's promise.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of_val(attr)) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+fn owned(answer: i32) -> io::Result<OwnedFd> {
+    let fd = checked(answer)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// An array map of one entry: some numbers.
@@ -103,30 +30,19 @@ pub struct Numbers<const N: usize>(pub OwnedFd);
 
 impl<const N: usize> Numbers<N> {
     pub fn new() -> io::Result<Self> {
-        let mut attr = MapCreate {
-            map_type: BPF_MAP_TYPE_ARRAY,
-            key_size: 4,
-            value_size: 8 * N as u32,
-            max_entries: 1,
-            ..MapCreate::default()
-        };
-        // SAFETY: the attributes hold no address.
-        let fd = unsafe { bpf(BPF_MAP_CREATE, &mut attr) }?;
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let (kind, bytes) = (libbpf_sys::BPF_MAP_TYPE_ARRAY, 8 * N as u32);
+        let none = std::ptr::null();
+        // SAFETY: neither name nor options.
+        owned(unsafe { libbpf_sys::bpf_map_create(kind, none, 4, bytes, 1, std::ptr::null()) })
+            .map(Self)
     }
 
     pub fn read(&self) -> io::Result<[u64; N]> {
         let (key, mut value) = (0_u32, [0_u64; N]);
-        let mut attr = MapLookup {
-            map_fd: self.0.as_raw_fd().cast_unsigned(),
-            key: &raw const key as u64,
-            value: &raw mut value as u64,
-            ..MapLookup::default()
-        };
+        let (at, to) = ((&raw const key).cast(), (&raw mut value).cast());
         // SAFETY: the kernel reads four bytes of the key and writes 8 × N to the value; both
         // outlive the call.
-        unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) }?;
+        checked(unsafe { libbpf_sys::bpf_map_lookup_elem(self.0.as_raw_fd(), at, to) })?;
         Ok(value)
     }
 }
@@ -148,25 +64,30 @@ pub fn load(program: &[Insn], fragments: bool) -> Result<Loaded, String> {
 }
 
 fn try_load(program: &[Insn], fragments: bool, log: &mut [u8]) -> io::Result<Loaded> {
-    let mut attr = Load {
-        prog_type: BPF_PROG_TYPE_XDP,
-        insn_cnt: program.len() as u32,
-        insns: program.as_ptr() as u64,
-        license: c"MIT".as_ptr() as u64,
-        prog_flags: if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 },
-        expected_attach_type: BPF_XDP,
-        ..Load::default()
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
+        prog_flags: if fragments { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 },
+        expected_attach_type: libbpf_sys::BPF_XDP,
+        ..Default::default()
     };
     if !log.is_empty() {
-        attr.log_level = 1;
-        attr.log_size = log.len() as u32;
-        attr.log_buf = log.as_mut_ptr() as u64;
+        options.log_level = 1;
+        options.log_size = log.len() as u32;
+        options.log_buf = log.as_mut_ptr().cast();
     }
     // SAFETY: the instructions, the licence and the log outlive the call and have the lengths
     // given; the kernel writes to the log only.
-    let fd = unsafe { bpf(BPF_PROG_LOAD, &mut attr) }?;
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(Loaded(unsafe { OwnedFd::from_raw_fd(fd) }))
+    owned(unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_XDP,
+            std::ptr::null(),
+            c"MIT".as_ptr(),
+            program.as_ptr().cast(),
+            program.len() as u64,
+            &raw mut options,
+        )
+    })
+    .map(Loaded)
 }
 
 impl Loaded {
@@ -175,20 +96,21 @@ impl Loaded {
     pub fn run(&self, frame: &[u8], linear_bytes: Option<usize>) -> io::Result<u32> {
         // struct xdp_md: data, data_end, data_meta, and three more.
         let context = [0, linear_bytes.unwrap_or(0) as u32, 0, 0, 0, 0];
-        let mut attr = TestRun {
-            prog_fd: self.0.as_raw_fd().cast_unsigned(),
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
-            data_in: frame.as_ptr() as u64,
             repeat: 1,
-            ..TestRun::default()
+            ..Default::default()
         };
         if linear_bytes.is_some() {
-            attr.ctx_in = context.as_ptr() as u64;
-            attr.ctx_size_in = size_of_val(&context) as u32;
+            options.ctx_in = context.as_ptr().cast();
+            options.ctx_size_in = size_of_val(&context) as u32;
         }
         // SAFETY: the frame and the context outlive the call and have the lengths given; the
         // kernel only reads them.
-        unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }?;
-        Ok(attr.retval)
+        let status =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &raw mut options) };
+        checked(status).map(|_| options.retval)
     }
 }
