@@ -47,7 +47,7 @@ impl Visitor for Nothing {
 pub fn count(args: Args) -> anyhow::Result<()> {
     let Args { mut port, filter, common } = args;
     notice::apply_filter(&mut port, filter.as_deref())?;
-    if port.kind() == Kind::Xdp {
+    if matches!(port.kind(), Kind::Xdp | Kind::Mirror) {
         // Nobody looks at the time here.
         port.set_default("timestamp", "off");
     }

@@ -68,7 +68,7 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Mirror,
         prefix: "mirror",
         queues: true,
-        options: &["filter", "snaplen", "promisc", "mode", "cells", "slots"],
+        options: &["filter", "snaplen", "promisc", "mode", "timestamp", "cells", "slots"],
     },
     KindSpec {
         kind: Kind::Pcap,

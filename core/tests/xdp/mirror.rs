@@ -166,6 +166,37 @@ fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
 }
 
 #[test]
+fn every_length_is_copied_whole_or_up_to_the_snap_length() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<_> =
+        (15..=300).map(|bytes| frame(bytes, 0, 300)[..bytes as usize].to_vec()).collect();
+    for snaplen in [15, 16, 17, 100, 127, 128, 129, 143, 144, 145, 1500] {
+        let name = format!("mirror:right0?filter=ether proto 0x88b5&snaplen={snaplen}");
+        let mut port = open(&lab, &name).unwrap();
+        send(&lab, &sent);
+        let got = drain(&mut port.queues[0]);
+        assert_eq!(got.len(), sent.len(), "snaplen {snaplen}");
+        for ((meta, bytes), sent) in got.iter().zip(&sent) {
+            assert_eq!(meta.wire_bytes as usize, sent.len(), "snaplen {snaplen}");
+            let kept = &sent[..snaplen.min(sent.len())];
+            assert_eq!(bytes, kept, "snaplen {snaplen}: {} bytes", sent.len());
+        }
+    }
+}
+
+#[test]
+fn without_timestamps_a_packet_says_that_it_has_none() {
+    let Some(lab) = lab() else { return };
+    let name = "mirror:right0?timestamp=off&filter=ether proto 0x88b5";
+    let mut port = open(&lab, name).unwrap();
+    assert_eq!(port.queues[0].interfaces()[0].comment, "", "no word about them");
+    send(&lab, &[frame(1, 0, 60)]);
+    let got = drain(&mut port.queues[0]);
+    let [(meta, _)] = got.as_slice() else { panic!("{} packets", got.len()) };
+    assert_eq!((meta.timestamp_ns, meta.timestamp_source), (0, TimestampSource::None));
+}
+
+#[test]
 fn several_mirrors_each_get_what_their_filters_match() {
     let Some(lab) = lab() else { return };
     let filters = ["ether[18] = 0", "ether[18] = 1", "ether proto 0x88b5", "ether[18] > 5"];

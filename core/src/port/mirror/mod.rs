@@ -8,8 +8,9 @@
 //! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `mode` | `native` or `skb`: this one or none | native where the driver can |
-//! | `cells` | packets a queue's ring of copies has room for, a power of two | 2048, or 8 MiB |
+//! | `cells` | packets a queue's ring of copies has room for, a power of two | 8192, or 16 MiB |
 //! | `slots` | slots in the ring | 512 |
+//! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
 //!
 //! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
 //! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come.
@@ -61,6 +62,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
     let promiscuous = name.switch("promisc")?.unwrap_or(true);
+    let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
     netns::within(netns, || {
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
@@ -75,6 +77,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             places: MIRRORS,
             queues,
             size,
+            stamped,
             promiscuous: promiscuous.map(Arc::new),
         };
         Ok(Port {
@@ -111,6 +114,8 @@ pub(super) struct Job<'a> {
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub size: Size,
+    /// Whether the packets' times are taken.
+    pub stamped: bool,
     /// Has the card take packets for others.
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -173,7 +178,8 @@ impl Job<'_> {
             (None, _) => frame_bytes,
         };
         let cells = self.size.cells;
-        Geometry::new(sharing, rings as u32, self.queues.clone(), snaplen, cells).ok_or_else(|| {
+        let fitting = Geometry::new(sharing, rings as u32, self.queues.clone(), snaplen, cells);
+        fitting.map(|geometry| Geometry { stamped: self.stamped, ..geometry }).ok_or_else(|| {
             self.name.error("a ring of copies would be larger than 256 MiB: use fewer cells=")
         })
     }
@@ -183,7 +189,10 @@ impl Job<'_> {
             name: self.interface.name.clone(),
             link_type: LINKTYPE_ETHERNET,
             snaplen: geometry.snaplen,
-            comment: "timestamps: software (kernel), taken in XDP".into(),
+            comment: match geometry.stamped {
+                true => "timestamps: software (kernel), taken in XDP".into(),
+                false => String::new(),
+            },
         }
     }
 }

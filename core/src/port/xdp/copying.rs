@@ -58,7 +58,8 @@ impl Taking<'_> {
             action: Action::Take,
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
-            size: Size { slots: self.config.slots, snaplen: None, cells: None },
+            size: Size { slots: self.config.slots, snaplen: None, cells: Some(self.config.frames) },
+            stamped: self.config.stamped,
             promiscuous: None,
         };
         Ok(Port {

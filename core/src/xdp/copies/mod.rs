@@ -17,8 +17,8 @@
 //! every look at what the other has written takes a line away from it, so both look rarely: the
 //! program at `consumed` only when its own copy says that the ring is full, we at `produced` only
 //! when all we know of is read (and not at once again, which is for who calls
-//! [`Reader::look`] to see to). A short ring is faster than a long one as long as nothing is
-//! lost, for it stays in the cache.
+//! [`Reader::look`] to see to). A short ring stays in the cache; a long one bridges the time in
+//! which the reader's CPU is taken away from it.
 //!
 //! A ring has one writer at a time: one for each receive queue, which the kernel serves on one
 //! CPU at a time; in skb mode one for each CPU, for there packets of one queue come on several.
@@ -59,7 +59,7 @@ pub(crate) mod at {
 
 /// Where the parts of a cell stand.
 pub(crate) mod cell {
-    /// u64: CLOCK_MONOTONIC, in ns.
+    /// u64: CLOCK_MONOTONIC, in ns; 0 where nobody wants it.
     pub const TIME: i16 = 0;
     /// u32: bytes of the packet on the wire.
     pub const WIRE_BYTES: i16 = 8;
@@ -77,9 +77,9 @@ const CELL_UNIT: u32 = 64;
 pub(crate) const MOST_SNAPLEN: u32 = u16::MAX as u32;
 /// What a ring of long packets may take, and all rings together, where nobody says how many
 /// cells they have.
-const RING_BYTES: u64 = 8 << 20;
+const RING_BYTES: u64 = 16 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
-const DEFAULT_CELLS: u32 = 2048;
+const DEFAULT_CELLS: u32 = 8192;
 const FEWEST_CELLS: u32 = 64;
 /// What a ring may take in any case: the verifier follows offsets in a value up to 2²⁹.
 const MOST_RING_BYTES: u64 = 256 << 20;
@@ -108,6 +108,8 @@ pub(crate) struct Geometry {
     pub cells: u32,
     /// Bytes that are kept of a packet.
     pub snaplen: u32,
+    /// Whether each packet's time is taken.
+    pub stamped: bool,
 }
 
 impl Geometry {
@@ -122,7 +124,8 @@ impl Geometry {
     ) -> Option<Self> {
         let (first_queue, queues) = (*queues.start(), queues.end() - queues.start() + 1);
         let snaplen = snaplen.clamp(1, MOST_SNAPLEN);
-        let geometry = Self { rings, sharing, first_queue, queues, cells: 1, snaplen };
+        let geometry =
+            Self { rings, sharing, first_queue, queues, cells: 1, snaplen, stamped: true };
         let budget = RING_BYTES.min(ALL_RINGS_BYTES / u64::from(rings.max(1)));
         let affordable = (budget / u64::from(geometry.cell_bytes())).max(1) as u32;
         let cells = match cells {

@@ -172,14 +172,17 @@ impl Reader {
         let Header { monotonic_ns, wire_bytes, captured_bytes, lost } = header;
         // Whatever the header says: nothing beyond the cell is a packet.
         let captured = captured_bytes.min(self.copies.geometry().snaplen);
-        *ring.meta_mut(slot) = Meta {
-            timestamp_ns: clock.wall_ns(monotonic_ns),
+        let meta = ring.meta_mut(slot);
+        *meta = Meta {
             wire_bytes: wire_bytes.max(captured),
             lost_before: lost.wrapping_sub(source.lost),
-            timestamp_source: TimestampSource::Software,
             direction: Direction::In,
             ..Meta::default()
         };
+        if self.copies.geometry().stamped {
+            meta.timestamp_ns = clock.wall_ns(monotonic_ns);
+            meta.timestamp_source = TimestampSource::Software;
+        }
         let packet = cell(&self.copies, number, place, cell::PACKET as usize);
         // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, and stays
         // mapped as long as the reader, which lives in one queue with the ring. The program has

@@ -209,10 +209,10 @@ fn rings_are_as_large_as_memory_allows() {
             .map(|g| (g.cells, g.cell_bytes(), g.snaplen))
     };
     let rows = [
-        ("frames of 1500 bytes", of(1, 1522, None), Some((2048, 1600, 1522))),
-        ("jumbo frames", of(1, 9022, None), Some((512, 9088, 9022))),
-        ("the longest", of(1, 1 << 20, None), Some((64, 65_600, 65_535))),
-        ("short packets", of(1, 96, None), Some((2048, 128, 96))),
+        ("frames of 1500 bytes", of(1, 1522, None), Some((8192, 1600, 1522))),
+        ("jumbo frames", of(1, 9022, None), Some((1024, 9088, 9022))),
+        ("the longest", of(1, 1 << 20, None), Some((128, 65_600, 65_535))),
+        ("short packets", of(1, 96, None), Some((8192, 128, 96))),
         ("many CPUs", of(256, 1522, None), Some((256, 1600, 1522))),
         (
             "as many as one says, and up to a power of two",

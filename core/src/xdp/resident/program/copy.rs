@@ -21,11 +21,16 @@ use super::{KEY, Program};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Helper, Label, Size, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_md};
 use crate::xdp::copies::{Copies, Geometry, Sharing, at, cell};
 
 /// Where the address of the cell stands on the stack.
 const CELL: i16 = KEY - 8;
+
+/// A packet of at most so many bytes is copied without a call,
+const SHORT: u32 = 128;
+/// in steps of so many: two words.
+const STEP: u32 = 16;
 
 /// Makes the program of a stage that copies what the filter matches, and passes it on
 /// (`Action::Mirror`) or takes it from the host (any other action).
@@ -108,19 +113,66 @@ impl Program<'_> {
         asm.store(Size::DW, R10 + CELL, R1);
     }
 
-    /// Time, length and bytes. The helper copies from packets in one buffer and in several.
+    /// Time, lengths and bytes.
     fn write_cell(&mut self, geometry: &Geometry, lost: Label) {
-        let snaplen = geometry.snaplen.cast_signed();
-        let whole = self.asm.label();
-        self.asm.call(Helper::KTIME_NS);
+        if geometry.stamped {
+            self.asm.call(Helper::KTIME_NS);
+        } else {
+            self.asm.mov(R0, 0);
+        }
         self.asm.load(Size::DW, R1, R10 + CELL);
         self.asm.store(Size::DW, R1 + cell::TIME, R0);
         self.wire_bytes();
-        let (asm, ctx) = (&mut self.asm, self.frame.ctx);
+        let asm = &mut self.asm;
+        let done = asm.label();
         asm.load(Size::DW, R3, R10 + CELL);
         asm.store(Size::W, R3 + cell::WIRE_BYTES, R0);
         asm.load(Size::DW, R4, R9 + at::LOST);
         asm.store(Size::W, R3 + cell::LOST, R4);
+        self.copy_short(geometry.snaplen, done, lost);
+        self.copy_any(geometry.snaplen, lost);
+        self.asm.place(done);
+    }
+
+    /// Copies a packet of R0 bytes to the cell at R3 if it is short, and goes on at `done`. A
+    /// call takes longer than these few loads and stores. The last step lies over the one before
+    /// where the length is no multiple of a step.
+    fn copy_short(&mut self, snaplen: u32, done: Label, lost: Label) {
+        let super::Frame { data, end, fragments, .. } = self.frame;
+        let steps = (SHORT.min(snaplen) / STEP) as i16;
+        if fragments || steps == 0 {
+            return;
+        }
+        let (step, asm) = (STEP as i16, &mut self.asm);
+        let [last, long] = asm.labels();
+        asm.jlt(R0, i32::from(step), long);
+        asm.jgt(R0, i32::from(step * steps), long);
+        asm.store(Size::W, R3 + cell::CAPTURED_BYTES, R0);
+        asm.mov(R1, data);
+        for number in 0..steps {
+            asm.add(R1, i32::from(step));
+            asm.jgt(R1, end, last);
+            copy_step(asm, data, step * number, R3, cell::PACKET as i16 + step * number);
+        }
+        asm.jump(done);
+        asm.place(last);
+        asm.sub(R0, i32::from(step));
+        asm.mov(R1, data);
+        asm.add(R1, R0);
+        asm.mov(R2, R1);
+        asm.add(R2, i32::from(step));
+        asm.jgt(R2, end, lost);
+        asm.add(R3, R0);
+        copy_step(asm, R1, 0, R3, cell::PACKET as i16);
+        asm.jump(done);
+        asm.place(long);
+    }
+
+    /// Copies a packet of R0 bytes, or what is kept of it, to the cell at R3: from one buffer or
+    /// from several.
+    fn copy_any(&mut self, snaplen: u32, lost: Label) {
+        let (asm, ctx, snaplen) = (&mut self.asm, self.frame.ctx, snaplen.cast_signed());
+        let whole = asm.label();
         asm.mov(R4, R0);
         asm.jle(R4, snaplen, whole);
         asm.mov(R4, snaplen);
@@ -183,4 +235,12 @@ impl Program<'_> {
             self.answer(xdp_action::DROP);
         }
     }
+}
+
+/// Copies [`STEP`] bytes. R4 and R5 are lost.
+fn copy_step(asm: &mut Assembler, from: Reg, at: i16, to: Reg, to_at: i16) {
+    asm.load(Size::DW, R4, from + at);
+    asm.load(Size::DW, R5, from + (at + 8));
+    asm.store(Size::DW, to + to_at, R4);
+    asm.store(Size::DW, to + (to_at + 8), R5);
 }
