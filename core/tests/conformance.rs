@@ -17,12 +17,16 @@ const METHODS: &[&str] = &[
     "method=ring&slots=16",
 ];
 
-/// Ways of receiving by XDP; `native` is zero-copy where a driver has it, and veth has not.
+/// Ways of receiving by XDP. What is not said is zero-copy where a driver has it, and veth has not.
 const XDP: &[&str] = &[
     "xdp:right0?mode=native",
-    "xdp:right0?mode=native&slots=16&frames=1024",
-    "xdp:right0?mode=skb",
     "xdp:right0?mode=native&filter=not icmp6",
+    "xdp:right0?method=ring&slots=16&frames=1024",
+    "xdp:right0?method=ring&mode=skb&filter=not icmp6",
+    "xdp:right0?method=af_xdp",
+    "xdp:right0?method=af_xdp&slots=16&frames=1024",
+    "xdp:right0?method=af_xdp&filter=not icmp6",
+    "xdp:right0?mode=skb",
 ];
 
 /// All that receive and leave the host its packets, in the ways they can.
@@ -195,8 +199,8 @@ fn xdp_takes_every_queue_or_those_that_are_named() {
     let lab = Lab::scratch_with(sluicegate::link::Shape::Pair, 4).expect("a scratch lab");
     let sent: Vec<Vec<u8>> = (0..500).map(|i| frame(i, 60, &[])).collect();
     for (queues, count) in [("", 4), ("/0-3", 4), ("/0-1", 2), ("/2", 1)] {
-        for mode in ["native", "skb"] {
-            let name = format!("xdp:right0{queues}?mode={mode}");
+        for way in ["method=ring", "method=af_xdp", "mode=skb"] {
+            let name = format!("xdp:right0{queues}?{way}");
             let mut port = open(&lab, "right", &name, Use::Receive);
             assert_eq!(port.queues.len(), count, "{name}");
             send(&lab, "left", "left0", &sent);

@@ -62,7 +62,16 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Xdp,
         prefix: "xdp",
         queues: true,
-        options: &["filter", "action", "mode", "timestamp", "frames", "slots", "busy_poll"],
+        options: &[
+            "filter",
+            "action",
+            "method",
+            "mode",
+            "timestamp",
+            "frames",
+            "slots",
+            "busy_poll",
+        ],
     },
     KindSpec {
         kind: Kind::Mirror,

@@ -62,8 +62,8 @@ fn host_answers(lab: &Lab) -> bool {
 #[test]
 fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
     let Some(lab) = lab() else { return };
-    for mode in ["native", "skb"] {
-        let mut queue = open(&lab, &format!("xdp:right0?mode={mode}&filter=udp port 9"));
+    for mode in ["mode=native", "method=af_xdp", "mode=skb"] {
+        let mut queue = open(&lab, &format!("xdp:right0?{mode}&filter=udp port 9"));
         assert!(host_answers(&lab), "{mode}: ICMP is not claimed");
         for port in [8, 9, 10, 9] {
             send_udp(&lab, port);
@@ -84,7 +84,8 @@ fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
 fn packets_have_the_time_at_which_they_came() {
     let Some(lab) = lab() else { return };
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    for name in ["xdp:right0", "xdp:right0?filter=udp", "xdp:right0?mode=skb"] {
+    for way in ["", "method=af_xdp", "method=af_xdp&filter=udp", "mode=skb"] {
+        let name = &format!("xdp:right0?{way}");
         let mut queue = open(&lab, name);
         let before = now().as_nanos() as u64;
         send_udp(&lab, 9);
@@ -109,12 +110,18 @@ fn packets_have_the_time_at_which_they_came() {
 
 #[test]
 fn everything_is_taken_but_for_what_a_filter_takes_first() {
-    let Some(lab) = lab() else { return };
-    let mut whole = open(&lab, "xdp:right0?timestamp=off");
-    assert!(!host_answers(&lab), "the host gets nothing");
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    for way in ["timestamp=off", "timestamp=off&method=af_xdp", "method=af_xdp"] {
+        let Some(lab) = lab() else { return };
+        everything_but(&lab, &format!("xdp:right0?{way}"));
+    }
+}
+
+fn everything_but(lab: &Lab, name: &str) {
+    let mut whole = open(lab, name);
+    assert!(!host_answers(lab), "{name}: the host gets nothing");
+    let (resident, _) = join(lab, ModeWish::Best).unwrap();
     let before = resident.total();
-    let dropping = open(&lab, "xdp:right0?action=drop&filter=udp port 7");
+    let dropping = open(lab, "xdp:right0?action=drop&filter=udp port 7");
     let slots = whole.rx().available();
     whole.rx_mut().release(slots);
     while whole.sync_rx().unwrap() > 0 {
@@ -122,9 +129,9 @@ fn everything_is_taken_but_for_what_a_filter_takes_first() {
         whole.rx_mut().release(slots);
     }
     // Neighbours are known by now, or not: only UDP is looked at.
-    run(&lab, "left", "ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:99 dev left0");
+    run(lab, "left", "ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:99 dev left0");
     for port in [7, 8, 7] {
-        send_udp(&lab, port);
+        send_udp(lab, port);
     }
     let end = Instant::now() + PATIENCE;
     while resident.total().since(before).packets < 3 && Instant::now() < end {
@@ -133,7 +140,7 @@ fn everything_is_taken_but_for_what_a_filter_takes_first() {
     let claims = resident.claims().unwrap();
     let dropped = claims.iter().find(|claim| claim.owner.action == Action::Drop).unwrap();
     assert_eq!((dropped.tally.packets, dropped.tally.dropped), (2, 2));
-    assert_eq!(receive(&mut whole, 1), [8], "what the filter leaves");
+    assert_eq!(receive(&mut whole, 1), [8], "{name}: what the filter leaves");
     drop(dropping);
     drop(whole);
     assert!(resident.claims().unwrap().is_empty());
@@ -181,12 +188,13 @@ fn ports_come_and_go_without_a_trace() {
     let flaps = carrier();
     let names = [
         "xdp:right0",
-        "xdp:right0?timestamp=off",
         "xdp:right0?filter=udp port 9",
+        "xdp:right0?method=af_xdp&timestamp=off",
+        "xdp:right0?method=af_xdp&filter=udp port 9",
         "xdp:right0?action=drop&filter=udp port 9",
         "xdp:right0?action=pass",
     ];
-    let rounds = if std::env::var_os("SLUICE_TEST_LONG").is_some() { 200 } else { 10 };
+    let rounds = if std::env::var_os("SLUICE_TEST_LONG").is_some() { 170 } else { 10 };
     drop(open(&lab, names[0]));
     let before = files();
     for round in 0..rounds {

@@ -13,13 +13,25 @@ pub(super) struct Config {
     pub mode: ModeWish,
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
+    pub method: Option<Method>,
     /// Whether packets get their time, in XDP.
     pub stamped: bool,
     /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
     pub frames: u32,
+    /// Cells of a ring of copies, if somebody says.
+    pub cells: Option<u32>,
     /// Slots in the ring.
     pub slots: u32,
     pub busy_poll: Option<BusyPoll>,
+}
+
+/// How packets come to the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// By AF_XDP sockets.
+    Sockets,
+    /// By rings that the program copies them into.
+    Copies,
 }
 
 impl Config {
@@ -33,9 +45,11 @@ impl Config {
             ("skb", (ModeWish::Only(Mode::Skb), Some(BindMode::Copy))),
         ];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
+        let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
         let filter = name.option("filter").map(str::to_owned);
         let slots = name.number("slots", 2..=16_384)?.unwrap_or(512) as u32;
-        let frames = name.number("frames", 64..=65_536)?.unwrap_or(4096) as u32;
+        let cells = name.number("frames", 64..=65_536)?.map(|frames| frames as u32);
+        let frames = cells.unwrap_or(4096);
         if frames < slots * 2 {
             return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
         }
@@ -46,7 +60,9 @@ impl Config {
             mode,
             bind,
             stamped: name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true),
+            method: name.choice("method", &methods)?,
             frames,
+            cells,
             slots,
             busy_poll: busy_poll
                 .map(|time| BusyPoll { time_us: time.as_micros() as u32, budget_packets: 64 }),

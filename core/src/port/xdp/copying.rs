@@ -1,11 +1,14 @@
-//! Claims by copying, for queues whose socket somebody else has: the kernel gives a queue to one
-//! AF_XDP socket.
+//! Claims by copying: where it is faster than sockets, and for queues whose socket somebody else
+//! has, for the kernel gives a queue to one AF_XDP socket.
 
-use super::Taking;
+use std::time::Duration;
+
+use super::{Method, Taking};
 use crate::error::{Error, Result};
 use crate::port::mirror::{Job, Size};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
+use crate::xdp::{BindMode, Mode};
 
 impl Taking<'_> {
     /// Who else takes packets of our queues.
@@ -35,21 +38,62 @@ impl Taking<'_> {
         }
     }
 
+    /// Takes the packets by copying them where that is the fastest way, or the one asked for;
+    /// None where it is not.
+    pub(super) fn by_faster_copies(
+        &self,
+        others: &[Owner],
+        patience: Duration,
+    ) -> Result<Option<Port>> {
+        match self.config.method {
+            Some(Method::Copies) if self.options.usage != Use::Receive => {
+                Err(self.name.error("method=ring only receives; method=af_xdp sends"))
+            }
+            Some(Method::Copies) => self.by_copies(None).map(Some),
+            None if self.leaves_the_way_open() => {
+                let error = match self.by_sockets(Some(BindMode::ZeroCopy), patience) {
+                    Ok(port) => return Ok(Some(port)),
+                    Err(error) => error,
+                };
+                // What fails here (before Linux 5.18, say) sockets may be able to do.
+                Ok(if self.may_copy(&error) {
+                    self.by_copies_beside(others, &error).ok()
+                } else {
+                    let reason = error.to_string();
+                    self.by_copies(Some(Fallback { from: "zero-copy", to: "copy", reason })).ok()
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether it is all the same to the user how the packets come.
+    fn leaves_the_way_open(&self) -> bool {
+        self.options.usage == Use::Receive
+            && self.options.pool.is_none()
+            && self.config.bind.is_none()
+            && self.config.busy_poll.is_none()
+            && self.resident.mode() == Mode::Native
+    }
+
     /// Whether copies are the way out: somebody has a queue, and what was asked for is packets,
     /// not a socket.
     pub(super) fn may_copy(&self, error: &Error) -> bool {
-        let socket = matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
+        let socket = self.config.method == Some(Method::Sockets)
+            || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
         error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
     }
 
     /// Takes the packets by copying them; `error` is why no socket does.
-    pub(super) fn by_copies(&self, others: &[Owner], error: &Error) -> Result<Port> {
+    pub(super) fn by_copies_beside(&self, others: &[Owner], error: &Error) -> Result<Port> {
         let reason = match others.first() {
             Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
             None => error.to_string(),
         };
-        let mut fallbacks = self.fallbacks.clone();
-        fallbacks.push(Fallback { from: "af_xdp", to: "copy ring", reason });
+        self.by_copies(Some(Fallback { from: "af_xdp", to: "copy ring", reason }))
+    }
+
+    fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
         let job = Job {
             name: self.name,
             interface: self.interface,
@@ -58,15 +102,18 @@ impl Taking<'_> {
             action: Action::Take,
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
-            size: Size { slots: self.config.slots, snaplen: None, cells: Some(self.config.frames) },
+            size: Size { slots: self.config.slots, snaplen: None, cells: self.config.cells },
             stamped: self.config.stamped,
             promiscuous: None,
         };
         Ok(Port {
             name: self.name.clone(),
             method: "ring",
-            mode: Some(super::mode_name(self.resident.mode())),
-            fallbacks,
+            mode: Some(match self.resident.mode() {
+                Mode::Native => "native-copy",
+                Mode::Skb => "skb",
+            }),
+            fallbacks: self.fallbacks.iter().cloned().chain(fallback).collect(),
             queues: job.open(self.options)?,
         })
     }

@@ -5,15 +5,22 @@
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression: what is taken | everything |
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
+//! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `off` saves some nanoseconds a packet | xdp |
 //! | `frames` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
 //!
-//! A queue has one socket. Where that of another port has it already, packets are copied into
-//! rings instead, as those of `mirror:` are; with different filters, two processes so take
-//! different packets of one queue.
+//! Two ways lead to the port. AF_XDP sockets (`af_xdp`) hand over the driver's own buffers where
+//! the driver can (zero-copy), take part in pools and swaps, and send. Where the driver cannot,
+//! the kernel copies each packet behind the program, by a dozen calls; the program itself does it
+//! in less time, into rings as those of `mirror:` (`ring`). So a port that only
+//! receives, in native mode and without zero-copy, gets rings, unless `method`, `mode`,
+//! `busy_poll` or a pool of its own says that it is to be sockets.
+//!
+//! A queue has one socket. Where that of another port has it already, there are rings, too. With
+//! different filters, any number of processes so take different packets of one queue.
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.10.
 
@@ -32,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use claim::Claim;
-use config::Config;
+use config::{Config, Method};
 
 use super::queue::{Backend, Queue};
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
@@ -96,8 +103,11 @@ fn take(
     taking.refuse_second_whole(&others)?;
     // Who lives keeps the queue for longer than a moment.
     let patience = if others.is_empty() { PATIENCE } else { PATIENCE_WITH_OTHERS };
-    match taking.by_sockets(patience) {
-        Err(error) if taking.may_copy(&error) => taking.by_copies(&others, &error),
+    if let Some(port) = taking.by_faster_copies(&others, patience)? {
+        return Ok(port);
+    }
+    match taking.by_sockets(config.bind, patience) {
+        Err(error) if taking.may_copy(&error) => taking.by_copies_beside(&others, &error),
         result => result,
     }
 }
@@ -115,7 +125,7 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    fn by_sockets(&self, patience: Duration) -> Result<Port> {
+    fn by_sockets(&self, bind: Option<BindMode>, patience: Duration) -> Result<Port> {
         let &Self { config, interface, options, ref resident, .. } = self;
         let receives = options.usage != Use::Send;
         let sends = options.usage != Use::Receive;
@@ -142,7 +152,7 @@ impl Taking<'_> {
                 receive_frames: if receives { config.frames - config.slots } else { 0 },
                 send_slots: if sends { config.slots } else { 0 },
                 mode: match resident.mode() {
-                    Mode::Native => config.bind,
+                    Mode::Native => bind,
                     Mode::Skb => Some(BindMode::Copy),
                 },
                 multi_buffer: resident.frags(),
