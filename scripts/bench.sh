@@ -94,13 +94,11 @@ of_testpmd() {
 
 # What is taken by XDP; the host gets none of it.
 xdp() {
-    for port in xdp:right0 "xdp:right0?filter=udp port 9"; do
+    for port in xdp:right0 "xdp:right0?filter=udp port 9" "xdp:right0?method=af_xdp"; do
         measure xdp "sluice count --wait spin '$port'" of_sluice \
             "$sluice" count --json --wait spin "$port"
     done
     measure xdp "sluice count xdp:right0" of_sluice "$sluice" count --json xdp:right0
-    measure xdp "sluice count 'xdp:right0?action=drop'" of_sluice \
-        "$sluice" count --json "xdp:right0?action=drop"
     measure xdp "tcpdump -w /dev/null" of_tcpdump \
         tcpdump -n -i right0 -B 65536 -Z root -w /dev/null
     if command -v dpdk-testpmd >/dev/null; then
@@ -111,6 +109,54 @@ xdp() {
             --no-mlockall --total-num-mbufs 16384
         settle=1
     fi
+}
+
+# What is dropped in XDP, beside a program that does nothing else.
+drop() {
+    measure drop "sluice count 'xdp:right0?action=drop'" of_sluice \
+        "$sluice" count --json "xdp:right0?action=drop"
+    [ -f "$scratch/drop.o" ] || return 0
+    set -- "$sluice" lab exec --name "$lab" right -- ip link set dev right0
+    "$@" xdpdrv object "$scratch/drop.o" section xdp
+    start=$(date +%s%N)
+    send "$seconds"
+    wait "$sender_pid" || die 1 "the sender failed: $(cat "$scratch/sent")"
+    sender_pid=
+    elapsed=$(($(date +%s%N) - start))
+    "$@" xdpdrv off
+    awk -v OFS='\t' -v elapsed="$elapsed" '/attempted/ {
+        print "drop", "XDP_DROP and nothing else", $1 / elapsed * 1e3, 0, 0
+    }' "$scratch/sent" >>"$results"
+}
+
+make_drop() {
+    [ "$sender" = blast ] && command -v clang >/dev/null || return 0
+    printf '%s\n' '__attribute__((section("xdp"), used)) int drop(void *ctx) { return 1; }' |
+        clang -O2 -target bpf -x c -c -o "$scratch/drop.o" -
+}
+
+# What waiting costs: CPU time at a thousand packets a second, in percent of a CPU.
+idle() {
+    command -v trafgen >/dev/null || return 0
+    for port in packet:right0 xdp:right0 "xdp:right0?method=af_xdp" mirror:right0; do
+        "$sluice" lab exec --name "$lab" right -- taskset -c "$receive_cpu" \
+            "$sluice" count --json "$port" >"$scratch/said" 2>&1 &
+        tool_pid=$!
+        sleep "$settle"
+        timeout -s INT 4 "$sluice" lab exec --name "$lab" left -- taskset -c "$send_cpu" \
+            trafgen --dev left0 --conf "$scratch/slow.cfg" --cpus 1 --no-sock-mem -b 1000pps \
+            >/dev/null 2>&1 &
+        sender_pid=$!
+        sleep 0.5
+        ns=$(cpu_ns "$tool_pid")
+        sleep 3
+        ns=$(($(cpu_ns "$tool_pid") - ns))
+        wait "$sender_pid" || true
+        sender_pid=
+        stop "$tool_pid" INT
+        tool_pid=
+        printf 'idle\tsluice count %s\t%s\n' "$port" "$ns" >>"$results"
+    done
 }
 
 # forward WHAT COMMAND…: a line of the results from what moved, in Mpps, as the command says.
@@ -142,6 +188,8 @@ testpmd() {
 
 round() {
     xdp
+    drop
+    idle
     for method in recv recvmmsg ring; do
         measure receive "sluice count, $method" of_sluice \
             "$sluice" count --json "packet:right0?method=$method"
@@ -208,6 +256,27 @@ table() {
         }' "$results"
 }
 
+idle_table() {
+    grep -q '^idle	' "$results" || return 0
+    printf '\n### Waiting, at 1,000 packets a second\n\n'
+    awk -F '\t' '
+        $1 == "idle" { if (!($2 in n)) names[++count] = $2; share[$2, ++n[$2]] = $3 / 3e9 * 100 }
+        END {
+            print "| | % of a CPU, median | most |"
+            print "| --- | ---: | ---: |"
+            for (i = 1; i <= count; i++) {
+                what = names[i]
+                for (j = 2; j <= n[what]; j++) {
+                    x = share[what, j]
+                    for (k = j - 1; k && share[what, k] > x; k--) share[what, k + 1] = share[what, k]
+                    share[what, k + 1] = x
+                }
+                printf "| %s | %.1f | %.1f |\n", what, share[what, int((n[what] + 1) / 2)],
+                    share[what, n[what]]
+            }
+        }' "$results"
+}
+
 # A packet takes up to 100 bytes of a file; 5 million a second are more than can be had.
 to_file=yes
 if [ "$(room_mib "$scratch")" -lt $((seconds * 1400)) ]; then
@@ -217,6 +286,8 @@ fi
 command -v dpdk-testpmd >/dev/null ||
     echo "bench: no dpdk-testpmd to compare with: scripts/setup.sh --bench installs it" >&2
 
+make_drop
+trafgen_config >"$scratch/slow.cfg"
 turn=1
 while [ "$turn" -le "$runs" ]; do
     echo "bench: round $turn of $runs" >&2
@@ -235,5 +306,7 @@ cat <<END
 END
 table receive "Receiving, from a veth" "tcpdump -w /dev/null"
 table xdp "Receiving by XDP, from a veth" "dpdk-testpmd rxonly, net_af_xdp"
+table drop "Dropping by XDP, from a veth" "XDP_DROP and nothing else"
+idle_table
 table file "Receiving into a file in $(df -PT "$scratch" | awk 'NR == 2 { print $2 }')" "tcpdump, pcap"
 table forward "Forwarding between two ports that cost nothing" "dpdk-testpmd io, net_null"

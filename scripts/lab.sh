@@ -80,7 +80,12 @@ choose_sender() {
     command -v trafgen >/dev/null || die 3 "$(cat "$scratch/why"); and there is no trafgen"
     sender=trafgen
     sender_is="trafgen, 60 bytes ($(head -n 1 "$scratch/why"))"
-    cat >"$scratch/trafgen.cfg" <<END
+    trafgen_config >"$scratch/trafgen.cfg"
+}
+
+# Frames of 60 bytes for trafgen, to a destination that is nobody's.
+trafgen_config() {
+    cat <<END
 { eth(da=$nobody, sa=02:00:00:00:00:01), ipv4(saddr=198.18.0.1, daddr=198.18.0.2),
   udp(sp=dinc(1, 65535), dp=9), fill(0, 18) }
 END
