@@ -1,7 +1,7 @@
 //! Interfaces, the namespaces they live in, and the lab.
 //!
 //! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
-//! [`Ethtool`] asks a driver what rtnetlink does not tell; [`Sampler`] and [`Rates`] turn
+//! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP; [`Sampler`] and [`Rates`] turn
 //! counters into rates; [`Lab`] builds hosts out of namespaces and veth links.
 //!
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
@@ -13,6 +13,7 @@ mod driver_stats;
 pub mod ethtool;
 mod interface;
 pub mod lab;
+mod netdev;
 mod netlink;
 pub mod netns;
 mod rates;
@@ -25,6 +26,7 @@ pub use driver_stats::{Direction, QueueCounters};
 pub use ethtool::Ethtool;
 pub use interface::{Address, Interface, LinkStats, Mac};
 pub use lab::{Lab, LabConfig, Shape};
+pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
 pub use sample::{InterfaceSample, Sample, Sampler};

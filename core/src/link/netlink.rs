@@ -1,4 +1,4 @@
-//! A blocking conversation with the kernel's routing netlink.
+//! A blocking conversation with the kernel by netlink: rtnetlink, and generic families.
 //!
 //! Sources: netlink(7), rtnetlink(7), linux/netlink.h. Reading needs no privilege; changing
 //! needs `CAP_NET_ADMIN` in the namespace the socket was opened in.
@@ -7,7 +7,7 @@ use std::io;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -40,8 +40,13 @@ impl Netlink {
     /// # Errors
     /// As [`netns::within`], or no socket is to be had.
     pub fn open(netns: Option<&str>) -> Result<Self> {
+        Self::open_to(netns, NETLINK_ROUTE)
+    }
+
+    /// The same to another part of the kernel than rtnetlink.
+    pub(super) fn open_to(netns: Option<&str>, protocol: isize) -> Result<Self> {
         let socket = netns::within(netns, || {
-            let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
+            let socket = Socket::new(protocol).and_then(|mut socket| {
                 socket.bind_auto()?;
                 socket.connect(&SocketAddr::new(0, 0))?;
                 Ok(socket)
@@ -78,7 +83,7 @@ impl Netlink {
     /// Asks for one thing.
     pub(super) fn get<T>(
         &mut self,
-        request: RouteNetlinkMessage,
+        request: impl NetlinkSerializable,
         mut each: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
         let sequence = self.send(request, NLM_F_ACK)?;
@@ -93,7 +98,7 @@ impl Netlink {
         self.answers(sequence, |_, _| ())
     }
 
-    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+    fn send(&mut self, request: impl NetlinkSerializable, flags: u16) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
