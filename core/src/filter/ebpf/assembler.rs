@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::insn::{Alu, Compare, Helper, Insn, Memory, Reg, Size, Source, class, part, pseudo};
+use super::insn::{
+    Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, Size, Source, class, part, pseudo,
+};
 use super::layout::{self, Fault, Item};
 
 /// A place in the program to jump to.
@@ -192,6 +194,12 @@ impl Assembler {
         self.push(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, helper.0);
     }
 
+    /// The same with a function that the kernel lends.
+    pub fn call_kernel(&mut self, function: KernelFunction) {
+        let insn = Insn::new(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, function.0);
+        self.items.push(Item::plain(insn.with_pseudo_source(Reg::R0, pseudo::KERNEL_FUNCTION)));
+    }
+
     /// Ends the program; R0 is its answer.
     pub fn exit(&mut self) {
         self.push(class::JMP | part::EXIT, Reg::R0, Reg::R0, 0, 0);
@@ -336,6 +344,11 @@ mod tests {
                 &[0x0000_0000_0000_2118, 0x0000_0010_0000_0000],
             ),
             ("call 189", |asm| asm.call(Helper::XDP_LOAD_BYTES), &[0x0000_00bd_0000_0085]),
+            (
+                "call a kernel function",
+                |asm| asm.call_kernel(KernelFunction(66_161)),
+                &[0x0001_0271_0000_2085],
+            ),
         ];
         for (sentence, write, expected) in rows {
             assert_eq!(bytes(write), *expected, "{sentence}");

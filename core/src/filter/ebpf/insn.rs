@@ -85,6 +85,8 @@ pub(super) mod part {
 pub(super) mod pseudo {
     pub const MAP_FD: u8 = 1;
     pub const MAP_VALUE: u8 = 2;
+    /// In a call: the constant is not a helper's number but that of a kernel function.
+    pub const KERNEL_FUNCTION: u8 = 2;
 }
 
 /// A register. A call takes its arguments in `R1` to `R5` and returns in `R0`; it leaves nothing
@@ -294,6 +296,11 @@ impl Helper {
     /// `xdp_store_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Linux 5.18.
     pub const XDP_STORE_BYTES: Self = Self(190);
 }
+
+/// A function that the kernel lends to programs (a "kfunc", Linux 5.13), by the number it has in
+/// this kernel's own BTF, `/sys/kernel/btf/vmlinux`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFunction(pub i32);
 
 /// Where the parts of an XDP program's context stand: `struct xdp_md`, all of four bytes.
 pub mod xdp_md {

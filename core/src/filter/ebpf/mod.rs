@@ -33,5 +33,7 @@ mod insn;
 mod layout;
 
 pub use assembler::{Assembler, Label};
-pub use insn::{Alu, Compare, Helper, Insn, Memory, Reg, Size, Source, xdp_action, xdp_md};
+pub use insn::{
+    Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, Size, Source, xdp_action, xdp_md,
+};
 pub use layout::{Fault, MAX_INSNS};
