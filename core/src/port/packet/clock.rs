@@ -51,15 +51,23 @@ fn obstacle(
     match now {
         Some(HardwareStamps { rx: 1.., .. }) => None,
         // A filter of 0 is off.
-        _ if able.stamps_all_received() => Some(format!(
+        _ => Some(switched_off(interface, able)),
+    }
+}
+
+/// What to say of a card that is not switched on to stamp packets.
+pub(in crate::port) fn switched_off(interface: &str, able: Timestamping) -> String {
+    if able.stamps_all_received() {
+        format!(
             "{interface} can stamp packets and is not switched on to: \
              `hwstamp_ctl -i {interface} -r 1` does it"
-        )),
-        _ => Some(format!(
+        )
+    } else {
+        format!(
             "{interface} can stamp some packets only and is not switched on to: \
              `ethtool -T {interface}` names its filters, `hwstamp_ctl -i {interface} -r FILTER` \
              switches one on"
-        )),
+        )
     }
 }
 

@@ -22,7 +22,7 @@
 //! packets when it has come up.
 
 mod block;
-mod clock;
+pub(super) mod clock;
 mod config;
 mod fanout;
 mod link_type;
