@@ -16,6 +16,8 @@
  *	0..7	mirrors		copy matching packets, and pass on
  *	8	scrubber	none yet
  *	16..31	claims		take matching packets
+ *	60	ingress		the resident program, where a program that reads what the driver
+ *			knows runs before it and goes on here
  *	61	drop		the end drops everything: no program, only a mark
  *	62	direct		the end gives everything to `direct`: no program, only a mark
  *	63	end		what nobody took
@@ -26,6 +28,7 @@ enum sluice_stage {
 	SLUICE_SCRUB = 8,
 	SLUICE_CLAIMS = 16,
 	SLUICE_CLAIMS_MAX = 16,
+	SLUICE_INGRESS = 60,
 	SLUICE_DROP = 61,
 	SLUICE_DIRECT = 62,
 	SLUICE_END = 63,

@@ -130,6 +130,21 @@ pub(crate) fn create_mapped_array(
     })
 }
 
+/// Makes an array of one value for each CPU, zeros.
+pub(crate) fn create_per_cpu_value(name: &CStr, value_bytes: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
+            name.as_ptr(),
+            4,
+            value_bytes,
+            1,
+            std::ptr::null(),
+        )
+    })
+}
+
 /// Puts a program or a socket, by its descriptor, into a map of such.
 pub(crate) fn put(
     map: BorrowedFd<'_>,
@@ -338,10 +353,33 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &CString) -> io::Result<()> {
 
 /// Loads an XDP program made at run time; on failure with what the verifier said.
 pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, Refused> {
+    load_for(None, name, instructions, frags)
+}
+
+/// The same for one interface of this thread's network namespace, none other: its program may
+/// ask the driver for what it knows of a packet (`BPF_F_XDP_DEV_BOUND_ONLY`). Linux 6.3.
+pub(crate) fn load_bound(
+    interface: u32,
+    name: &CStr,
+    instructions: &[Insn],
+    frags: bool,
+) -> Result<OwnedFd, Refused> {
+    load_for(Some(interface), name, instructions, frags)
+}
+
+fn load_for(
+    interface: Option<u32>,
+    name: &CStr,
+    instructions: &[Insn],
+    frags: bool,
+) -> Result<OwnedFd, Refused> {
+    let bound = if interface.is_some() { libbpf_sys::BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
+    let fragments = if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 };
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
             sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
-            prog_flags: if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 },
+            prog_flags: bound | fragments,
+            prog_ifindex: interface.unwrap_or_default(),
             expected_attach_type: libbpf_sys::BPF_XDP,
             log_level: u32::from(!log.is_empty()),
             log_size: size_of_val(log) as u32,
@@ -376,4 +414,23 @@ pub(crate) struct Refused {
     pub error: io::Error,
     /// The end of the verifier's log.
     pub said: String,
+}
+
+/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`): its answer, and what then begins at
+/// `data_meta`.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0; 4096];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        data_in: packet.as_ptr().cast(),
+        data_size_in: packet.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: `options` and the buffers it names, with their sizes, outlive the call.
+    checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    out.truncate(options.data_size_out as usize);
+    Ok((options.retval.cast_signed(), out))
 }

@@ -40,10 +40,11 @@
 //! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
 //! | `copies` | without a socket: rings into which that program copies packets |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
-//! | [`resident`], `bpf` | the program on an interface, and who takes which packets; bpf(2) |
+//! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
+mod btf;
 mod calls;
 mod clock;
 mod config;
@@ -56,7 +57,7 @@ mod rings;
 mod send;
 mod share;
 mod socket;
-mod stamp;
+pub(crate) mod stamp;
 mod uapi;
 mod umem;
 

@@ -11,10 +11,10 @@ use libc::xdp_desc;
 
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
-use super::stamp::{STAMP_BYTES, Stamps};
+use super::stamp::{Stamp, Stamps};
 use super::umem::{Frames, Place, Umem};
 use crate::error::Result;
-use crate::ring::{Direction, Meta, Ring, TimestampSource};
+use crate::ring::{Direction, Meta, Ring};
 
 /// The receiving side of an AF_XDP socket.
 #[derive(Debug)]
@@ -79,8 +79,8 @@ impl Receiver {
     }
 
     /// Gives each packet the time that the claim's program has written in front of it.
-    pub(crate) fn read_stamps(&mut self) {
-        self.intake.stamps = Some(Stamps::new());
+    pub(crate) fn read_stamps(&mut self, stamp: Stamp) {
+        self.intake.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
     }
 
     /// What the metadata of each packet starts from; its length and direction are filled in.
@@ -225,8 +225,7 @@ impl Intake {
         let first = ring.tail();
         let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
         if let Some(stamps) = &mut self.stamps {
-            meta.timestamp_ns = stamps.time_of(ring.in_front(first, STAMP_BYTES));
-            meta.timestamp_source = TimestampSource::Software;
+            stamps.read(ring.in_front(first, stamps.bytes()), &mut meta);
         }
         *ring.meta_mut(first) = meta;
         ring.publish(ring.after(first, slots));

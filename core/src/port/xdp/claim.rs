@@ -9,6 +9,7 @@ use crate::xdp::bpf::{self, Write};
 use crate::xdp::resident::{
     Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Sockets, Stage, WHOLE, load_program,
 };
+use crate::xdp::stamp::Stamp;
 
 /// What makes packets come to a port's sockets. When the port ends, or its process is killed,
 /// they are the host's again.
@@ -28,22 +29,22 @@ enum Way {
 }
 
 impl Claim {
-    /// Makes a claim without sockets, which takes nothing yet. With `stamped` each packet has
-    /// its time in front of it.
+    /// Makes a claim without sockets, which takes nothing yet. The stamp will be in front of each
+    /// packet.
     pub fn new(
         resident: &Arc<Resident>,
         filter: Option<&Filter>,
-        stamped: bool,
+        stamp: Stamp,
         owner: &Owner,
     ) -> Result<Self> {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = Stage::take(resident, places, owner)?;
-        if filter.is_none() && !stamped {
+        if filter.is_none() && stamp == Stamp::None {
             return Ok(Self { way: Way::Direct(Direct::new(resident)), _stage: stage });
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
-        let to = Sockets { map: &sockets, stamped };
+        let to = Sockets { map: &sockets, stamp };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
         stage.complete(Some(program.as_fd()))?;
         Ok(Self { way: Way::Program { sockets }, _stage: stage })

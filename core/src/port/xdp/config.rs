@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::port::PortName;
 use crate::xdp::resident::{Action, ModeWish};
+use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, BusyPoll, Mode};
 
 /// The options of an `xdp:` port.
@@ -14,8 +15,8 @@ pub(super) struct Config {
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
     pub method: Option<Method>,
-    /// Whether packets get their time, in XDP.
-    pub stamped: bool,
+    /// Whose time packets get, in XDP.
+    pub stamp: Stamp,
     /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
     pub frames: u32,
     /// Cells of a ring of copies, if somebody says.
@@ -44,6 +45,7 @@ impl Config {
             ("copy", (native, Some(BindMode::Copy))),
             ("skb", (ModeWish::Only(Mode::Skb), Some(BindMode::Copy))),
         ];
+        let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
         let filter = name.option("filter").map(str::to_owned);
@@ -59,8 +61,8 @@ impl Config {
             action: name.choice("action", &actions)?.unwrap_or_default(),
             mode,
             bind,
-            stamped: name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true),
             method: name.choice("method", &methods)?,
+            stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
             frames,
             cells,
             slots,

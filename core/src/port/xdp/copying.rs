@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use super::{Method, Taking};
+use super::{Method, Taking, hardware};
 use crate::error::{Error, Result};
 use crate::port::mirror::{Job, Size};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
+use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode};
 
 impl Taking<'_> {
@@ -73,6 +74,7 @@ impl Taking<'_> {
             && self.options.pool.is_none()
             && self.config.bind.is_none()
             && self.config.busy_poll.is_none()
+            && self.stamp != Stamp::Driver
             && self.resident.mode() == Mode::Native
     }
 
@@ -94,6 +96,11 @@ impl Taking<'_> {
     }
 
     fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
+        let mut fallbacks = self.fallbacks.clone();
+        fallbacks.extend(fallback);
+        if self.stamp == Stamp::Driver {
+            fallbacks.push(hardware::fallback("a copy has the time at which it was made".into()));
+        }
         let job = Job {
             name: self.name,
             interface: self.interface,
@@ -103,7 +110,7 @@ impl Taking<'_> {
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             size: Size { slots: self.config.slots, snaplen: None, cells: self.config.cells },
-            stamped: self.config.stamped,
+            stamped: self.stamp != Stamp::None,
             promiscuous: None,
         };
         Ok(Port {
@@ -113,7 +120,7 @@ impl Taking<'_> {
                 Mode::Native => "native-copy",
                 Mode::Skb => "skb",
             }),
-            fallbacks: self.fallbacks.iter().cloned().chain(fallback).collect(),
+            fallbacks,
             queues: job.open(self.options)?,
         })
     }

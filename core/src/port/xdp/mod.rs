@@ -7,7 +7,7 @@
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
-//! | `timestamp` | `xdp`: taken where the packet comes in; `off` saves some nanoseconds a packet | xdp |
+//! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
 //! | `frames` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
@@ -27,6 +27,7 @@
 mod claim;
 mod config;
 mod copying;
+mod hardware;
 mod in_kernel;
 mod queue;
 
@@ -51,6 +52,7 @@ use crate::ring::Ring;
 use crate::xdp::resident::{
     Action, DROP, FILTERED, Owner, QUEUES_MAX, Resident, Stage, load_program,
 };
+use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig};
 
 /// How long a queue that a socket has is tried again.
@@ -86,7 +88,16 @@ fn take(
 ) -> Result<Port> {
     let queues = queues_of(name, interface)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
-    let (resident, reason) = Resident::join(interface, config.mode)?;
+    let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
+    let obstacle = if by_card { hardware::obstacle(interface) } else { None };
+    let read = by_card && obstacle.is_none();
+    let (resident, reason) = Resident::join_for(interface, config.mode, read)?;
+    let mut fallbacks = fallbacks(reason);
+    let mut stamp = config.stamp;
+    if by_card && let Some(reason) = hardware::reason(obstacle, &resident) {
+        fallbacks.push(hardware::fallback(reason));
+        stamp = Stamp::Kernel;
+    }
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let taking = Taking {
@@ -97,7 +108,8 @@ fn take(
         resident: Arc::new(resident),
         filter,
         queues,
-        fallbacks: fallbacks(reason),
+        fallbacks,
+        stamp,
     };
     let others = taking.others()?;
     taking.refuse_second_whole(&others)?;
@@ -122,6 +134,8 @@ struct Taking<'a> {
     filter: Option<Filter>,
     queues: RangeInclusive<u32>,
     fallbacks: Vec<Fallback>,
+    /// What is in front of each packet.
+    stamp: Stamp,
 }
 
 impl Taking<'_> {
@@ -133,7 +147,7 @@ impl Taking<'_> {
         let claim = match receives {
             true => {
                 let owner = self.owner();
-                let claim = Claim::new(resident, self.filter.as_ref(), config.stamped, &owner)?;
+                let claim = Claim::new(resident, self.filter.as_ref(), self.stamp, &owner)?;
                 Some(Arc::new(Mutex::new(claim)))
             }
             false => None,
@@ -177,7 +191,7 @@ impl Taking<'_> {
                 false => Ring::absent(&pool)?,
             };
             let at = (interface.name.as_str(), number);
-            opened.push((number, XdpQueue::new(at, xsk, claim.clone(), config.stamped), rx, tx));
+            opened.push((number, XdpQueue::new(at, xsk, claim.clone(), self.stamp), rx, tx));
         }
         // All are open: now packets may come.
         if let Some(claim) = &claim {
@@ -186,7 +200,7 @@ impl Taking<'_> {
                 .iter()
                 .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
         }
-        let described = in_kernel::described(interface);
+        let described = hardware::described(interface, self.stamp);
         let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
             let backend = Backend::Xdp(Box::new(queue));
             Queue::new(number, rx, tx, backend, vec![described.clone()])

@@ -7,6 +7,7 @@ use super::claim::Claim;
 use crate::error::{Error, Result};
 use crate::port::QueueStats;
 use crate::ring::{Readiness, Ring, Wait};
+use crate::xdp::stamp::Stamp;
 use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
@@ -34,11 +35,11 @@ impl XdpQueue {
         (interface, number): (&str, u32),
         xsk: Xsk,
         claim: Option<Arc<Mutex<Claim>>>,
-        stamped: bool,
+        stamp: Stamp,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
-        if let Some(receiver) = receiver.as_mut().filter(|_| stamped) {
-            receiver.read_stamps();
+        if let Some(receiver) = &mut receiver {
+            receiver.read_stamps(stamp);
         }
         let object = format!("xdp:{interface}/{number}");
         Self { number, object, claim, receiver, sender, socket, intake_closed: None, down: false }

@@ -1,12 +1,13 @@
 //! Loading the resident program and attaching it.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
 
-use super::shared::{self, END, STAGES};
+use super::metadata;
+use super::shared::{self, END, INGRESS, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
@@ -26,29 +27,39 @@ const ONE_BUFFER_MTU: u32 = 3000;
 /// `BPF_F_XDP_HAS_FRAGS` of linux/bpf.h, Linux 5.18.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// Attaches the program. None if another was there first; what comes second is why the mode is
-/// not native.
+/// Attaches the program, after a reader of the driver's metadata if that is wanted and can be.
+/// None if another was there first; what comes second is why the mode is not native.
 pub(super) fn attach(
     interface: &Interface,
     wish: ModeWish,
+    metadata: bool,
 ) -> Result<Option<(Resident, Option<String>)>> {
     let object = load(interface)?;
     let program = program(&object, PROGRAM)?;
-    let resident = |mode, link| {
-        let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
-        let id = bpf::program_id(program.as_fd()).map_err(failed)?;
-        let maps = bpf::maps_of(program.as_fd()).map_err(failed)?;
-        Resident::from_parts(interface, mode, id, link, maps)
-    };
     let mut mode = match wish {
         ModeWish::Best => Mode::Native,
         ModeWish::Only(mode) => mode,
     };
+    let mut reader = match (metadata, mode) {
+        (false, _) => Err(metadata::not_at_attaching(interface)),
+        (true, Mode::Skb) => Err(metadata::not_in_skb_mode(interface)),
+        (true, Mode::Native) => reader(interface, program.as_fd()),
+    };
     let mut reason = None;
     loop {
-        match bpf::attach(program.as_fd(), interface.index, mode) {
-            Ok(link) => return Ok(Some((resident(mode, link)?, reason))),
+        let first = reader.as_ref().map_or(program.as_fd(), |reader| reader.as_fd());
+        match bpf::attach(first, interface.index, mode) {
+            Ok(link) => {
+                let no_metadata = reader.as_ref().err().cloned();
+                let mut resident = joined(interface, mode, first, link)?;
+                resident.no_metadata = no_metadata.unwrap_or_default();
+                return Ok(Some((resident, reason)));
+            }
             Err(error) if is_taken(&error) => return Ok(None),
+            // It may be the binding that the driver does not take: without, then.
+            Err(error) if reader.is_ok() && cannot(&error) => {
+                reader = Err(format!("the driver of {} refused it: {error}", interface.name));
+            }
             Err(error) if mode == Mode::Native && wish == ModeWish::Best && cannot(&error) => {
                 reason = Some(format!("the driver of {} refused: {error}", interface.name));
                 mode = Mode::Skb;
@@ -56,6 +67,33 @@ pub(super) fn attach(
             Err(error) => return Err(refused(error, interface, mode)),
         }
     }
+}
+
+fn joined(
+    interface: &Interface,
+    mode: Mode,
+    program: BorrowedFd<'_>,
+    link: OwnedFd,
+) -> Result<Resident> {
+    let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
+    let id = bpf::program_id(program).map_err(failed)?;
+    let maps = bpf::maps_of(program).map_err(failed)?;
+    Resident::from_parts(interface, mode, id, link, maps)
+}
+
+/// A reader that goes on to `program`, under its name and with its maps; or why there is none.
+fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result<OwnedFd, String> {
+    let failed = |error: io::Error| error.to_string();
+    let maps = bpf::maps_of(program).map_err(failed)?;
+    let frags = needs_frags(interface);
+    let reader = metadata::load_reader(interface, frags, &maps)?;
+    for map in &maps {
+        bpf::tie(reader.as_fd(), map.fd.as_fd()).map_err(failed)?;
+    }
+    if let Some(stages) = maps.iter().find(|map| map.name == "sluice_stages") {
+        bpf::put(stages.fd.as_fd(), INGRESS, &program.as_fd(), Write::Any).map_err(failed)?;
+    }
+    Ok(reader)
 }
 
 fn is_taken(error: &io::Error) -> bool {
@@ -91,11 +129,16 @@ fn load(interface: &Interface) -> Result<Object> {
         privileged(error, "load the XDP program for", &interface.name)
     };
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
-    prepare(&mut open, interface.mtu > ONE_BUFFER_MTU).map_err(failed)?;
+    prepare(&mut open, needs_frags(interface)).map_err(failed)?;
     let object = open.load().map_err(failed)?;
     complete(&object)
         .map_err(|error| privileged(error, "set up the XDP program for", &interface.name))?;
     Ok(object)
+}
+
+/// Whether frames may lie in several buffers.
+fn needs_frags(interface: &Interface) -> bool {
+    interface.mtu > ONE_BUFFER_MTU
 }
 
 /// Sets what is known only now.

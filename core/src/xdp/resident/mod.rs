@@ -21,6 +21,7 @@
 //! another process has attached.
 
 mod attach;
+mod metadata;
 mod program;
 mod shared;
 mod stage;
@@ -67,6 +68,10 @@ pub struct Resident {
     tallies_fd: OwnedFd,
     control_fd: OwnedFd,
     tallies: Tallies,
+    /// Where a reader leaves what the driver knows of a packet.
+    metadata: Option<OwnedFd>,
+    /// Why there is no reader.
+    no_metadata: String,
 }
 
 /// A stage that somebody has.
@@ -98,6 +103,16 @@ impl Resident {
     /// # Errors
     /// A foreign program on the interface, a missing privilege, a driver that cannot.
     pub fn join(interface: &Interface, wish: ModeWish) -> Result<(Self, Option<String>)> {
+        Self::join_for(interface, wish, false)
+    }
+
+    /// The same; with `metadata`, a program that this call attaches reads what the driver knows
+    /// of packets, where it can ([`metadata`](Self::metadata)).
+    pub(crate) fn join_for(
+        interface: &Interface,
+        wish: ModeWish,
+        metadata: bool,
+    ) -> Result<(Self, Option<String>)> {
         // Whoever else comes or goes at this moment makes another look necessary, not many.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
@@ -112,7 +127,7 @@ impl Resident {
                     _ => Ok((resident, None)),
                 };
             }
-            if let Some(attached) = attach::attach(interface, wish)? {
+            if let Some(attached) = attach::attach(interface, wish, metadata)? {
                 return Ok(attached);
             }
             // Another is attaching it, which with some drivers takes its time.
@@ -187,7 +202,14 @@ impl Resident {
             tallies_fd: tallies.fd,
             control_fd,
             tallies: mapped,
+            metadata: take(metadata::MAP).ok().map(|map| map.fd),
+            no_metadata: metadata::not_at_attaching(interface),
         })
+    }
+
+    /// Where a reader leaves what the driver knows of a packet, or why there is none.
+    pub(crate) fn metadata(&self) -> std::result::Result<&OwnedFd, &str> {
+        self.metadata.as_ref().ok_or(&self.no_metadata)
     }
 
     /// How it is attached.

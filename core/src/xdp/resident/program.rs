@@ -11,6 +11,7 @@
 //! ```
 
 mod copy;
+mod stamp;
 
 pub(crate) use copy::load_copying;
 
@@ -22,21 +23,19 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::xdp::{bpf, stamp};
+use crate::xdp::bpf;
+use crate::xdp::stamp::Stamp;
 
 /// Where a map's key stands on the stack, below what the filter uses.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
-
-/// Where the time stands on the stack.
-const TIME: i16 = KEY - 8;
 
 /// Where packets are taken to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sockets<'a> {
     /// A map of sockets, by receive queue.
     pub map: &'a OwnedFd,
-    /// Whether the time is written in front of each packet ([`stamp`]).
-    pub stamped: bool,
+    /// What is written in front of each packet.
+    pub stamp: Stamp,
 }
 
 /// Makes the program of a stage; `sockets` if it is to take packets.
@@ -125,35 +124,10 @@ impl<'a> Program<'a> {
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, missed);
         self.count(&[tally::TAKEN], next);
-        if sockets.stamped {
-            self.stamp();
-        }
+        self.stamp(sockets.stamp);
         self.answer(xdp_action::REDIRECT);
         self.asm.place(missed);
         self.count(&[tally::MISSED], next);
-    }
-
-    /// Writes the time in front of the packet, where the driver leaves room. The registers that
-    /// point into the packet are lost.
-    fn stamp(&mut self) {
-        let (asm, ctx) = (&mut self.asm, self.frame.ctx);
-        let none = asm.label();
-        asm.call(Helper::KTIME_NS);
-        asm.store(Size::DW, R10 + TIME, R0);
-        asm.mov(R1, ctx);
-        asm.mov(R2, -i32::from(stamp::STAMP_BYTES));
-        asm.call(Helper::XDP_ADJUST_META);
-        asm.jne(R0, 0, none);
-        asm.load(Size::W, R1, ctx + xdp_md::DATA_META);
-        asm.load(Size::W, R2, ctx + xdp_md::DATA);
-        asm.mov(R3, R1);
-        asm.add(R3, i32::from(stamp::STAMP_BYTES));
-        asm.jgt(R3, R2, none);
-        asm.load_constant(R2, stamp::MARK);
-        asm.store(Size::DW, R1 + 0, R2);
-        asm.load(Size::DW, R2, R10 + TIME);
-        asm.store(Size::DW, R1 + 8, R2);
-        asm.place(none);
     }
 
     /// Drops the packet, as long as whoever wants that lives.

@@ -18,6 +18,8 @@ pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
 pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
+/// The resident program itself, for a reader that runs before it.
+pub(super) const INGRESS: u32 = 60;
 /// No program, only a mark: the end drops everything.
 pub(crate) const DROP: u32 = 61;
 /// No program, only a mark: the end gives everything to the sockets of `sluice_direct`.

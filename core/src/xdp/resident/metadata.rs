@@ -1,0 +1,302 @@
+//! What a driver knows of a packet, the card's time and hash, read for the stages' programs.
+//!
+//! ```text
+//!   driver ---> reader, bound to the interface ---> resident program ---> stages
+//!                 |                                                        ^
+//!                 `---> sluice_metadata: a value for each CPU -------------'
+//! ```
+//!
+//! The kernel lets a program ask a driver (bpf_xdp_metadata_rx_timestamp, _hash; Linux 6.3) that
+//! was loaded for this one interface, and keeps such programs out of maps of programs
+//! (bpf_prog_map_compatible): the stages' cannot ask. So one program before all others asks, the
+//! reader, and goes on to the resident program by a tail call. From a bound program to one that is
+//! not, that goes since Linux 6.16, and in 6.12.34 and 6.6.94; which drivers know something, the
+//! kernel says since 6.7.
+//!
+//! The reader has the resident program's name and maps, so that who comes later finds the same
+//! things behind either. It asks only while there are claims. A packet's way through reader and
+//! stages is one run on one CPU, so the value is that packet's.
+
+use std::ffi::CStr;
+use std::mem::{offset_of, size_of};
+use std::os::fd::OwnedFd;
+
+use super::shared::{CLAIMS, INGRESS, PRESENT_AT};
+use crate::filter::ebpf::Reg::*;
+use crate::filter::ebpf::{Assembler, Helper, Insn, KernelFunction, Size, xdp_action};
+use crate::link::Interface;
+use crate::xdp::bpf::{self, Map};
+use crate::xdp::btf::KernelTypes;
+
+/// The resident program's: who looks for that finds the reader.
+const NAME: &CStr = c"sluice_ingress";
+
+/// The map's name.
+pub(super) const MAP: &str = "sluice_metadata";
+
+/// The value of the map: what was told of the packet that is on its way on this CPU.
+#[repr(C)]
+struct Value {
+    /// The card's clock, in ns; 0 where the packet has no time.
+    time_ns: u64,
+    /// 0 where the packet has no hash.
+    hash: u32,
+    reserved: u32,
+}
+
+const _: () = assert!(size_of::<Value>() == VALUE_BYTES as usize);
+const VALUE_BYTES: u32 = 16;
+
+/// Where the time is in a value.
+pub(super) const TIME_AT: i16 = offset_of!(Value, time_ns) as i16;
+/// Where the hash is.
+pub(super) const HASH_AT: i16 = offset_of!(Value, hash) as i16;
+
+// Places on the reader's stack.
+const KEY: i16 = -8;
+const TIME: i16 = -16;
+const HASH: i16 = -24;
+const HASH_TYPE: i16 = -32;
+
+/// Makes a reader for one interface of this thread's network namespace, which goes on to the
+/// resident program whose maps these are. The error says why there is none.
+pub(super) fn load_reader(
+    interface: &Interface,
+    frags: bool,
+    maps: &[Map],
+) -> Result<OwnedFd, String> {
+    let types =
+        KernelTypes::load().map_err(|error| format!("the kernel's BTF cannot be read: {error}"))?;
+    let function = |name: &CStr| {
+        types.function(name).ok_or("the kernel has no functions for it: Linux 6.16 does".to_owned())
+    };
+    let time = function(c"bpf_xdp_metadata_rx_timestamp")?;
+    let hash = function(c"bpf_xdp_metadata_rx_hash")?;
+    let value = create_map().map_err(|error| format!("no map for it: {error}"))?;
+    let insns = reader(maps, &value, |asm| ask(asm, time, hash))?;
+    let load = |insns: &[Insn]| bpf::load_bound(interface.index, NAME, insns, frags);
+    load(&insns).map_err(|refused| {
+        let only_asking = only_asking(time, hash).is_some_and(|insns| load(&insns).is_ok());
+        if only_asking {
+            format!(
+                "the kernel lets no program that asks a driver run others: Linux 6.16, 6.12.34 \
+                 and 6.6.94 do ({})",
+                refused.error
+            )
+        } else {
+            format!("the kernel refused the program: {}: {}", refused.error, refused.said)
+        }
+    })
+}
+
+/// A program that asks, and does nothing with the answers.
+fn only_asking(time: KernelFunction, hash: KernelFunction) -> Option<Vec<Insn>> {
+    let mut asm = Assembler::new();
+    asm.mov(R6, R1);
+    clear_stack(&mut asm);
+    ask(&mut asm, time, hash);
+    asm.mov(R0, xdp_action::PASS);
+    asm.exit();
+    asm.finish().ok()
+}
+
+fn create_map() -> std::io::Result<OwnedFd> {
+    bpf::create_per_cpu_value(c"sluice_metadata", VALUE_BYTES)
+}
+
+/// The program; `ask` puts time and hash on the stack, where 0 stands, with the context in R6.
+fn reader(
+    maps: &[Map],
+    value: &OwnedFd,
+    ask: impl FnOnce(&mut Assembler),
+) -> Result<Vec<Insn>, String> {
+    let find = |name: &str| {
+        let found = maps.iter().find(|map| map.name == name);
+        found.map(|map| &map.fd).ok_or_else(|| format!("no map {name}"))
+    };
+    let (stages, control) = (find("sluice_stages")?, find(".data.control")?);
+    let claims = CLAIMS.fold(0u32, |bits, place| bits | 1 << place);
+    let mut asm = Assembler::new();
+    let [wanted, tell, go_on] = asm.labels();
+    asm.mov(R6, R1);
+    clear_stack(&mut asm);
+    asm.load_map_value(R1, control, PRESENT_AT);
+    asm.load(Size::DW, R1, R1 + 0);
+    asm.jset32(R1, claims.cast_signed(), wanted);
+    // A claim that comes just now finds nothing, rather than what was told of another packet.
+    asm.jump(tell);
+    asm.place(wanted);
+    ask(&mut asm);
+    asm.place(tell);
+    asm.load_map(R1, value);
+    asm.mov(R2, R10);
+    asm.add(R2, i32::from(KEY));
+    asm.call(Helper::MAP_LOOKUP);
+    asm.jeq(R0, 0, go_on);
+    asm.load(Size::DW, R1, R10 + TIME);
+    asm.store(Size::DW, R0 + TIME_AT, R1);
+    asm.load(Size::W, R1, R10 + HASH);
+    asm.store(Size::W, R0 + HASH_AT, R1);
+    asm.place(go_on);
+    asm.mov(R1, R6);
+    asm.load_map(R2, stages);
+    asm.mov(R3, INGRESS.cast_signed());
+    asm.call(Helper::TAIL_CALL);
+    asm.mov(R0, xdp_action::PASS);
+    asm.exit();
+    asm.finish().map_err(|fault| fault.to_string())
+}
+
+fn clear_stack(asm: &mut Assembler) {
+    for place in [KEY, TIME, HASH, HASH_TYPE] {
+        asm.store(Size::DW, R10 + place, 0);
+    }
+}
+
+/// Asks the driver: the answer is an errno, ENODATA or EOPNOTSUPP, where there is nothing.
+fn ask(asm: &mut Assembler, time: KernelFunction, hash: KernelFunction) {
+    let [timed, hashed] = asm.labels();
+    asm.mov(R1, R6);
+    asm.mov(R2, R10);
+    asm.add(R2, i32::from(TIME));
+    asm.call_kernel(time);
+    asm.jeq32(R0, 0, timed);
+    // Nobody has promised to leave it alone when it fails.
+    asm.store(Size::DW, R10 + TIME, 0);
+    asm.place(timed);
+    asm.mov(R1, R6);
+    asm.mov(R2, R10);
+    asm.add(R2, i32::from(HASH));
+    asm.mov(R3, R10);
+    asm.add(R3, i32::from(HASH_TYPE));
+    asm.call_kernel(hash);
+    asm.jeq32(R0, 0, hashed);
+    asm.store(Size::W, R10 + HASH, 0);
+    asm.place(hashed);
+}
+
+/// Why a program that was attached already does not do.
+pub(super) fn not_at_attaching(interface: &Interface) -> String {
+    format!(
+        "the XDP program on {0} was attached without reading the card's times: end its users \
+         (`sluice claims {0}` shows them) and open this port first",
+        interface.name
+    )
+}
+
+/// Why there is no reader in skb mode.
+pub(super) fn not_in_skb_mode(interface: &Interface) -> String {
+    format!("in skb mode {} is not asked: only its driver has them", interface.name)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    use super::super::program::{Sockets, load};
+    use super::super::shared::{Action, FILTERED, Owner};
+    use super::super::{ModeWish, Resident, Stage};
+    use super::*;
+    use crate::link::{self, Lab, netns};
+    use crate::ring::{Meta, TimestampSource};
+    use crate::xdp::bpf::Write;
+    use crate::xdp::stamp::{Stamp, Stamps};
+
+    /// The reader with a driver that gives these answers. It needs no driver to be tried.
+    fn answering(maps: &[Map], value: &OwnedFd, time_ns: u64, hash: u64) -> OwnedFd {
+        let answers = |asm: &mut Assembler| {
+            for (at, answer) in [(TIME, time_ns), (HASH, hash)] {
+                asm.load_constant(R1, answer);
+                asm.store(Size::DW, R10 + at, R1);
+            }
+        };
+        let insns = reader(maps, value, answers).unwrap();
+        bpf::load(c"test", &insns, false).unwrap()
+    }
+
+    /// right0's resident program, with a reader; or the reason why there is none.
+    fn asking(lab: &Lab) -> Option<(link::Interface, Resident)> {
+        let netns = lab.netns("right");
+        let right0 = link::interface(Some(&netns), "right0").unwrap();
+        let (resident, _) =
+            netns::within(Some(&netns), || Resident::join_for(&right0, ModeWish::Best, true))
+                .unwrap();
+        match resident.metadata() {
+            Ok(_) => Some((right0, resident)),
+            Err(reason) => {
+                println!("skipped: {reason}");
+                None
+            }
+        }
+    }
+
+    fn lab() -> Option<Lab> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: making a lab and loading programs need root");
+            return None;
+        }
+        Some(Lab::scratch().unwrap())
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_let_it_go_on_is_known() {
+        let Some(lab) = lab() else { return };
+        let Some((right0, resident)) = asking(&lab) else { return };
+        let attached = bpf::program(resident.program()).unwrap();
+        let maps = bpf::maps_of(attached.as_fd()).unwrap();
+        let load = |frags| {
+            netns::within(Some(&lab.netns("right")), || Ok(load_reader(&right0, frags, &maps)))
+        };
+        assert!(load(false).unwrap().is_ok());
+        // Programs for frames of one buffer and of several do not go together either, which
+        // the kernel says in the same way.
+        let reason = load(true).unwrap().unwrap_err();
+        assert!(reason.contains("6.12.34"), "{reason}");
+    }
+
+    #[test]
+    fn what_the_driver_told_stands_in_front_of_the_packet() {
+        let Some(lab) = lab() else { return };
+        let Some((_, resident)) = asking(&lab) else { return };
+        let resident = Arc::new(resident);
+        let value = resident.metadata().unwrap();
+        let attached = bpf::program(resident.program()).unwrap();
+        let maps = bpf::maps_of(attached.as_fd()).unwrap();
+        let sockets = bpf::create_socket_map(c"test", 1).unwrap();
+        let token = bpf::token().unwrap();
+        bpf::put(sockets.as_fd(), 0, &token, Write::Any).unwrap();
+        let (hardware, software) = (TimestampSource::Hardware, TimestampSource::Software);
+        let rows = [
+            ("time and hash", Stamp::Driver, (1234, 5), (hardware, 5)),
+            (
+                "a hash of many bits",
+                Stamp::Driver,
+                (u64::MAX, 0xfedc_ba98),
+                (hardware, 0xfedc_ba98),
+            ),
+            ("no time", Stamp::Driver, (0, 5), (software, 5)),
+            ("nothing", Stamp::Driver, (0, 0), (software, 0)),
+            ("a port that does not ask", Stamp::Kernel, (1234, 5), (software, 0)),
+        ];
+        let packet: Vec<u8> = (0..60).collect();
+        for (sentence, stamp, (time_ns, hash), expected) in rows {
+            let owner = Owner::myself(Action::Take, "", 0..=0);
+            let stage = Stage::take(&resident, FILTERED, &owner).unwrap();
+            let to = Sockets { map: &sockets, stamp };
+            let program = load(&stage, &resident, Action::Take, None, Some(to)).unwrap();
+            stage.complete(Some(program.as_fd())).unwrap();
+            let reader = answering(&maps, value, time_ns, hash);
+            let (action, mut bytes) = bpf::run(reader.as_fd(), &packet).unwrap();
+            assert_eq!(action, xdp_action::REDIRECT, "{sentence}");
+            let (front, rest) = bytes.split_at_mut(stamp.bytes().into());
+            assert_eq!(rest, packet, "{sentence}");
+            let mut meta = Meta::default();
+            Stamps::new(stamp).read(Some(front), &mut meta);
+            assert_eq!((meta.timestamp_source, meta.hash), expected, "{sentence}");
+            if expected.0 == hardware {
+                assert_eq!(meta.timestamp_ns, time_ns, "{sentence}");
+            }
+        }
+    }
+}
