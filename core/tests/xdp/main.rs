@@ -3,6 +3,7 @@
 mod claims;
 mod copying;
 mod forward;
+mod metadata;
 mod mirror;
 mod resident;
 
