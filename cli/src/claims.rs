@@ -41,6 +41,17 @@ pub struct AttachArgs {
     /// By the driver, or by the kernel behind it [default: native where the driver can]
     #[arg(long, value_name = "native|skb")]
     mode: Option<ModeName>,
+
+    /// Whose times packets can have: `hardware` lets ports with timestamp=hardware, too, find
+    /// what they need [default: xdp]
+    #[arg(long, value_name = "xdp|hardware")]
+    timestamp: Option<Times>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Times {
+    Xdp,
+    Hardware,
 }
 
 /// Take the XDP program off an interface, whoever uses it: all packets go to the host
@@ -81,14 +92,19 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
         Some(ModeName::Native) => ModeWish::Only(Mode::Native),
         Some(ModeName::Skb) => ModeWish::Only(Mode::Skb),
     };
-    let (mode, fallback) = args.place.with(|interface| {
-        let (resident, fallback) = Resident::join(interface, wish)?;
+    let by_card = args.timestamp == Some(Times::Hardware);
+    let (mode, fallback, no_times) = args.place.with(|interface| {
+        let (resident, fallback) = Resident::join_for(interface, wish, by_card)?;
         resident.keep(interface)?;
-        Ok((resident.mode(), fallback))
+        let no_times = resident.no_metadata().filter(|_| by_card).map(str::to_owned);
+        Ok((resident.mode(), fallback, no_times))
     })?;
     let name = &args.place.interface;
     if let Some(reason) = fallback {
         crate::notice::say(format_args!("{name}: skb mode, a tenth as fast as native: {reason}"));
+    }
+    if let Some(reason) = no_times {
+        crate::notice::say(format_args!("{name}: no hardware timestamps: {reason}"));
     }
     let mode = mode.name();
     writeln!(io::stdout(), "{name}: the program stays, {mode} mode; sluice detach {name} ends it")?;

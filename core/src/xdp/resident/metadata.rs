@@ -10,8 +10,7 @@
 //! was loaded for this one interface, and keeps such programs out of maps of programs
 //! (bpf_prog_map_compatible): the stages' cannot ask. So one program before all others asks, the
 //! reader, and goes on to the resident program by a tail call. From a bound program to one that is
-//! not, that goes since Linux 6.16, and in 6.12.34 and 6.6.94; which drivers know something, the
-//! kernel says since 6.7.
+//! not, that goes since Linux 6.16, and in 6.12.34 (bpf_check_tail_call).
 //!
 //! The reader has the resident program's name and maps, so that who comes later finds the same
 //! things behind either. It asks only while there are claims. A packet's way through reader and
@@ -24,7 +23,7 @@ use std::os::fd::OwnedFd;
 use super::shared::{CLAIMS, INGRESS, PRESENT_AT};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Insn, KernelFunction, Size, xdp_action};
-use crate::link::Interface;
+use crate::link::{self, Interface, Metadata, XdpAbilities};
 use crate::xdp::bpf::{self, Map};
 use crate::xdp::btf::KernelTypes;
 
@@ -65,6 +64,9 @@ pub(super) fn load_reader(
     frags: bool,
     maps: &[Map],
 ) -> Result<OwnedFd, String> {
+    if let Some(reason) = obstacle(interface) {
+        return Err(reason);
+    }
     let types =
         KernelTypes::load().map_err(|error| format!("the kernel's BTF cannot be read: {error}"))?;
     let function = |name: &CStr| {
@@ -79,14 +81,35 @@ pub(super) fn load_reader(
         let only_asking = only_asking(time, hash).is_some_and(|insns| load(&insns).is_ok());
         if only_asking {
             format!(
-                "the kernel lets no program that asks a driver run others: Linux 6.16, 6.12.34 \
-                 and 6.6.94 do ({})",
+                "the kernel lets no program that asks a driver run others: Linux 6.16 and \
+                 6.12.34 do ({})",
                 refused.error
             )
         } else {
             format!("the kernel refused the program: {}: {}", refused.error, refused.said)
         }
     })
+}
+
+/// Why the driver of an interface of this thread's network namespace tells no times of packets;
+/// none if it does, of those that have one.
+pub(crate) fn obstacle(interface: &Interface) -> Option<String> {
+    match link::xdp_abilities(None, interface) {
+        Ok(abilities) => nothing_told(&interface.name, abilities),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn nothing_told(interface: &str, abilities: Option<XdpAbilities>) -> Option<String> {
+    match abilities.and_then(|abilities| abilities.metadata) {
+        None => {
+            Some("the kernel does not say what drivers tell XDP programs: Linux 6.7 does".into())
+        }
+        Some(Metadata { timestamp: false, .. }) => {
+            Some(format!("the driver of {interface} tells XDP programs no times"))
+        }
+        Some(_) => None,
+    }
 }
 
 /// A program that asks, and does nothing with the answers.
@@ -198,7 +221,7 @@ mod tests {
     use super::super::shared::{Action, FILTERED, Owner};
     use super::super::{ModeWish, Resident, Stage};
     use super::*;
-    use crate::link::{self, Lab, netns};
+    use crate::link::{Lab, netns};
     use crate::ring::{Meta, TimestampSource};
     use crate::xdp::bpf::Write;
     use crate::xdp::stamp::{Stamp, Stamps};
@@ -237,6 +260,29 @@ mod tests {
             return None;
         }
         Some(Lab::scratch().unwrap())
+    }
+
+    #[test]
+    fn a_driver_without_times_is_not_asked() {
+        let metadata = |timestamp| {
+            let metadata = Some(Metadata { timestamp, hash: true, vlan_tag: false });
+            Some(XdpAbilities { metadata, ..XdpAbilities::default() })
+        };
+        let rows = [
+            ("Linux 6.2", None, Some("Linux 6.7")),
+            ("Linux 6.6", Some(XdpAbilities::default()), Some("Linux 6.7")),
+            ("a driver with hashes only", metadata(false), Some("driver of e tells")),
+            ("a driver with times", metadata(true), None),
+        ];
+        for (sentence, abilities, expected) in rows {
+            let found = nothing_told("e", abilities);
+            match (&found, expected) {
+                (Some(reason), Some(part)) => {
+                    assert!(reason.contains(part), "{sentence}: {reason}");
+                }
+                _ => assert_eq!(found.is_some(), expected.is_some(), "{sentence}"),
+            }
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod program;
 mod shared;
 mod stage;
 
+pub(crate) use metadata::obstacle as metadata_obstacle;
 pub(crate) use program::{Sockets, load as load_program, load_copying};
 pub use shared::{Action, Owner, Tally};
 pub(crate) use shared::{DROP, FILTERED, MIRRORS, QUEUES_MAX, WHOLE};
@@ -70,7 +71,7 @@ pub struct Resident {
     tallies: Tallies,
     /// Where a reader leaves what the driver knows of a packet.
     metadata: Option<OwnedFd>,
-    /// Why there is no reader.
+    /// Why there is none, where there is none.
     no_metadata: String,
 }
 
@@ -106,9 +107,13 @@ impl Resident {
         Self::join_for(interface, wish, false)
     }
 
-    /// The same; with `metadata`, a program that this call attaches reads what the driver knows
-    /// of packets, where it can ([`metadata`](Self::metadata)).
-    pub(crate) fn join_for(
+    /// The same; with `metadata`, a program that this call attaches also reads what the driver
+    /// knows of packets, the card's time and hash (Linux 6.16). Where that cannot be,
+    /// [`no_metadata`](Self::no_metadata) says why.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_for(
         interface: &Interface,
         wish: ModeWish,
         metadata: bool,
@@ -205,6 +210,11 @@ impl Resident {
             metadata: take(metadata::MAP).ok().map(|map| map.fd),
             no_metadata: metadata::not_at_attaching(interface),
         })
+    }
+
+    /// Why the card's times and hashes are not read; none if they are.
+    pub fn no_metadata(&self) -> Option<&str> {
+        self.metadata().err()
     }
 
     /// Where a reader leaves what the driver knows of a packet, or why there is none.
