@@ -81,6 +81,16 @@ pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
     got
 }
 
+/// What comes within a time.
+fn receive_for(queue: &mut Queue, time: Duration) -> Vec<(Meta, Vec<u8>)> {
+    let (end, mut got) = (Instant::now() + time, Vec::new());
+    while Instant::now() < end {
+        got.extend(take(queue));
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
+    }
+    got
+}
+
 pub fn is_ours(bytes: &[u8]) -> bool {
     bytes[12..14] == [0x88, 0xb5]
 }
@@ -256,6 +266,58 @@ fn pin(cpu: usize) {
     set.set(cpu).unwrap();
     // With one CPU only, all is well too.
     let _ = sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
+}
+
+#[test]
+fn the_last_queue_to_be_closed_ends_the_copies() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let ours = "filter=ether proto 0x88b5";
+    for (name, why) in [("mirror:right0", "a mirror"), ("xdp:right0", "a claim by copying")] {
+        let mut port = open(&lab, &format!("{name}?{ours}")).unwrap();
+        assert_eq!((port.method, port.queues.len()), ("ring", 2), "{why}");
+        // The queue that they come to is the sender's CPU's.
+        pin(0);
+        send(&lab, &[frame(0, 0, 60)]);
+        let hit = |queue: &mut Queue| !receive_for(queue, Duration::from_millis(100)).is_empty();
+        let at = port.queues.iter_mut().position(hit).expect("it comes to one of them");
+        let mut busy = port.queues.remove(at);
+        let mut quiet = port.queues.remove(0);
+        quiet.close_intake().unwrap();
+        let sent: Vec<_> = (1..101).map(|i| frame(i, 0, 60)).collect();
+        send(&lab, &sent);
+        let got = bytes_of(receive(&mut busy, 100));
+        assert!(got == sent, "{why}: {} of 100 come to the queue that is open", got.len());
+        assert_eq!(drain(&mut quiet).len(), 0, "{why}");
+        busy.close_intake().unwrap();
+        send(&lab, &sent);
+        assert_eq!(drain(&mut busy).len(), 0, "{why}: nothing is copied any more");
+        assert_eq!(busy.stats().unwrap().offered, 101, "{why}");
+    }
+}
+
+#[test]
+fn a_queue_that_is_closed_lets_nothing_more_in() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let mut port = open(&lab, "mirror:right0?cells=64&filter=ether proto 0x88b5").unwrap();
+    let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+    pin(0);
+    send(&lab, &sent);
+    // One has 64 of them, and has lost the others.
+    let offered = |queue: &mut Queue| queue.stats().unwrap().offered;
+    let at = port.queues.iter_mut().position(|queue| offered(queue) > 0).unwrap();
+    let mut queue = port.queues.remove(at);
+    queue.close_intake().unwrap();
+    send(&lab, &sent);
+    let got = bytes_of(drain(&mut queue));
+    assert!(got == sent[..64], "{}: those from before", got.len());
+    let stats = queue.stats().unwrap();
+    assert_eq!((stats.offered, stats.lost_full), (100, 36), "and nothing after is counted");
 }
 
 #[test]

@@ -21,6 +21,7 @@
 mod queue;
 
 pub(super) use queue::CopyQueue;
+use queue::Intake;
 
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::AsFd;
@@ -138,6 +139,7 @@ impl Job<'_> {
         let owner = Owner::myself(self.action, expression, self.queues.clone());
         let stage = Arc::new(Stage::take(self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
+        let intake = Intake::of(&stage);
         let described = self.described(&geometry);
         let readers: Vec<(u32, Reader)> = match geometry.sharing {
             Sharing::Queue => (0..geometry.rings)
@@ -150,6 +152,7 @@ impl Job<'_> {
             let queue = CopyQueue::new(
                 reader,
                 Arc::clone(&stage),
+                Arc::clone(&intake),
                 geometry.cells,
                 self.interface,
                 Netlink::open(None)?,

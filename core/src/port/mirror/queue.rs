@@ -28,11 +28,29 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// Between two looks at what has become of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
+/// What lets packets into the rings of a port. Each queue holds it until its intake is closed;
+/// when the last has let it go, nothing is copied any more.
+#[derive(Debug)]
+pub(super) struct Intake(Arc<Stage>);
+
+impl Intake {
+    pub(super) fn of(stage: &Arc<Stage>) -> Arc<Self> {
+        Arc::new(Self(Arc::clone(stage)))
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// A queue whose packets are copied into rings.
 #[derive(Debug)]
 pub(crate) struct CopyQueue {
-    // Before the memory: nothing is copied any more when that is gone.
-    stage: Arc<Stage>,
+    // Before the memory: nothing is copied any more when these are gone.
+    intake: Option<Arc<Intake>>,
+    _stage: Arc<Stage>,
     reader: Reader,
     clock: WallClock,
     interface: link::Interface,
@@ -52,6 +70,7 @@ impl CopyQueue {
     pub(super) fn new(
         reader: Reader,
         stage: Arc<Stage>,
+        intake: Arc<Intake>,
         cells: u32,
         interface: &link::Interface,
         netlink: Netlink,
@@ -59,7 +78,8 @@ impl CopyQueue {
     ) -> Self {
         let now = Instant::now();
         Self {
-            stage,
+            intake: Some(intake),
+            _stage: stage,
             reader,
             clock: WallClock::new(),
             interface: interface.clone(),
@@ -145,11 +165,16 @@ impl CopyQueue {
         Ok(self.down && !was_down)
     }
 
-    /// From now on nothing is copied, for no queue of the port.
+    /// From now on nothing is let in. What other queues of the port have is not touched: they
+    /// share one program, which the last to close stops.
     pub(crate) fn close_intake(&mut self) {
-        if self.intake_closed.is_none() {
-            self.stage.stop();
-            self.intake_closed = Some(Instant::now());
+        let Some(intake) = self.intake.take() else { return };
+        self.intake_closed = Some(Instant::now());
+        match Arc::into_inner(intake) {
+            // What is on its way through the program is still to come.
+            Some(last) => drop(last),
+            // The program goes on to fill these rings, too.
+            None => self.reader.close(),
         }
     }
 

@@ -59,6 +59,10 @@ pub(crate) struct Reader {
     runs: VecDeque<Run>,
     /// The ring's head when we last looked.
     head: u32,
+    /// Packets that have come into slots so far.
+    placed: u64,
+    /// What the rings had lost when they were closed; what comes later is not looked at.
+    closed: Option<u64>,
 }
 
 impl Reader {
@@ -84,7 +88,8 @@ impl Reader {
                 next_ns: None,
             })
             .collect();
-        Self { copies: Arc::clone(copies), sources, runs: VecDeque::new(), head: 0 }
+        let (copies, runs) = (Arc::clone(copies), VecDeque::new());
+        Self { copies, sources, runs, head: 0, placed: 0, closed: None }
     }
 
     /// Packets known to be there that stand in no slot yet.
@@ -97,12 +102,20 @@ impl Reader {
     /// that stand in no slot yet.
     #[inline]
     pub fn look(&mut self) -> u32 {
-        for i in 0..self.sources.len() {
+        let open = if self.closed.is_none() { self.sources.len() } else { 0 };
+        for i in 0..open {
             let producer = index(&self.copies, self.sources[i].number, at::PRODUCED);
             self.sources[i].cursor.peek(producer, u32::MAX);
             self.note_next(i);
         }
         self.unread()
+    }
+
+    /// Looks for the last time: what the program writes from now on is no packet of ours, and not
+    /// counted.
+    pub fn close(&mut self) {
+        self.look();
+        self.closed.get_or_insert(self.counts().lost);
     }
 
     /// Gives the cells back whose slots the program has released.
@@ -139,6 +152,7 @@ impl Reader {
         }
         let filled = ring.distance(ring.tail(), tail);
         ring.publish(tail);
+        self.placed += u64::from(filled);
         filled
     }
 
@@ -211,8 +225,12 @@ impl Reader {
         }
     }
 
-    /// What the program has counted at these rings.
+    /// What the program has counted at these rings; as of their close, where they are closed.
     pub fn counts(&self) -> Counts {
+        if let Some(lost) = self.closed {
+            // Not by its own count, which would hold packets that it was dealing with just then.
+            return Counts { matched: self.placed + u64::from(self.unread()) + lost, lost };
+        }
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| counter(&self.copies, source.number, at);
             Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
