@@ -16,7 +16,9 @@ pub mod lab;
 mod netdev;
 mod netlink;
 pub mod netns;
+mod process;
 mod rates;
+mod records;
 mod sample;
 mod veth;
 

@@ -21,9 +21,10 @@ use std::ffi::OsStr;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use record::{Owner, Record, Registry};
+use record::{Record, Registry};
 
 use super::netns;
+use super::process::Process;
 use crate::error::{Error, Result};
 
 /// What lab to make.
@@ -71,7 +72,7 @@ impl LabConfig {
 #[derive(Debug)]
 pub struct Lab {
     config: LabConfig,
-    owner: Option<Owner>,
+    owner: Option<Process>,
     /// Whether the lab goes with this value: only where this value made it for a test.
     scratch: bool,
 }
@@ -130,7 +131,7 @@ impl Lab {
     /// As [`Lab::up`].
     pub fn scratch_with(shape: Shape, queues: u32) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let owner = Owner::this_process()?;
+        let owner = Process::this()?;
         // Only uniqueness matters: nothing is published with the number.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let config = LabConfig {
@@ -259,7 +260,7 @@ impl Lab {
         Self { config: record.config, owner: record.owner, scratch: false }
     }
 
-    fn make(registry: &Registry, config: LabConfig, owner: Option<Owner>) -> Result<Self> {
+    fn make(registry: &Registry, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
         // Recorded first: whatever happens from here on, somebody can find and remove it.
         let record = Record { config, owner };
