@@ -144,6 +144,16 @@ pub fn exec(name: &str, command: &mut Command) -> Error {
     }
 }
 
+/// The folder `/sys/class/net` with the interfaces of this thread's network namespace, whatever
+/// this process has mounted there. It stays as it is when the thread has moved on.
+pub(super) fn sysfs_interfaces() -> Result<File> {
+    on_own_thread(|| {
+        show_in_sysfs("this network namespace")?;
+        let folder = "/sys/class/net";
+        File::open(folder).map_err(|e| refused("open", folder, ADMIN, e))
+    })
+}
+
 /// Mounts a sysfs of this thread's network namespace over `/sys`, in a mount namespace of its
 /// own that its children inherit: programs look for their interfaces in `/sys/class/net`.
 fn show_in_sysfs(name: &str) -> Result<()> {

@@ -34,7 +34,9 @@ impl BindMode {
     }
 }
 
-/// Polling the driver's queue from this side's calls instead of by interrupts (Linux 5.11).
+/// Polling the driver's queue from this side's calls instead of by interrupts (Linux 5.11). The
+/// interface has to be told to wait with those, by `napi_defer_hard_irqs` and
+/// `gro_flush_timeout`: a port does that, a socket by itself does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// SO_BUSY_POLL: microseconds that a call polls for.

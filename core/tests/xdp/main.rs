@@ -1,11 +1,14 @@
 //! XDP on interfaces of labs: the resident program and those who use it.
 
+mod busy_poll;
 mod claims;
 mod copying;
 mod forward;
 mod metadata;
 mod mirror;
 mod resident;
+
+use std::process::{Command, Stdio};
 
 use sluicegate::link::{self, Interface, Lab, netns};
 use sluicegate::xdp::resident::{ModeWish, Resident};
@@ -40,4 +43,14 @@ pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
 pub fn run(lab: &Lab, host: &str, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
     assert!(lab.exec(host, &words).unwrap().success(), "{host}: {command}");
+}
+
+/// What a command on a host prints; it must succeed.
+pub fn output(lab: &Lab, host: &str, command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    let child = lab.spawn(host, command.args(words).stdout(Stdio::piped())).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{host}: {command:?}");
+    String::from_utf8(ended.stdout).unwrap()
 }

@@ -389,7 +389,7 @@ fn what_cannot_be_is_refused() {
 }
 
 /// The namespace and the name of the port that a child of a test opens, and holds.
-const TO_HOLD: &str = "SLUICE_TEST_PORT_TO_HOLD";
+pub const TO_HOLD: &str = "SLUICE_TEST_PORT_TO_HOLD";
 
 /// A process that has a port and does nothing with it.
 pub struct Holder(std::process::Child);
@@ -429,7 +429,8 @@ fn holds_a_port_for_another_test() {
     let Ok(wish) = std::env::var(TO_HOLD) else { return };
     let (netns, name) = wish.split_once(' ').unwrap();
     let options = OpenOptions { netns: Some(netns.into()), ..OpenOptions::default() };
-    let _port = Port::open(&name.parse().unwrap(), &options).unwrap();
+    let port = Port::open(&name.parse().unwrap(), &options);
+    let _port = port.unwrap_or_else(|error| panic!("{error}"));
     println!("\nopened");
     std::thread::sleep(6 * PATIENCE);
 }

@@ -65,6 +65,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let promiscuous = name.switch("promisc")?.unwrap_or(true);
     let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
     netns::within(netns, || {
+        // As `xdp:` does: what killed processes have left on the interface is put right here.
+        let _ = link::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
         let queues = queues_of(name, &interface)?;

@@ -46,7 +46,7 @@ use super::queue::{Backend, Queue};
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Ethtool, Netlink, netns};
+use crate::link::{self, Deferred, Ethtool, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{
@@ -69,13 +69,17 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if interface.hardware != libc::ARPHRD_ETHER {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
-    match config.action {
-        Action::Take => netns::within(netns, || take(name, &config, &interface, options)),
-        _ if options.usage != Use::Receive => {
-            Err(name.error("action=drop and action=pass only count what comes in"))
-        }
-        _ => netns::within(netns, || count_in_kernel(name, &config, interface)),
+    if config.action != Action::Take && options.usage != Use::Receive {
+        return Err(name.error("action=drop and action=pass only count what comes in"));
     }
+    netns::within(netns, || {
+        // Where that fails, it is for those to say who want other settings.
+        let _ = link::restore_interrupts(&interface);
+        match config.action {
+            Action::Take => take(name, &config, &interface, options),
+            _ => count_in_kernel(name, &config, interface),
+        }
+    })
 }
 
 /// A port whose packets come to its rings: by a socket for each queue, or, where another socket
@@ -157,6 +161,10 @@ impl Taking<'_> {
             Some(pool) => Arc::clone(pool),
             None => own_pool(config, count, receives, sends)?,
         };
+        let deferred = match config.busy_poll {
+            Some(_) => Some(Arc::new(Deferred::new(interface)?)),
+            None => None,
+        };
         let mut mode = None;
         let mut opened = Vec::new();
         for number in self.queues.clone() {
@@ -191,7 +199,8 @@ impl Taking<'_> {
                 false => Ring::absent(&pool)?,
             };
             let at = (interface.name.as_str(), number);
-            opened.push((number, XdpQueue::new(at, xsk, claim.clone(), self.stamp), rx, tx));
+            let queue = XdpQueue::new(at, xsk, claim.clone(), self.stamp, deferred.clone());
+            opened.push((number, queue, rx, tx));
         }
         // All are open: now packets may come.
         if let Some(claim) = &claim {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use crate::error::{Error, Result};
+use crate::link::Deferred;
 use crate::port::QueueStats;
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::stamp::Stamp;
@@ -26,6 +27,7 @@ pub(crate) struct XdpQueue {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     socket: Arc<XskSocket>,
+    _deferred: Option<Arc<Deferred>>,
     intake_closed: Option<Instant>,
     down: bool,
 }
@@ -36,13 +38,24 @@ impl XdpQueue {
         xsk: Xsk,
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
+        deferred: Option<Arc<Deferred>>,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
         if let Some(receiver) = &mut receiver {
             receiver.read_stamps(stamp);
         }
         let object = format!("xdp:{interface}/{number}");
-        Self { number, object, claim, receiver, sender, socket, intake_closed: None, down: false }
+        Self {
+            number,
+            object,
+            claim,
+            receiver,
+            sender,
+            socket,
+            _deferred: deferred,
+            intake_closed: None,
+            down: false,
+        }
     }
 
     #[inline]

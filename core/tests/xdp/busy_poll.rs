@@ -1,0 +1,165 @@
+//! Busy polling: the interface's settings while it lasts, and after.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use sluicegate::error::Kind;
+use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
+
+use super::mirror::{Holder, TO_HOLD, open};
+use super::{lab, output, right0, run};
+
+/// Polls that find nothing, and ns between them.
+fn settings(lab: &Lab) -> [u64; 2] {
+    ["napi_defer_hard_irqs", "gro_flush_timeout"].map(|setting| {
+        let value = output(lab, "right", &format!("cat /sys/class/net/right0/{setting}"));
+        value.trim().parse().unwrap()
+    })
+}
+
+fn set(lab: &Lab, settings: [u64; 2]) {
+    let names = ["napi_defer_hard_irqs", "gro_flush_timeout"];
+    for (setting, value) in names.into_iter().zip(settings) {
+        let path = format!("/sys/class/net/right0/{setting}");
+        let words = ["sh", "-c", &format!("echo {value} > {path}")];
+        assert!(lab.exec("right", &words).unwrap().success());
+    }
+}
+
+/// The record of right0 of this lab.
+fn record(lab: &Lab) -> PathBuf {
+    let netns = fs::metadata(format!("/run/netns/{}", lab.netns("right"))).unwrap().ino();
+    PathBuf::from(format!("/run/sluice/interrupts/{netns}-{}", right0(lab).index))
+}
+
+fn polling(queue: u32) -> String {
+    format!("xdp:right0/{queue}?busy_poll=50us&filter=udp port 9")
+}
+
+#[test]
+fn the_interface_waits_with_interrupts_as_long_as_somebody_polls() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    for (former, raised, why) in [
+        ([0, 0], [2, 200_000], "what a kernel starts with"),
+        ([1, 1000], [2, 200_000], "less than needed"),
+        ([5, 0], [5, 200_000], "one is higher already"),
+        ([0, 1_000_000], [2, 1_000_000], "the other is"),
+        ([2, 200_000], [2, 200_000], "somebody wants them so"),
+    ] {
+        set(&lab, former);
+        drop(open(&lab, "xdp:right0").unwrap());
+        assert_eq!(settings(&lab), former, "{why}: nobody polls");
+        let first = open(&lab, &polling(0)).unwrap();
+        let second = open(&lab, &polling(1)).unwrap();
+        let other = Holder::of(&lab, &polling(2));
+        assert_eq!(settings(&lab), raised, "{why}");
+        drop(first);
+        other.kill();
+        assert_eq!(settings(&lab), raised, "{why}: one is left");
+        drop(second);
+        assert_eq!(settings(&lab), former, "{why}: put back by the last");
+        assert!(!record(&lab).exists(), "{why}");
+    }
+}
+
+#[test]
+fn what_a_killed_process_has_changed_is_put_back_by_the_next() {
+    let Some(lab) = lab() else { return };
+    let mend = || netns::within(Some(&lab.netns("right")), || restore_interrupts(&right0(&lab)));
+    let by = |name: &str| drop(open(&lab, name).unwrap());
+    let ways: [(&dyn Fn(), &str); 5] = [
+        (&|| by("xdp:right0"), "a port that does not poll"),
+        (&|| by("xdp:right0?action=pass"), "one that counts"),
+        (&|| by("mirror:right0"), "a mirror"),
+        (&|| by(&polling(0)), "one that polls, when it has ended"),
+        (&|| assert!(mend().unwrap()), "who asks for it"),
+    ];
+    for (mend_by, why) in ways {
+        set(&lab, [1, 1000]);
+        Holder::of(&lab, &polling(0)).kill();
+        assert_eq!(settings(&lab), [2, 200_000], "{why}: it could not put them back");
+        mend_by();
+        assert_eq!(settings(&lab), [1, 1000], "{why}");
+        assert!(!record(&lab).exists(), "{why}");
+    }
+    assert!(!mend().unwrap(), "there is nothing any more");
+    let alive = open(&lab, &polling(0)).unwrap();
+    assert!(!mend().unwrap(), "who polls is left alone");
+    assert_eq!(settings(&lab), [2, 200_000]);
+    drop(alive);
+}
+
+#[test]
+fn what_somebody_else_has_set_meanwhile_stays() {
+    let Some(lab) = lab() else { return };
+    let port = open(&lab, &polling(0)).unwrap();
+    set(&lab, [2, 20_000]);
+    drop(port);
+    assert_eq!(settings(&lab), [0, 20_000]);
+    assert!(!record(&lab).exists());
+}
+
+#[test]
+fn an_interface_that_goes_takes_its_settings_along() {
+    let Some(lab) = lab() else { return };
+    let (port, record) = (open(&lab, &polling(0)).unwrap(), record(&lab));
+    assert!(record.exists());
+    run(&lab, "right", "ip link del right0");
+    drop(port);
+    assert!(!record.exists(), "nothing is left to put back");
+}
+
+#[test]
+fn one_that_was_renamed_gets_its_settings_back() {
+    let Some(lab) = lab() else { return };
+    let port = open(&lab, &polling(0)).unwrap();
+    run(&lab, "right", "ip link set right0 name other0");
+    drop(port);
+    run(&lab, "right", "ip link set other0 name right0");
+    assert_eq!(settings(&lab), [0, 0]);
+}
+
+#[test]
+fn where_settings_cannot_be_written_that_is_said_and_nothing_is_changed() {
+    let Some(lab) = lab() else { return };
+    // Whoever mounts a sysfs of this namespace gets it as this one has it.
+    let keep = "mount -o remount,ro /sys && echo done && exec sleep 60";
+    let mut sh = Command::new("sh");
+    let mut keeper = lab.spawn("right", sh.args(["-c", keep]).stdout(Stdio::piped())).unwrap();
+    let mut line = String::new();
+    BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "done\n");
+    let error = open(&lab, &polling(0)).unwrap_err();
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    let text = error.to_string();
+    assert!(text.contains("napi_defer_hard_irqs of right0: Read-only file system"), "{text}");
+    assert!(text.contains("or leave busy_poll= out"), "{text}");
+    assert_eq!(error.kind(), Kind::Runtime);
+    assert_eq!((settings(&lab), record(&lab).exists()), ([0, 0], false));
+}
+
+#[test]
+fn where_no_record_can_be_written_nothing_is_changed() {
+    let Some(lab) = lab() else { return };
+    fs::create_dir_all("/run/sluice").unwrap();
+    let read_only = "mount --bind /run/sluice /run/sluice && \
+                     mount -o remount,ro,bind /run/sluice && exec \"$@\"";
+    let opened = Command::new("unshare")
+        .args(["--mount", "sh", "-c", read_only, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
+        .env(TO_HOLD, format!("{} {}", lab.netns("right"), polling(0)))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&opened.stderr);
+    assert!(text.contains("Read-only file system"), "{text}");
+    assert!(text.contains("/run/sluice has to be writable"), "{text}");
+    assert_eq!(settings(&lab), [0, 0], "{text}");
+}
