@@ -31,6 +31,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     pub fallbacks: Vec<JsonFallback>,
+    /// What else was told on stderr while it ran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
     pub elapsed_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
@@ -117,6 +120,7 @@ impl Report {
                 .iter()
                 .map(|f| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() })
                 .collect(),
+            notices: Vec::new(),
             card: Card::watch(&port.name, common.netns.as_deref()),
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
@@ -141,6 +145,7 @@ impl Report {
             self.ledger.add(Role::Loss, "ring_full", stats.lost_full);
             self.ledger.add(Role::Note, "after_end", after_end);
             self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
+            self.notices.extend_from_slice(&outcome.notices);
             times_down = times_down.max(downs);
         }
         if let Some(card) = self.card.take() {
@@ -179,6 +184,7 @@ impl Report {
             method,
             mode: reports.first().and_then(|r| r.mode),
             fallbacks: reports.iter().flat_map(|r| r.fallbacks.clone()).collect(),
+            notices: reports.iter().flat_map(|r| r.notices.clone()).collect(),
             elapsed_s: elapsed,
             traffic,
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),

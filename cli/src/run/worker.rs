@@ -119,6 +119,8 @@ pub struct Outcome {
     pub busy: f64,
     /// Times the interface went down.
     pub downs: u32,
+    /// What the user was told of the port meanwhile.
+    pub notices: Vec<String>,
     /// When it had handed on its last packet.
     pub ended: Instant,
     /// Why it ended early.
@@ -142,11 +144,12 @@ pub fn receive<V: Visitor>(
         after_end: 0,
         downs: 0,
         down_since: None,
+        notices: Vec::new(),
     };
     let mut error = worker.run(visitor).err();
     visitor.finish();
     let ended = Instant::now();
-    let (after_end, downs) = (worker.after_end, worker.downs);
+    let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
     let stats = queue.stats().unwrap_or_else(|failure| {
         error.get_or_insert(failure);
         QueueStats::default()
@@ -156,7 +159,7 @@ pub fn receive<V: Visitor>(
     let busy = processor.map_or(0.0, |time| time.as_secs_f64() / start.elapsed().as_secs_f64());
     let Totals { packets, bytes, .. } = counters.totals();
     let queue = queue.number();
-    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, ended, error }
+    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, notices, ended, error }
 }
 
 /// A worker at work.
@@ -170,6 +173,7 @@ struct Worker<'a> {
     downs: u32,
     /// It went down then, and no packet has come since.
     down_since: Option<Instant>,
+    notices: Vec<String>,
 }
 
 impl Worker<'_> {
@@ -217,11 +221,26 @@ impl Worker<'_> {
                 looked = Instant::now();
                 let stats = self.queue.stats()?;
                 self.counters.note(stats.offered, stats.lost_full);
+                if let Err(error) = self.check() {
+                    self.close()?;
+                    gone.get_or_insert(error);
+                }
             }
             if broken {
                 self.shared.stop.set();
             }
         }
+    }
+
+    /// Looks at what has become of the source, and says what there is to say. An error means that
+    /// no packets will come any more.
+    fn check(&mut self) -> Result<()> {
+        let checked = if self.closed { Ok(()) } else { self.queue.check() };
+        while let Some(notice) = self.queue.take_notice() {
+            notice::say(&notice);
+            self.notices.push(notice);
+        }
+        checked
     }
 
     /// Adds what was counted where it came in, of a queue whose packets stay there.

@@ -11,6 +11,7 @@ mod null;
 mod packet;
 mod pcap;
 mod queue;
+mod watch;
 mod xdp;
 
 pub use name::{Kind, PortName, parse_duration, parse_number};

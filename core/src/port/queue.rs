@@ -157,6 +157,38 @@ impl Queue {
         }
     }
 
+    /// Looks at what has become of the source, besides its packets: whether an interface still has
+    /// this queue, for one. [`wait_rx`](Self::wait_rx) does it when it has waited in vain; who
+    /// never does, because packets come all the time, calls this about once a second. What users
+    /// should know, [`take_notice`](Self::take_notice) has then.
+    ///
+    /// # Errors
+    /// The source is gone.
+    pub fn check(&mut self) -> Result<()> {
+        match &mut self.backend {
+            Backend::Xdp(xdp) => xdp.check(),
+            Backend::Copies(copies) => copies.check(),
+            Backend::Null(_)
+            | Backend::PcapSource(_)
+            | Backend::PcapSink(_)
+            | Backend::Packet(_)
+            | Backend::InKernel(_) => Ok(()),
+        }
+    }
+
+    /// What users should know of the port, and is no error; each once, at one queue of the port.
+    pub fn take_notice(&mut self) -> Option<String> {
+        match &mut self.backend {
+            Backend::Xdp(xdp) => xdp.take_notice(),
+            Backend::Copies(copies) => copies.take_notice(),
+            Backend::Null(_)
+            | Backend::PcapSource(_)
+            | Backend::PcapSink(_)
+            | Backend::Packet(_)
+            | Backend::InKernel(_) => None,
+        }
+    }
+
     /// Packets that were counted in the kernel and never come into the ring, and their bytes on
     /// the wire, since the last look: of an `xdp:` port that drops or passes what it counts.
     pub fn take_counted(&mut self) -> (u64, u64) {

@@ -61,13 +61,18 @@ impl Descriptor {
         check(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, value, size) })
     }
 
-    /// An option's value, and how many bytes of it the kernel knows; the rest is 0.
+    /// An AF_XDP option's value, and how many bytes of it the kernel knows; the rest is 0.
     pub(super) fn get<T: Plain>(&self, option: c_int) -> io::Result<(T, usize)> {
+        self.get_from(libc::SOL_XDP, option)
+    }
+
+    /// The same of any level's option.
+    pub(super) fn get_from<T: Plain>(&self, level: c_int, option: c_int) -> io::Result<(T, usize)> {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut size = size_of::<T>() as socklen_t;
         let (fd, at) = (self.0.as_raw_fd(), value.as_mut_ptr().cast());
         // SAFETY: the kernel writes at most `size` bytes, which is T's size.
-        check(unsafe { libc::getsockopt(fd, libc::SOL_XDP, option, at, &mut size) })?;
+        check(unsafe { libc::getsockopt(fd, level, option, at, &mut size) })?;
         // SAFETY: all bytes are initialised (zeroed at least), and T is Plain.
         Ok((unsafe { value.assume_init() }, size as usize))
     }

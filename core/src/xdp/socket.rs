@@ -110,6 +110,12 @@ impl XskSocket {
         self.traits.multi_buffer
     }
 
+    /// The number of the NAPI that busy polling drives on for this socket; 0 as long as no packet
+    /// has come, and for good where the driver does not tell. None where the kernel does not say.
+    pub fn polled_napi(&self) -> Option<u32> {
+        self.fd.get_from(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).ok().map(|(id, _)| id)
+    }
+
     /// Waits for packets. True if there are any.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
 
-use super::mirror::{Holder, TO_HOLD, open};
+use super::mirror::{Holder, TO_HOLD, frame, open, receive, send};
 use super::{lab, output, right0, run};
 
 /// Polls that find nothing, and ns between them.
@@ -93,6 +93,31 @@ fn what_a_killed_process_has_changed_is_put_back_by_the_next() {
     assert!(!mend().unwrap(), "who polls is left alone");
     assert_eq!(settings(&lab), [2, 200_000]);
     drop(alive);
+}
+
+#[test]
+fn a_driver_that_does_not_say_how_it_is_polled_is_named() {
+    let Some(lab) = lab() else { return };
+    for (options, said, why) in [
+        ("busy_poll=50us", true, "veth registers its queues before they have a NAPI"),
+        ("mode=skb&busy_poll=50us", true, "nor do they have one behind the driver"),
+        ("timestamp=off", false, "nobody polls"),
+    ] {
+        let mut port = open(&lab, &format!("xdp:right0?{options}")).unwrap();
+        let queue = &mut port.queues[0];
+        queue.check().unwrap();
+        assert_eq!(queue.take_notice(), None, "{why}: before the first packet nothing is known");
+        for _ in 0..2 {
+            send(&lab, &[frame(1, 0, 60)]);
+            assert_eq!(receive(queue, 1).len(), 1, "{why}: packets come");
+        }
+        queue.check().unwrap();
+        let notice = queue.take_notice();
+        let expected = "busy_poll= does nothing on right0: its driver does not say";
+        assert_eq!(notice.is_some(), said, "{why}: {notice:?}");
+        assert!(notice.is_none_or(|notice| notice.starts_with(expected)), "{why}");
+        assert_eq!(queue.take_notice(), None, "{why}: once");
+    }
 }
 
 #[test]

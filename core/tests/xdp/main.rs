@@ -1,6 +1,7 @@
 //! XDP on interfaces of labs: the resident program and those who use it.
 
 mod busy_poll;
+mod changes;
 mod claims;
 mod copying;
 mod forward;

@@ -21,7 +21,7 @@
 mod queue;
 
 pub(super) use queue::CopyQueue;
-use queue::Intake;
+use queue::{Filling, Intake, Surroundings};
 
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::AsFd;
@@ -29,7 +29,8 @@ use std::sync::Arc;
 
 use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
-use super::xdp::{fallbacks, mode_name, queues_of};
+use super::watch::Watch;
+use super::xdp::{fallbacks, mode_name};
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
@@ -69,7 +70,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let _ = link::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-        let queues = queues_of(name, &interface)?;
+        let (watch, queues) = Watch::over(name, &interface)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
         let job = Job {
             name,
@@ -79,6 +80,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             action: Action::Mirror,
             places: MIRRORS,
             queues,
+            watch: &Arc::new(watch),
             size,
             stamped,
             promiscuous: promiscuous.map(Arc::new),
@@ -116,6 +118,7 @@ pub(super) struct Job<'a> {
     /// Places in the chain that its program may have.
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
+    pub watch: &'a Arc<Watch>,
     pub size: Size,
     /// Whether the packets' times are taken.
     pub stamped: bool,
@@ -152,13 +155,16 @@ impl Job<'_> {
         };
         let queues = readers.into_iter().map(|(number, reader)| {
             let queue = CopyQueue::new(
+                number,
                 reader,
-                Arc::clone(&stage),
-                Arc::clone(&intake),
+                Filling { intake: Some(Arc::clone(&intake)), _stage: Arc::clone(&stage) },
                 geometry.cells,
-                self.interface,
-                Netlink::open(None)?,
-                self.promiscuous.clone(),
+                Surroundings {
+                    interface: self.interface.clone(),
+                    netlink: Netlink::open(None)?,
+                    watch: Arc::clone(self.watch),
+                    _promiscuous: self.promiscuous.clone(),
+                },
             );
             let rx = Ring::receive_indirect(&pool, self.size.slots)?;
             let backend = Backend::Copies(Box::new(queue));

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
 use crate::port::QueueStats;
 use crate::port::packet::Promiscuous;
+use crate::port::watch::Watch;
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::copies::{Reader, WallClock};
 use crate::xdp::resident::Stage;
@@ -45,18 +46,32 @@ impl Drop for Intake {
     }
 }
 
+/// What fills the rings: the stage, as long as there are queues, and what lets packets in.
+#[derive(Debug)]
+pub(super) struct Filling {
+    pub intake: Option<Arc<Intake>>,
+    pub _stage: Arc<Stage>,
+}
+
+/// The interface that packets come from, and what is to be known of it.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    pub interface: link::Interface,
+    /// Opened in the interface's namespace, for a process that gives its privileges up.
+    pub netlink: Netlink,
+    pub watch: Arc<Watch>,
+    pub _promiscuous: Option<Arc<Promiscuous>>,
+}
+
 /// A queue whose packets are copied into rings.
 #[derive(Debug)]
 pub(crate) struct CopyQueue {
-    // Before the memory: nothing is copied any more when these are gone.
-    intake: Option<Arc<Intake>>,
-    _stage: Arc<Stage>,
+    number: u32,
+    // Before the memory: nothing is copied any more when this is gone.
+    filling: Filling,
     reader: Reader,
     clock: WallClock,
-    interface: link::Interface,
-    /// Opened in the interface's namespace, for a process that gives its privileges up.
-    netlink: Netlink,
-    _promiscuous: Option<Arc<Promiscuous>>,
+    around: Surroundings,
     /// No look before then.
     next_look: Instant,
     sleep: Duration,
@@ -68,29 +83,26 @@ pub(crate) struct CopyQueue {
 
 impl CopyQueue {
     pub(super) fn new(
+        number: u32,
         reader: Reader,
-        stage: Arc<Stage>,
-        intake: Arc<Intake>,
+        filling: Filling,
         cells: u32,
-        interface: &link::Interface,
-        netlink: Netlink,
-        promiscuous: Option<Arc<Promiscuous>>,
+        around: Surroundings,
     ) -> Self {
         let now = Instant::now();
+        let down = !around.interface.up;
         Self {
-            intake: Some(intake),
-            _stage: stage,
+            number,
+            filling,
             reader,
             clock: WallClock::new(),
-            interface: interface.clone(),
-            netlink,
-            _promiscuous: promiscuous,
+            around,
             next_look: now,
             sleep: FIRST_SLEEP,
             longest_sleep: (SLEEP_A_CELL * cells).clamp(FIRST_SLEEP, LONGEST_SLEEP),
             intake_closed: None,
             checked: now,
-            down: !interface.up,
+            down,
         }
     }
 
@@ -149,26 +161,37 @@ impl CopyQueue {
             return Ok(false);
         }
         self.checked = Instant::now();
-        let now = match self.netlink.interface(&self.interface.name) {
-            Ok(now) if now.index == self.interface.index => now,
+        let Surroundings { interface, netlink, .. } = &mut self.around;
+        let now = match netlink.interface(&interface.name) {
+            Ok(now) if now.index == interface.index => now,
             // There is none of that name any more, or it is another.
             Ok(_) | Err(Error::Usage(_)) => {
                 return Err(Error::Gone {
-                    object: self.interface.name.clone(),
+                    object: interface.name.clone(),
                     remedy: "the interface was removed; start again when it is back".into(),
                 });
             }
             // The next look may tell.
             Err(_) => return Ok(false),
         };
+        self.check()?;
         let was_down = std::mem::replace(&mut self.down, !now.up);
         Ok(self.down && !was_down)
+    }
+
+    /// Looks at what has changed around the rings.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.around.watch.look(self.number)
+    }
+
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.around.watch.take_notice()
     }
 
     /// From now on nothing is let in. What other queues of the port have is not touched: they
     /// share one program, which the last to close stops.
     pub(crate) fn close_intake(&mut self) {
-        let Some(intake) = self.intake.take() else { return };
+        let Some(intake) = self.filling.intake.take() else { return };
         self.intake_closed = Some(Instant::now());
         match Arc::into_inner(intake) {
             // What is on its way through the program is still to come.

@@ -109,6 +109,7 @@ impl Taking<'_> {
             action: Action::Take,
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
+            watch: &self.watch,
             size: Size { slots: self.config.slots, snaplen: None, cells: self.config.cells },
             stamped: self.stamp != Stamp::None,
             promiscuous: None,

@@ -33,6 +33,7 @@ mod queue;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
+use queue::{Polled, Upkeep};
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -43,15 +44,14 @@ use claim::Claim;
 use config::{Config, Method};
 
 use super::queue::{Backend, Queue};
+use super::watch::Watch;
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Deferred, Ethtool, Netlink, netns};
+use crate::link::{self, Deferred, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
-use crate::xdp::resident::{
-    Action, DROP, FILTERED, Owner, QUEUES_MAX, Resident, Stage, load_program,
-};
+use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig};
 
@@ -90,7 +90,7 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let queues = queues_of(name, interface)?;
+    let (watch, queues) = Watch::over(name, interface)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
     let obstacle = if by_card { hardware::obstacle(interface) } else { None };
@@ -112,6 +112,7 @@ fn take(
         resident: Arc::new(resident),
         filter,
         queues,
+        watch: Arc::new(watch),
         fallbacks,
         stamp,
     };
@@ -137,6 +138,7 @@ struct Taking<'a> {
     resident: Arc<Resident>,
     filter: Option<Filter>,
     queues: RangeInclusive<u32>,
+    watch: Arc<Watch>,
     fallbacks: Vec<Fallback>,
     /// What is in front of each packet.
     stamp: Stamp,
@@ -198,8 +200,13 @@ impl Taking<'_> {
                 true => Ring::transmit(&pool, config.slots)?,
                 false => Ring::absent(&pool)?,
             };
+            let upkeep = Upkeep {
+                watch: Arc::clone(&self.watch),
+                _deferred: deferred.clone(),
+                polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
+            };
             let at = (interface.name.as_str(), number);
-            let queue = XdpQueue::new(at, xsk, claim.clone(), self.stamp, deferred.clone());
+            let queue = XdpQueue::new(at, xsk, claim.clone(), self.stamp, upkeep);
             opened.push((number, queue, rx, tx));
         }
         // All are open: now packets may come.
@@ -227,28 +234,6 @@ impl Taking<'_> {
         let expression = self.filter.as_ref().map_or("", Filter::expression);
         Owner::myself(Action::Take, expression, self.queues.clone())
     }
-}
-
-/// The queues named, or all the interface has.
-pub(super) fn queues_of(
-    name: &PortName,
-    interface: &link::Interface,
-) -> Result<RangeInclusive<u32>> {
-    let channels = Ethtool::open(None).and_then(|mut it| it.channels(&interface.name));
-    let there = match channels {
-        Ok(Some(channels)) => channels.combined.max(channels.rx),
-        _ => interface.rx_queues,
-    };
-    let there = there.clamp(1, QUEUES_MAX);
-    let queues = name.queues().unwrap_or(0..=there - 1);
-    if *queues.end() >= there {
-        return Err(name.error(format!(
-            "{} has {there} receive queue{}, numbered from 0: `ethtool -l {0}` shows them",
-            interface.name,
-            if there == 1 { "" } else { "s" }
-        )));
-    }
-    Ok(queues)
 }
 
 fn own_pool(config: &Config, queues: u32, receives: bool, sends: bool) -> Result<Arc<Pool>> {

@@ -7,6 +7,7 @@ use super::claim::Claim;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
+use crate::port::watch::Watch;
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
@@ -15,6 +16,24 @@ use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
 const SETTLE: Duration = Duration::from_millis(5);
 /// What the kernel took to send leaves within this time, or is not waited for.
 const LAST_SENT: Duration = Duration::from_secs(1);
+
+/// What goes along with a queue's socket.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    pub watch: Arc<Watch>,
+    /// Has the interface wait with interrupts, for busy polling.
+    pub _deferred: Option<Arc<Deferred>>,
+    pub polled: Polled,
+}
+
+/// Whether the driver says how its queue is polled, which is seen at a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// Nothing has come yet.
+    Unknown,
+    /// It was seen, or nobody wants to know.
+    Known,
+}
 
 /// One queue of an `xdp:` port.
 #[derive(Debug)]
@@ -27,7 +46,7 @@ pub(crate) struct XdpQueue {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     socket: Arc<XskSocket>,
-    _deferred: Option<Arc<Deferred>>,
+    upkeep: Upkeep,
     intake_closed: Option<Instant>,
     down: bool,
 }
@@ -38,7 +57,7 @@ impl XdpQueue {
         xsk: Xsk,
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
-        deferred: Option<Arc<Deferred>>,
+        upkeep: Upkeep,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
         if let Some(receiver) = &mut receiver {
@@ -52,7 +71,7 @@ impl XdpQueue {
             receiver,
             sender,
             socket,
-            _deferred: deferred,
+            upkeep,
             intake_closed: None,
             down: false,
         }
@@ -101,7 +120,7 @@ impl XdpQueue {
         // poll(2) does not tell what became of the interface.
         let was_down = std::mem::replace(&mut self.down, false);
         match self.socket.state()? {
-            State::Up => Ok(Readiness::TimedOut),
+            State::Up => self.check().map(|()| Readiness::TimedOut),
             State::Down => {
                 self.down = true;
                 Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
@@ -111,6 +130,23 @@ impl XdpQueue {
                 remedy: "the interface was removed; start again when it is back".into(),
             }),
         }
+    }
+
+    /// Looks at what has changed around the socket.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        if self.upkeep.polled == Polled::Unknown
+            && self.receiver.as_ref().is_some_and(|receiver| receiver.stats().received > 0)
+        {
+            self.upkeep.polled = Polled::Known;
+            if self.socket.polled_napi() == Some(0) {
+                self.upkeep.watch.say_unpolled();
+            }
+        }
+        self.upkeep.watch.look(self.number)
+    }
+
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.upkeep.watch.take_notice()
     }
 
     /// Looks at the ring again and again for so long; true if there is something.

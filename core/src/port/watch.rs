@@ -1,0 +1,147 @@
+//! What becomes of an interface's receive queues while a port has them, and what users are told.
+//!
+//! Nobody tells a program that the number of queues has changed (`ethtool -L`): a port asks,
+//! twice a second at most, whichever of its queues comes first.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::PortName;
+use crate::error::{Error, Result};
+use crate::link::{self, Ethtool};
+use crate::xdp::resident::QUEUES_MAX;
+
+/// Between two questions.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// The watch over an interface, for all queues of a port.
+#[derive(Debug)]
+pub(super) struct Watch {
+    interface: String,
+    /// The port is for all queues the interface has.
+    all: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Opened in the interface's namespace, for a process that gives its privileges up.
+    ethtool: Ethtool,
+    asked: Instant,
+    /// Receive queues there are.
+    there: u32,
+    /// Receive queues there were when the port was opened, and at most since.
+    opened: u32,
+    most: u32,
+    notices: VecDeque<String>,
+    said_unpolled: bool,
+}
+
+impl Watch {
+    /// Begins to watch, and says which queues the port has: those named, or all. To be called in
+    /// the interface's network namespace.
+    pub fn over(
+        name: &PortName,
+        interface: &link::Interface,
+    ) -> Result<(Self, RangeInclusive<u32>)> {
+        let mut ethtool = Ethtool::open(None)?;
+        let there = receive_queues(&mut ethtool, &interface.name);
+        let there = there.unwrap_or(interface.rx_queues).clamp(1, QUEUES_MAX);
+        let queues = name.queues().unwrap_or(0..=there - 1);
+        if *queues.end() >= there {
+            return Err(name.error(format!(
+                "{} has {}, numbered from 0: `ethtool -l {0}` shows them",
+                interface.name,
+                count(there)
+            )));
+        }
+        let state = State {
+            ethtool,
+            asked: Instant::now(),
+            there,
+            opened: there,
+            most: there,
+            notices: VecDeque::new(),
+            said_unpolled: false,
+        };
+        let watch = Self {
+            interface: interface.name.clone(),
+            all: name.queues().is_none(),
+            state: Mutex::new(state),
+        };
+        Ok((watch, queues))
+    }
+
+    /// Looks whether queue `number` is still there, and whether there are others that nobody
+    /// serves. It costs a lock, and now and then a system call.
+    pub fn look(&self, number: u32) -> Result<()> {
+        let mut state = self.state();
+        if state.asked.elapsed() >= CHECK {
+            state.asked = Instant::now();
+            self.ask(&mut state);
+        }
+        if number < state.there {
+            return Ok(());
+        }
+        Err(Error::Gone {
+            object: format!("queue {number} of {}", self.interface),
+            remedy: format!(
+                "the interface has {} now (`ethtool -l {}`): start again, or give it its queues \
+                 back first (`ethtool -L`)",
+                count(state.there),
+                self.interface
+            ),
+        })
+    }
+
+    fn ask(&self, state: &mut State) {
+        // Where there is no answer, the interface is gone or has another name: that is seen
+        // elsewhere.
+        let Some(there) = receive_queues(&mut state.ethtool, &self.interface) else { return };
+        state.there = there;
+        if self.all && there > state.most {
+            state.notices.push_back(format!(
+                "{} has {} now, {} when this was opened: what comes to the new ones is the \
+                 host's; start again to have it",
+                self.interface,
+                count(there),
+                state.opened
+            ));
+        }
+        state.most = state.most.max(there);
+    }
+
+    /// Says once that busy polling does nothing.
+    pub fn say_unpolled(&self) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.said_unpolled, true) {
+            state.notices.push_back(format!(
+                "busy_poll= does nothing on {}: its driver does not say by which NAPI a queue is \
+                 polled",
+                self.interface
+            ));
+        }
+    }
+
+    /// The next that users should know.
+    pub fn take_notice(&self) -> Option<String> {
+        self.state().notices.pop_front()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The receive queues an interface has now; none where its driver does not say.
+fn receive_queues(ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
+    let channels = ethtool.channels(interface).ok()??;
+    Some(channels.combined.max(channels.rx).min(QUEUES_MAX)).filter(|&there| there > 0)
+}
+
+fn count(queues: u32) -> String {
+    format!("{queues} receive queue{}", if queues == 1 { "" } else { "s" })
+}
