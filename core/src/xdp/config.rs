@@ -64,8 +64,9 @@ pub struct XskConfig {
     pub need_wakeup: bool,
     /// Packets may have several frames (Linux 6.6, and a program that knows of it).
     pub multi_buffer: bool,
-    /// Most pieces of a packet to send where the card reads them: the driver's `xdp-zc-max-segs`.
-    pub zero_copy_pieces: u32,
+    /// Most pieces of a packet to send where the card reads them; as many as the driver takes
+    /// (`xdp-zc-max-segs`) if none.
+    pub zero_copy_pieces: Option<u32>,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
     /// How long a queue that another socket has is tried again: one that has ended keeps its
@@ -84,7 +85,7 @@ impl Default for XskConfig {
             mode: None,
             need_wakeup: true,
             multi_buffer: false,
-            zero_copy_pieces: 1,
+            zero_copy_pieces: None,
             busy_poll: None,
             patience: LET_GO,
         }

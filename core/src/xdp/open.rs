@@ -234,7 +234,10 @@ impl<'a> Opening<'a> {
     fn limits(&self, traits: Traits) -> Limits {
         let slots = match (traits.multi_buffer, traits.zero_copy) {
             (false, _) => 1,
-            (true, true) => self.config.zero_copy_pieces,
+            (true, true) => self.config.zero_copy_pieces.unwrap_or_else(|| {
+                // One piece goes everywhere.
+                self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1)
+            }),
             (true, false) => COPIED_PIECES,
         };
         Limits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
@@ -329,12 +332,10 @@ impl<'a> Opening<'a> {
                  network namespace, shows whose",
                 config.queue, config.interface
             ),
-            Some(libc::EOPNOTSUPP) if zero_copy && config.multi_buffer => {
-                "the driver has no zero-copy, or not with packets of several buffers: use copy \
-                 mode"
-                    .into()
+            Some(libc::EOPNOTSUPP) => {
+                let pieces = self.abilities().and_then(|it| it.zero_copy_pieces);
+                no_zero_copy(config.multi_buffer, pieces, interface.mtu)
             }
-            Some(libc::EOPNOTSUPP) => "the driver has no zero-copy: use copy mode".into(),
             Some(libc::EINVAL) if zero_copy => format!(
                 "the driver refuses zero-copy: an MTU of {} may be too much for one buffer, the \
                  queue may not be in use (ethtool -l), or it has no room for its own; or use \
@@ -361,12 +362,28 @@ impl<'a> Opening<'a> {
             .remedy(remedy)
     }
 
+    /// What the driver can do, where the kernel says.
+    fn abilities(&self) -> Option<link::XdpAbilities> {
+        link::xdp_abilities(self.config.netns.as_deref(), &self.interface).ok().flatten()
+    }
+
     fn object(&self) -> String {
         format!("{}/{}", self.config.interface, self.config.queue)
     }
 
     fn system(&self, operation: &'static str, error: io::Error) -> Error {
         Error::system(operation, self.object(), error)
+    }
+}
+
+/// Why there is no zero-copy; `pieces` is how many the driver takes of a packet then.
+fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
+    match pieces {
+        Some(1) if multi_buffer => format!(
+            "the driver's zero-copy is for packets of one buffer (its xdp-zc-max-segs is 1), and an \
+             MTU of {mtu} takes several: use copy mode, or a lower MTU"
+        ),
+        _ => "the driver has no zero-copy: use copy mode".into(),
     }
 }
 
@@ -380,4 +397,24 @@ fn flags(traits: Traits) -> u16 {
     let wakeup = if traits.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
     let several = if traits.multi_buffer { libc::XDP_USE_SG } else { 0 };
     mode | wakeup | several
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_there_is_no_zero_copy_is_what_the_driver_says() {
+        let rows = [
+            (false, None, "has no zero-copy", "veth"),
+            (true, None, "has no zero-copy", "veth with jumbo frames"),
+            (true, Some(1), "is for packets of one buffer", "a driver without several buffers"),
+            (true, Some(8), "has no zero-copy", "one with them, that refuses all the same"),
+            (false, Some(1), "has no zero-copy", "several are not wanted"),
+        ];
+        for (multi_buffer, pieces, expected, why) in rows {
+            let text = no_zero_copy(multi_buffer, pieces, 9000);
+            assert!(text.contains(expected), "{why}: {text}");
+        }
+    }
 }
