@@ -56,12 +56,16 @@ impl Config {
             return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
         }
         let busy_poll = name.duration("busy_poll")?.filter(|time| !time.is_zero());
+        let method = name.choice("method", &methods)?;
+        if busy_poll.is_some() && method == Some(Method::Copies) {
+            return Err(name.error("busy_poll= is for sockets, and method=ring has none"));
+        }
         Ok(Self {
             filter: filter.filter(|filter| !filter.trim().is_empty()),
             action: name.choice("action", &actions)?.unwrap_or_default(),
             mode,
             bind,
-            method: name.choice("method", &methods)?,
+            method,
             stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
             frames,
             cells,
