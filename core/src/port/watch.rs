@@ -1,7 +1,7 @@
-//! What becomes of an interface's receive queues while a port has them, and what users are told.
+//! What becomes of an interface while a port has its receive queues, and what users are told.
 //!
-//! Nobody tells a program that the number of queues has changed (`ethtool -L`): a port asks,
-//! twice a second at most, whichever of its queues comes first.
+//! Nobody tells a program that the number of queues has changed (`ethtool -L`), or the MTU: a port
+//! asks, twice a second at most, whichever of its queues comes first.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::PortName;
 use crate::error::{Error, Result};
-use crate::link::{self, Ethtool};
+use crate::link::{self, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
 
+/// What a frame has at least besides the MTU: an Ethernet header.
+const HEADER_BYTES: u32 = 14;
 /// Between two questions.
 const CHECK: Duration = Duration::from_millis(500);
 
@@ -29,6 +31,7 @@ pub(super) struct Watch {
 struct State {
     /// Opened in the interface's namespace, for a process that gives its privileges up.
     ethtool: Ethtool,
+    netlink: Netlink,
     asked: Instant,
     /// Receive queues there are.
     there: u32,
@@ -37,6 +40,11 @@ struct State {
     most: u32,
     notices: VecDeque<String>,
     said_unpolled: bool,
+    /// The longest packet that the port takes whole, where there is a limit, and what becomes of
+    /// longer ones.
+    longest: Option<(u32, &'static str)>,
+    /// The MTU that was told to be beyond it.
+    said_mtu: u32,
 }
 
 impl Watch {
@@ -59,12 +67,15 @@ impl Watch {
         }
         let state = State {
             ethtool,
+            netlink: Netlink::open(None)?,
             asked: Instant::now(),
             there,
             opened: there,
             most: there,
             notices: VecDeque::new(),
             said_unpolled: false,
+            longest: None,
+            said_mtu: 0,
         };
         let watch = Self {
             interface: interface.name.clone(),
@@ -72,6 +83,14 @@ impl Watch {
             state: Mutex::new(state),
         };
         Ok((watch, queues))
+    }
+
+    /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
+    /// interface has that MTU now.
+    pub fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
+        let mut state = self.state();
+        state.longest = Some((bytes, then));
+        self.compare(&mut state, mtu);
     }
 
     /// Looks whether queue `number` is still there, and whether there are others that nobody
@@ -99,6 +118,9 @@ impl Watch {
     fn ask(&self, state: &mut State) {
         // Where there is no answer, the interface is gone or has another name: that is seen
         // elsewhere.
+        if let Ok(link) = state.netlink.link(&self.interface) {
+            self.compare(state, link.mtu);
+        }
         let Some(there) = receive_queues(&mut state.ethtool, &self.interface) else { return };
         state.there = there;
         if self.all && there > state.most {
@@ -111,6 +133,19 @@ impl Watch {
             ));
         }
         state.most = state.most.max(there);
+    }
+
+    /// Says, of each MTU once, that packets may come which are too long.
+    fn compare(&self, state: &mut State, mtu: u32) {
+        let Some((bytes, then)) = state.longest else { return };
+        if mtu.saturating_add(HEADER_BYTES) <= bytes || mtu == state.said_mtu {
+            return;
+        }
+        state.said_mtu = mtu;
+        state.notices.push_back(format!(
+            "{} has an MTU of {mtu}, and frames of more than {bytes} bytes {then}",
+            self.interface
+        ));
     }
 
     /// Says once that busy polling does nothing.

@@ -1,14 +1,17 @@
 //! What is changed under a port while it is open.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::Port;
-use sluicegate::ring::Wait;
+use sluicegate::memory::{Pool, PoolConfig};
+use sluicegate::port::{OpenOptions, Port};
+use sluicegate::ring::{Readiness, Wait};
+use sluicegate::xdp::XskConfig;
 use sluicegate::{Error, Result};
 
-use super::mirror::{frame, open, receive, send};
-use super::{lab, run};
+use super::mirror::{Holder, TO_HOLD, drain, frame, open, receive, send};
+use super::{find, lab, run};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -120,4 +123,193 @@ fn the_kernel_keeps_a_queue_that_has_a_socket() {
     }
     send(&lab, &[frame(1, 0, 60)]);
     assert_eq!(receive(&mut port.queues[0], 1).len(), 1, "the other goes on");
+}
+
+fn set_mtu(lab: &Lab, mtu: u32) {
+    run(lab, "right", &format!("ip link set right0 mtu {mtu}"));
+    run(lab, "left", &format!("ip link set left0 mtu {mtu}"));
+}
+
+#[test]
+fn frames_of_each_mtu_fit_the_buffers() {
+    let Some(lab) = lab() else { return };
+    for mtu in [1500, 1770, 1771, 2000, 3000, 3001, 9000] {
+        set_mtu(&lab, mtu);
+        for name in ["xdp:right0?method=af_xdp", "xdp:right0?mode=skb", "mirror:right0"] {
+            let mut port = open(&lab, name).unwrap();
+            let queue = &mut port.queues[0];
+            queue.check().unwrap();
+            assert_eq!(queue.take_notice(), None, "{name}, MTU {mtu}");
+            send(&lab, &[frame(1, 0, mtu as usize + 14)]);
+            let got = receive(queue, 1);
+            let stats = queue.stats().unwrap();
+            assert_eq!(got.len(), 1, "{name}, MTU {mtu}: {stats:?}");
+            assert_eq!(got[0].0.wire_bytes, mtu + 14, "{name}");
+            assert_eq!(stats.lost_full, 0, "{name}, MTU {mtu}");
+        }
+    }
+}
+
+#[test]
+fn an_mtu_that_is_too_much_for_the_port_is_told() {
+    let Some(lab) = lab() else { return };
+    for (name, expected) in [
+        ("xdp:right0?mode=skb", "frames of more than 1792 bytes do not fit the buffers"),
+        ("mirror:right0?mode=skb", "frames of more than 1522 bytes are cut to that"),
+    ] {
+        set_mtu(&lab, 1500);
+        let mut port = open(&lab, name).unwrap();
+        set_mtu(&lab, 9000);
+        let notice = wait_for_word(&mut port).unwrap();
+        assert!(notice.starts_with("right0 has an MTU of 9000, and "), "{notice}");
+        assert!(notice.contains(expected), "{notice}");
+        let queue = &mut port.queues[0];
+        send(&lab, &[frame(1, 0, 9014), frame(2, 0, 60)]);
+        let got = drain(queue);
+        let lengths: Vec<_> = got.iter().map(|(meta, _)| meta.wire_bytes).collect();
+        let stats = queue.stats().unwrap();
+        let is_mirror = name.starts_with("mirror");
+        assert_eq!(lengths.contains(&9014), is_mirror, "{name}: {lengths:?}");
+        assert!(lengths.contains(&60), "{name}: what fits comes");
+        assert_eq!(stats.lost_full, u64::from(!is_mirror), "{name}: {stats:?}");
+        assert_eq!(queue.take_notice(), None, "{name}: said once");
+    }
+    // Who has said how much is to be kept need not be told.
+    set_mtu(&lab, 1500);
+    let mut port = open(&lab, "mirror:right0?mode=skb&snaplen=100").unwrap();
+    set_mtu(&lab, 9000);
+    std::thread::sleep(Duration::from_millis(600));
+    port.queues[0].check().unwrap();
+    assert_eq!(port.queues[0].take_notice(), None);
+}
+
+#[test]
+fn a_pool_whose_buffers_are_too_small_is_told() {
+    let Some(lab) = lab() else { return };
+    set_mtu(&lab, 2000);
+    let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() }).unwrap();
+    let netns = Some(lab.netns("right"));
+    let options = OpenOptions { netns, pool: Some(pool), ..OpenOptions::default() };
+    let mut port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
+    assert_eq!(port.method, "af_xdp");
+    let notice = port.queues[0].take_notice().expect("at once");
+    assert!(notice.contains("frames of more than 1792 bytes do not fit"), "{notice}");
+}
+
+/// Ports of every way that packets come.
+const PORTS: [&str; 7] = [
+    "xdp:right0?method=af_xdp",
+    "xdp:right0?method=af_xdp&busy_poll=50us",
+    "xdp:right0?mode=skb",
+    "xdp:right0",
+    "xdp:right0?action=pass",
+    "mirror:right0",
+    "mirror:right0?mode=skb",
+];
+
+#[test]
+fn an_interface_that_goes_down_comes_up_again() {
+    for name in PORTS {
+        let Some(lab) = lab() else { return };
+        let mut port = open(&lab, name).unwrap();
+        let queue = &mut port.queues[0];
+        run(&lab, "right", "ip link set right0 down");
+        let deadline = Instant::now() + PATIENCE;
+        // What is counted in the kernel needs no word: nothing is lost by it.
+        let counts = name.contains("action");
+        loop {
+            if counts {
+                break;
+            }
+            queue.sync_rx().unwrap();
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+            let readiness = queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+            if readiness == Readiness::Down {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{name}: nothing is said");
+        }
+        run(&lab, "right", "ip link set right0 up");
+        let before = queue.take_counted().0;
+        send(&lab, &[frame(1, 0, 60)]);
+        match counts {
+            true => assert!(queue.take_counted().0 > before, "{name}"),
+            false => assert_eq!(receive(queue, 1).len(), 1, "{name}: packets come again"),
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_is_removed_is_said_to_be_gone() {
+    for name in PORTS {
+        let Some(lab) = lab() else { return };
+        let mut port = open(&lab, name).unwrap();
+        run(&lab, "right", "ip link del right0");
+        let error = wait_for_word(&mut port).unwrap_err();
+        assert!(matches!(error, Error::Gone { .. }), "{name}: {error}");
+        assert!(error.to_string().contains("the interface was removed"), "{name}: {error}");
+        let queue = &mut port.queues[0];
+        queue.close_intake().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !queue.is_finished() {
+            // Gone is all that it may say.
+            match queue.sync_rx() {
+                Ok(_) | Err(Error::Gone { .. }) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+            queue.take_counted();
+            assert!(Instant::now() < deadline, "{name}: it does not end");
+        }
+        queue.stats().unwrap();
+    }
+}
+
+#[test]
+fn a_queue_that_a_strangers_socket_has_is_read_by_copies() {
+    let Some(lab) = lab() else { return };
+    let pool = Pool::new(PoolConfig { buffers: 3000, ..PoolConfig::default() }).unwrap();
+    let stranger = XskConfig {
+        interface: "right0".into(),
+        netns: Some(lab.netns("right")),
+        ..XskConfig::default()
+    };
+    let _stranger = stranger.open(&pool).unwrap();
+    let mut port = open(&lab, "xdp:right0?busy_poll=50us").unwrap();
+    assert_eq!(port.method, "ring");
+    let reason = &port.fallbacks.last().unwrap().reason;
+    assert!(reason.contains("another socket has queue 0 of right0"), "{reason}");
+    send(&lab, &[frame(1, 0, 60)]);
+    assert_eq!(receive(&mut port.queues[0], 1).len(), 1);
+    drop(port);
+    let error = open(&lab, "xdp:right0?method=af_xdp").unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
+    assert!(error.to_string().contains("ss --xdp --processes"), "{error}");
+    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
+}
+
+#[test]
+fn a_tight_limit_on_locked_memory_is_named() {
+    let Some(lab) = lab() else { return };
+    let exists = |tool| Command::new(tool).arg("--version").output().is_ok();
+    if !exists("prlimit") || !exists("setpriv") {
+        println!("skipped: prlimit and setpriv (util-linux) set the limit");
+        return;
+    }
+    let opened = Command::new("prlimit")
+        .args(["--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock,-sys_resource"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
+        .env(TO_HOLD, format!("{} xdp:right0?method=af_xdp", lab.netns("right")))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&opened.stderr);
+    assert!(text.contains("register the packet buffers for right0/0"), "{text}");
+    assert!(text.contains("raise the limit (ulimit -l"), "{text}");
+    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
+    // Who may raise it does, and needs nobody for it.
+    let holder = Holder::of(&lab, "xdp:right0?method=af_xdp");
+    holder.kill();
 }

@@ -144,6 +144,10 @@ impl Job<'_> {
         let owner = Owner::myself(self.action, expression, self.queues.clone());
         let stage = Arc::new(Stage::take(self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
+        if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.snaplen) {
+            let then = "are cut to that until it is opened anew";
+            self.watch.limit(geometry.snaplen, then, self.interface.mtu);
+        }
         let intake = Intake::of(&stage);
         let described = self.described(&geometry);
         let readers: Vec<(u32, Reader)> = match geometry.sharing {

@@ -61,6 +61,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// that has just ended.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
 
+/// What the kernel leaves free in front of a packet in its buffer (XDP_PACKET_HEADROOM).
+const HEADROOM_BYTES: u32 = 256;
+/// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
+const HEADER_BYTES: u32 = 22;
+
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let config = Config::of(name)?;
@@ -161,8 +166,16 @@ impl Taking<'_> {
         let count = self.queues.clone().count() as u32;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
-            None => own_pool(config, count, receives, sends)?,
+            None => {
+                let buffer_bytes = buffer_bytes(interface.mtu, resident.frags());
+                own_pool(config, count, (receives, sends), buffer_bytes)?
+            }
         };
+        if receives && !resident.frags() {
+            let room = pool.buffer_bytes() - HEADROOM_BYTES;
+            let then = "do not fit the buffers: they are lost (ring_full) until it is opened anew";
+            self.watch.limit(room, then, interface.mtu);
+        }
         let deferred = match config.busy_poll {
             Some(_) => Some(Arc::new(Deferred::new(interface)?)),
             None => None,
@@ -236,12 +249,24 @@ impl Taking<'_> {
     }
 }
 
-fn own_pool(config: &Config, queues: u32, receives: bool, sends: bool) -> Result<Arc<Pool>> {
+/// Bytes of a buffer that a whole frame fits in, or a part of one where frames may have several.
+fn buffer_bytes(mtu: u32, frags: bool) -> u32 {
+    let frame_bytes = mtu.saturating_add(HEADER_BYTES);
+    if frags || frame_bytes <= 2048 - HEADROOM_BYTES { 2048 } else { 4096 }
+}
+
+fn own_pool(
+    config: &Config,
+    queues: u32,
+    (receives, sends): (bool, bool),
+    buffer_bytes: u32,
+) -> Result<Arc<Pool>> {
     let slots = config.slots as usize * queues as usize;
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
     Pool::new(PoolConfig {
         // Sending without copying may take some frames more for the fill ring.
         buffers: (frames + 64) * queues,
+        buffer_bytes,
         ring_area_bytes: slots * 2 * 48 + queues as usize * 2 * 512 + 4096,
         ..PoolConfig::default()
     })
