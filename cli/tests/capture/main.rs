@@ -6,4 +6,5 @@ mod files;
 mod live;
 mod messages;
 mod mirror;
+mod snaplen;
 mod support;

@@ -67,6 +67,7 @@ const KINDS: &[KindSpec] = &[
             "action",
             "method",
             "mode",
+            "snaplen",
             "timestamp",
             "frames",
             "slots",

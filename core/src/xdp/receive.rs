@@ -83,6 +83,11 @@ impl Receiver {
         self.intake.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
     }
 
+    /// Shows at most so many bytes of each packet, 1 at least; its metadata says how many it had.
+    pub fn set_snaplen(&mut self, bytes: u32) {
+        self.intake.snaplen = bytes.max(1);
+    }
+
     /// What the metadata of each packet starts from; its length and direction are filled in.
     pub fn set_meta(&mut self, meta: Meta) {
         self.intake.meta = meta;
@@ -120,6 +125,8 @@ pub(super) struct Intake {
     unfinished: Unfinished,
     /// The rest of the packet that is coming is to be left out.
     discarding: bool,
+    /// Bytes that are shown of a packet.
+    snaplen: u32,
     meta: Meta,
     /// Where packets have a time in front of them.
     stamps: Option<Stamps>,
@@ -148,6 +155,7 @@ impl Intake {
             spare: frames,
             unfinished: Unfinished::default(),
             discarding: false,
+            snaplen: u32::MAX,
             meta: Meta::default(),
             stamps: None,
             stats: ReceiverStats::default(),
@@ -182,7 +190,8 @@ impl Intake {
     /// and still goes on has none ever, and is let go.
     #[inline]
     fn has_slot(&mut self, ring: &Ring) -> bool {
-        if self.discarding || self.unfinished.slots < ring.room() {
+        let left_out = self.discarding || self.unfinished.bytes >= self.snaplen;
+        if left_out || self.unfinished.slots < ring.room() {
             return true;
         }
         let endless = self.unfinished.slots == ring.num_slots() - 1;
@@ -201,13 +210,21 @@ impl Intake {
         match self.admit(descriptor) {
             Some(place) if self.discarding => self.spare.push(place.buffer),
             Some(Place { buffer, offset, bytes }) => {
-                let at = ring.after(ring.tail(), self.unfinished.slots);
-                let held = ring.fill_at(at, buffer, offset, bytes, continues);
-                if held != 0 {
-                    self.spare.push(held);
+                // As long as some are, all pieces before are whole.
+                let left = self.snaplen.saturating_sub(self.unfinished.bytes);
+                if left == 0 {
+                    self.spare.push(buffer);
+                } else {
+                    let shown = u32::from(bytes).min(left);
+                    let goes_on = continues && shown < left;
+                    let at = ring.after(ring.tail(), self.unfinished.slots);
+                    let held = ring.fill_at(at, buffer, offset, shown as u16, goes_on);
+                    if held != 0 {
+                        self.spare.push(held);
+                    }
+                    self.unfinished.slots += 1;
                 }
-                self.unfinished.slots += 1;
-                self.unfinished.bytes += u32::from(bytes);
+                self.unfinished.bytes = self.unfinished.bytes.saturating_add(bytes.into());
             }
             None if self.discarding => {}
             None => {

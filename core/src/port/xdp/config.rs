@@ -17,6 +17,8 @@ pub(super) struct Config {
     pub method: Option<Method>,
     /// Whose time packets get, in XDP.
     pub stamp: Stamp,
+    /// Bytes that are kept of a packet, if not all.
+    pub snaplen: Option<u32>,
     /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
     pub frames: u32,
     /// Cells of a ring of copies, if somebody says.
@@ -67,6 +69,7 @@ impl Config {
             bind,
             method,
             stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
+            snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
             frames,
             cells,
             slots,

@@ -110,7 +110,11 @@ impl Taking<'_> {
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             watch: &self.watch,
-            size: Size { slots: self.config.slots, snaplen: None, cells: self.config.cells },
+            size: Size {
+                slots: self.config.slots,
+                snaplen: self.config.snaplen,
+                cells: self.config.cells,
+            },
             stamped: self.stamp != Stamp::None,
             promiscuous: None,
         };

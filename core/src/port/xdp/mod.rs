@@ -7,6 +7,7 @@
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
+//! | `snaplen` | most bytes of a packet that are kept | all |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
 //! | `frames` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
@@ -197,7 +198,10 @@ impl Taking<'_> {
                 patience,
                 ..XskConfig::default()
             };
-            let xsk = xsk.open(&pool)?;
+            let mut xsk = xsk.open(&pool)?;
+            if let (Some(bytes), Some(receiver)) = (config.snaplen, &mut xsk.receiver) {
+                receiver.set_snaplen(bytes);
+            }
             mode = Some((resident.mode(), xsk.mode));
             if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
                 && !fallbacks.iter().any(|said| said.from == from.name())
@@ -229,7 +233,8 @@ impl Taking<'_> {
                 .iter()
                 .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
         }
-        let described = hardware::described(interface, self.stamp);
+        let mut described = hardware::described(interface, self.stamp);
+        described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);
         let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
             let backend = Backend::Xdp(Box::new(queue));
             Queue::new(number, rx, tx, backend, vec![described.clone()])

@@ -147,6 +147,43 @@ fn a_packet_in_several_frames_is_shown_when_it_is_whole() {
 }
 
 #[test]
+fn no_more_bytes_are_shown_than_are_wanted() {
+    let pieces = [[1u8; 20], [2; 20], [3; 20]];
+    for (snaplen, slots, why) in [
+        (1, 1, "one byte"),
+        (19, 1, "within the first piece"),
+        (20, 1, "all of it"),
+        (21, 2, "one byte of the second"),
+        (40, 2, "two pieces"),
+        (59, 3, "all but a byte"),
+        (60, 3, "all"),
+        (u32::MAX, 3, "no limit"),
+    ] {
+        let (mut ring, mut intake, mut kernel) = scene(4, 16);
+        intake.snaplen = snaplen;
+        let whole = pieces.concat();
+        let wanted = &whole[..whole.len().min(snaplen as usize)];
+        for round in 0..9 {
+            assert!(kernel.deliver(&[&pieces[0], &pieces[1], &pieces[2]]), "{why}");
+            let received = intake.receive(&mut ring);
+            assert_eq!(received, Received { packets: 1, slots }, "{why}, packet {round}");
+            assert_eq!(ring.packets().next().unwrap().meta().wire_bytes, 60, "{why}");
+            assert_eq!(drain(&mut ring), [wanted], "{why}");
+        }
+        assert_eq!(intake.stats(), counts(9, 0, 0), "{why}");
+        assert_no_buffer_is_lost(&ring, &mut intake);
+    }
+    // What is not shown takes no slot: a packet of more pieces than there are slots has room.
+    let (mut ring, mut intake, mut kernel) = scene(4, 16);
+    intake.snaplen = 50;
+    assert!(kernel.deliver(&[&[1; 20][..]; 5]));
+    assert_eq!(intake.receive(&mut ring), Received { packets: 1, slots: 3 });
+    assert_eq!(drain(&mut ring), [[1; 50]]);
+    assert_eq!(intake.stats(), counts(1, 0, 0));
+    assert_no_buffer_is_lost(&ring, &mut intake);
+}
+
+#[test]
 fn a_packet_that_is_longer_than_the_ring_is_let_go() {
     let (mut ring, mut intake, mut kernel) = scene(4, 16);
     assert!(kernel.deliver(&[&[1; 20][..]; 5]));
@@ -226,8 +263,10 @@ proptest! {
             (0u64..(70 * 2048), prop_oneof![0u32..2048, any::<u32>()], 0u32..2, 0u32..7),
             1..200,
         ),
+        snaplen in prop_oneof![1u32..5000, Just(u32::MAX)],
     ) {
         let (mut ring, mut intake, mut kernel) = scene(6, 16);
+        intake.snaplen = snaplen;
         for (addr, len, options, released) in shown {
             kernel.free.extend(kernel.fill.take_all());
             // Half of them in frames that it has.
@@ -238,7 +277,8 @@ proptest! {
             kernel.rx.put(d(addr, len, options));
             intake.receive(&mut ring);
             for packet in ring.packets() {
-                prop_assert!(packet.segments().map(<[u8]>::len).sum::<usize>() <= 5 * 2048);
+                let shown = packet.segments().map(<[u8]>::len).sum::<usize>();
+                prop_assert!(shown <= (5 * 2048).min(snaplen as usize));
             }
             ring.release(released.min(ring.available()));
         }
