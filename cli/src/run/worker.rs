@@ -147,6 +147,7 @@ pub fn receive<V: Visitor>(
         notices: Vec::new(),
     };
     let mut error = worker.run(visitor).err();
+    worker.say_notices();
     visitor.finish();
     let ended = Instant::now();
     let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
@@ -236,11 +237,15 @@ impl Worker<'_> {
     /// no packets will come any more.
     fn check(&mut self) -> Result<()> {
         let checked = if self.closed { Ok(()) } else { self.queue.check() };
+        self.say_notices();
+        checked
+    }
+
+    fn say_notices(&mut self) {
         while let Some(notice) = self.queue.take_notice() {
             notice::say(&notice);
             self.notices.push(notice);
         }
-        checked
     }
 
     /// Adds what was counted where it came in, of a queue whose packets stay there.

@@ -67,6 +67,28 @@ fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
 }
 
 #[test]
+fn what_users_should_know_is_on_stderr_and_in_the_json() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let attached = run(&["attach", "right0", "--mode", "skb", "--netns", &netns]);
+    if attached.status != Some(0) {
+        return eprintln!("skipped: {}", attached.err);
+    }
+    let count = || run(&["count", "xdp:right0", "--netns", &netns, "--duration", "50ms", "--json"]);
+    let ended = count();
+    assert!(ended.good().get("notices").is_none(), "nothing to tell: {ended:?}");
+    // The program was made for frames of one buffer.
+    let raise = ["ip", "link", "set", "right0", "mtu", "9000"];
+    assert_eq!(on(&lab, "right", &raise).status, Some(0));
+    let ended = count();
+    let expected = "right0 has an MTU of 9000, and frames of more than 3840 bytes";
+    let notices = &ended.good()["notices"];
+    assert!(notices[0].as_str().is_some_and(|it| it.starts_with(expected)), "{notices}");
+    assert!(ended.err.contains(&format!("sluice: {expected}")), "{}", ended.err);
+    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+}
+
+#[test]
 fn two_processes_count_different_packets_of_one_queue() {
     if !have(&["tcpreplay"]) {
         return;

@@ -145,7 +145,7 @@ impl Job<'_> {
         let stage = Arc::new(Stage::take(self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
         if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.snaplen) {
-            let then = "are cut to that until it is opened anew";
+            let then = "are cut to that: start again to have them whole";
             self.watch.limit(geometry.snaplen, then, self.interface.mtu);
         }
         let intake = Intake::of(&stage);

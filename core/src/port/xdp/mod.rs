@@ -174,7 +174,8 @@ impl Taking<'_> {
         };
         if receives && !resident.frags() {
             let room = pool.buffer_bytes() - HEADROOM_BYTES;
-            let then = "do not fit the buffers: they are lost (ring_full) until it is opened anew";
+            let then = "do not fit the buffers and are lost (ring_full): start again, after \
+                        `sluice detach` where the XDP program stays";
             self.watch.limit(room, then, interface.mtu);
         }
         let deferred = match config.busy_poll {
