@@ -304,20 +304,26 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         return;
     }
     let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
-    let mut port = open(&lab, "mirror:right0?cells=64&filter=ether proto 0x88b5").unwrap();
-    let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
-    pin(0);
-    send(&lab, &sent);
-    // One has 64 of them, and has lost the others.
-    let offered = |queue: &mut Queue| queue.stats().unwrap().offered;
-    let at = port.queues.iter_mut().position(|queue| offered(queue) > 0).unwrap();
-    let mut queue = port.queues.remove(at);
-    queue.close_intake().unwrap();
-    send(&lab, &sent);
-    let got = bytes_of(drain(&mut queue));
-    assert!(got == sent[..64], "{}: those from before", got.len());
-    let stats = queue.stats().unwrap();
-    assert_eq!((stats.offered, stats.lost_full), (100, 36), "and nothing after is counted");
+    for (name, expected, why) in [
+        ("mirror:right0?cells=64", (100, 36), "what comes after is the host's, and not counted"),
+        ("xdp:right0?frames=64&slots=16", (200, 136), "it is taken until the last is closed"),
+    ] {
+        let mut port = open(&lab, &format!("{name}&filter=ether proto 0x88b5")).unwrap();
+        assert_eq!((port.method, port.queues.len()), ("ring", 2), "{name}");
+        let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+        pin(0);
+        send(&lab, &sent);
+        // One has 64 of them, and has lost the others.
+        let offered = |queue: &mut Queue| queue.stats().unwrap().offered;
+        let at = port.queues.iter_mut().position(|queue| offered(queue) > 0).unwrap();
+        let mut queue = port.queues.remove(at);
+        queue.close_intake().unwrap();
+        send(&lab, &sent);
+        let got = bytes_of(drain(&mut queue));
+        assert!(got == sent[..64], "{name}, {}: those from before", got.len());
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.offered, stats.lost_full), expected, "{name}: {why}");
+    }
 }
 
 #[test]

@@ -161,7 +161,11 @@ impl Job<'_> {
             let queue = CopyQueue::new(
                 number,
                 reader,
-                Filling { intake: Some(Arc::clone(&intake)), _stage: Arc::clone(&stage) },
+                Filling {
+                    intake: Some(Arc::clone(&intake)),
+                    _stage: Arc::clone(&stage),
+                    takes: self.action != Action::Mirror,
+                },
                 geometry.cells,
                 Surroundings {
                     interface: self.interface.clone(),

@@ -51,6 +51,8 @@ impl Drop for Intake {
 pub(super) struct Filling {
     pub intake: Option<Arc<Intake>>,
     pub _stage: Arc<Stage>,
+    /// Whether packets are taken from the host.
+    pub takes: bool,
 }
 
 /// The interface that packets come from, and what is to be known of it.
@@ -197,7 +199,7 @@ impl CopyQueue {
             // What is on its way through the program is still to come.
             Some(last) => drop(last),
             // The program goes on to fill these rings, too.
-            None => self.reader.close(),
+            None => self.reader.close(self.filling.takes),
         }
     }
 

@@ -50,6 +50,15 @@ pub(crate) struct Counts {
     pub lost: u64,
 }
 
+/// What becomes of packets that the program goes on to copy when the rings are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closed {
+    /// They are not ours: of what came before, so many were lost.
+    NotCounted(u64),
+    /// They are lost.
+    Lost,
+}
+
 /// Reads some rings, in the order of time where they are several. Nobody else reads them.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -61,8 +70,7 @@ pub(crate) struct Reader {
     head: u32,
     /// Packets that have come into slots so far.
     placed: u64,
-    /// What the rings had lost when they were closed; what comes later is not looked at.
-    closed: Option<u64>,
+    closed: Option<Closed>,
 }
 
 impl Reader {
@@ -111,11 +119,12 @@ impl Reader {
         self.unread()
     }
 
-    /// Looks for the last time: what the program writes from now on is no packet of ours, and not
-    /// counted.
-    pub fn close(&mut self) {
+    /// Looks for the last time. What the program writes from now on counts as lost where it is
+    /// taken from the host all the same, and otherwise not at all.
+    pub fn close(&mut self, taken: bool) {
         self.look();
-        self.closed.get_or_insert(self.counts().lost);
+        let closed = if taken { Closed::Lost } else { Closed::NotCounted(self.counts().lost) };
+        self.closed.get_or_insert(closed);
     }
 
     /// Gives the cells back whose slots the program has released.
@@ -225,12 +234,21 @@ impl Reader {
         }
     }
 
-    /// What the program has counted at these rings; as of their close, where they are closed.
+    /// What the program has counted at these rings.
     pub fn counts(&self) -> Counts {
-        if let Some(lost) = self.closed {
+        let ours = self.placed + u64::from(self.unread());
+        let counted = self.counted();
+        match self.closed {
+            None => counted,
             // Not by its own count, which would hold packets that it was dealing with just then.
-            return Counts { matched: self.placed + u64::from(self.unread()) + lost, lost };
+            Some(Closed::NotCounted(lost)) => Counts { matched: ours + lost, lost },
+            Some(Closed::Lost) => {
+                Counts { matched: counted.matched, lost: counted.matched.saturating_sub(ours) }
+            }
         }
+    }
+
+    fn counted(&self) -> Counts {
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| counter(&self.copies, source.number, at);
             Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
