@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::PortName;
+use super::{PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::{self, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
@@ -22,7 +22,7 @@ const CHECK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Watch {
     interface: String,
-    /// The port is for all queues the interface has.
+    /// The port receives from all queues the interface has.
     all: bool,
     state: Mutex<State>,
 }
@@ -53,6 +53,7 @@ impl Watch {
     pub fn over(
         name: &PortName,
         interface: &link::Interface,
+        usage: Use,
     ) -> Result<(Self, RangeInclusive<u32>)> {
         let mut ethtool = Ethtool::open(None)?;
         let there = receive_queues(&mut ethtool, &interface.name);
@@ -79,7 +80,7 @@ impl Watch {
         };
         let watch = Self {
             interface: interface.name.clone(),
-            all: name.queues().is_none(),
+            all: name.queues().is_none() && usage != Use::Send,
             state: Mutex::new(state),
         };
         Ok((watch, queues))

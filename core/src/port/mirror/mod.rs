@@ -70,7 +70,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let _ = link::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-        let (watch, queues) = Watch::over(name, &interface)?;
+        let (watch, queues) = Watch::over(name, &interface, options.usage)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
         let job = Job {
             name,

@@ -96,7 +96,7 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let (watch, queues) = Watch::over(name, interface)?;
+    let (watch, queues) = Watch::over(name, interface, options.usage)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
     let obstacle = if by_card { hardware::obstacle(interface) } else { None };
