@@ -194,6 +194,10 @@ fn a_pool_whose_buffers_are_too_small_is_told() {
     assert_eq!(port.method, "af_xdp");
     let notice = port.queues[0].take_notice().expect("at once");
     assert!(notice.contains("frames of more than 1792 bytes do not fit"), "{notice}");
+    drop(port);
+    // Rings of copies have no such buffers, whatever was tried before them.
+    let mut port = open(&lab, "xdp:right0").unwrap();
+    assert_eq!((port.method, port.queues[0].take_notice()), ("ring", None));
 }
 
 /// Ports of every way that packets come.

@@ -172,12 +172,6 @@ impl Taking<'_> {
                 own_pool(config, count, (receives, sends), buffer_bytes)?
             }
         };
-        if receives && !resident.frags() {
-            let room = pool.buffer_bytes() - HEADROOM_BYTES;
-            let then = "do not fit the buffers and are lost (ring_full): start again, after \
-                        `sluice detach` where the XDP program stays";
-            self.watch.limit(room, then, interface.mtu);
-        }
         let deferred = match config.busy_poll {
             Some(_) => Some(Arc::new(Deferred::new(interface)?)),
             None => None,
@@ -226,6 +220,12 @@ impl Taking<'_> {
             let at = (interface.name.as_str(), number);
             let queue = XdpQueue::new(at, xsk, claim.clone(), self.stamp, upkeep);
             opened.push((number, queue, rx, tx));
+        }
+        if receives && !resident.frags() {
+            let room = pool.buffer_bytes() - HEADROOM_BYTES;
+            let then = "do not fit the buffers and are lost (ring_full): start again, after \
+                        `sluice detach` where the XDP program stays";
+            self.watch.limit(room, then, interface.mtu);
         }
         // All are open: now packets may come.
         if let Some(claim) = &claim {
