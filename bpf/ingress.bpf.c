@@ -76,16 +76,48 @@ static __always_inline __u64 wire_bytes(struct xdp_md *ctx)
 	return frags ? bpf_xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
 }
 
+static __always_inline struct sluice_tally *tally_of(__u32 stage)
+{
+	__u32 key = bpf_get_smp_processor_id() * SLUICE_STAGES + stage;
+
+	return bpf_map_lookup_elem(&sluice_tallies, &key);
+}
+
+/* The place of who gets all packets of a queue; 0 if nobody does. */
+static __always_inline __u32 direct_place(__u32 queue)
+{
+	if (queue >= SLUICE_QUEUES_MAX)
+		return 0;
+	return *(volatile __u8 *)&control.direct[queue];
+}
+
+/* Gives a packet to who gets all of its queue, and counts it there. */
+static __always_inline int to_direct(struct xdp_md *ctx)
+{
+	__u32 queue = ctx->rx_queue_index;
+	__u32 place = direct_place(queue);
+	struct sluice_tally *tally;
+
+	if (!place)
+		return XDP_PASS;
+	tally = tally_of(place);
+	if (!tally)
+		return XDP_PASS;
+	tally->packets++;
+	tally->bytes += wire_bytes(ctx);
+	if (bpf_redirect_map(&sluice_direct, queue, 0) == XDP_REDIRECT) {
+		tally->taken++;
+		return XDP_REDIRECT;
+	}
+	tally->missed++;
+	return XDP_PASS;
+}
+
 /* What becomes of a packet that no stage took. */
 static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
 {
-	if (present & 1ULL << SLUICE_DIRECT) {
-		if (bpf_redirect_map(&sluice_direct, ctx->rx_queue_index, 0) == XDP_REDIRECT) {
-			tally->taken++;
-			return XDP_REDIRECT;
-		}
-		tally->missed++;
-	}
+	if (present & 1ULL << SLUICE_DIRECT && to_direct(ctx) == XDP_REDIRECT)
+		return XDP_REDIRECT;
 	if (present & 1ULL << SLUICE_DROP) {
 		__u32 stage = SLUICE_DROP;
 
@@ -96,13 +128,6 @@ static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct 
 		}
 	}
 	return XDP_PASS;
-}
-
-static __always_inline struct sluice_tally *tally_of(__u32 stage)
-{
-	__u32 key = bpf_get_smp_processor_id() * SLUICE_STAGES + stage;
-
-	return bpf_map_lookup_elem(&sluice_tallies, &key);
 }
 
 /* The last stage; the others come here when they are done. */

@@ -7,7 +7,7 @@
 #define SLUICE_INGRESS_H
 
 /* Changes with every layout or meaning here: users of another version keep away. */
-#define SLUICE_VERSION 1
+#define SLUICE_VERSION 2
 
 /*
  * Stages: places in the program array, run from the lowest up. Each is a program of one owner,
@@ -19,7 +19,8 @@
  *	60	ingress		the resident program, where a program that reads what the driver
  *			knows runs before it and goes on here
  *	61	drop		the end drops everything: no program, only a mark
- *	62	direct		the end gives everything to `direct`: no program, only a mark
+ *	62	direct		the end gives everything to `direct`: no program, only a mark.
+ *				Who has which queue has a place of the claims, and counts there
  *	63	end		what nobody took
  */
 enum sluice_stage {
@@ -43,13 +44,18 @@ struct sluice_control {
 	__u32 version;		/* SLUICE_VERSION */
 	__u32 frags;		/* loaded for frames of several buffers */
 	__u64 present;		/* a bit for each stage to run; users change it atomically */
-	__u32 direct_users;	/* how many have set SLUICE_DIRECT */
-	__u32 reserved;
+	__u64 reserved;
+	/*
+	 * Of each receive queue, the place of who gets all its packets by `sluice_direct`; 0 if
+	 * nobody does. Only whose place it is writes, or who has found its owner dead.
+	 */
+	__u8 direct[SLUICE_QUEUES_MAX];
 };
 
 /*
  * What one CPU counted at one stage; only that CPU writes. Entry [cpu * SLUICE_STAGES + stage]
- * of `sluice_tallies`. The end's counts all packets that came, and what the end itself did.
+ * of `sluice_tallies`. The end's counts all packets that came, and what the end itself dropped.
+ * No count ever goes back: who takes a place notes what stood there (struct sluice_owner).
  */
 struct sluice_tally {
 	__u64 packets;		/* that matched; of the end: that came */
@@ -61,7 +67,7 @@ struct sluice_tally {
 	__u64 reserved[2];
 } __attribute__((aligned(64)));
 
-/* Who has a stage, for people to read. */
+/* Who has a stage, for people to read; zeros if nobody. */
 struct sluice_owner {
 	__u64 since_ns;		/* CLOCK_REALTIME */
 	__u32 pid;
@@ -69,7 +75,9 @@ struct sluice_owner {
 	__u32 queues;
 	__u32 kind;		/* enum sluice_kind */
 	char command[16];
-	char filter[472];	/* cut if longer; ends with a NUL */
+	__u64 reserved[3];
+	struct sluice_tally before; /* what the place had counted when it was taken */
+	char filter[384];	/* cut if longer; ends with a NUL */
 };
 
 enum sluice_kind {

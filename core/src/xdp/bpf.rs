@@ -418,7 +418,6 @@ pub(crate) struct Refused {
 
 /// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`): its answer, and what then begins at
 /// `data_meta`.
-#[cfg(all(test, not(loom)))]
 pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Vec<u8>)> {
     let mut out = vec![0; 4096];
     let mut options = libbpf_sys::bpf_test_run_opts {

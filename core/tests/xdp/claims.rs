@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sluicegate::link::Lab;
+use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Packet, TimestampSource, Wait};
-use sluicegate::xdp::resident::{Action, ModeWish};
+use sluicegate::xdp::resident::{Action, ModeWish, Tally};
 
-use super::mirror::Holder;
+use super::mirror::{Holder, drain, frame, pin, send};
 use super::{find, join, lab, run};
 
 /// How long a test waits for what must come.
@@ -160,6 +160,70 @@ fn what_a_killed_process_took_is_the_hosts_again() {
     }
     drop(resident);
     assert!(find(&lab).unwrap().is_none(), "nothing is left");
+}
+
+#[test]
+fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
+    let Some(lab) = lab() else { return };
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60 + i as usize)).collect();
+    let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
+    let ours = "filter=ether proto 0x88b5";
+    let taken = Tally { taken: 100, ..Tally::default() };
+    // Every name twice: the second finds its place used.
+    for (name, counted) in [
+        ("xdp:right0?method=af_xdp&timestamp=off".into(), taken),
+        ("xdp:right0?method=af_xdp".into(), taken),
+        (format!("xdp:right0?method=af_xdp&{ours}"), taken),
+        ("xdp:right0?method=ring".into(), taken),
+        (
+            "xdp:right0?action=drop".into(),
+            Tally { dropped: 100, dropped_bytes: bytes, ..Tally::default() },
+        ),
+        (
+            format!("xdp:right0?action=drop&{ours}"),
+            Tally { dropped: 100, dropped_bytes: bytes, ..Tally::default() },
+        ),
+        (format!("xdp:right0?action=pass&{ours}"), Tally::default()),
+        (format!("mirror:right0?{ours}"), taken),
+    ] {
+        for round in 0..2 {
+            let port = try_open(&lab, &name).unwrap();
+            send(&lab, &sent);
+            let claims = resident.claims().unwrap();
+            assert_eq!(claims.len(), 1, "{name}");
+            let expected = Tally { packets: 100, bytes, ..counted };
+            assert_eq!(claims[0].tally, expected, "{name}, round {round}");
+            drop(port);
+        }
+    }
+}
+
+#[test]
+fn who_takes_everything_of_some_queues_counts_those_queues_only() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let names = ["0", "1"].map(|queue| format!("xdp:right0/{queue}?method=af_xdp&timestamp=off"));
+    let mut ports = names.map(|name| try_open(&lab, &name).unwrap());
+    // Which queue they come to is the sender's CPU's to choose.
+    for cpu in 0..2 {
+        pin(cpu);
+        let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+        send(&lab, &sent);
+    }
+    let claims = resident.claims().unwrap();
+    assert_eq!(claims.len(), 2);
+    for (claim, port) in claims.iter().zip(&mut ports) {
+        drain(&mut port.queues[0]);
+        let received = port.queues[0].stats().unwrap().offered;
+        let Tally { packets, taken, missed, .. } = claim.tally;
+        assert_eq!((packets, taken, missed), (received, received, 0), "{:?}", claim.owner);
+    }
+    let counted = claims.iter().map(|claim| claim.tally.packets).sum::<u64>();
+    assert!(counted <= 200, "{counted}");
 }
 
 /// Set where the test below is in a process of its own.

@@ -260,7 +260,7 @@ fn each_queue_gets_its_own_packets() {
 }
 
 /// Has this thread run on one CPU.
-fn pin(cpu: usize) {
+pub fn pin(cpu: usize) {
     use nix::sched::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     set.set(cpu).unwrap();

@@ -40,7 +40,7 @@ impl Claim {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = Stage::take(resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
-            return Ok(Self { way: Way::Direct(Direct::new(resident)), _stage: stage });
+            return Ok(Self { way: Way::Direct(Direct::new(&stage)), _stage: stage });
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
 use crate::port::{Interface, QueueStats};
 use crate::ring::Readiness;
-use crate::xdp::resident::{Action, DROP, Resident, Stage, Tally};
+use crate::xdp::resident::{Action, Resident, Stage, Tally};
 
 /// Between two looks at the counters.
 const LOOK: Duration = Duration::from_millis(10);
@@ -58,11 +58,11 @@ impl InKernel {
         }
     }
 
-    /// What was counted where the packets are: at our place, or at the end of the chain.
+    /// What was counted where the packets are: at our place, or, of all, at the end of the chain.
     fn tally(&self) -> Tally {
         self.last.unwrap_or_else(|| match &self.stage {
-            Some(stage) if stage.number() < DROP => stage.tally(),
-            _ => self.resident.total().since(self.before),
+            Some(stage) => stage.tally(),
+            None => self.resident.total().since(self.before),
         })
     }
 

@@ -218,8 +218,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::program::{Sockets, load};
-    use super::super::shared::{Action, FILTERED, Owner};
-    use super::super::{ModeWish, Resident, Stage};
+    use super::super::shared::{Action, FILTERED};
+    use super::super::{ModeWish, Owner, Resident, Stage};
     use super::*;
     use crate::link::{Lab, netns};
     use crate::ring::{Meta, TimestampSource};

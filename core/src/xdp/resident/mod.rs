@@ -15,32 +15,36 @@
 //! A stage, a place in the chain of programs (bpf/include/ingress.h), belongs to who could put
 //! a socket into `sluice_owned` where none was: the kernel decides who was first, and takes the
 //! socket out again when its owner ends. The stage acts from the moment the same socket is in
-//! `sluice_alive`.
+//! `sluice_alive`. Counters go on from owner to owner: each notes what it found.
 //!
 //! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN to find what
 //! another process has attached.
 
 mod attach;
+mod kept;
 mod metadata;
+mod owner;
+mod places;
 mod program;
 mod shared;
 mod stage;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub(crate) use metadata::obstacle as metadata_obstacle;
+pub use owner::Owner;
 pub(crate) use program::{Sockets, load as load_program, load_copying};
-pub use shared::{Action, Owner, Tally};
+pub use shared::{Action, Tally};
 pub(crate) use shared::{DROP, FILTERED, MIRRORS, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shared::{CLAIMS, Control, END, OWNER_BYTES, Tallies};
+use shared::{Control, END, Tallies};
 
-use super::bpf::{self, Map, Mode, Write};
+use super::bpf::{self, Map, Mode};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 
@@ -48,9 +52,6 @@ use crate::link::Interface;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How often one looks.
 const LOOKS: usize = 100;
-
-/// Where `sluice attach` keeps programs resident.
-const PINS: &str = "/sys/fs/bpf/sluice";
 
 /// The resident program of an interface, as one of its users holds it.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ pub struct Claimed {
     pub place: u32,
     /// Who has it, and what for.
     pub owner: Owner,
-    /// What the place has counted since the program was attached.
+    /// What it has counted since its owner took it.
     pub tally: Tally,
 }
 
@@ -237,8 +238,8 @@ impl Resident {
         self.control.frags()
     }
 
-    /// All packets that came to the interface since the program was attached; `taken` of these
-    /// by the end of the chain, `missed` there.
+    /// All packets that came to the interface since the program was attached; `dropped` of these
+    /// for who drops everything that others leave.
     pub fn total(&self) -> Tally {
         self.tallies.of(END)
     }
@@ -248,104 +249,9 @@ impl Resident {
         self.tallies.of(stage)
     }
 
-    /// Who has a stage or had it last.
-    pub fn owner(&self, stage: u32) -> Result<Option<Owner>> {
-        let mut bytes = [0; OWNER_BYTES];
-        let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes);
-        let failed = |error| self.failed("read who has a claim on", error);
-        Ok(if found.map_err(failed)? { Owner::from_bytes(&bytes) } else { None })
-    }
-
-    /// The stages that somebody has, in the order in which they see a packet.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn claims(&self) -> Result<Vec<Claimed>> {
-        let mut claims = Vec::new();
-        for place in MIRRORS.chain(CLAIMS).chain([DROP]) {
-            if self.is_held(place)?
-                && let Some(owner) = self.owner(place)?
-            {
-                claims.push(Claimed { place, owner, tally: self.tally(place) });
-            }
-        }
-        Ok(claims)
-    }
-
-    /// Whether a place has an owner that lives.
-    fn is_held(&self, place: u32) -> Result<bool> {
-        let failed = |error| self.failed("look for claims on", error);
-        // Of maps of sockets the kernel tells nothing but whether there is room.
-        let probe = bpf::token().map_err(failed)?;
-        match bpf::put(self.owned.as_fd(), place, &probe, Write::New) {
-            Ok(()) => bpf::remove(self.owned.as_fd(), place).map_err(failed).map(|()| false),
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(true),
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// Keeps the program on the interface though all users end, until [`detach`](Self::detach).
-    ///
-    /// # Errors
-    /// No BPF file system, or a missing privilege.
-    pub fn keep(&self, interface: &Interface) -> Result<()> {
-        let folder = self.pins(interface)?;
-        let failed = |error| {
-            Error::system("keep the XDP program in", folder.display().to_string(), error)
-                .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
-        };
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        // The stages too: a map of programs is emptied when nobody has it.
-        for (object, name) in [(&self.stages, "stages"), (&self.link, "link")] {
-            let path = path_text(&folder.join(name));
-            match bpf::pin(object.as_fd(), &path) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                    // Of a program that is no more: the interface was made anew.
-                    std::fs::remove_file(folder.join(name)).map_err(failed)?;
-                    bpf::pin(object.as_fd(), &path).map_err(failed)?;
-                }
-                other => other.map_err(failed)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it is kept though all users end.
-    pub fn is_kept(&self, interface: &Interface) -> bool {
-        self.pins(interface).is_ok_and(|folder| folder.join("link").exists())
-    }
-
-    /// Takes the program off the interface, whoever uses it.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn detach(&self, interface: &Interface) -> Result<()> {
-        let folder = self.pins(interface)?;
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(self.failed("take the pins away of", error));
-            }
-            _ => {}
-        }
-        bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))
-    }
-
-    /// Interfaces of several network namespaces may have the same name and number.
-    fn pins(&self, interface: &Interface) -> Result<PathBuf> {
-        let netns = std::fs::read_link("/proc/thread-self/ns/net")
-            .map_err(|error| self.failed("find the network namespace of", error))?;
-        let netns = netns.to_string_lossy().replace(|c: char| !c.is_ascii_digit(), "");
-        Ok(Path::new(PINS).join(format!("{}-{}", netns, interface.index)))
-    }
-
     fn failed(&self, operation: &'static str, error: io::Error) -> Error {
         privileged(error, operation, &self.interface)
     }
-}
-
-fn path_text(path: &Path) -> CString {
-    // Made of our own words and numbers: no NUL is in it.
-    CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default()
 }
 
 /// What a failed bpf(2) means for the user.

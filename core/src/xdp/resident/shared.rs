@@ -4,14 +4,12 @@
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::memory::Mmap;
-use crate::memory::PAGE_BYTES;
+use crate::memory::{Mmap, PAGE_BYTES};
 
 /// Users of another version keep away from each other.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Places for programs that copy packets and pass them on.
 pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
 /// Places for programs that take packets; of these, those for all packets come last.
@@ -37,8 +35,8 @@ struct ControlLayout {
     version: u32,
     frags: u32,
     present: AtomicU64,
-    direct_users: AtomicU32,
-    reserved: u32,
+    reserved: u64,
+    direct: [AtomicU8; QUEUES_MAX as usize],
 }
 
 /// `struct sluice_tally`.
@@ -51,19 +49,6 @@ struct TallyLayout {
     dropped: AtomicU64,
     dropped_bytes: AtomicU64,
     reserved: [u64; 2],
-}
-
-/// `struct sluice_owner`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct OwnerLayout {
-    since_ns: u64,
-    pid: u32,
-    first_queue: u32,
-    queues: u32,
-    kind: u32,
-    command: [u8; 16],
-    filter: [u8; 472],
 }
 
 /// Where `present` is in the control value.
@@ -82,18 +67,14 @@ pub(super) mod tally {
 }
 
 const _: () = {
-    assert!(size_of::<ControlLayout>() == 24);
+    assert!(size_of::<ControlLayout>() == 280);
     assert!(offset_of!(ControlLayout, present) == 8);
-    assert!(offset_of!(ControlLayout, direct_users) == 16);
+    assert!(offset_of!(ControlLayout, direct) == 24);
+    // A place fits a byte, and 0 is none.
+    assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(size_of::<TallyLayout>() == 64);
     assert!(offset_of!(TallyLayout, dropped_bytes) == 40);
-    assert!(size_of::<OwnerLayout>() == OWNER_BYTES);
-    assert!(offset_of!(OwnerLayout, kind) == 20);
-    assert!(offset_of!(OwnerLayout, filter) == 40);
 };
-
-/// Bytes of an entry of `sluice_owners`.
-pub(super) const OWNER_BYTES: usize = 512;
 
 /// Writes into the control value, before the program is loaded, what never changes.
 pub(super) fn write_constants(value: &mut [u8], frags: bool) {
@@ -141,30 +122,49 @@ impl Control {
         self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
-    /// One more who takes everything from some queue.
-    pub fn add_direct(&self) {
-        // The count is of processes that end in order; one that was killed stays counted, which
-        // leaves the mark set: the end then looks for a socket in vain, and all is well.
-        self.layout().direct_users.fetch_add(1, Ordering::Relaxed);
+    /// From now on all packets of a queue are for who has this place among the claims.
+    pub fn set_direct(&self, queue: u32, place: u32) {
+        let Some(entry) = self.layout().direct.get(queue as usize) else { return };
+        // The socket was put into its map by a system call; Release keeps it before.
+        entry.store(place as u8, Ordering::Release);
         self.set_present(DIRECT);
     }
 
-    /// One less.
-    pub fn remove_direct(&self) {
-        if self.layout().direct_users.fetch_sub(1, Ordering::Relaxed) == 1 {
+    /// A queue's packets are no more for who has this place; those of another stay.
+    pub fn clear_direct(&self, queue: u32, place: u32) {
+        let Some(entry) = self.layout().direct.get(queue as usize) else { return };
+        // A byte by itself: nothing is published through its end.
+        let _ = entry.compare_exchange(place as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if !self.has_direct() {
             self.clear_present(DIRECT);
             // Somebody who came between the two has to find the mark set.
-            if self.layout().direct_users.load(Ordering::Relaxed) != 0 {
+            if self.has_direct() {
                 self.set_present(DIRECT);
             }
         }
+    }
+
+    /// No queue's packets are for who has this place any more.
+    pub fn clear_direct_of(&self, place: u32) {
+        let entries = self.layout().direct.iter();
+        for (queue, entry) in (0..).zip(entries) {
+            if entry.load(Ordering::Relaxed) == place as u8 {
+                self.clear_direct(queue, place);
+            }
+        }
+    }
+
+    /// Somebody has all packets of some queue.
+    fn has_direct(&self) -> bool {
+        // Acquire: pairs with the Release of `set_direct` of who came in between.
+        self.layout().direct.iter().any(|entry| entry.load(Ordering::Acquire) != 0)
     }
 }
 
 /// What a stage has counted, over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Packets: of the end, all that came; of another stage, those that matched.
+    /// Packets: of the end, all that came; of another stage, those that it was to deal with.
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
     pub bytes: u64,
@@ -206,6 +206,19 @@ impl Tallies {
         Ok(Self { map, entries })
     }
 
+    /// What has been counted for who has a place.
+    pub fn of_place(&self, place: u32) -> Tally {
+        match place {
+            // It has no program: the end counts for it, beside what is its own.
+            DROP => {
+                let Tally { dropped, dropped_bytes, .. } = self.of(END);
+                let (packets, bytes) = (dropped, dropped_bytes);
+                Tally { packets, bytes, dropped, dropped_bytes, ..Tally::default() }
+            }
+            _ => self.of(place),
+        }
+    }
+
     /// What a stage has counted so far.
     pub fn of(&self, stage: u32) -> Tally {
         let mut sum = Tally::default();
@@ -241,25 +254,6 @@ pub enum Action {
     Mirror = 4,
 }
 
-/// Who has a stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Since when, in ns since 1970 (UTC).
-    pub since_ns: u64,
-    /// Its process, as it knows itself.
-    pub pid: u32,
-    /// The command's name.
-    pub command: String,
-    /// The first of its queues.
-    pub first_queue: u32,
-    /// How many queues, from the first on.
-    pub queues: u32,
-    /// What it does.
-    pub action: Action,
-    /// Its filter; empty for everything. Cut where it is very long.
-    pub filter: String,
-}
-
 impl Action {
     /// As users write it.
     pub fn name(self) -> &'static str {
@@ -269,113 +263,5 @@ impl Action {
             Self::Pass => "pass",
             Self::Mirror => "mirror",
         }
-    }
-}
-
-impl Owner {
-    /// This process, from now on.
-    pub(crate) fn myself(
-        action: Action,
-        filter: &str,
-        queues: std::ops::RangeInclusive<u32>,
-    ) -> Self {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-        Self {
-            since_ns: since.as_nanos() as u64,
-            pid: std::process::id(),
-            command: command.trim_end().to_owned(),
-            first_queue: *queues.start(),
-            queues: queues.end() - queues.start() + 1,
-            action,
-            filter: filter.to_owned(),
-        }
-    }
-
-    pub(super) fn to_bytes(&self) -> [u8; OWNER_BYTES] {
-        let mut layout = OwnerLayout {
-            since_ns: self.since_ns,
-            pid: self.pid,
-            first_queue: self.first_queue,
-            queues: self.queues,
-            kind: self.action as u32,
-            command: [0; 16],
-            filter: [0; 472],
-        };
-        put_text(&mut layout.command, &self.command);
-        put_text(&mut layout.filter, &self.filter);
-        // SAFETY: OwnerLayout is 512 bytes of numbers without padding (asserted above: the
-        // fields' sizes add up to it).
-        unsafe { std::mem::transmute::<OwnerLayout, [u8; OWNER_BYTES]>(layout) }
-    }
-
-    pub(super) fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<Self> {
-        // SAFETY: the sizes are equal, and every bit pattern is an OwnerLayout.
-        let layout = unsafe { std::mem::transmute::<[u8; OWNER_BYTES], OwnerLayout>(*bytes) };
-        let action = match layout.kind {
-            1 => Action::Take,
-            2 => Action::Drop,
-            3 => Action::Pass,
-            4 => Action::Mirror,
-            _ => return None,
-        };
-        Some(Self {
-            since_ns: layout.since_ns,
-            pid: layout.pid,
-            command: get_text(&layout.command),
-            first_queue: layout.first_queue,
-            queues: layout.queues,
-            action,
-            filter: get_text(&layout.filter),
-        })
-    }
-}
-
-/// As much of a text as fits, with a NUL behind it.
-fn put_text(to: &mut [u8], text: &str) {
-    let most = to.len() - 1;
-    let bytes = text.floor_char_boundary(most.min(text.len()));
-    to[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
-}
-
-fn get_text(from: &[u8]) -> String {
-    let end = from.iter().position(|&byte| byte == 0).unwrap_or(from.len());
-    String::from_utf8_lossy(&from[..end]).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_comes_back_as_it_was_written() {
-        let owner = Owner {
-            since_ns: 1 << 60,
-            pid: 4711,
-            command: "sluice".into(),
-            first_queue: 2,
-            queues: 3,
-            action: Action::Drop,
-            filter: "udp port 53".into(),
-        };
-        assert_eq!(Owner::from_bytes(&owner.to_bytes()), Some(owner));
-        assert_eq!(Owner::from_bytes(&[0; OWNER_BYTES]), None, "nobody");
-    }
-
-    #[test]
-    fn a_long_filter_is_cut_between_characters() {
-        let filter = "ü".repeat(300);
-        let owner = Owner {
-            since_ns: 0,
-            pid: 1,
-            command: "a-command-of-more-than-15".into(),
-            first_queue: 0,
-            queues: 1,
-            action: Action::Take,
-            filter,
-        };
-        let read = Owner::from_bytes(&owner.to_bytes()).unwrap();
-        assert_eq!(read.filter, "ü".repeat(235));
-        assert_eq!(read.command, "a-command-of-mo");
     }
 }

@@ -1,13 +1,20 @@
 //! A stage: a place in the chain, held by one owner until it ends.
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::shared::Owner;
+use super::owner::{Entry, Owner};
 use super::{Resident, Tally};
 use crate::error::{Error, Result};
 use crate::xdp::bpf::{self, Write};
+
+/// How often one looks for a place, and the time between two looks: who cleans up after the dead
+/// has a place for some microseconds.
+const LOOKS: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A place in the chain that is ours.
 #[derive(Debug)]
@@ -23,26 +30,19 @@ pub(crate) struct Stage {
 impl Stage {
     /// Takes the first of some places that nobody has, whose owners are dead included. Its
     /// number says what its program is to be; it acts when it is [complete](Self::complete).
-    pub fn take(resident: &Arc<Resident>, mut places: Range<u32>, owner: &Owner) -> Result<Self> {
+    pub fn take(resident: &Arc<Resident>, places: Range<u32>, owner: &Owner) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
-        let taken = |place: &u32| match bpf::put(resident.owned.as_fd(), *place, &token, Write::New)
-        {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => None,
-            other => Some(other.map(|()| *place)),
-        };
-        let Some(found) = places.find_map(|place| taken(&place)) else {
+        let Some(number) = occupy(resident, places, &token).map_err(failed)? else {
             let message = "all places for claims are taken: `sluice claims` shows by whom";
             return Err(Error::Usage(format!("{}: {message}", resident.interface)));
         };
-        let number = found.map_err(failed)?;
         // What a dead owner left does nothing any more, and makes room.
-        if number < super::DROP {
-            bpf::remove(resident.stages.as_fd(), number).map_err(failed)?;
-        }
-        bpf::write_entry(resident.owners.as_fd(), number, &owner.to_bytes(), Write::Any)
+        resident.empty(number).map_err(failed)?;
+        let before = resident.tallies.of_place(number);
+        let entry = Entry { owner: owner.clone(), before };
+        bpf::write_entry(resident.owners.as_fd(), number, &entry.to_bytes(), Write::Any)
             .map_err(failed)?;
-        let before = resident.tallies.of(number);
         Ok(Self { resident: Arc::clone(resident), number, _token: token, before })
     }
 
@@ -72,19 +72,33 @@ impl Stage {
 
     /// What it has counted since it is ours.
     pub fn tally(&self) -> Tally {
-        self.resident.tallies.of(self.number).since(self.before)
+        self.resident.tallies.of_place(self.number).since(self.before)
     }
+}
+
+/// Puts the token into the first of some places that nobody has; none if all have somebody.
+fn occupy(resident: &Resident, places: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
+    for look in 0..LOOKS {
+        if look > 0 {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        for place in places.clone() {
+            match bpf::put(resident.owned.as_fd(), place, token, Write::New) {
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                other => return other.map(|()| Some(place)),
+            }
+        }
+    }
+    Ok(None)
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         let resident = &self.resident;
         // In this order, for the place is another's as soon as it is not owned. What fails here
-        // the kernel does when the token is closed, or the next owner.
+        // the kernel does when the token is closed, or whoever joins next.
         self.stop();
-        if self.number < super::DROP {
-            let _ = bpf::remove(resident.stages.as_fd(), self.number);
-        }
+        let _ = resident.empty(self.number);
         let _ = bpf::remove(resident.owned.as_fd(), self.number);
     }
 }
@@ -93,14 +107,16 @@ impl Drop for Stage {
 #[derive(Debug)]
 pub(crate) struct Direct {
     resident: Arc<Resident>,
+    /// Where their packets are counted.
+    place: u32,
     queues: Vec<u32>,
 }
 
 impl Direct {
-    /// Will give the packets of these queues to these sockets.
-    pub fn new(resident: &Arc<Resident>) -> Self {
-        resident.control.add_direct();
-        Self { resident: Arc::clone(resident), queues: Vec::new() }
+    /// Will give the packets of queues to sockets, and count them at a stage that has no program.
+    pub fn new(stage: &Stage) -> Self {
+        let (resident, place) = (Arc::clone(&stage.resident), stage.number);
+        Self { resident, place, queues: Vec::new() }
     }
 
     /// Gives what comes to a queue to a socket bound to it.
@@ -115,6 +131,7 @@ impl Direct {
             }
         })?;
         self.queues.push(queue);
+        self.resident.control.set_direct(queue, self.place);
         Ok(())
     }
 
@@ -123,6 +140,7 @@ impl Direct {
         // Only what is ours: the entry may be another's by now.
         let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
         self.queues.swap_remove(at);
+        self.resident.control.clear_direct(queue, self.place);
         bpf::remove(self.resident.direct.as_fd(), queue)
             .map_err(|error| self.resident.failed("take no more packets from", error))
     }
@@ -134,6 +152,5 @@ impl Drop for Direct {
         while let Some(&queue) = self.queues.first() {
             let _ = self.remove(queue);
         }
-        self.resident.control.remove_direct();
     }
 }

@@ -1,0 +1,72 @@
+//! Places that change hands, on the interface of a lab.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::link::{self, Lab, netns};
+
+/// A lab for one test and what its interface is, or the reason why there is none.
+fn lab() -> Option<(Lab, Interface)> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: making a lab and attaching XDP programs need root");
+        return None;
+    }
+    let lab = Lab::scratch().expect("a scratch lab");
+    let interface = link::interface(Some(&lab.netns("right")), "right0").unwrap();
+    Some((lab, interface))
+}
+
+fn join(lab: &Lab, interface: &Interface) -> Arc<Resident> {
+    let joined = netns::within(Some(&lab.netns("right")), || {
+        Resident::join(interface, ModeWish::Best).map(|(resident, _)| resident)
+    });
+    Arc::new(joined.unwrap())
+}
+
+fn owner() -> Owner {
+    Owner::myself(Action::Drop, "", 0..=0)
+}
+
+/// A claim that drops everything, complete, with a program where its place has one.
+fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
+    let stage = Stage::take(resident, places, &owner()).unwrap();
+    let program = (stage.number() < DROP)
+        .then(|| load_program(&stage, resident, Action::Drop, None, None).unwrap());
+    stage.complete(program.as_ref().map(AsFd::as_fd)).unwrap();
+    stage
+}
+
+/// Does with an owner what the kernel does when its process is killed, and no more.
+fn kill(resident: &Resident, stage: Stage) {
+    for map in [&resident.owned, &resident.alive] {
+        bpf::remove(map.as_fd(), stage.number()).unwrap();
+    }
+    std::mem::forget(stage);
+}
+
+#[test]
+fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
+    let Some((lab, interface)) = lab() else { return };
+    let resident = join(&lab, &interface);
+    kill(&resident, take(&resident, FILTERED));
+    let over = AtomicBool::new(false);
+    let look = || {
+        let mut ghosts = 0;
+        while !over.load(Ordering::Relaxed) {
+            let claims = resident.claims().unwrap();
+            ghosts += claims.iter().filter(|claim| claim.place != DROP).count();
+        }
+        ghosts
+    };
+    std::thread::scope(|scope| {
+        let watchers = [scope.spawn(look), scope.spawn(look)];
+        let take = |_: &i32| Stage::take(&resident, DROP..DROP + 1, &owner()).is_ok();
+        let taken = (0..1000).filter(take).count();
+        over.store(true, Ordering::Relaxed);
+        let ghosts = watchers.map(|watcher| watcher.join().unwrap());
+        assert_eq!(taken, 1000, "a place that is only looked at can be had");
+        assert_eq!(ghosts, [0, 0], "the dead are not shown because somebody else looks");
+    });
+}
