@@ -99,8 +99,8 @@ pub enum ModeWish {
 
 impl Resident {
     /// Joins the users of the interface's resident program, or attaches it. To be called in the
-    /// interface's network namespace. The second value says why it is not native, where it was
-    /// to be if possible.
+    /// interface's network namespace. What owners that were killed have left is taken away. The
+    /// second value says why it is not native, where it was to be if possible.
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege, a driver that cannot.
@@ -122,6 +122,8 @@ impl Resident {
         // Whoever else comes or goes at this moment makes another look necessary, not many.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
+                // What the dead left does no harm: if it cannot be cleaned up, it is the next's.
+                let _ = resident.clean();
                 return match wish {
                     ModeWish::Only(mode) if mode != resident.mode => Err(Error::Usage(format!(
                         "{}: the resident program is attached in {} mode; its users have to end \

@@ -1,7 +1,8 @@
-//! Places in the chain, and who has them.
+//! Places in the chain: who has them, and what is left there of those who were killed.
 //!
 //! The kernel takes a dead owner's sockets out of `sluice_owned` and `sluice_alive`, so that its
-//! place does nothing and can be had.
+//! place does nothing and can be had. What it does not take away, the program in its place with
+//! all the memory that it knows, its mark and its entry among the owners, whoever joins next does.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -52,7 +53,7 @@ impl Resident {
         Ok(claims)
     }
 
-    /// Who has a stage, or had it last, if killed.
+    /// Who has a stage. One that was killed stays until somebody joins.
     ///
     /// # Errors
     /// The kernel refused.
@@ -106,6 +107,30 @@ impl Resident {
         asm.mov(R0, xdp_action::PASS);
         asm.exit();
         asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
+    }
+
+    /// Takes away what owners that were killed have left.
+    pub(super) fn clean(&self) -> Result<()> {
+        let held = self.held()?;
+        for place in places().filter(|&place| !held.has(place)) {
+            if self.control.is_present(place) || self.entry(place)?.is_some() {
+                self.clean_place(place)
+                    .map_err(|error| self.failed("clean up the claims on", error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a place for as long as it takes to empty it: nobody else has it meanwhile.
+    fn clean_place(&self, place: u32) -> io::Result<()> {
+        let token = bpf::token()?;
+        match bpf::put(self.owned.as_fd(), place, &token, Write::New) {
+            // It has an owner by now, who has found it empty or made it so.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
+            other => other?,
+        }
+        self.empty(place)?;
+        bpf::remove(self.owned.as_fd(), place)
     }
 
     /// Takes all away that stands in a place, and its entry; to be called by who has it.

@@ -122,6 +122,11 @@ impl Control {
         self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
+    /// Whether a stage is to run.
+    pub fn is_present(&self, stage: u32) -> bool {
+        self.layout().present.load(Ordering::Relaxed) & (1 << stage) != 0
+    }
+
     /// From now on all packets of a queue are for who has this place among the claims.
     pub fn set_direct(&self, queue: u32, place: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
@@ -155,7 +160,7 @@ impl Control {
     }
 
     /// Somebody has all packets of some queue.
-    fn has_direct(&self) -> bool {
+    pub fn has_direct(&self) -> bool {
         // Acquire: pairs with the Release of `set_direct` of who came in between.
         self.layout().direct.iter().any(|entry| entry.load(Ordering::Acquire) != 0)
     }

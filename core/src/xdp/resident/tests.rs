@@ -47,6 +47,67 @@ fn kill(resident: &Resident, stage: Stage) {
 }
 
 #[test]
+fn whoever_joins_takes_away_what_the_killed_have_left() {
+    let Some((lab, interface)) = lab() else { return };
+    let resident = join(&lab, &interface);
+    let program_in = |place: u32| {
+        let mut id = [0; 4];
+        place < DROP && bpf::read_entry(resident.stages.as_fd(), place, &mut id).unwrap()
+    };
+    let left_in = |place: u32| {
+        let direct = resident.control.has_direct();
+        (program_in(place), resident.owner(place).unwrap().is_some(), direct)
+    };
+    let living = take(&resident, FILTERED);
+    for places in [MIRRORS, FILTERED, WHOLE, DROP..DROP + 1] {
+        let stage = take(&resident, places.clone());
+        let place = stage.number();
+        let is_whole = places == WHOLE;
+        if is_whole {
+            resident.control.set_direct(3, place);
+        }
+        kill(&resident, stage);
+        assert_eq!(left_in(place), (place < DROP, true, is_whole), "{places:?}: as it was left");
+        assert!(resident.control.is_present(place));
+        join(&lab, &interface);
+        assert_eq!(left_in(place), (false, false, false), "{places:?}: cleaned up");
+        assert!(!resident.control.is_present(place));
+        let again = take(&resident, places.clone());
+        assert_eq!(again.number(), place, "{places:?}: and free");
+    }
+    let place = living.number();
+    assert!(program_in(place) && resident.control.is_present(place), "who lives keeps all");
+    assert_eq!(resident.claims().unwrap().len(), 1);
+}
+
+#[test]
+fn who_joins_while_another_cleans_up_gets_a_place() {
+    let Some((lab, interface)) = lab() else { return };
+    let resident = join(&lab, &interface);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                resident.clean().unwrap();
+            }
+        });
+        let mut lost = Vec::new();
+        for round in 0..300 {
+            let stage = take(&resident, DROP..DROP + 1);
+            // Nothing that was cleaned up was ours.
+            let whole =
+                resident.control.is_present(DROP) && resident.owner(DROP).unwrap().is_some();
+            if !whole {
+                lost.push(round);
+            }
+            kill(&resident, stage);
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(lost, [0; 0]);
+    });
+}
+
+#[test]
 fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
