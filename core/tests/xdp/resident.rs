@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use sluicegate::port::{OpenOptions, Port};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::ModeWish;
 
@@ -42,8 +43,19 @@ fn a_mode_is_not_changed_under_its_users() {
     let (_resident, _) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
     let error = join(&lab, ModeWish::Only(Mode::Native)).unwrap_err().to_string();
     assert!(error.contains("attached in skb mode"), "{error}");
-    let (other, _) = join(&lab, ModeWish::Best).unwrap();
+    let (other, reason) = join(&lab, ModeWish::Best).unwrap();
     assert_eq!(other.mode(), Mode::Skb, "who has no wish takes what is there");
+    let reason = reason.expect("and hears why it is not native");
+    assert!(reason.contains("attached in skb mode already"), "{reason}");
+    let (_, reason) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
+    assert_eq!(reason, None, "who wished for it hears nothing");
+    let netns = Some(lab.netns("right"));
+    for name in ["xdp:right0", "xdp:right0?action=drop", "mirror:right0"] {
+        let options = OpenOptions { netns: netns.clone(), ..OpenOptions::default() };
+        let port = Port::open(&name.parse().unwrap(), &options).unwrap();
+        let [fallback] = port.fallbacks.as_slice() else { panic!("{name}: {:?}", port.fallbacks) };
+        assert_eq!((fallback.from, fallback.to), ("native", "skb"), "{name}");
+    }
 }
 
 #[test]

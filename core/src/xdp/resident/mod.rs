@@ -132,6 +132,15 @@ impl Resident {
                         resident.mode.name(),
                         mode.name()
                     ))),
+                    ModeWish::Best if resident.mode != Mode::Native => {
+                        let reason = format!(
+                            "the resident program of {} is attached in {} mode already; its users \
+                             have to end (see `sluice claims {0}`) before it can be in native mode",
+                            interface.name,
+                            resident.mode.name()
+                        );
+                        Ok((resident, Some(reason)))
+                    }
                     _ => Ok((resident, None)),
                 };
             }
