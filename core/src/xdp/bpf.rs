@@ -330,9 +330,7 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
             }
             Err(error) => return Err(error),
         };
-        // SAFETY: a structure of numbers; its pointers are null.
-        let link_info = unsafe { info(link.as_fd(), libbpf_sys::bpf_link_info::default()) }?;
-        if link_info.prog_id == program && link_info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP {
+        if attachment(link.as_fd())?.is_some_and(|found| found.program == program) {
             return Ok(Some(link));
         }
     }
@@ -343,6 +341,32 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes numbers only.
     checked(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }).map(|_| ())
+}
+
+/// Where a link is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub program: u32,
+    /// The interface's number; 0 when it was taken off, or the interface is gone.
+    pub interface: u32,
+}
+
+/// Where an XDP program's link is attached; none if it is a link of another kind.
+pub(crate) fn attachment(link: BorrowedFd<'_>) -> io::Result<Option<Attachment>> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    let info = unsafe { info(link, libbpf_sys::bpf_link_info::default()) }?;
+    if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
+        return Ok(None);
+    }
+    // SAFETY: of an XDP link the kernel fills in this part; it is a number in any case.
+    let interface = unsafe { info.__bindgen_anon_1.xdp.ifindex };
+    Ok(Some(Attachment { program: info.prog_id, interface }))
+}
+
+/// A hold on an object that is kept in a BPF file system.
+pub(crate) fn kept(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: `path` is terminated and outlives the call.
+    opened(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
 /// Keeps an object in a BPF file system, whoever holds it.

@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
+use sluicegate::link::netns;
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::ModeWish;
+use sluicegate::xdp::resident::{ModeWish, Resident};
 
-use super::{find, join, lab, run};
+use super::{find, join, lab, right0, run};
 
 #[test]
 fn the_last_user_takes_the_program_along() {
@@ -56,6 +57,46 @@ fn a_mode_is_not_changed_under_its_users() {
         let [fallback] = port.fallbacks.as_slice() else { panic!("{name}: {:?}", port.fallbacks) };
         assert_eq!((fallback.from, fallback.to), ("native", "skb"), "{name}");
     }
+}
+
+#[test]
+fn what_was_kept_of_another_program_is_not_kept() {
+    let Some(lab) = lab() else { return };
+    let interface = right0(&lab);
+    let netns = lab.netns("right");
+    let is_kept =
+        |it: &Resident| netns::within(Some(&netns), || Ok(it.is_kept(&interface))).unwrap();
+    let keep = |it: &Resident| netns::within(Some(&netns), || it.keep(&interface));
+    let detach = |it: &Resident| netns::within(Some(&netns), || it.detach(&interface)).unwrap();
+    let (first, _) = join(&lab, ModeWish::Best).unwrap();
+    assert!(!is_kept(&first));
+    if let Err(error) = keep(&first) {
+        return println!("skipped: {error}");
+    }
+    assert!(is_kept(&first));
+    keep(&first).expect("what is kept can be kept again");
+    // Taken off by somebody who knows nothing of what is kept.
+    let number = netns::within(Some(&netns), || {
+        Ok(std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned())
+    });
+    let number = number.unwrap().replace(|c: char| !c.is_ascii_digit(), "");
+    let folder = format!("/sys/fs/bpf/sluice/{number}-{}", interface.index);
+    let aside = format!("{folder}-aside");
+    std::fs::rename(&folder, &aside).unwrap();
+    detach(&first);
+    std::fs::rename(&aside, &folder).unwrap();
+    assert!(!is_kept(&first), "it is off");
+    drop(first);
+    let (second, _) = join(&lab, ModeWish::Best).unwrap();
+    assert!(!is_kept(&second), "another program was kept");
+    keep(&second).expect("in place of the other");
+    assert!(is_kept(&second));
+    let program = second.program();
+    drop(second);
+    let found = find(&lab).unwrap().unwrap();
+    assert_eq!(found.program(), program, "it stays without users");
+    detach(&found);
+    assert!(find(&lab).unwrap().is_none());
 }
 
 #[test]

@@ -2,47 +2,48 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::Resident;
 use crate::error::{Error, Result};
 use crate::link::Interface;
-use crate::xdp::bpf;
+use crate::xdp::bpf::{self, Attachment};
 
 /// Where programs are kept.
 const PINS: &str = "/sys/fs/bpf/sluice";
+/// The link's name there.
+const LINK: &str = "link";
 
 impl Resident {
     /// Keeps the program on the interface though all users end, until [`detach`](Self::detach).
     ///
     /// # Errors
-    /// No BPF file system, or a missing privilege.
+    /// No BPF file system, or a missing privilege. Nothing is kept then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
+        if self.is_kept(interface) {
+            return Ok(());
+        }
         let folder = self.pins(interface)?;
-        let failed = |error| {
+        // The stages too: a map of programs is emptied when nobody has it. The link last: where
+        // it is, all is.
+        let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
+        replace(&folder, &objects).map_err(|error| {
             Error::system("keep the XDP program in", folder.display().to_string(), error)
                 .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
-        };
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        // The stages too: a map of programs is emptied when nobody has it.
-        for (object, name) in [(&self.stages, "stages"), (&self.link, "link")] {
-            let path = path_text(&folder.join(name));
-            match bpf::pin(object.as_fd(), &path) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                    // Of a program that is no more: the interface was made anew.
-                    std::fs::remove_file(folder.join(name)).map_err(failed)?;
-                    bpf::pin(object.as_fd(), &path).map_err(failed)?;
-                }
-                other => other.map_err(failed)?,
-            }
-        }
-        Ok(())
+        })
     }
 
-    /// Whether it is kept though all users end.
+    /// Whether it is kept though all users end. What was kept of a program that is off, or of an
+    /// interface that is gone, does not count: another may have its number by now.
     pub fn is_kept(&self, interface: &Interface) -> bool {
-        self.pins(interface).is_ok_and(|folder| folder.join("link").exists())
+        let ours = Attachment { program: self.program, interface: interface.index };
+        self.pins(interface)
+            .and_then(|folder| {
+                let link = bpf::kept(&path_text(&folder.join(LINK)));
+                link.map_err(|error| self.failed("look for the pins of", error))
+            })
+            .is_ok_and(|link| bpf::attachment(link.as_fd()).is_ok_and(|it| it == Some(ours)))
     }
 
     /// Takes the program off the interface, whoever uses it.
@@ -51,12 +52,7 @@ impl Resident {
     /// The kernel refused.
     pub fn detach(&self, interface: &Interface) -> Result<()> {
         let folder = self.pins(interface)?;
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(self.failed("take the pins away of", error));
-            }
-            _ => {}
-        }
+        clear(&folder).map_err(|error| self.failed("take the pins away of", error))?;
         bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))
     }
 
@@ -69,7 +65,63 @@ impl Resident {
     }
 }
 
+/// Keeps some objects in a folder, and nothing else there; all of them, or the folder is not
+/// there when this returns.
+fn replace(folder: &Path, objects: &[(&str, BorrowedFd<'_>)]) -> io::Result<()> {
+    // Of a program that is no more: the interface was made anew.
+    clear(folder)?;
+    std::fs::create_dir_all(folder)?;
+    let pin =
+        |(name, object): &(&str, BorrowedFd<'_>)| bpf::pin(*object, &path_text(&folder.join(name)));
+    let pinned = objects.iter().try_for_each(pin);
+    if pinned.is_err() {
+        // Why nothing is kept matters more than what may be left of it.
+        let _ = clear(folder);
+    }
+    pinned
+}
+
+/// Removes a folder, if there is one.
+fn clear(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 fn path_text(path: &Path) -> CString {
     // Made of our own words and numbers: no NUL is in it.
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder in a BPF file system, or the reason why there is none.
+    fn folder(name: &str) -> Option<PathBuf> {
+        let folder = Path::new(PINS).join(format!("test-{}-{name}", std::process::id()));
+        match std::fs::create_dir_all(&folder) {
+            Ok(()) => Some(folder),
+            Err(error) => {
+                println!("skipped: {} cannot be made: {error}", folder.display());
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_only_be_kept_in_part_is_not_kept() {
+        let Some(folder) = folder("part") else { return };
+        let map = bpf::create_socket_map(c"test", 1).unwrap();
+        // A plain file is nothing that a BPF file system keeps.
+        let other = std::fs::File::open("/dev/null").unwrap();
+        let error = replace(&folder, &[("stages", map.as_fd()), (LINK, other.as_fd())]);
+        assert!(error.is_err());
+        assert!(!folder.exists(), "nothing is left of what could be kept");
+        replace(&folder, &[("stages", map.as_fd())]).unwrap();
+        replace(&folder, &[("stages", map.as_fd())]).expect("what was there is replaced");
+        clear(&folder).unwrap();
+        assert!(clear(&folder).is_ok(), "none is as good as removed");
+    }
 }
