@@ -1,5 +1,7 @@
 //! What an `xdp:` port's options say.
 
+use std::time::Duration;
+
 use crate::error::Result;
 use crate::port::PortName;
 use crate::xdp::resident::{Action, ModeWish};
@@ -57,7 +59,7 @@ impl Config {
         if frames < slots * 2 {
             return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
         }
-        let busy_poll = name.duration("busy_poll")?.filter(|time| !time.is_zero());
+        let busy_poll = busy_poll(name)?;
         let method = name.choice("method", &methods)?;
         if busy_poll.is_some() && method == Some(Method::Copies) {
             return Err(name.error("busy_poll= is for sockets, and method=ring has none"));
@@ -73,8 +75,50 @@ impl Config {
             frames,
             cells,
             slots,
-            busy_poll: busy_poll
-                .map(|time| BusyPoll { time_us: time.as_micros() as u32, budget_packets: 64 }),
+            busy_poll,
         })
+    }
+}
+
+/// The kernel counts the time in microseconds, in an `int`.
+fn busy_poll(name: &PortName) -> Result<Option<BusyPoll>> {
+    let Some(time) = name.duration("busy_poll")?.filter(|time| !time.is_zero()) else {
+        return Ok(None);
+    };
+    if !(Duration::from_micros(1)..=Duration::from_secs(1)).contains(&time) {
+        return Err(name.wrong("busy_poll", &format!("{time:?}"), "use 1us to 1s, or 0s for none"));
+    }
+    Ok(Some(BusyPoll { time_us: time.as_micros() as u32, budget_packets: 64 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_busy_polling_are_those_the_kernel_can_have() {
+        for (time, expected) in [
+            ("0s", Some(None)),
+            ("1us", Some(Some(1))),
+            ("50us", Some(Some(50))),
+            ("1s", Some(Some(1_000_000))),
+            ("500ns", None),
+            ("1001ms", None),
+            // As 32 bits of microseconds these are 0 and 5 µs.
+            ("4294967296us", None),
+            ("4294967301us", None),
+        ] {
+            let name: PortName = format!("xdp:eth0?busy_poll={time}").parse().unwrap();
+            match (Config::of(&name), expected) {
+                (Ok(config), Some(expected)) => {
+                    assert_eq!(config.busy_poll.map(|it| it.time_us), expected, "{time}");
+                }
+                (Err(error), None) => {
+                    let error = error.to_string();
+                    assert!(error.contains("busy_poll=") && error.contains("1us to 1s"), "{error}");
+                }
+                (got, _) => panic!("{time}: {got:?}"),
+            }
+        }
     }
 }
