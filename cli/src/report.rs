@@ -175,14 +175,15 @@ impl Report {
             sum(|r| r.traffic.bytes),
             Duration::from_secs_f64(elapsed),
         );
-        let method = reports.first().map_or("", |r| r.method);
+        let (method, mode) = reports.first().map_or(("", None), |r| (r.method, r.mode));
         let method = if reports.iter().all(|r| r.method == method) { method } else { "" };
+        let mode = mode.filter(|_| reports.iter().all(|r| r.mode == mode));
         Self {
             command: reports.first().map_or("", |r| r.command),
             port,
             backend,
             method,
-            mode: reports.first().and_then(|r| r.mode),
+            mode,
             fallbacks: reports.iter().flat_map(|r| r.fallbacks.clone()).collect(),
             notices: reports.iter().flat_map(|r| r.notices.clone()).collect(),
             elapsed_s: elapsed,

@@ -1,6 +1,7 @@
 //! `mirror:`, and bare names where it is to be had at once; claims of several processes.
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::support::*;
 
@@ -86,6 +87,23 @@ fn what_users_should_know_is_on_stderr_and_in_the_json() {
     assert!(notices[0].as_str().is_some_and(|it| it.starts_with(expected)), "{notices}");
     assert!(ended.err.contains(&format!("sluice: {expected}")), "{}", ended.err);
     assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+}
+
+#[test]
+fn ports_of_different_modes_have_none_in_common() {
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let to = folder.path().join("both.pcapng");
+    let arguments =
+        ["--netns", &netns, "-w", to.to_str().unwrap(), "--duration", "100ms", "--json"];
+    for (ports, mode, modes) in [
+        (["mirror:right0", "packet:right0"], Value::Null, ["native".into(), Value::Null]),
+        (["mirror:right0", "mirror:right0"], "native".into(), ["native".into(), "native".into()]),
+    ] {
+        let report = run(&[&["capture"], &ports[..], &arguments].concat()).good();
+        let of_each = [0, 1].map(|i| report["ports"][i]["mode"].clone());
+        assert_eq!((&report["mode"], &of_each), (&mode, &modes), "{ports:?}");
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub struct Port {
     /// The method in use: "ring", "recvmmsg"; empty where there is but one.
     pub method: &'static str,
     /// How packets come from the card: "native-zero-copy", "native-copy", "native", "skb"; of
-    /// `xdp:` and `mirror:` only.
+    /// `xdp:` and `mirror:` only. Of several queues the slowest one's.
     pub mode: Option<&'static str>,
     /// Methods that were tried before it.
     pub fallbacks: Vec<Fallback>,

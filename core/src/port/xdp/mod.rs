@@ -176,7 +176,7 @@ impl Taking<'_> {
             Some(_) => Some(Arc::new(Deferred::new(interface)?)),
             None => None,
         };
-        let mut mode = None;
+        let mut binds = Vec::new();
         let mut opened = Vec::new();
         for number in self.queues.clone() {
             let xsk = XskConfig {
@@ -197,7 +197,7 @@ impl Taking<'_> {
             if let (Some(bytes), Some(receiver)) = (config.snaplen, &mut xsk.receiver) {
                 receiver.set_snaplen(bytes);
             }
-            mode = Some((resident.mode(), xsk.mode));
+            binds.push(xsk.mode);
             if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
                 && !fallbacks.iter().any(|said| said.from == from.name())
             {
@@ -240,11 +240,7 @@ impl Taking<'_> {
             let backend = Backend::Xdp(Box::new(queue));
             Queue::new(number, rx, tx, backend, vec![described.clone()])
         });
-        let mode = mode.map(|mode| match mode {
-            (Mode::Native, BindMode::ZeroCopy) => "native-zero-copy",
-            (Mode::Native, BindMode::Copy) => "native-copy",
-            (Mode::Skb, _) => "skb",
-        });
+        let mode = Some(slowest(resident.mode(), &binds));
         let (name, queues) = (self.name.clone(), queues.collect());
         Ok(Port { name, method: "af_xdp", mode, fallbacks, queues })
     }
@@ -319,6 +315,15 @@ fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface)
     })
 }
 
+/// How the slowest of a port's queues gets its packets: what the port can be relied on for.
+fn slowest(attached: Mode, binds: &[BindMode]) -> &'static str {
+    match attached {
+        Mode::Skb => "skb",
+        Mode::Native if binds.contains(&BindMode::Copy) => "native-copy",
+        Mode::Native => "native-zero-copy",
+    }
+}
+
 pub(super) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Native => "native",
@@ -328,4 +333,22 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
 
 pub(super) fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
     reason.map(|reason| Fallback { from: "native", to: "skb", reason }).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ports_mode_is_that_of_its_slowest_queue() {
+        use BindMode::{Copy, ZeroCopy};
+        for (attached, binds, expected) in [
+            (Mode::Native, [ZeroCopy, ZeroCopy], "native-zero-copy"),
+            (Mode::Native, [ZeroCopy, Copy], "native-copy"),
+            (Mode::Native, [Copy, ZeroCopy], "native-copy"),
+            (Mode::Skb, [Copy, Copy], "skb"),
+        ] {
+            assert_eq!(slowest(attached, &binds), expected, "{binds:?}");
+        }
+    }
 }
