@@ -44,7 +44,8 @@ struct sluice_control {
 	__u32 version;		/* SLUICE_VERSION */
 	__u32 frags;		/* loaded for frames of several buffers */
 	__u64 present;		/* a bit for each stage to run; users change it atomically */
-	__u64 reserved;
+	__u32 detached;		/* somebody took the program off the interface for good */
+	__u32 reserved;
 	/*
 	 * Of each receive queue, the place of who gets all its packets by `sluice_direct`; 0 if
 	 * nobody does. Only whose place it is writes, or who has found its owner dead.

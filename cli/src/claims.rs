@@ -125,7 +125,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
         Some(0) => writeln!(io::stdout(), "{name}: the program is off")?,
         Some(n) => writeln!(
             io::stdout(),
-            "{name}: the program is off; {n} that used it get no more packets"
+            "{name}: the program is off; {n} that used it get no more packets, and end"
         )?,
     }
     Ok(())

@@ -77,10 +77,10 @@ pub enum Error {
         reason: String,
     },
 
-    /// An interface that was in use has been removed.
+    /// An interface that was in use has been removed, or the XDP program on it.
     #[error("{object} is gone: {remedy}")]
     Gone {
-        /// The interface.
+        /// The interface, or the program.
         object: String,
         /// How to go on.
         remedy: String,

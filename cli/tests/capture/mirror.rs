@@ -90,6 +90,28 @@ fn what_users_should_know_is_on_stderr_and_in_the_json() {
 }
 
 #[test]
+fn detaching_ends_those_who_use_the_program() {
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let to = folder.path().join("a.pcapng");
+    let to = to.to_str().unwrap();
+    let arguments: [&[&str]; 3] = [
+        &["capture", "mirror:right0", "-w", to],
+        &["count", "xdp:right0?method=af_xdp"],
+        &["count", "xdp:right0?action=drop"],
+    ];
+    for arguments in arguments {
+        let running = Running::start(&[arguments, &["--netns", &netns, "--json"]].concat());
+        let detached = run(&["detach", "right0", "--netns", &netns]);
+        assert_eq!(detached.status, Some(0), "{}", detached.err);
+        let ended = running.end();
+        assert_eq!(ended.status, Some(1), "{arguments:?}: {}", ended.err);
+        assert!(ended.err.contains("the XDP program of right0 is gone"), "{}", ended.err);
+        closes(&ended.report());
+    }
+}
+
+#[test]
 fn ports_of_different_modes_have_none_in_common() {
     let Some(lab) = lab() else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));

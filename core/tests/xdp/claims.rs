@@ -3,13 +3,13 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::{Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Packet, TimestampSource, Wait};
 use sluicegate::xdp::resident::{Action, ModeWish, Tally};
 
 use super::mirror::{Holder, drain, frame, pin, send};
-use super::{find, join, lab, run};
+use super::{find, join, lab, right0, run};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -224,6 +224,46 @@ fn who_takes_everything_of_some_queues_counts_those_queues_only() {
     }
     let counted = claims.iter().map(|claim| claim.tally.packets).sum::<u64>();
     assert!(counted <= 200, "{counted}");
+}
+
+#[test]
+fn who_uses_a_program_that_is_taken_off_hears_of_it() {
+    let Some(lab) = lab() else { return };
+    for name in [
+        "xdp:right0?method=af_xdp",
+        "xdp:right0?method=af_xdp&timestamp=off",
+        "xdp:right0?method=af_xdp&filter=udp",
+        "xdp:right0?method=ring",
+        "xdp:right0?mode=skb",
+        "xdp:right0?action=drop",
+        "xdp:right0?action=drop&filter=udp",
+        "xdp:right0?action=pass",
+        "mirror:right0",
+    ] {
+        let mut port = try_open(&lab, name).unwrap();
+        let queue = &mut port.queues[0];
+        queue.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
+        let resident = find(&lab).unwrap().unwrap();
+        let interface = right0(&lab);
+        netns::within(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
+        // Another user does not make the packets come again.
+        let others = join(&lab, ModeWish::Best).unwrap();
+        let end = Instant::now() + PATIENCE;
+        let error = loop {
+            match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)) {
+                Ok(_) => assert!(Instant::now() < end, "{name}: nothing was said"),
+                Err(error) => break error,
+            }
+            queue.sync_rx().unwrap();
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+        };
+        assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
+        let error = error.to_string();
+        assert!(error.contains("XDP program of right0") && error.contains("detach"), "{error}");
+        queue.close_intake().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));
+        drop(others);
+    }
 }
 
 /// Set where the test below is in a process of its own.

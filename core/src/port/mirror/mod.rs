@@ -163,7 +163,7 @@ impl Job<'_> {
                 reader,
                 Filling {
                     intake: Some(Arc::clone(&intake)),
-                    _stage: Arc::clone(&stage),
+                    stage: Arc::clone(&stage),
                     takes: self.action != Action::Mirror,
                 },
                 geometry.cells,

@@ -50,7 +50,7 @@ impl Drop for Intake {
 #[derive(Debug)]
 pub(super) struct Filling {
     pub intake: Option<Arc<Intake>>,
-    pub _stage: Arc<Stage>,
+    pub stage: Arc<Stage>,
     /// Whether packets are taken from the host.
     pub takes: bool,
 }
@@ -177,6 +177,7 @@ impl CopyQueue {
             Err(_) => return Ok(false),
         };
         self.check()?;
+        self.filling.stage.check_attached()?;
         let was_down = std::mem::replace(&mut self.down, !now.up);
         Ok(self.down && !was_down)
     }

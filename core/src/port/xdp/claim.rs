@@ -17,7 +17,7 @@ use crate::xdp::stamp::Stamp;
 pub(super) struct Claim {
     // Before the place: nothing is taken any more when that is free.
     way: Way,
-    _stage: Stage,
+    stage: Stage,
 }
 
 #[derive(Debug)]
@@ -40,14 +40,22 @@ impl Claim {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = Stage::take(resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
-            return Ok(Self { way: Way::Direct(Direct::new(&stage)), _stage: stage });
+            return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage });
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
         let to = Sockets { map: &sockets, stamp };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
         stage.complete(Some(program.as_fd()))?;
-        Ok(Self { way: Way::Program { sockets }, _stage: stage })
+        Ok(Self { way: Way::Program { sockets }, stage })
+    }
+
+    /// Whether packets can still come.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]: somebody took the program off the interface.
+    pub fn check(&self) -> Result<()> {
+        self.stage.check_attached()
     }
 
     /// Gives a queue's packets to a socket bound to it.

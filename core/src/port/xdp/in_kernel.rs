@@ -89,7 +89,9 @@ impl InKernel {
         }
         self.checked = Instant::now();
         match self.netlink.interface(&self.interface.name) {
-            Ok(now) if now.index == self.interface.index => Ok(Readiness::TimedOut),
+            Ok(now) if now.index == self.interface.index => {
+                self.resident.check_attached().map(|()| Readiness::TimedOut)
+            }
             _ => Err(Error::Gone {
                 object: format!("xdp:{}", self.interface.name),
                 remedy: "the interface was removed; start again when it is back".into(),

@@ -120,7 +120,10 @@ impl XdpQueue {
         // poll(2) does not tell what became of the interface.
         let was_down = std::mem::replace(&mut self.down, false);
         match self.socket.state()? {
-            State::Up => self.check().map(|()| Readiness::TimedOut),
+            State::Up => {
+                self.claimed(|claim| claim.check())?;
+                self.check().map(|()| Readiness::TimedOut)
+            }
             State::Down => {
                 self.down = true;
                 Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
@@ -171,8 +174,14 @@ impl XdpQueue {
     /// From now on the queue's packets are the host's.
     pub(crate) fn close_intake(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
+        let number = self.number;
+        self.claimed(|claim| claim.leave(number))
+    }
+
+    /// Does something with the claim, where there is one.
+    fn claimed(&self, work: impl FnOnce(&mut Claim) -> Result<()>) -> Result<()> {
         match &self.claim {
-            Some(claim) => claim.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number),
+            Some(claim) => work(&mut claim.lock().unwrap_or_else(PoisonError::into_inner)),
             None => Ok(()),
         }
     }
@@ -205,8 +214,7 @@ impl Drop for XdpQueue {
     fn drop(&mut self) {
         // While the socket is open: afterwards the queue's entry may be another port's. What
         // fails here the kernel does when the socket is closed.
-        if let Some(claim) = &self.claim {
-            let _ = claim.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
-        }
+        let number = self.number;
+        let _ = self.claimed(|claim| claim.leave(number));
     }
 }

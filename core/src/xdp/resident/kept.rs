@@ -46,14 +46,38 @@ impl Resident {
             .is_ok_and(|link| bpf::attachment(link.as_fd()).is_ok_and(|it| it == Some(ours)))
     }
 
-    /// Takes the program off the interface, whoever uses it.
+    /// Takes the program off the interface, whoever uses it: their ports end with an error.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn detach(&self, interface: &Interface) -> Result<()> {
         let folder = self.pins(interface)?;
         clear(&folder).map_err(|error| self.failed("take the pins away of", error))?;
-        bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))
+        bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))?;
+        self.control.set_detached();
+        Ok(())
+    }
+
+    /// Whether the program is still on the interface: for who has waited for packets in vain. One
+    /// system call.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]: somebody took it off, or the interface is gone.
+    pub(crate) fn check_attached(&self) -> Result<()> {
+        // Without privileges, kernels before 5.19 do not tell; the mark does in any case, of
+        // those who took it off with us.
+        let link = bpf::attachment(self.link.as_fd());
+        let off = matches!(link, Ok(Some(Attachment { interface: 0, .. })));
+        if off || self.control.is_detached() {
+            return Err(Error::Gone {
+                object: format!("the XDP program of {}", self.interface),
+                remedy:
+                    "somebody took it off (`sluice detach` does), and the host gets all packets \
+                         again; start again to attach it anew"
+                        .into(),
+            });
+        }
+        Ok(())
     }
 
     /// Interfaces of several network namespaces may have the same name and number.

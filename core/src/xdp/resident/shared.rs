@@ -4,7 +4,7 @@
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::{Mmap, PAGE_BYTES};
 
@@ -35,7 +35,8 @@ struct ControlLayout {
     version: u32,
     frags: u32,
     present: AtomicU64,
-    reserved: u64,
+    detached: AtomicU32,
+    reserved: u32,
     direct: [AtomicU8; QUEUES_MAX as usize],
 }
 
@@ -69,6 +70,7 @@ pub(super) mod tally {
 const _: () = {
     assert!(size_of::<ControlLayout>() == 280);
     assert!(offset_of!(ControlLayout, present) == 8);
+    assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
     // A place fits a byte, and 0 is none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
@@ -106,6 +108,17 @@ impl Control {
 
     pub fn frags(&self) -> bool {
         self.layout().frags != 0
+    }
+
+    /// Says to all users that the program is off.
+    pub fn set_detached(&self) {
+        // A flag by itself: nothing is published through it.
+        self.layout().detached.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has said so.
+    pub fn is_detached(&self) -> bool {
+        self.layout().detached.load(Ordering::Relaxed) != 0
     }
 
     /// Lets a stage run, from the next packet on.

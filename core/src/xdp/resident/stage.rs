@@ -70,6 +70,14 @@ impl Stage {
         let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
     }
 
+    /// Whether the program that it is a stage of is still on the interface.
+    ///
+    /// # Errors
+    /// As [`Resident::check_attached`].
+    pub fn check_attached(&self) -> Result<()> {
+        self.resident.check_attached()
+    }
+
     /// What it has counted since it is ours.
     pub fn tally(&self) -> Tally {
         self.resident.tallies.of_place(self.number).since(self.before)

@@ -81,6 +81,23 @@ fn whoever_joins_takes_away_what_the_killed_have_left() {
 }
 
 #[test]
+fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
+    let Some((lab, interface)) = lab() else { return };
+    type Take = fn(&Resident);
+    let ways: [(&str, Take); 2] = [
+        ("another tool took it off", |it| bpf::detach(it.link.as_fd()).unwrap()),
+        ("the kernel does not tell, but who took it off does", |it| it.control.set_detached()),
+    ];
+    for (what, take_off) in ways {
+        let resident = join(&lab, &interface);
+        resident.check_attached().unwrap();
+        take_off(&resident);
+        let error = resident.check_attached().expect_err(what);
+        assert!(matches!(error, Error::Gone { .. }), "{what}: {error}");
+    }
+}
+
+#[test]
 fn who_joins_while_another_cleans_up_gets_a_place() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
