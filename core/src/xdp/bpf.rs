@@ -214,6 +214,17 @@ pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     }
 }
 
+/// Takes a socket out of a map of such, as [`remove`] does, for who may have given up its
+/// privileges since it put it in: kernels before 5.19 answer no bpf(2) without CAP_BPF where
+/// kernel.unprivileged_bpf_disabled is set (later ones ask for it where objects are made only).
+/// Then the socket stays there until it is closed.
+pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    match remove(map, key) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
+}
+
 /// A map's type, sizes and name.
 fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: a structure of numbers; its pointers are null.

@@ -14,7 +14,7 @@ use super::{find, join, lab, right0, run};
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn try_open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
+pub fn try_open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
     let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }
@@ -54,7 +54,7 @@ fn receive(queue: &mut Queue, n: usize) -> Vec<u16> {
 }
 
 /// Whether the host answers, so that it gets its packets.
-fn host_answers(lab: &Lab) -> bool {
+pub fn host_answers(lab: &Lab) -> bool {
     let command = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.2"];
     lab.exec("left", &command).unwrap().success()
 }

@@ -8,6 +8,7 @@ mod forward;
 mod metadata;
 mod mirror;
 mod resident;
+mod unprivileged;
 
 use std::process::{Command, Stdio};
 

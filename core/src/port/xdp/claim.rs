@@ -18,6 +18,8 @@ pub(super) struct Claim {
     // Before the place: nothing is taken any more when that is free.
     way: Way,
     stage: Stage,
+    /// Queues whose packets come.
+    queues: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -40,14 +42,14 @@ impl Claim {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = Stage::take(resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
-            return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage });
+            return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage, queues: Vec::new() });
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
         let to = Sockets { map: &sockets, stamp };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
         stage.complete(Some(program.as_fd()))?;
-        Ok(Self { way: Way::Program { sockets }, stage })
+        Ok(Self { way: Way::Program { sockets }, stage, queues: Vec::new() })
     }
 
     /// Whether packets can still come.
@@ -66,14 +68,21 @@ impl Claim {
                 .map_err(|error| {
                     Error::system("take packets from", format!("queue {queue}"), error)
                 }),
-        }
+        }?;
+        self.queues.push(queue);
+        Ok(())
     }
 
-    /// Takes a queue's packets no more.
+    /// Takes a queue's packets no more. With the last queue the claim ends, by a mark in memory:
+    /// that needs no privilege.
     pub fn leave(&mut self, queue: u32) -> Result<()> {
+        self.queues.retain(|&ours| ours != queue);
+        if self.queues.is_empty() {
+            self.stage.stop();
+        }
         match &mut self.way {
             Way::Direct(direct) => direct.remove(queue),
-            Way::Program { sockets } => bpf::remove(sockets.as_fd(), queue)
+            Way::Program { sockets } => bpf::remove_socket(sockets.as_fd(), queue)
                 .map_err(|error| Error::system("leave", format!("queue {queue}"), error)),
         }
     }

@@ -148,8 +148,9 @@ impl Direct {
         // Only what is ours: the entry may be another's by now.
         let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
         self.queues.swap_remove(at);
+        // Of itself enough for no more packets to come.
         self.resident.control.clear_direct(queue, self.place);
-        bpf::remove(self.resident.direct.as_fd(), queue)
+        bpf::remove_socket(self.resident.direct.as_fd(), queue)
             .map_err(|error| self.resident.failed("take no more packets from", error))
     }
 }
