@@ -1,35 +1,95 @@
 //! Giving up privileges, once everything is open.
 
-use nix::unistd::{Gid, Uid, User, geteuid, initgroups, setgid, setuid};
+use caps::CapSet;
+use nix::unistd::{Gid, Uid, User, getresgid, getresuid, initgroups, setgid, setuid};
 use sluicegate::error::{Error, Result};
 
 /// Makes the process an ordinary user's, for good. What is open stays open.
 ///
 /// # Errors
-/// No such user; not allowed to change.
+/// No such user, or root; not allowed to change; a thread that has privileges still.
 pub fn become_user(name: &str) -> Result<()> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
     let Some(User { uid, gid, .. }) = user else {
         return Err(Error::Usage(format!("--user {name}: there is no such user")));
     };
-    let text = std::ffi::CString::new(name)
-        .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
-    // The user last: then nothing can be changed any more. glibc changes all threads.
-    initgroups(&text, gid)
-        .and_then(|()| setgid(gid))
-        .and_then(|()| setuid(uid))
-        .map_err(|error| failed(name, error))?;
+    if uid.is_root() {
+        return Err(Error::Usage(format!(
+            "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
+        )));
+    }
+    // What is executed later gets none back either. Not everybody may.
+    let _ = caps::clear(None, CapSet::Bounding);
+    let _ = caps::clear(None, CapSet::Ambient);
+    if !is(uid, gid) {
+        let text = std::ffi::CString::new(name)
+            .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
+        change(&text, uid, gid).map_err(|error| failed(name, error))?;
+    }
+    // Of this thread what is left: a process that was never root keeps what its file gave it.
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        caps::clear(None, set).map_err(|error| {
+            Error::system("give up the privileges of", name, std::io::Error::other(error))
+        })?;
+    }
     check(name, uid, gid)
+}
+
+/// Whether the process is that user's already, in every respect.
+fn is(uid: Uid, gid: Gid) -> bool {
+    getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [uid; 3])
+        && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [gid; 3])
+}
+
+/// Becomes the user, in all threads (glibc sees to that).
+fn change(name: &std::ffi::CStr, uid: Uid, gid: Gid) -> nix::Result<()> {
+    initgroups(name, gid)?;
+    setgid(gid)?;
+    // The kernel takes capabilities from a thread that ceases to be root, and from no other
+    // (capabilities(7)); capset(2) takes them from one thread only. So who has them from the
+    // command's file becomes root first, where that can be.
+    let _ = setuid(Uid::from_raw(0));
+    // The user last: then nothing can be changed any more.
+    setuid(uid)
 }
 
 /// A process that believes it has given up its privileges and has not is worse than one that
 /// has not tried.
 fn check(name: &str, uid: Uid, gid: Gid) -> Result<()> {
-    let came_back = !uid.is_root() && setuid(Uid::from_raw(0)).is_ok();
-    if geteuid() != uid || nix::unistd::getegid() != gid || came_back {
-        return Err(Error::Usage(format!("--user {name}: the privileges are still there")));
+    let failed = |error| Error::system("look at the threads of", "/proc/self/task", error);
+    for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
+        let path = thread.map_err(failed)?.path();
+        let status = match std::fs::read_to_string(path.join("status")) {
+            // It has ended.
+            Err(_) if !path.exists() => continue,
+            other => other.map_err(failed)?,
+        };
+        if let Some(line) = privileged(&status, uid, gid) {
+            return Err(Error::Usage(format!(
+                "--user {name}: the privileges are still there ({line}): run it with sudo, or \
+                 give its file cap_setuid and cap_setgid too"
+            )));
+        }
+    }
+    if setuid(Uid::from_raw(0)).is_ok() {
+        return Err(Error::Usage(format!("--user {name}: the way back to root is open")));
     }
     Ok(())
+}
+
+/// The line of a thread's /proc/…/status that says it is another's or may do what others may not.
+fn privileged(status: &str, uid: Uid, gid: Gid) -> Option<&str> {
+    const KEYS: [&str; 5] = ["Uid", "Gid", "CapPrm", "CapEff", "CapAmb"];
+    status.lines().find(|line| {
+        let Some((key, value)) = line.split_once(':') else { return false };
+        let mut words = value.split_whitespace();
+        KEYS.contains(&key)
+            && match key {
+                "Uid" => !words.all(|word| word == uid.to_string()),
+                "Gid" => !words.all(|word| word == gid.to_string()),
+                _ => !words.all(|word| word.bytes().all(|digit| digit == b'0')),
+            }
+    })
 }
 
 fn failed(name: &str, error: nix::Error) -> Error {
@@ -41,4 +101,29 @@ fn failed(name: &str, error: nix::Error) -> Error {
         };
     }
     Error::system("become the user", name, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_with_any_privilege_is_seen() {
+        let status = "Name:\tsluice\nUid:\t1\t1\t1\t1\nGid:\t2\t2\t2\t2\n\
+                      CapInh:\t0000000000002000\nCapPrm:\t0000000000000000\n\
+                      CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n\
+                      CapAmb:\t0000000000000000\n";
+        let (uid, gid) = (Uid::from_raw(1), Gid::from_raw(2));
+        assert_eq!(privileged(status, uid, gid), None, "to inherit some is not to have them");
+        for (from, to) in [
+            ("Uid:\t1\t1\t1\t1", "Uid:\t1\t1\t0\t1"),
+            ("Gid:\t2\t2\t2\t2", "Gid:\t2\t2\t2\t0"),
+            ("CapPrm:\t0000000000000000", "CapPrm:\t0000000000002000"),
+            ("CapEff:\t0000000000000000", "CapEff:\t000001ffffffffff"),
+            ("CapAmb:\t0000000000000000", "CapAmb:\t8000000000000000"),
+        ] {
+            let changed = status.replace(from, to);
+            assert_eq!(privileged(&changed, uid, gid), Some(to));
+        }
+    }
 }

@@ -6,5 +6,6 @@ mod files;
 mod live;
 mod messages;
 mod mirror;
+mod privileges;
 mod snaplen;
 mod support;

@@ -72,16 +72,21 @@ impl Running {
 
     pub fn spawn(command: &mut Command) -> Self {
         let running = Self(Some(command.spawn().unwrap()));
+        running.has_begun();
+        running
+    }
+
+    /// Waits until it has its sockets open.
+    pub fn has_begun(&self) {
         // A worker's thread begins when everything is open.
-        let tasks = format!("/proc/{}/task", running.pid());
+        let tasks = format!("/proc/{}/task", self.pid());
         let begun = || {
             let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
             tasks
                 .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
                 .any(|name| name.starts_with("queue-"))
         };
-        eventually("the capture begins", || begun() || running.has_ended());
-        running
+        eventually("the capture begins", || begun() || self.has_ended());
     }
 
     fn has_ended(&self) -> bool {
