@@ -78,10 +78,14 @@ enum ModeName {
 }
 
 impl Place {
-    /// Does something with the interface, in its namespace.
+    /// Does something with the interface, in its namespace. Settings that a killed port left are
+    /// put back on the way, where we may.
     fn with<T: Send>(&self, work: impl FnOnce(&Interface) -> Result<T> + Send) -> Result<T> {
         let interface = link::interface(self.netns.as_deref(), &self.interface)?;
-        netns::within(self.netns.as_deref(), || work(&interface))
+        netns::within(self.netns.as_deref(), || {
+            let _ = link::restore_interrupts(&interface);
+            work(&interface)
+        })
     }
 }
 

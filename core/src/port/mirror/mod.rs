@@ -161,11 +161,7 @@ impl Job<'_> {
             let queue = CopyQueue::new(
                 number,
                 reader,
-                Filling {
-                    intake: Some(Arc::clone(&intake)),
-                    stage: Arc::clone(&stage),
-                    takes: self.action != Action::Mirror,
-                },
+                Filling { intake: Some(Arc::clone(&intake)), stage: Arc::clone(&stage) },
                 geometry.cells,
                 Surroundings {
                     interface: self.interface.clone(),

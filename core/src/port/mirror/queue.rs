@@ -51,8 +51,6 @@ impl Drop for Intake {
 pub(super) struct Filling {
     pub intake: Option<Arc<Intake>>,
     pub stage: Arc<Stage>,
-    /// Whether packets are taken from the host.
-    pub takes: bool,
 }
 
 /// The interface that packets come from, and what is to be known of it.
@@ -191,16 +189,13 @@ impl CopyQueue {
         self.around.watch.take_notice()
     }
 
-    /// From now on nothing is let in. What other queues of the port have is not touched: they
-    /// share one program, which the last to close stops.
+    /// From now on nothing is let in. What other queues of the port have is not touched: the
+    /// program passes this one's rings by, and the last to close stops it.
     pub(crate) fn close_intake(&mut self) {
-        let Some(intake) = self.filling.intake.take() else { return };
-        self.intake_closed = Some(Instant::now());
-        match Arc::into_inner(intake) {
-            // What is on its way through the program is still to come.
-            Some(last) => drop(last),
-            // The program goes on to fill these rings, too.
-            None => self.reader.close(self.filling.takes),
+        if let Some(intake) = self.filling.intake.take() {
+            self.reader.close();
+            drop(intake);
+            self.intake_closed = Some(Instant::now());
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) mod at {
     pub const MATCHED: i16 = 264;
     /// u64: of these, those that found the ring full.
     pub const LOST: i16 = 272;
+    /// u32: not 0 when the owner wants no more. Only the owner writes it, once.
+    pub const CLOSED: i16 = 280;
     /// The first cell.
     pub const CELLS: i32 = 384;
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Copies, WallClock, at, cell};
 use crate::ring::{AtomicU32, Direction, Meta, Ring, TimestampSource};
@@ -50,15 +50,6 @@ pub(crate) struct Counts {
     pub lost: u64,
 }
 
-/// What becomes of packets that the program goes on to copy when the rings are closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closed {
-    /// They are not ours: of what came before, so many were lost.
-    NotCounted(u64),
-    /// They are lost.
-    Lost,
-}
-
 /// Reads some rings, in the order of time where they are several. Nobody else reads them.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -68,9 +59,6 @@ pub(crate) struct Reader {
     runs: VecDeque<Run>,
     /// The ring's head when we last looked.
     head: u32,
-    /// Packets that have come into slots so far.
-    placed: u64,
-    closed: Option<Closed>,
 }
 
 impl Reader {
@@ -96,8 +84,7 @@ impl Reader {
                 next_ns: None,
             })
             .collect();
-        let (copies, runs) = (Arc::clone(copies), VecDeque::new());
-        Self { copies, sources, runs, head: 0, placed: 0, closed: None }
+        Self { copies: Arc::clone(copies), sources, runs: VecDeque::new(), head: 0 }
     }
 
     /// Packets known to be there that stand in no slot yet.
@@ -110,8 +97,7 @@ impl Reader {
     /// that stand in no slot yet.
     #[inline]
     pub fn look(&mut self) -> u32 {
-        let open = if self.closed.is_none() { self.sources.len() } else { 0 };
-        for i in 0..open {
+        for i in 0..self.sources.len() {
             let producer = index(&self.copies, self.sources[i].number, at::PRODUCED);
             self.sources[i].cursor.peek(producer, u32::MAX);
             self.note_next(i);
@@ -119,12 +105,13 @@ impl Reader {
         self.unread()
     }
 
-    /// Looks for the last time. What the program writes from now on counts as lost where it is
-    /// taken from the host all the same, and otherwise not at all.
-    pub fn close(&mut self, taken: bool) {
-        self.look();
-        let closed = if taken { Closed::Lost } else { Closed::NotCounted(self.counts().lost) };
-        self.closed.get_or_insert(closed);
+    /// From now on the program passes these rings by, as if it had not matched. What it is dealing
+    /// with at this moment still comes.
+    pub fn close(&self) {
+        for source in &self.sources {
+            // Alone: nothing is published by it.
+            index(&self.copies, source.number, at::CLOSED).store(1, Ordering::Relaxed);
+        }
     }
 
     /// Gives the cells back whose slots the program has released.
@@ -161,7 +148,6 @@ impl Reader {
         }
         let filled = ring.distance(ring.tail(), tail);
         ring.publish(tail);
-        self.placed += u64::from(filled);
         filled
     }
 
@@ -236,19 +222,6 @@ impl Reader {
 
     /// What the program has counted at these rings.
     pub fn counts(&self) -> Counts {
-        let ours = self.placed + u64::from(self.unread());
-        let counted = self.counted();
-        match self.closed {
-            None => counted,
-            // Not by its own count, which would hold packets that it was dealing with just then.
-            Some(Closed::NotCounted(lost)) => Counts { matched: ours + lost, lost },
-            Some(Closed::Lost) => {
-                Counts { matched: counted.matched, lost: counted.matched.saturating_sub(ours) }
-            }
-        }
-    }
-
-    fn counted(&self) -> Counts {
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| counter(&self.copies, source.number, at);
             Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
@@ -278,7 +251,7 @@ fn cell(copies: &Copies, ring: u32, index: u32, offset: usize) -> NonNull<u8> {
     place_in(copies, ring, at::CELLS as usize + before + offset)
 }
 
-/// One of a ring's two indices.
+/// One of a ring's words: an index, or the mark that it is closed.
 #[inline]
 fn index(copies: &Copies, ring: u32, at: i16) -> &AtomicU32 {
     // SAFETY: the word lies in the mapping, which `copies` keeps, and is aligned to 4; both sides
@@ -290,5 +263,5 @@ fn index(copies: &Copies, ring: u32, at: i16) -> &AtomicU32 {
 fn counter(copies: &Copies, ring: u32, at: i16) -> u64 {
     // SAFETY: as in `index`, aligned to 8.
     let counter: &AtomicU64 = unsafe { place_in(copies, ring, at as usize).cast().as_ref() };
-    counter.load(std::sync::atomic::Ordering::Relaxed)
+    counter.load(Ordering::Relaxed)
 }

@@ -66,7 +66,8 @@ impl Program<'_> {
         self.look_up(&self.resident.alive, next);
     }
 
-    /// R9 = the ring, and counts the packet there. On to `next` from a queue that is not ours.
+    /// R9 = the ring, and counts the packet there. On to `next` from a queue that is not ours, or
+    /// not any more.
     fn find_ring(&mut self, copies: &Copies, next: Label) {
         let &Geometry { sharing, first_queue, queues, .. } = copies.geometry();
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
@@ -81,6 +82,8 @@ impl Program<'_> {
         asm.store(Size::W, R10 + KEY, R1);
         self.look_up(copies, next);
         self.asm.mov(R9, R0);
+        self.asm.load(Size::W, R1, R9 + at::CLOSED);
+        self.asm.jne(R1, 0, next);
         self.add_to_ring(at::MATCHED);
     }
 
