@@ -1,7 +1,8 @@
 //! `sluice lab` and `sluice top` as their users see them. Tests that make a lab need root: where
 //! they cannot, they say so and pass.
 
-use std::process::{Command, Output};
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -217,4 +218,56 @@ fn a_signal_ends_top_cleanly() {
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(top.wait().unwrap().code(), Some(0));
     assert!(rest.is_empty() || rest.ends_with('\n'), "no half line: {rest}");
+}
+
+/// What a terminal has been sent, and how much of it has been looked at.
+struct Screen<R>(R, Vec<u8>, usize);
+
+impl<R: Read> Screen<R> {
+    /// Waits until a text comes; what came before it since the last one.
+    fn until(&mut self, text: &str) -> String {
+        loop {
+            let new = String::from_utf8_lossy(&self.1[self.2..]).into_owned();
+            if let Some((before, _)) = new.split_once(text) {
+                self.2 += before.len() + text.len();
+                return before.to_owned();
+            }
+            let mut piece = [0; 4096];
+            let n = self.0.read(&mut piece).unwrap();
+            assert!(n > 0, "waited in vain for '{text}': {new}");
+            self.1.extend_from_slice(&piece[..n]);
+        }
+    }
+}
+
+#[test]
+fn control_z_stops_top_and_other_control_letters_do_nothing() {
+    let tools = Command::new("sh").args(["-c", "command -v script bash timeout"]).output();
+    if !tools.is_ok_and(|tools| tools.status.success()) {
+        return eprintln!("skipped: needs script, bash and timeout");
+    }
+    // A shell with job control on a terminal of its own: it goes on when top is stopped.
+    let shell = format!(
+        "stty cols 80 rows 24; {} top lo; echo was $?; fg >/dev/null; echo then $?",
+        env!("CARGO_BIN_EXE_sluice")
+    );
+    let mut script = Command::new("timeout")
+        .args(["20", "script", "-qec", &format!("bash -mc '{shell}'"), "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = script.stdin.take().unwrap();
+    let mut screen = Screen(script.stdout.take().unwrap(), Vec::new(), 0);
+    screen.until("q quit");
+    // ^P, ^Q and ^D first: if one were a key it would pause or end the command.
+    keys.write_all(b"\x10\x11\x04\x1a").unwrap();
+    let seen = screen.until("\x1b[?1049l");
+    assert!(!seen.contains("PAUSED") && seen.ends_with("\x1b[?25h"), "the cursor is back: {seen}");
+    screen.until("was 148");
+    screen.until("\x1b[?1049h");
+    screen.until("q quit");
+    keys.write_all(b"q").unwrap();
+    screen.until("then 0");
+    script.wait().unwrap();
 }

@@ -72,6 +72,8 @@ pub struct State {
 pub enum Asked {
     Nothing,
     Interval(Duration),
+    /// Give the terminal back and stop, until the shell says to go on.
+    Suspend,
     Quit,
 }
 
@@ -126,9 +128,14 @@ impl State {
 
     /// Takes a key.
     pub fn key(&mut self, key: KeyEvent) -> Asked {
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if control && key.code == KeyCode::Char('c') {
-            return Asked::Quit;
+        // Raw mode leaves to us what the terminal does elsewhere. Shift makes another letter,
+        // which the code says already; with anything else held a letter is not our key.
+        if !KeyModifiers::SHIFT.contains(key.modifiers) {
+            return match (key.modifiers, key.code) {
+                (KeyModifiers::CONTROL, KeyCode::Char('c')) => Asked::Quit,
+                (KeyModifiers::CONTROL, KeyCode::Char('z')) => Asked::Suspend,
+                _ => Asked::Nothing,
+            };
         }
         if self.help && key.code != KeyCode::Char('q') {
             // Any key leaves the help.
@@ -246,7 +253,34 @@ mod tests {
         press(&mut state, KeyCode::Char('p'));
         assert!(!state.help && state.paused, "a key leaves the help and does nothing else");
         assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
-        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(state.key(control_c), Asked::Quit);
+    }
+
+    #[test]
+    fn only_a_key_by_itself_is_a_key() {
+        use KeyModifiers as With;
+        let (control, alt) = (With::CONTROL, With::ALT);
+        for (sentence, code, held, asked) in [
+            ("^C ends it", KeyCode::Char('c'), control, Asked::Quit),
+            ("^Z stops it", KeyCode::Char('z'), control, Asked::Suspend),
+            ("^Q is no q", KeyCode::Char('q'), control, Asked::Nothing),
+            ("^P is no p", KeyCode::Char('p'), control, Asked::Nothing),
+            ("^H is no h", KeyCode::Char('h'), control, Asked::Nothing),
+            ("Alt-q is no q", KeyCode::Char('q'), alt, Asked::Nothing),
+            ("^Alt-C is no ^C", KeyCode::Char('c'), control | alt, Asked::Nothing),
+            ("^↓ is no ↓", KeyCode::Down, control, Asked::Nothing),
+        ] {
+            let mut state = State::new(None, Duration::from_secs(1));
+            state.update(rates());
+            assert_eq!(state.key(KeyEvent::new(code, held)), asked, "{sentence}");
+            let changed = state.paused || state.help || state.selected.is_some();
+            assert!(!changed, "{sentence}");
+        }
+        let mut state = State::new(None, Duration::from_secs(1));
+        state.key(KeyEvent::new(KeyCode::Char('S'), With::SHIFT));
+        assert_eq!(state.sort, Column::Name, "a capital is a letter by itself");
+        state.key(KeyEvent::new(KeyCode::Char('?'), With::SHIFT));
+        assert!(state.help);
+        assert_eq!(state.key(KeyEvent::new(KeyCode::Char('z'), control)), Asked::Suspend);
+        assert!(state.help, "help is still there when it goes on");
     }
 }

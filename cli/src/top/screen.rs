@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -42,11 +44,22 @@ fn show(
             match state.key(key) {
                 Asked::Quit => break,
                 Asked::Interval(interval) => watch.set_interval(interval),
+                Asked::Suspend => suspend(terminal)?,
                 Asked::Nothing => {}
             }
         }
         // After any other event too: a resize needs it.
         terminal.draw(|frame| view::draw(frame, &state))?;
     }
+    Ok(())
+}
+
+/// Stops the command until the shell lets it go on; meanwhile the terminal is as it was.
+fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+    terminal.show_cursor()?;
+    ratatui::try_restore()?;
+    // The whole group, as the terminal does it: a `sudo` before us stops with us.
+    kill(Pid::from_raw(0), Signal::SIGTSTP)?;
+    *terminal = ratatui::try_init()?;
     Ok(())
 }
