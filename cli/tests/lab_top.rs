@@ -175,6 +175,42 @@ fn top_counts_what_was_sent() {
 }
 
 #[test]
+fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
+    let Some(lab) = Lab::up("queue", &[]) else {
+        return;
+    };
+    let netns = format!("{}-right", lab.0);
+    let packets = || {
+        let arguments = ["top", "right0", "--netns", &netns, "--json", "--interval", "100ms"];
+        let top = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .args(arguments)
+            .args(["--count", "5"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let ping = lab.exec("left", &["ping", "-q", "-c", "30", "-i", "0.01", "198.18.0.2"]);
+        assert!(ping.status.success(), "{}", err(&ping));
+        let output = top.wait_with_output().unwrap();
+        let text = out(&output);
+        let rates = text.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let queue = &line["interfaces"][0]["queues"][0];
+            assert_eq!((&queue["direction"], &queue["queue"]), (&"rx".into(), &0.into()));
+            queue.get("pps").and_then(Value::as_f64)
+        });
+        // None in one line: none at all.
+        rates.collect::<Option<Vec<f64>>>().map(|rates| rates.iter().sum::<f64>())
+    };
+    assert_eq!(packets(), None, "some of what comes is not counted");
+    let attached = sluice(&["attach", "right0", "--netns", &netns]);
+    if !attached.status.success() {
+        return eprintln!("skipped: {}", err(&attached));
+    }
+    assert!(packets() > Some(0.0), "the program has all of it");
+    assert!(sluice(&["detach", "right0", "--netns", &netns]).status.success());
+}
+
+#[test]
 fn top_prints_aligned_lines_where_there_is_no_terminal() {
     let output = sluice(&["top", "lo", "--interval", "50ms", "--count", "2"]);
     assert!(output.status.success(), "{}", err(&output));

@@ -170,7 +170,7 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
     let queues = &sample.interfaces[0].queues;
     let queue = queues.iter().find(|queue| queue.direction == Direction::Rx).unwrap();
     // A veth counts by queue only what takes the way of NAPI, which a plain ping does not.
-    assert!(queue.packets.is_some_and(|packets| packets <= after.1.rx_packets));
+    assert_eq!(queue.packets, None, "a part is no count");
 }
 
 #[test]

@@ -19,7 +19,7 @@
 //!     "queues": [{           where the driver counts by queue
 //!       "direction": "rx" | "tx", "queue": 0,
 //!       "pps": 1000.0, "bps_l2": 480000.0, "drops_per_s": 0.0, "xdp_drops_per_s": 0.0
-//!     }]                     each absent where the driver does not count it
+//!     }]                     each absent where the driver does not count it, or only a part
 //!   }],
 //!   "cpus": [{
 //!     "cpu": 0, "busy": 0.25, "softirq": 0.1,            shares from 0 to 1

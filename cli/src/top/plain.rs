@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use sluicegate::link::{Direction, Rates};
+use sluicegate::link::{Direction, QueueRates, Rates};
 
 use super::format::{causes, percent, si, si_or_dash};
 
@@ -34,7 +34,9 @@ fn at(rates: &Rates, time: &str) -> String {
             }
         }
         text.push('\n');
-        for queue in interface.queues.iter().filter(|q| q.packets > Some(0.0)) {
+        let at_work =
+            |q: &&QueueRates| [q.packets, q.drops, q.xdp_drops].iter().any(|n| *n > Some(0.0));
+        for queue in interface.queues.iter().filter(at_work) {
             let way = match queue.direction {
                 Direction::Rx => "rx",
                 Direction::Tx => "tx",

@@ -36,8 +36,8 @@ const HELP: &[(&str, &str)] = &[
     ("drops", "lost a second; the queues' title names the causes"),
     ("xdp", "dropped by an XDP program, on purpose"),
     ("squeeze", "softirqs that ended with packets left"),
-    ("-", "not counted by the driver; a veth counts by queue"),
-    ("", "only what takes the way of NAPI or XDP"),
+    ("-", "not counted; a veth counts by queue only what"),
+    ("", "comes in while an XDP program is attached"),
 ];
 
 /// Draws everything.

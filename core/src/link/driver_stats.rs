@@ -20,8 +20,8 @@ pub struct QueueCounters {
     pub direction: Direction,
     /// Its number.
     pub queue: u32,
-    /// Packets that passed it. Where a driver counts only those that its XDP path handled
-    /// (veth), those.
+    /// Packets that passed it. A driver that counts only those that its XDP path handled (veth)
+    /// counts all that it receives while it runs an XDP program; otherwise this is absent.
     pub packets: Option<u64>,
     /// Bytes of those packets.
     pub bytes: Option<u64>,
@@ -118,7 +118,8 @@ impl QueueMap {
     }
 
     /// Each queue's counts from the values that belong to the names, by direction and number.
-    pub fn read(&self, values: &[u64]) -> Vec<QueueCounters> {
+    /// With `native_xdp` all that is received takes the way of XDP.
+    pub fn read(&self, values: &[u64], native_xdp: bool) -> Vec<QueueCounters> {
         let mut tallies: Vec<Tally> = Vec::new();
         for (at, statistic) in &self.places {
             let Some(value) = values.get(*at) else {
@@ -133,7 +134,7 @@ impl QueueMap {
             let sum = &mut tallies[place].sums[statistic.count as usize];
             *sum = Some(sum.unwrap_or(0).wrapping_add(*value));
         }
-        tallies.iter().map(Tally::counters).collect()
+        tallies.iter().map(|tally| tally.counters(native_xdp)).collect()
     }
 }
 
@@ -144,13 +145,14 @@ struct Tally {
 }
 
 impl Tally {
-    fn counters(&self) -> QueueCounters {
+    fn counters(&self, native_xdp: bool) -> QueueCounters {
         let sum = |count: Count| self.sums[count as usize];
+        let all_by_xdp = |count| sum(count).filter(|_| native_xdp && self.key.0 == Rx);
         QueueCounters {
             direction: self.key.0,
             queue: self.key.1,
-            packets: sum(Count::Packets).or(sum(Count::XdpPackets)),
-            bytes: sum(Count::Bytes).or(sum(Count::XdpBytes)),
+            packets: sum(Count::Packets).or_else(|| all_by_xdp(Count::XdpPackets)),
+            bytes: sum(Count::Bytes).or_else(|| all_by_xdp(Count::XdpBytes)),
             drops: sum(Count::Drops),
             xdp_drops: sum(Count::XdpDrops),
         }
@@ -231,9 +233,13 @@ mod tests {
     }
 
     fn read(statistics: &[(&str, u64)]) -> Vec<QueueCounters> {
+        read_with(statistics, false)
+    }
+
+    fn read_with(statistics: &[(&str, u64)], native_xdp: bool) -> Vec<QueueCounters> {
         let names: Vec<String> = statistics.iter().map(|(name, _)| (*name).into()).collect();
         let values: Vec<u64> = statistics.iter().map(|(_, value)| *value).collect();
-        QueueMap::new(&names).read(&values)
+        QueueMap::new(&names).read(&values, native_xdp)
     }
 
     #[test]
@@ -255,11 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn xdp_packets_stand_in_only_where_all_packets_are_not_counted() {
-        let veth = read(&[("rx_queue_0_xdp_packets", 4)]);
-        assert_eq!(veth[0].packets, Some(4));
-        let virtio = read(&[("rx_queue_0_xdp_packets", 4), ("rx_queue_0_packets", 9)]);
-        assert_eq!(virtio[0].packets, Some(9));
+    fn xdp_packets_stand_in_only_where_they_are_all_there_is() {
+        let veth = [("rx_queue_0_xdp_packets", 4), ("rx_queue_0_xdp_bytes", 240)];
+        let sent = [("tx_queue_0_xdp_xmit", 4)];
+        let virtio = [("rx_queue_0_xdp_packets", 4), ("rx_queue_0_packets", 9)];
+        for (sentence, statistics, native_xdp, packets, bytes) in [
+            ("a part of what came is no count", &veth[..], false, None, None),
+            ("a program has all that comes", &veth, true, Some(4), Some(240)),
+            ("but not all that is sent", &sent, true, None, None),
+            ("all are counted beside them", &virtio, false, Some(9), None),
+            ("also with a program", &virtio, true, Some(9), None),
+        ] {
+            let queue = read_with(statistics, native_xdp)[0];
+            assert_eq!((queue.packets, queue.bytes), (packets, bytes), "{sentence}");
+        }
     }
 
     #[test]
@@ -273,6 +288,6 @@ mod tests {
     #[test]
     fn fewer_values_than_names_lose_only_what_is_missing() {
         let names = ["rx0_packets".to_owned(), "rx1_packets".to_owned()];
-        assert_eq!(QueueMap::new(&names).read(&[6]).len(), 1);
+        assert_eq!(QueueMap::new(&names).read(&[6], false).len(), 1);
     }
 }

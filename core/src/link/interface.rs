@@ -10,7 +10,7 @@ use netlink_packet_core::{NlasIterator, Parseable, ParseableParametrized};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, Stats64,
+    LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp, Stats64,
 };
 
 use super::Netlink;
@@ -24,6 +24,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_XDP: u16 = 43;
 
 const LINK_HEADER_BYTES: usize = 16;
 
@@ -52,6 +53,8 @@ pub struct Interface {
     pub rx_queues: u32,
     /// Transmit queues it was made with.
     pub tx_queues: u32,
+    /// Whether its driver runs an XDP program on what it receives (Linux 4.20 tells).
+    pub native_xdp: bool,
     /// Its IP addresses.
     pub addresses: Vec<Address>,
     /// What it has counted since it was made.
@@ -262,6 +265,7 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
                 | IFLA_STATS64
                 | IFLA_NUM_TX_QUEUES
                 | IFLA_NUM_RX_QUEUES
+                | IFLA_XDP
         );
         if !wanted {
             continue;
@@ -273,6 +277,10 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
             Ok(LinkAttribute::Stats64(stats)) => link.stats = stats.into(),
             Ok(LinkAttribute::NumTxQueues(queues)) => link.tx_queues = queues,
             Ok(LinkAttribute::NumRxQueues(queues)) => link.rx_queues = queues,
+            Ok(LinkAttribute::Xdp(told)) => {
+                link.native_xdp =
+                    told.iter().any(|x| matches!(x, LinkXdp::DrvProgId(id) if *id > 0));
+            }
             Ok(LinkAttribute::LinkInfo(infos)) => {
                 link.kind = infos.iter().find_map(kind_of).unwrap_or_default();
             }

@@ -89,6 +89,6 @@ impl Sampler {
             *map = QueueMap::new(&names);
             values = self.ethtool.statistics_values(&link.name).unwrap_or_default();
         }
-        map.read(&values)
+        map.read(&values, link.native_xdp)
     }
 }
