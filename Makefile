@@ -6,18 +6,21 @@
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
+# One command for all that uses it: with other targets cargo would choose other features of the
+# dependencies (a test's tempfile needs more of rustix) and build them anew.
+RELEASE := $(CARGO) build --release --workspace --bins --examples
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
 .PHONY: all setup demo test lint bench install clean
 
 all:
-	$(CARGO) build --release --workspace
+	$(RELEASE)
 
 setup:
 	./scripts/setup.sh
 
 demo: setup
-	$(CARGO) build --release --workspace --bins --examples
+	$(RELEASE)
 	$(SUDO) ./scripts/demo.sh
 
 test: setup
@@ -27,7 +30,7 @@ lint: setup
 	./scripts/lint.sh
 
 bench: setup
-	$(CARGO) build --release --workspace --bins --examples
+	$(RELEASE)
 	$(SUDO) ./scripts/bench.sh
 
 install:

@@ -32,8 +32,9 @@ echo "== documentation examples"
 cargo test --workspace --doc --quiet
 
 echo "== integration tests"
-# They use the examples too.
-cargo build --workspace --examples --quiet
+# They use the examples too. With the same packages and kinds as above, so that nothing is built
+# anew for other features of the dependencies.
+cargo build --workspace --bins --examples --quiet
 tests cargo test --workspace --test '*' --quiet
 
 [ "$(id -u)" -ne 0 ] || exit 0
@@ -44,7 +45,7 @@ elif ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }; then
     echo "skipped: sudo does not let us"
 else
     # Built as before, by us; only the tests themselves run by sudo.
-    for which in "--package sluicegate --lib" "--workspace --test *"; do
+    for which in "--workspace --lib --bins --examples" "--workspace --test *"; do
         set -f
         # shellcheck disable=SC2086 # words
         tests cargo test $which --quiet \
