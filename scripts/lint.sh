@@ -10,5 +10,5 @@ shellcheck -x scripts/*.sh .ci/run
 if cargo deny --version >/dev/null 2>&1; then
     cargo deny --offline check bans licenses sources
 else
-    echo "lint: cargo-deny is not installed: dependency policy (deny.toml) not checked"
+    echo "skipped: the dependency policy (deny.toml) needs cargo-deny; get it by cargo install cargo-deny"
 fi
