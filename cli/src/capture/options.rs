@@ -88,6 +88,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     comment: Vec<String>,
 
+    /// Bring each file to the disk before it is closed (fsync), and wait for that
+    #[arg(long)]
+    sync: bool,
+
     /// Times in microseconds, for old readers of pcap files [default: nanoseconds]
     #[arg(long)]
     micro: bool,
@@ -222,6 +226,7 @@ impl Args {
             let needs_file = rotation.is_on()
                 || self.format.is_some()
                 || self.compress.is_some()
+                || self.sync
                 || !self.comment.is_empty();
             return match needs_file {
                 true => Err(Error::Usage("there is no file to shape: add -w FILE".into())),
@@ -263,6 +268,7 @@ impl Args {
         config.workers = self.compress_threads.into();
         config.rotation = rotation;
         config.comments.clone_from(&self.comment);
+        config.sync = self.sync;
         Ok(Some(config))
     }
 }

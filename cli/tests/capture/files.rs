@@ -57,6 +57,41 @@ fn files_are_merged_whole_and_in_the_order_of_time() {
     }
 }
 
+#[test]
+fn with_sync_each_file_and_its_name_are_brought_to_the_disk() {
+    if !have(&["strace"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..1000, 0, 1000);
+    let from = format!("pcap:{}", sent.display());
+    for (sentence, name, more, synced) in [
+        ("not asked for", "a.pcapng", &[][..], false),
+        ("one file", "b.pcap", &["--sync"], true),
+        ("compressed, on another thread", "c.pcapng.zst", &["--sync"], true),
+        ("a rotation", "d.pcap", &["--sync", "--rotate-size", "10K"], true),
+        ("a pipe has no disk", "-", &["--sync"], false),
+    ] {
+        let (log, path) = (folder.path().join("log"), folder.path().join(name));
+        let to = if name == "-" { "-" } else { path.to_str().unwrap() };
+        let mut strace = Command::new("strace");
+        strace.args(["-qqfyye", "trace=fsync,fdatasync", "-o"]).arg(&log);
+        strace.args([env!("CARGO_BIN_EXE_sluice"), "capture", &from, "--json", "-w", to]);
+        let ended: Ended = strace.args(more).output().unwrap().into();
+        if ended.err.contains("PTRACE") {
+            return eprintln!("skipped: {}", ended.err);
+        }
+        let files = if name == "-" { 1 } else { ended.good()["files"]["count"].as_u64().unwrap() };
+        assert_eq!(files > 1, name == "d.pcap", "{sentence}");
+        let log = std::fs::read_to_string(&log).unwrap();
+        let of = |part: &str| log.lines().filter(|l| l.contains(part) && l.contains("= 0")).count();
+        let expected = if synced { files as usize } else { 0 };
+        assert_eq!(of(".pcap"), expected, "{sentence}: files: {log}");
+        assert_eq!(of(&format!("{}>", folder.path().display())), expected, "{sentence}: {log}");
+    }
+}
+
 /// What tcpdump makes of a file: the packets it read before it ended or gave up.
 fn by_tcpdump(path: &Path, filter: &[&str]) -> Vec<(u64, Vec<u8>)> {
     let folder = tempfile::tempdir().unwrap();

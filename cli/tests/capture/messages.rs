@@ -28,6 +28,7 @@ fn errors_name_what_is_wrong_and_what_would_be_right() {
         ("two want standard output", &["right0", "-w", "-", "--print"], 2, &["--print"]),
         ("a compression nobody writes", &["right0", "-w", "x.pcap.gz"], 2, &[".zst", ".lz4"]),
         ("a shape without a file", &["right0", "--rotate-size", "1M"], 2, &["-w FILE"]),
+        ("nothing to bring to a disk", &["right0", "--sync"], 2, &["-w FILE"]),
         ("no thread", &["right0", "--threads", "0"], 2, &["--threads"]),
         ("no packet", &["right0", "--count", "0"], 2, &["--count", "at least one"]),
         ("no such CPU", &["right0", "--cpus", "999"], 2, &["CPU 999", "online are 0"]),

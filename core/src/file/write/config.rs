@@ -33,6 +33,9 @@ pub struct OutputConfig {
     pub rotation: Rotation,
     /// The user's remarks; pcapng only.
     pub comments: Vec<String>,
+    /// Each file is on its disk before it counts as closed (fsync(2)), so that a power failure
+    /// takes none that was complete. Writing waits for it.
+    pub sync: bool,
 }
 
 impl OutputConfig {
@@ -48,6 +51,7 @@ impl OutputConfig {
             workers: 1,
             rotation: Rotation::default(),
             comments: Vec::new(),
+            sync: false,
         }
     }
     pub(super) fn check(&self) -> Result<()> {

@@ -281,6 +281,10 @@ impl Output {
             Some(name) => Target::create(&name.at(first_ns, self.files + 1)?),
             None => Target::standard_output(),
         };
+        let created = match self.config.sync {
+            true => created.and_then(Target::synced),
+            false => created,
+        };
         let target = match created {
             Ok(target) => {
                 let target = target.with_epilogue(epilogue(&self.config));

@@ -105,6 +105,8 @@ pub(super) struct Target {
     packets: u64,
     /// What completes the file, if there is anything in it; empty once it is written.
     epilogue: &'static [u8],
+    /// Its directory, if both are to be on the disk before it is closed.
+    directory: Option<File>,
 }
 
 impl Target {
@@ -141,6 +143,7 @@ impl Target {
             bytes: 0,
             packets: 0,
             epilogue: &[],
+            directory: None,
         })
     }
 
@@ -148,6 +151,18 @@ impl Target {
     pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
         self.epilogue = epilogue;
         self
+    }
+
+    /// The same, brought to the disk before it is closed, if it is a file on one.
+    pub(super) fn synced(mut self) -> Result<Self, Failure> {
+        if self.regular {
+            // Now, for later it may not be ours to look into any more.
+            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = directory.unwrap_or(Path::new("."));
+            let opened = File::open(directory);
+            self.directory = Some(opened.map_err(|e| Failure::new("open", directory, &e))?);
+        }
+        Ok(self)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -203,6 +218,12 @@ impl Target {
     fn close(&mut self) -> (u64, Option<Failure>) {
         let (bytes, error) = self.complete();
         let mut failure = error.map(|error| Failure::new("write", &self.path, &error));
+        // A file's name stands in its directory.
+        if let (Some(file), Some(directory)) = (&self.file, self.directory.take())
+            && let Err(error) = file.sync_all().and_then(|()| directory.sync_all())
+        {
+            failure.get_or_insert(Failure::new("sync", &self.path, &error));
+        }
         // The descriptor is gone even if a signal came between.
         if let Some(file) = self.file.take()
             && let Err(errno) = nix::unistd::close(file)
