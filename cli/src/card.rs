@@ -28,11 +28,10 @@ impl Card {
     }
 
     /// Adds what the counters say since. A packet that the card had no buffer for has come in
-    /// and is lost; where there is a filter, nobody knows whether it would have passed. What the
-    /// host dropped is a note: its counters cover all interfaces, or packets that were seen
-    /// here before they were dropped.
-    pub fn account(mut self, ledger: &mut Ledger) {
-        let Ok(after) = self.sampler.sample() else { return };
+    /// and is lost; where there is a filter, nobody knows whether it would have passed. Returns
+    /// what the host has dropped, of all its interfaces together: a note, for once a run.
+    pub fn account(mut self, ledger: &mut Ledger) -> u64 {
+        let Ok(after) = self.sampler.sample() else { return 0 };
         let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
         if let (Some(before), Some(after)) = (stats(&self.before), stats(&after)) {
             let missed = after.rx_missed.saturating_sub(before.rx_missed);
@@ -46,7 +45,6 @@ impl Card {
             ledger.add(Role::Note, "card_received", received);
         }
         let dropped = |sample: &Sample| sample.cpus.iter().map(|cpu| cpu.dropped).sum::<u64>();
-        let dropped = dropped(&after).saturating_sub(dropped(&self.before));
-        ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+        dropped(&after).saturating_sub(dropped(&self.before))
     }
 }

@@ -64,6 +64,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     })?;
     status.done();
     report.count(&ended.outcomes, ended.elapsed);
+    let mut report = Report::together(vec![report]);
     report.ledger.add(Role::Out, "counted", report.traffic.packets);
     report.print(&mut stdout().lock(), common.json)?;
     exit::first_error(&mut ended.outcomes)

@@ -45,6 +45,10 @@ pub struct Report {
     /// The interface's own counters, until they have gone into the ledger.
     #[serde(skip)]
     pub card: Option<Card>,
+    /// What the host dropped meanwhile, whichever interface it came from, until it has gone into
+    /// the ledger of the whole.
+    #[serde(skip)]
+    host_dropped: u64,
     /// Each port by itself, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Report>,
@@ -122,6 +126,7 @@ impl Report {
                 .collect(),
             notices: Vec::new(),
             card: Card::watch(&port.name, common.netns.as_deref()),
+            host_dropped: 0,
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
             threads: Vec::new(),
@@ -149,17 +154,25 @@ impl Report {
             times_down = times_down.max(downs);
         }
         if let Some(card) = self.card.take() {
-            card.account(&mut self.ledger);
+            self.host_dropped = card.account(&mut self.ledger);
         }
         // All of a port's queues see the same.
         self.ledger.add(Role::Note, "interface_down_events", times_down.into());
     }
 
-    /// Several ports' reports under one.
+    /// The report on the whole: the only port's, or several ports' under one.
     pub fn together(mut reports: Vec<Self>) -> Self {
-        if reports.len() == 1 {
-            return reports.remove(0);
-        }
+        // Each port's watch saw the same drops; the longest saw most of them.
+        let dropped = reports.iter().map(|report| report.host_dropped).max().unwrap_or(0);
+        let mut whole = match reports.len() {
+            1 => reports.remove(0),
+            _ => Self::over(reports),
+        };
+        whole.ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+        whole
+    }
+
+    fn over(reports: Vec<Self>) -> Self {
         let join = |text: fn(&Self) -> &str| {
             let mut words: Vec<&str> = reports.iter().map(text).collect();
             words.dedup();
@@ -192,6 +205,7 @@ impl Report {
             ledger,
             files: None,
             card: None,
+            host_dropped: 0,
             ports: reports,
         }
     }
@@ -287,4 +301,53 @@ fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S
     object.insert("unexplained".into(), ledger.unexplained().into());
     object.insert("notes".into(), names(Role::Note));
     object.serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_port(port: &str, host_dropped: u64) -> Report {
+        let mut ledger = Ledger::default();
+        ledger.add(Role::In, "received", 10);
+        ledger.add(Role::Note, "card_received", 20);
+        Report {
+            command: "capture",
+            port: port.into(),
+            backend: "packet".into(),
+            method: "ring",
+            mode: None,
+            fallbacks: Vec::new(),
+            elapsed_s: 1.0,
+            traffic: Traffic::over(10, 600, Duration::from_secs(1)),
+            threads: Vec::new(),
+            ledger,
+            files: None,
+            card: None,
+            notices: Vec::new(),
+            host_dropped,
+            ports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_the_host_drops_is_noted_once_however_many_ports_there_are() {
+        let rows = [
+            ("one port", vec![of_port("left0", 7)]),
+            ("two ports", vec![of_port("left0", 6), of_port("right0", 7)]),
+        ];
+        for (sentence, ports) in rows {
+            let count = ports.len() as u64;
+            let whole = Report::together(ports);
+            let note = |report: &Report, name| -> u64 {
+                let notes = report.ledger.entries(Role::Note);
+                notes.filter(|entry| entry.name == name).map(|entry| entry.packets).sum()
+            };
+            assert_eq!(note(&whole, "softnet_dropped_all_interfaces"), 7, "{sentence}");
+            assert_eq!(note(&whole, "card_received"), 20 * count, "{sentence}: each its own");
+            for port in &whole.ports {
+                assert_eq!(note(port, "softnet_dropped_all_interfaces"), 0, "{sentence}");
+            }
+        }
+    }
 }
