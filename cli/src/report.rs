@@ -210,6 +210,15 @@ impl Report {
         }
     }
 
+    /// What is received from, and how: "right0 (ring)".
+    pub fn port_and_method(&self) -> String {
+        match (self.method, self.mode) {
+            ("", _) => self.port.clone(),
+            (method, None) => format!("{} ({method})", self.port),
+            (method, Some(mode)) => format!("{} ({method}, {mode})", self.port),
+        }
+    }
+
     /// Prints it, as JSON or for people.
     pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
         if json {
@@ -217,13 +226,8 @@ impl Report {
             return writeln!(out);
         }
         let Traffic { packets, bytes, pps, bps_l2, .. } = self.traffic;
-        let method = match (self.method, self.mode) {
-            ("", _) => String::new(),
-            (method, None) => format!(" ({method})"),
-            (method, Some(mode)) => format!(" ({method}, {mode})"),
-        };
         let elapsed = show_duration(Duration::from_secs_f64(self.elapsed_s));
-        writeln!(out, "{}{method}, {elapsed}", self.port)?;
+        writeln!(out, "{}, {elapsed}", self.port_and_method())?;
         writeln!(
             out,
             "  {:>15} packets  {:>12}   {} bytes  {} (L2)",

@@ -15,9 +15,10 @@ mod options;
 mod recorder;
 mod statistics;
 
-use std::io::{stderr, stdout};
+use std::io::{IsTerminal, stderr, stdout};
 use std::ops::Range;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
@@ -63,6 +64,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     };
     let session = Session::set_up(&options, ports, file)?;
     options.common.become_user()?;
+    session.announce(&options);
     session.run(&options)
 }
 
@@ -93,6 +95,22 @@ impl Session {
             session.add(options, port, &mut hand_ons)?;
         }
         Ok(session)
+    }
+
+    /// Says on a terminal what begins now, for a file stays silent until its end.
+    fn announce(&self, options: &Options) {
+        let Some(output) = &options.output else { return };
+        if options.common.json || !stderr().is_terminal() {
+            return;
+        }
+        let ports: Vec<String> = self.reports.iter().map(Report::port_and_method).collect();
+        let filter = options.filter.as_deref().map(|filter| format!(", '{filter}'"));
+        notice::say(format_args!(
+            "capturing {}{} into {}; ^C ends it",
+            ports.join(", "),
+            filter.unwrap_or_default(),
+            shown(&output.path)
+        ));
     }
 
     fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {
@@ -241,13 +259,20 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
     report.ledger.add(Role::Loss, "not_written", summary.lost);
     report.ledger.add(Role::Note, "out_of_order", late);
     report.ledger.add(Role::Note, "in_deleted_files", summary.packets_deleted);
-    let path = options.output.as_ref().map_or_else(String::new, |o| o.path.display().to_string());
     report.files = Some(Files {
-        path: if path == "-" { "standard output".into() } else { path },
+        path: options.output.as_ref().map_or_else(String::new, |output| shown(&output.path)),
         count: summary.files,
         bytes: summary.bytes,
         deleted: summary.files_deleted,
     });
+}
+
+/// A file's name for people.
+fn shown(path: &Path) -> String {
+    match path.as_os_str() == "-" {
+        true => "standard output".into(),
+        false => path.display().to_string(),
+    }
 }
 
 fn is_closed_pipe(error: &Error) -> bool {

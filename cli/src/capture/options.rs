@@ -142,6 +142,8 @@ enum CompressFlag {
 /// What the flags mean together.
 pub struct Options {
     pub ports: Vec<PortName>,
+    /// The filter of ports without one of their own.
+    pub filter: Option<String>,
     pub common: Common,
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
@@ -195,6 +197,7 @@ impl Options {
         };
         Ok(Self {
             ports,
+            filter: args.filter,
             common: args.common,
             output,
             encoder,

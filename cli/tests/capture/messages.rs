@@ -104,6 +104,38 @@ fn json_is_what_the_contract_says() {
 }
 
 #[test]
+fn a_capture_into_a_file_says_on_a_terminal_what_begins() {
+    if !have(&["script"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (sent, file) = (folder.path().join("sent.pcap"), folder.path().join("x.pcap"));
+    numbered(&sent, 0..10, 0, 1000);
+    let (sent, file) = (sent.display(), file.display());
+    for (sentence, arguments, said) in [
+        ("a port", "null: --count 10".to_owned(), Some("null:".to_owned())),
+        ("two ports", "null: null:?size=9 --count 10".into(), Some("null:, null:?size=9".into())),
+        ("a filter", format!("pcap:{sent} -f arp"), Some(format!("pcap:{sent}, 'arp'"))),
+        ("as JSON", "null: --count 10 --json".into(), None),
+        ("into a log", "null: --count 10 2>&1 | cat".into(), None),
+    ] {
+        let line = format!("{} capture -w {file} {arguments}", env!("CARGO_BIN_EXE_sluice"));
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).stdin(std::process::Stdio::null());
+        let ended: Ended = script.output().unwrap().into();
+        assert_eq!(ended.status, Some(0), "{sentence}: {ended:?}");
+        let first = ended.out.lines().next().unwrap();
+        match said {
+            Some(what) => {
+                let begins = format!("sluice: capturing {what} into {file}; ^C ends it");
+                assert_eq!(first, begins, "{sentence}");
+            }
+            None => assert!(!ended.out.contains("capturing"), "{sentence}: {}", ended.out),
+        }
+    }
+}
+
+#[test]
 fn without_a_port_it_lists_interfaces() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
