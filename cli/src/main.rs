@@ -13,6 +13,7 @@ mod print;
 mod privileges;
 mod report;
 mod run;
+mod signals;
 mod status;
 mod top;
 mod units;

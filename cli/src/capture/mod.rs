@@ -38,9 +38,9 @@ use recorder::{Capture, HandOn, Recorder};
 use statistics::{note_final_statistics, note_statistics};
 
 use crate::report::{Files, Report};
-use crate::run::{Limits, hold_signals, run};
+use crate::run::{Limits, run};
 use crate::status::Status;
-use crate::{exit, notice};
+use crate::{exit, notice, signals};
 
 /// Chunks on their way between recorders and the merging thread.
 const IN_TRANSIT: usize = 256;
@@ -81,7 +81,7 @@ struct Session {
 impl Session {
     fn set_up(options: &Options, ports: Vec<Port>, file: Option<Arc<File>>) -> Result<Self> {
         // Before the merging thread is there.
-        hold_signals()?;
+        signals::hold()?;
         let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
         let live = ports.iter().any(|port| port.name.kind() != Kind::Pcap);
         let (merging, mut hand_ons) = match &file {

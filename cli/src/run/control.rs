@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
@@ -19,6 +17,7 @@ use sluicegate::ring::Wait;
 
 use super::counters::Counters;
 use super::worker::{Outcome, Shared, Stop, Visitor, receive};
+use crate::signals::Signals;
 
 /// When a run ends, and where its threads run.
 #[derive(Clone, Debug)]
@@ -154,36 +153,21 @@ fn pin(cpu: Option<usize>) -> Result<()> {
     }
 }
 
-/// Holds SIGINT and SIGTERM back until a run takes them, in this thread and in those it starts
-/// from now on: any other would take them with their default action, the end of everything.
-pub fn hold_signals() -> Result<SigSet> {
-    let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    set.thread_block().map_err(|error| Error::system("catch", "signals", error))?;
-    Ok(set)
-}
-
 /// What ends a run from outside.
 enum Event {
     Signal,
     ReaderLeft,
 }
 
-/// SIGINT and SIGTERM, taken as events instead of interruptions, and the reader of standard
-/// output. When it goes, signals end the process at once again: what is left to do then may wait
-/// for a reader or a disk.
+/// The signals, and the reader of standard output.
 struct Events {
-    held: SigSet,
-    signals: SignalFd,
+    signals: Signals,
     stdout: Option<Stdout>,
 }
 
 impl Events {
     fn catch(watch_reader: bool) -> Result<Self> {
-        let held = hold_signals()?;
-        let failed = |error| Error::system("catch", "signals", error);
-        let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map_err(failed)?;
-        Ok(Self { held, signals, stdout: watch_reader.then(stdout) })
+        Ok(Self { signals: Signals::catch()?, stdout: watch_reader.then(stdout) })
     }
 
     /// Waits for an event; `None` if none has come. That the reader left is said once.
@@ -203,13 +187,6 @@ impl Events {
             self.stdout = None;
             return Ok(Some(Event::ReaderLeft));
         }
-        Ok(matches!(self.signals.read_signal(), Ok(Some(_))).then_some(Event::Signal))
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        // It can fail only for a set that is none.
-        let _ = self.held.thread_unblock();
+        Ok(self.signals.take().then_some(Event::Signal))
     }
 }

@@ -12,6 +12,6 @@ mod control;
 mod counters;
 mod worker;
 
-pub use control::{Limits, Run, hold_signals, run};
+pub use control::{Limits, Run, run};
 pub use counters::{Counters, Totals};
 pub use worker::{Outcome, Visitor};

@@ -5,7 +5,6 @@ mod json;
 mod keys;
 mod plain;
 mod screen;
-mod signals;
 mod view;
 
 use std::io::{self, IsTerminal, Write};
@@ -14,8 +13,7 @@ use std::time::{Duration, Instant};
 use sluicegate::Error;
 use sluicegate::link::{Rates, Sample, Sampler};
 
-use signals::Signals;
-
+use crate::signals::Signals;
 use crate::units;
 
 const NOTES: &str = "\
@@ -57,7 +55,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let sampler = Sampler::open(args.netns.as_deref(), &args.interfaces)?;
-    let signals = Signals::block()?;
+    let signals = Signals::catch()?;
     let mut watch = Watch::start(sampler, &args)?;
     if args.json {
         let netns = args.netns.as_deref();

@@ -8,8 +8,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::keys::{Asked, State};
-use super::signals::Signals;
 use super::{Watch, view};
+use crate::signals::Signals;
 
 /// How late a signal is noticed at most while no key is pressed.
 const LOOK: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ fn show(
 ) -> anyhow::Result<()> {
     let mut state = State::new(netns, watch.interval);
     terminal.draw(|frame| view::draw(frame, &state))?;
-    while !watch.is_over() && !signals.pending()? {
+    while !watch.is_over() && !signals.take() {
         let left = watch.next.saturating_duration_since(Instant::now());
         if left.is_zero() {
             state.update(watch.read()?);
