@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use sluicegate::port::{OpenOptions, Port, PortName};
 use sluicegate::ring::Wait;
+use sluicegate::units;
 
+use crate::privileges;
 use crate::run::Limits;
-use crate::{privileges, units};
+use crate::units::interval;
 
 /// Flags of every command that receives.
 #[derive(clap::Args, Debug)]
@@ -37,7 +39,7 @@ pub struct Common {
     pub wait: Wait,
 
     /// Time between two status lines [default: 1s on a terminal, 10s elsewhere]
-    #[arg(long, value_name = "TIME", value_parser = units::interval)]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
 
     /// Become this user once everything is open; files that are begun later are the user's

@@ -62,6 +62,7 @@
 //! | module | what it knows |
 //! | --- | --- |
 //! | [`error`], [`ledger`] | what went wrong and the remedy; where every packet went |
+//! | [`units`] | sizes, times and counts as people write them |
 //! | [`memory`] | who owns the bytes: mappings, the pool |
 //! | [`ring`] | slots, cursors, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
@@ -81,6 +82,7 @@ pub mod link;
 pub mod memory;
 pub mod port;
 pub mod ring;
+pub mod units;
 pub mod xdp;
 
 pub use error::{Error, Result};

@@ -1,7 +1,8 @@
 //! Port names: any text is a name or an error, and a name says what was written.
 
 use bolero::TypeGenerator;
-use sluicegate::port::{PortName, parse_duration, parse_number};
+use sluicegate::port::PortName;
+use sluicegate::units;
 
 /// What names are made of, and what they should not be made of.
 const WORDS: &[&str] = &[
@@ -80,7 +81,7 @@ fn port_name() {
 }
 
 fn try_name(text: &str) {
-    let _ = (parse_number(text), parse_duration(text));
+    let _ = (units::bytes(text), units::duration(text), units::count(text), units::cpus(text));
     let name: PortName = match text.parse() {
         Ok(name) => name,
         Err(error) => {

@@ -9,11 +9,11 @@ use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
 use sluicegate::port::{Kind, PortName};
+use sluicegate::units;
 
 use crate::args::Common;
 use crate::notice;
 use crate::print::{Printer, TimeFormat};
-use crate::units;
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.

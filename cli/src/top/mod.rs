@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use sluicegate::Error;
 use sluicegate::link::{Rates, Sample, Sampler};
+use sluicegate::units;
 
 use crate::signals::Signals;
-use crate::units;
+use crate::units::interval;
 
 const NOTES: &str = "\
 Bits are those of layer 2, without preamble, gap and frame check sequence.
@@ -36,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Time between two readings: 500ms, 5s, 1m.
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = units::interval)]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
     interval: Duration,
     /// Print lines even on a terminal; queues and CPUs only while they are at work.
     #[arg(long, conflicts_with = "json")]

@@ -14,7 +14,7 @@ mod queue;
 mod watch;
 mod xdp;
 
-pub use name::{Kind, PortName, parse_duration, parse_number};
+pub use name::{Kind, PortName};
 pub use queue::{Queue, QueueStats};
 
 pub use crate::ring::{Interface, LINKTYPE_ETHERNET};

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::units;
 
 /// The kinds of port, in the order documentation lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,13 +195,13 @@ impl PortName {
         self.choice(key, &words)
     }
 
-    /// An option that is a number within bounds, with a suffix K, M or G (powers of 1024, an
-    /// `iB` may follow).
+    /// An option that is a number within bounds, as [`units::bytes`] takes it: K, M and G are
+    /// powers of 1024.
     pub fn number(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
-        match parse_number(value).filter(|n| bounds.contains(n)) {
+        match units::bytes(value).ok().filter(|n| bounds.contains(n)) {
             Some(n) => Ok(Some(n)),
             None => {
                 let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
@@ -209,14 +210,16 @@ impl PortName {
         }
     }
 
-    /// An option that is a time: `10ms`, `50us`, `1s`.
+    /// An option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused: it
+    /// would be seconds, where milliseconds are common.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
-        match parse_duration(value) {
-            Some(duration) => Ok(Some(duration)),
-            None => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
+        let has_unit = !value.ends_with(|last: char| last.is_ascii_digit());
+        match units::duration(value) {
+            Ok(duration) if has_unit => Ok(Some(duration)),
+            _ => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
         }
     }
 
@@ -312,35 +315,6 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
         }
     }
     Ok(options)
-}
-
-/// A whole number with an optional suffix K, M or G for powers of 1024.
-pub fn parse_number(text: &str) -> Option<u64> {
-    let text = text.strip_suffix("iB").unwrap_or(text);
-    let (digits, factor) = match text.strip_suffix(['K', 'k', 'M', 'G']) {
-        Some(digits) if text.ends_with('M') => (digits, 1 << 20),
-        Some(digits) if text.ends_with('G') => (digits, 1 << 30),
-        Some(digits) => (digits, 1 << 10),
-        None => (text, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(factor)
-}
-
-/// A time with its unit: ns, us, ms, s, m or h; a fraction is allowed.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
-    let (number, unit) = text.split_at(unit_at);
-    let seconds_per_unit = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    let number: f64 = number.parse().ok()?;
-    Duration::try_from_secs_f64(number * seconds_per_unit).ok()
 }
 
 #[cfg(test)]
@@ -441,14 +415,26 @@ mod tests {
 
     #[test]
     fn numbers_and_times_have_units() {
-        assert_eq!(parse_number("64"), Some(64));
-        assert_eq!(parse_number("2M"), Some(2 << 20));
-        assert_eq!(parse_number("64KiB"), Some(64 << 10));
-        assert_eq!(parse_number("99999999999999999999"), None);
-        assert_eq!(parse_number("17179869184G"), None, "an overflow is no number");
-        assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
-        assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
-        assert_eq!(parse_duration("5"), None, "a time without a unit is a guess");
-        assert_eq!(parse_duration("-1s"), None);
+        for (sentence, value, expected) in [
+            ("plain", "64", Some(64)),
+            ("powers of 1024", "2M", Some(2 << 20)),
+            ("the same, named", "64KiB", Some(64 << 10)),
+            ("powers of 1000, named", "64KB", Some(64_000)),
+            ("more than any number", "99999999999999999999", None),
+            ("an overflow", "17179869184G", None),
+        ] {
+            let port = parse(&format!("eth0?buffer={value}"));
+            assert_eq!(port.number("buffer", 0..=u64::MAX).ok().flatten(), expected, "{sentence}");
+        }
+        for (sentence, value, expected) in [
+            ("a fraction", "1.5ms", Some(Duration::from_micros(1500))),
+            ("minutes", "2m", Some(Duration::from_secs(120))),
+            ("two units", "1m30s", Some(Duration::from_secs(90))),
+            ("without a unit it is a guess", "5", None),
+            ("negative", "-1s", None),
+        ] {
+            let port = parse(&format!("eth0?retire={value}"));
+            assert_eq!(port.duration("retire").ok().flatten(), expected, "{sentence}");
+        }
     }
 }
