@@ -31,12 +31,22 @@ pub fn show_count(count: u64) -> impl fmt::Display {
 
 /// Packets a second: `3.85 Mpps`.
 pub fn show_pps(pps: f64) -> impl fmt::Display {
-    show_scaled(pps, 1000.0, &["", "k", "M", "G", "T"], "pps")
+    show_scaled(pps, 1000.0, SI, "pps")
 }
 
 /// Bits a second: `1.97 Gbit/s`.
 pub fn show_bps(bps: f64) -> impl fmt::Display {
-    show_scaled(bps, 1000.0, &["", "k", "M", "G", "T"], "bit/s")
+    show_scaled(bps, 1000.0, SI, "bit/s")
+}
+
+/// A number for a column, whose head says the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three
+/// digits with a prefix, so that what moves is the value and not its width.
+pub fn show_si(value: f64) -> impl fmt::Display {
+    let (value, prefix) = scaled(value, 1000.0, SI);
+    fmt::from_fn(move |f| match prefix {
+        "" => write!(f, "{}", Significant(value)),
+        _ => write!(f, "{}{prefix}", ThreeDigits(value)),
+    })
 }
 
 /// A size: `64 MiB`, `1.50 KiB`, `512 B`.
@@ -81,25 +91,47 @@ pub fn show_percent(part: u64, whole: u64) -> impl fmt::Display {
     })
 }
 
-/// A value with the prefix that leaves one to three digits, or four just below a binary step,
-/// before the point.
+const SI: &[&str] = &["", "k", "M", "G", "T", "P"];
+
+/// A value with its prefix and unit.
 fn show_scaled(
     value: f64,
     step: f64,
     prefixes: &'static [&'static str],
     unit: &'static str,
 ) -> impl fmt::Display {
+    let (value, prefix) = scaled(value, step, prefixes);
+    fmt::from_fn(move |f| write!(f, "{} {prefix}{unit}", Significant(value)))
+}
+
+/// A value by the prefix that leaves one to three digits, or four just below a binary step,
+/// before the point.
+fn scaled(value: f64, step: f64, prefixes: &'static [&'static str]) -> (f64, &'static str) {
     let (mut value, mut at) = (value, 0);
     // Compared as it will be rounded: 999.9996 k is 1 M.
     while value.abs() >= step - 0.5 && at + 1 < prefixes.len() {
         value /= step;
         at += 1;
     }
-    let prefix = prefixes[at];
-    fmt::from_fn(move |f| match at {
-        0 => write!(f, "{} {unit}", Significant(value)),
-        _ => write!(f, "{} {prefix}{unit}", Significant(value)),
-    })
+    (value, prefixes[at])
+}
+
+/// Where three digits end: what to multiply by before rounding, and the places after the point.
+fn three_digits(value: f64) -> (u32, usize) {
+    match value {
+        ..9.995 => (100, 2),
+        ..99.95 => (10, 1),
+        _ => (1, 0),
+    }
+}
+
+/// Three digits, the zeros at the end too.
+struct ThreeDigits(f64);
+
+impl fmt::Display for ThreeDigits {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:.*}", three_digits(self.0.abs()).1, self.0)
+    }
 }
 
 /// Three digits that matter, zeros at the end of a fraction left out.
@@ -108,11 +140,7 @@ struct Significant(f64);
 impl fmt::Display for Significant {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let value = self.0.abs();
-        let (scale, places) = match value {
-            ..10.0 => (100, 2),
-            ..100.0 => (10, 1),
-            _ => (1, 0),
-        };
+        let (scale, places) = three_digits(value);
         let rounded = (value * f64::from(scale)).round() as u64;
         if self.0 < 0.0 && rounded > 0 {
             f.write_str("-")?;
@@ -148,7 +176,16 @@ mod tests {
             ("a rate of bits", show_bps(1.97e9).to_string(), "1.97 Gbit/s"),
             ("just below a step", show_bps(999_499.0).to_string(), "999 kbit/s"),
             ("rounded to a step", show_bps(999_600.0).to_string(), "1 Mbit/s"),
-            ("beyond the prefixes", show_bps(2e16).to_string(), "20000 Tbit/s"),
+            ("beyond the prefixes", show_bps(2e19).to_string(), "20000 Pbit/s"),
+            ("a column's small number", show_si(0.25).to_string(), "0.25"),
+            ("a whole one", show_si(999.0).to_string(), "999"),
+            ("none in a column", show_si(0.0).to_string(), "0"),
+            ("nearly a thousand", show_si(999.6).to_string(), "1.00k"),
+            ("zeros in a column", show_si(1200.0).to_string(), "1.20k"),
+            ("rounded to ten", show_si(9999.0).to_string(), "10.0k"),
+            ("rounded to a hundred", show_si(99_960.0).to_string(), "100k"),
+            ("line rate", show_si(14_880_952.0).to_string(), "14.9M"),
+            ("more than there are prefixes", show_si(2.5e20).to_string(), "250000P"),
             ("bytes", show_bytes(512).to_string(), "512 B"),
             ("whole", show_bytes(64 << 20).to_string(), "64 MiB"),
             ("in part", show_bytes(1536).to_string(), "1.5 KiB"),
