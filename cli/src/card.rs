@@ -10,6 +10,7 @@ use sluicegate::port::{Kind, PortName};
 pub struct Card {
     sampler: Sampler,
     before: Sample,
+    after: Option<Sample>,
     /// Packets that the card missed might not have passed.
     filtered: bool,
 }
@@ -24,14 +25,22 @@ impl Card {
         let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;
         let before = sampler.sample().ok()?;
         let filtered = port.option("filter").is_some();
-        Some(Self { sampler, before, filtered })
+        Some(Self { sampler, before, after: None, filtered })
     }
 
-    /// Adds what the counters say since. A packet that the card had no buffer for has come in
+    /// Looks at the counters for the last time.
+    pub fn look(&mut self) {
+        self.after = self.sampler.sample().ok();
+    }
+
+    /// Adds what the counters said then, or say now. A packet that the card had no buffer for has come in
     /// and is lost; where there is a filter, nobody knows whether it would have passed. Returns
     /// what the host has dropped, of all its interfaces together: a note, for once a run.
     pub fn account(mut self, ledger: &mut Ledger) -> u64 {
-        let Ok(after) = self.sampler.sample() else { return 0 };
+        if self.after.is_none() {
+            self.look();
+        }
+        let Some(after) = self.after else { return 0 };
         let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
         if let (Some(before), Some(after)) = (stats(&self.before), stats(&after)) {
             let missed = after.rx_missed.saturating_sub(before.rx_missed);

@@ -8,7 +8,7 @@ use sluicegate::ring::Packet;
 
 use crate::args::Common;
 use crate::report::Report;
-use crate::run::{Visitor, run};
+use crate::run::{Counters, Visitor, run};
 use crate::status::Status;
 use crate::{exit, notice};
 
@@ -52,16 +52,16 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         port.set_default("timestamp", "off");
     }
     let opened = common.open(&port)?;
+    let mut report = Report::of_port("count", &opened, &common);
     notice::fallbacks(&opened);
     notice::diverts(&port);
-    let mut report = Report::of_port("count", &opened, &common);
     common.become_user()?;
     let mut status = Status::new(&common, false);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
     let work = opened.queues.into_iter().zip(&mut visitors).collect();
-    let mut ended = run(work, &common.limits(status.interval()), |counters, at| {
-        status.show(counters, at);
-    })?;
+    let limits = common.limits(status.interval());
+    let watch = |counters: &[Counters], at| status.show(counters, at);
+    let mut ended = run(work, &limits, watch, || report.look_at_card())?;
     status.done();
     report.count(&ended.outcomes, ended.elapsed);
     let mut report = Report::together(vec![report]);

@@ -136,6 +136,14 @@ impl Report {
         }
     }
 
+    /// Reads the interface's own counters for the last time: when nothing more is let in, so that
+    /// they cover the same time.
+    pub fn look_at_card(&mut self) {
+        if let Some(card) = &mut self.card {
+            card.look();
+        }
+    }
+
     /// Fills in what the workers counted; the ledger's intake and its losses before them.
     pub fn count(&mut self, outcomes: &[Outcome], elapsed: Duration) {
         let packets = outcomes.iter().map(|o| o.packets).sum();
@@ -282,7 +290,11 @@ impl Report {
         }
         writeln!(out, "  {:<5}{:>17}           unexplained", "", self.ledger.unexplained())?;
         for entry in self.ledger.entries(Role::Note).filter(|entry| entry.packets > 0) {
-            let name = entry.name.replace('_', " ");
+            let name = match entry.name {
+                // Nothing stops the two counts at once.
+                "card_received" => "card received: all that came in, read a moment apart".into(),
+                name => name.replace('_', " "),
+            };
             writeln!(out, "  note {:>17}           {name}", show_count(entry.packets).to_string())?;
         }
         Ok(())

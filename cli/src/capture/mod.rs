@@ -38,7 +38,7 @@ use recorder::{Capture, HandOn, Recorder};
 use statistics::{note_final_statistics, note_statistics};
 
 use crate::report::{Files, Report};
-use crate::run::{Limits, run};
+use crate::run::{Counters, Limits, run};
 use crate::status::Status;
 use crate::{exit, notice, signals};
 
@@ -51,9 +51,11 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         return list::interfaces(&args.common);
     }
     let options = Options::of(args)?;
-    let mut ports = Vec::new();
+    let (mut ports, mut reports) = (Vec::new(), Vec::new());
     for name in &options.ports {
         let port = bare::open(name, &options.common)?;
+        // At once: the card's counters are to cover the time that the port is open.
+        reports.push(Report::of_port("capture", &port, &options.common));
         notice::fallbacks(&port);
         notice::diverts(name);
         ports.push(port);
@@ -62,7 +64,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         Some(config) => Some(Arc::new(File::new(Output::create(config.clone())?))),
         None => None,
     };
-    let session = Session::set_up(&options, ports, file)?;
+    let session = Session::set_up(&options, ports, reports, file)?;
     options.common.become_user()?;
     session.announce(&options);
     session.run(&options)
@@ -79,7 +81,12 @@ struct Session {
 }
 
 impl Session {
-    fn set_up(options: &Options, ports: Vec<Port>, file: Option<Arc<File>>) -> Result<Self> {
+    fn set_up(
+        options: &Options,
+        ports: Vec<Port>,
+        reports: Vec<Report>,
+        file: Option<Arc<File>>,
+    ) -> Result<Self> {
         // Before the merging thread is there.
         signals::hold()?;
         let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
@@ -88,8 +95,7 @@ impl Session {
             Some(file) if recorders > 1 => merging(options, recorders, live, file)?,
             _ => (None, vec![HandOn::Write]),
         };
-        let mut session =
-            Self { reports: Vec::new(), ports: Vec::new(), work: Vec::new(), file, merging };
+        let mut session = Self { reports, ports: Vec::new(), work: Vec::new(), file, merging };
         hand_ons.reverse();
         for port in ports {
             session.add(options, port, &mut hand_ons)?;
@@ -114,7 +120,6 @@ impl Session {
     }
 
     fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {
-        self.reports.push(Report::of_port("capture", &port, &options.common));
         let Port { name, queues, .. } = port;
         let numbers = Arc::new(Numbers::new(name.option("filter").map(str::to_owned)));
         // What one queue holds back is to be there well before the others stop waiting for it.
@@ -162,7 +167,7 @@ impl Session {
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
-        let mut ended = run(pairs, &limits, |counters, at| {
+        let watch = |counters: &[Counters], at| {
             // The live line would cut the packets' lines to pieces.
             if !options.print {
                 status.show(counters, at);
@@ -170,7 +175,9 @@ impl Session {
             if let Some(file) = &file {
                 note_statistics(file, &ports, counters, started_ns);
             }
-        })?;
+        };
+        let at_end = || reports.iter_mut().for_each(Report::look_at_card);
+        let mut ended = run(pairs, &limits, watch, at_end)?;
         status.done();
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
             report.count(&ended.outcomes[range.clone()], ended.elapsed);

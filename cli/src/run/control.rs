@@ -49,7 +49,8 @@ pub struct Run {
 }
 
 /// Runs a worker on each queue with the visitor beside it. `watch` is called at each interval
-/// with the counts of each worker, the time since the start and since the last call.
+/// with the counts of each worker and the time since the start; `at_end` once, when nothing more
+/// is let in, before the workers have dealt with all that came.
 ///
 /// # Errors
 /// A CPU that cannot be used. Failures of workers stand in their outcomes.
@@ -57,6 +58,7 @@ pub fn run<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     limits: &Limits,
     mut watch: impl FnMut(&[Counters], Duration),
+    at_end: impl FnOnce(),
 ) -> Result<Run> {
     let mut events = Events::catch(limits.watch_reader)?;
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
@@ -68,6 +70,7 @@ pub fn run<V: Visitor>(
     };
     let start = Instant::now();
     let (mut asked, mut reader_left) = (false, false);
+    let mut at_end = Some(at_end);
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
         let _stop = StopOnDrop(&shared);
@@ -96,6 +99,9 @@ pub fn run<V: Visitor>(
             .map_err(|e| Error::system("start", "a worker thread", e))?;
         let mut next_look = limits.interval;
         while !workers.iter().all(ScopedJoinHandle::is_finished) {
+            if let Some(at_end) = at_end.take_if(|_| shared.stop.is_set()) {
+                at_end();
+            }
             let elapsed = start.elapsed();
             let end = limits.duration.filter(|_| !shared.stop.is_set());
             if end.is_some_and(|end| elapsed >= end) {
@@ -115,6 +121,9 @@ pub fn run<V: Visitor>(
                 Some(Event::ReaderLeft) => reader_left = true,
             }
             shared.stop.set();
+        }
+        if let Some(at_end) = at_end.take() {
+            at_end();
         }
         let end = |worker: ScopedJoinHandle<'_, Result<Outcome>>| match worker.join() {
             Ok(outcome) => outcome,
