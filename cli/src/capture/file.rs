@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use sluicegate::error::Result;
 use sluicegate::file::write::{Chunk, Output};
@@ -67,10 +66,4 @@ impl Numbers {
         }
         Ok(in_file.clone())
     }
-}
-
-/// Nanoseconds since 1970.
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |time| time.as_nanos() as u64)
 }

@@ -1,49 +1,63 @@
 //! Printing packets, one line each, a batch a write.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sluicegate::port::Interface;
 use sluicegate::ring::Packet;
 
+use super::order::{Batch, Order};
+use super::quiet::Quiet;
 use crate::print::Printer;
 
-/// Lines that wait for the end of a batch are written early beyond this many bytes.
+/// Lines that wait for the end of a batch are handed on early beyond this many bytes.
 const BUFFER_BYTES: usize = 64 << 10;
+/// How often a queue says that nothing comes.
+const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Prints one queue's packets to standard output.
+/// Prints one queue's packets to standard output, in their order among those of all queues.
 pub struct Lines {
     printer: Printer,
-    text: String,
+    batch: Batch,
+    order: Arc<Order>,
+    /// The queue's number there.
+    queue: usize,
+    /// What a live queue promises; a file promises nothing.
+    quiet: Option<Quiet>,
+    promised: Instant,
     /// Link type of each interface, by its number.
     link_types: Vec<u16>,
-    failure: Option<io::Error>,
-    /// Packets whose lines wait to be written.
-    waiting: u64,
-    /// Packets whose lines standard output did not take.
+    flow: ControlFlow<()>,
+    /// Packets that came after standard output had failed.
     lost: u64,
 }
 
 impl Lines {
-    pub fn new(printer: Printer) -> Self {
+    /// Of a queue with this number; `live` if its packets come as time goes.
+    pub fn new(printer: Printer, order: Arc<Order>, queue: usize, live: bool) -> Self {
         Self {
             printer,
-            text: String::with_capacity(BUFFER_BYTES + 4096),
+            batch: Batch::default(),
+            order,
+            queue,
+            quiet: live.then(Quiet::default),
+            promised: Instant::now(),
             link_types: Vec::new(),
-            failure: None,
-            waiting: 0,
+            flow: ControlFlow::Continue(()),
             lost: 0,
         }
     }
 
     /// Packets whose lines standard output did not take.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.lost + self.order.lost(self.queue)
     }
 
     /// What went wrong with standard output; a reader that has had enough is no error.
     pub fn take_error(&mut self) -> Option<io::Error> {
-        self.failure.take().filter(|error| error.kind() != ErrorKind::BrokenPipe)
+        self.order.take_failure().filter(|error| error.kind() != ErrorKind::BrokenPipe)
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {
@@ -52,36 +66,42 @@ impl Lines {
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
-        if self.failure.is_some() {
+        if self.flow.is_break() {
             self.lost += 1;
             return;
         }
-        self.waiting += 1;
         let interface = packet.meta().interface as usize;
         let link_type = self.link_types.get(interface).copied().unwrap_or_default();
-        self.printer.line(&mut self.text, link_type, packet);
-        if self.text.len() > BUFFER_BYTES {
-            self.write();
+        self.printer.line(&mut self.batch.text, link_type, packet);
+        self.batch.end_line(packet.meta().timestamp_ns);
+        if self.batch.text.len() > BUFFER_BYTES {
+            self.flow = self.order.push(self.queue, &mut self.batch);
         }
     }
 
-    /// Writes the batch's lines at once, so that those of several threads do not mix.
+    /// Hands the batch's lines on.
     pub fn batch_done(&mut self) -> ControlFlow<()> {
-        self.write();
-        if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if !self.batch.text.is_empty() {
+            self.flow = self.order.push(self.queue, &mut self.batch);
+        }
+        self.flow
     }
 
-    fn write(&mut self) {
-        if self.text.is_empty() || self.failure.is_some() {
-            return;
+    /// Nothing has come for a moment: others need not wait.
+    pub fn idle(&mut self) -> ControlFlow<()> {
+        if let Some(quiet) = &mut self.quiet {
+            let until_ns = quiet.look();
+            if self.promised.elapsed() >= PATIENCE {
+                self.promised = Instant::now();
+                self.flow = self.order.quiet(self.queue, until_ns);
+            }
         }
-        let mut out = io::stdout().lock();
-        let written = out.write_all(self.text.as_bytes()).and_then(|()| out.flush());
-        self.failure = written.err();
-        let packets = std::mem::take(&mut self.waiting);
-        if self.failure.is_some() {
-            self.lost += packets;
-        }
-        self.text.clear();
+        self.flow
+    }
+
+    /// Nothing will come any more.
+    pub fn finish(&mut self) {
+        let _ = self.batch_done();
+        self.flow = self.order.quiet(self.queue, u64::MAX);
     }
 }

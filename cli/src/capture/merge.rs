@@ -7,7 +7,8 @@ use std::time::Duration;
 use sluicegate::file::write::{Chunk, Merger};
 
 use super::IN_TRANSIT;
-use super::file::{File, now_ns};
+use super::file::File;
+use super::quiet::now_ns;
 
 /// How often it looks at what may go although nothing arrives.
 const TICK: Duration = Duration::from_millis(10);

@@ -4,6 +4,7 @@
 //!   one queue:       ring → encoder → chunk ───────────────────────────→ file
 //!   several:         ring → encoder → chunk ─┐
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
+//!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
 //! ```
 
 mod bare;
@@ -12,6 +13,8 @@ mod lines;
 mod list;
 mod merge;
 mod options;
+mod order;
+mod quiet;
 mod recorder;
 mod statistics;
 
@@ -29,11 +32,13 @@ use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port, Queue};
 use sluicegate::ring::Direction;
 
-use file::{File, Numbers, now_ns};
+use file::{File, Numbers};
 use lines::Lines;
 use merge::merge;
 pub use options::Args;
 use options::Options;
+use order::Order;
+use quiet::now_ns;
 use recorder::{Capture, HandOn, Recorder};
 use statistics::{note_final_statistics, note_statistics};
 
@@ -78,6 +83,7 @@ struct Session {
     work: Vec<(Queue, Capture)>,
     file: Option<Arc<File>>,
     merging: Option<JoinHandle<u64>>,
+    lines: Option<Arc<Order>>,
 }
 
 impl Session {
@@ -95,7 +101,10 @@ impl Session {
             Some(file) if recorders > 1 => merging(options, recorders, live, file)?,
             _ => (None, vec![HandOn::Write]),
         };
-        let mut session = Self { reports, ports: Vec::new(), work: Vec::new(), file, merging };
+        let window = live.then_some(options.order_window);
+        let lines = options.print.then(|| Arc::new(Order::new(recorders, window)));
+        let mut session =
+            Self { reports, ports: Vec::new(), work: Vec::new(), file, merging, lines };
         hand_ons.reverse();
         for port in ports {
             session.add(options, port, &mut hand_ons)?;
@@ -150,7 +159,10 @@ impl Session {
                 )?),
                 _ => None,
             };
-            let lines = options.print.then(|| Lines::new(options.printer()));
+            let lines = self.lines.as_ref().map(|order| {
+                let live = name.kind() != Kind::Pcap;
+                Lines::new(options.printer(), Arc::clone(order), self.work.len(), live)
+            });
             self.work.push((queue, Capture { recorder, lines }));
         }
         self.ports.push((first..self.work.len(), numbers));
@@ -158,7 +170,7 @@ impl Session {
     }
 
     fn run(self, options: &Options) -> anyhow::Result<()> {
-        let Self { mut reports, ports, work, file, merging } = self;
+        let Self { mut reports, ports, work, file, merging, .. } = self;
         let mut status = Status::new(&options.common, options.stdout_is_taken);
         let limits = Limits {
             watch_reader: options.stdout_is_taken,

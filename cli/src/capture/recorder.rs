@@ -10,15 +10,14 @@ use sluicegate::file::write::{Chunk, Encoder};
 use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::Packet;
 
-use super::file::{File, Numbers, now_ns};
+use super::file::{File, Numbers};
 use super::lines::Lines;
 use super::merge::Message;
+use super::quiet::Quiet;
 use crate::run::Visitor;
 
 /// Chunks that one recorder may have on their way at most: 32 MiB.
 const MOST_CHUNKS: usize = 256;
-/// A packet is not in the kernel's hands for longer than this before it comes to us.
-const DELIVERY: Duration = Duration::from_millis(50);
 
 /// Where full chunks go.
 pub enum HandOn {
@@ -39,8 +38,7 @@ pub struct Recorder {
     handed_on: Instant,
     /// How long a part of a chunk may be held back.
     patience: Duration,
-    /// A moment before the latest look that found nothing new.
-    looked_ns: u64,
+    quiet: Quiet,
     error: Option<Error>,
 }
 
@@ -64,7 +62,7 @@ impl Recorder {
             numbers,
             handed_on: Instant::now(),
             patience,
-            looked_ns: 0,
+            quiet: Quiet::default(),
             error: None,
         })
     }
@@ -127,8 +125,7 @@ impl Recorder {
     }
 
     fn idle(&mut self) {
-        // Not the time now: this thread may have stood still since it looked.
-        let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
+        let quiet_until_ns = self.quiet.look();
         if self.handed_on.elapsed() < self.patience {
             return;
         }
@@ -138,8 +135,7 @@ impl Recorder {
             HandOn::Write if !was_empty => self.file.flush(),
             HandOn::Write => {}
             HandOn::Merge { source, to, .. } => {
-                let quiet_until = looked_ns.saturating_sub(DELIVERY.as_nanos() as u64);
-                let _ = to.send(Message::Silent(*source, quiet_until));
+                let _ = to.send(Message::Silent(*source, quiet_until_ns));
             }
         }
     }
@@ -196,12 +192,16 @@ impl Visitor for Capture {
         if let Some(recorder) = &mut self.recorder {
             recorder.idle();
         }
-        self.batch_done()
+        let printed = self.lines.as_mut().map_or(ControlFlow::Continue(()), Lines::idle);
+        if printed.is_break() { printed } else { self.batch_done() }
     }
 
     fn finish(&mut self) {
         if let Some(recorder) = &mut self.recorder {
             recorder.finish();
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.finish();
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sluicegate::file::write::InterfaceStats;
 
-use super::file::{File, Numbers, now_ns};
+use super::file::{File, Numbers};
+use super::quiet::now_ns;
 use crate::run::{Counters, Outcome, Run, Totals};
 
 /// Notes each interface's statistics so far, so that every file of a rotation ends with some.

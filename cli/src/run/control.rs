@@ -85,7 +85,11 @@ pub fn run<V: Visitor>(
                     scope,
                     move || {
                         let stop = StopOnDrop(shared);
-                        pin(cpu)?;
+                        if let Err(error) = pin(cpu) {
+                            // Others may wait for what it would have handed on.
+                            visitor.finish();
+                            return Err(error);
+                        }
                         let outcome = receive(queue, visitor, shared, counters, cpu);
                         if outcome.error.is_none() {
                             // A file that has been read to its end does not end the others.

@@ -54,6 +54,14 @@ fn files_are_merged_whole_and_in_the_order_of_time() {
         let report = run(&arguments).good();
         assert_eq!(report["packets"], 777, "{sentence}: {report}");
         assert_eq!(packets(&out).len(), 777, "{sentence}");
+        let mut lines = vec!["capture"];
+        lines.extend(ports.iter().map(String::as_str));
+        lines.extend(["--time-format", "epoch", "--nano"]);
+        let printed = run(&lines);
+        assert_eq!(printed.status, Some(0), "{sentence}: {}", printed.err);
+        let times = times(&printed.out);
+        assert_eq!(times.len(), total as usize, "{sentence}: lines");
+        assert!(times.is_sorted(), "{sentence}: lines");
     }
 }
 

@@ -99,6 +99,30 @@ fn a_pipe_shows_each_packet_while_the_capture_runs() {
 }
 
 #[test]
+fn lines_of_several_threads_come_in_the_order_of_time() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..2000, 0, 1000);
+    // In turns to one and the other; a window that no pause of this machine outlasts.
+    let mut arguments = vec!["capture", "right0?fanout=lb", "--threads", "2", "--netns", &netns];
+    arguments.extend(["-f", NUMBERED, "--count", "2000", "--order-window", "5s"]);
+    arguments.extend(["--time-format", "epoch", "--nano"]);
+    let lines = folder.path().join("lines");
+    let mut command = sluice(&arguments);
+    let capture = Running::spawn(command.stdout(std::fs::File::create(&lines).unwrap()));
+    replay(&lab, "left", "left0", &sent, 2000);
+    let ended = capture.end();
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let times = times(&std::fs::read_to_string(&lines).unwrap());
+    assert_eq!(times.len(), 2000, "{}", ended.err);
+    assert!(times.is_sorted());
+}
+
+#[test]
 fn a_reader_that_leaves_ends_the_capture_even_if_nothing_comes() {
     if !have(&["ping"]) {
         return;

@@ -261,6 +261,12 @@ pub fn tshark(path: &Path, more: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
+/// The times of lines with `--time-format epoch --nano`, in ns.
+pub fn times(lines: &str) -> Vec<u64> {
+    let time = |line: &str| line.split(' ').next()?.replace('.', "").parse().ok();
+    lines.lines().map(|line| time(line).unwrap_or_else(|| panic!("no time in {line}"))).collect()
+}
+
 /// The numbers of the numbered frames in a file, each checked byte by byte.
 pub fn numbers(path: &Path) -> Vec<u32> {
     let numbers = packets(path).into_iter().map(|(_, bytes)| {

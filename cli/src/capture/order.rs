@@ -1,0 +1,323 @@
+//! Lines of several queues, printed in the order of time.
+//!
+//! Each queue's lines are in order. A line may go when no other queue can still have an earlier
+//! one: each has a later line waiting, has said that nothing older will come, or has ended. A live
+//! queue that says nothing holds the others up for the window at most; files have all the time
+//! there is.
+
+use std::collections::VecDeque;
+use std::io::{self, Write, stdout};
+use std::ops::ControlFlow;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::quiet::now_ns;
+
+/// A queue with more text than this waiting waits itself: for the others, or for the window.
+const MOST_BYTES: usize = 1 << 20;
+/// What goes is written in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+/// How often a queue that waits looks at what may go by the window.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Where the lines of all queues meet on their way to standard output.
+pub struct Order {
+    state: Mutex<State>,
+    /// Lines have gone.
+    moved: Condvar,
+    /// How long a line waits for others; for ever if none.
+    window: Option<Duration>,
+}
+
+/// Lines of one queue on their way to the others.
+#[derive(Default)]
+pub struct Batch {
+    pub text: String,
+    /// Each line's time and bytes.
+    lines: VecDeque<(u64, usize)>,
+    /// Bytes of the lines that have ended.
+    ended: usize,
+}
+
+impl Batch {
+    /// Notes that a line of this time ends here.
+    pub fn end_line(&mut self, at_ns: u64) {
+        self.lines.push_back((at_ns, self.text.len() - self.ended));
+        self.ended = self.text.len();
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.lines.clear();
+        self.ended = 0;
+    }
+}
+
+impl Order {
+    /// For that many queues, numbered from 0; a line waits for others for the window at most.
+    pub fn new(queues: usize, window: Option<Duration>) -> Self {
+        Self { state: Mutex::new(State::new(queues)), moved: Condvar::new(), window }
+    }
+
+    /// Takes a queue's lines and writes what may go. Break: nobody takes them any more.
+    pub fn push(&self, queue: usize, batch: &mut Batch) -> ControlFlow<()> {
+        let mut state = self.lock();
+        state.append(queue, batch);
+        batch.clear();
+        let mut flow = self.write(&mut state);
+        while flow.is_continue() && state.queues[queue].text.len() > MOST_BYTES {
+            let waited = self.moved.wait_timeout(state, TICK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            flow = self.write(&mut state);
+        }
+        flow
+    }
+
+    /// Notes that nothing older than this will come from a queue; when it has ended, nothing at
+    /// all ([`u64::MAX`]).
+    pub fn quiet(&self, queue: usize, until_ns: u64) -> ControlFlow<()> {
+        let mut state = self.lock();
+        let watermark_ns = &mut state.queues[queue].watermark_ns;
+        *watermark_ns = until_ns.max(*watermark_ns);
+        self.write(&mut state)
+    }
+
+    /// Lines of a queue that standard output did not take.
+    pub fn lost(&self, queue: usize) -> u64 {
+        self.lock().queues[queue].lost
+    }
+
+    /// What went wrong with standard output, for whoever asks first.
+    pub fn take_failure(&self) -> Option<io::Error> {
+        self.lock().failure.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes all that may go.
+    fn write(&self, state: &mut State) -> ControlFlow<()> {
+        let horizon_ns = self.window.map_or(0, |window| {
+            now_ns().saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(u64::MAX))
+        });
+        while !state.failed && state.drain(horizon_ns) {
+            let mut out = stdout().lock();
+            let written = out.write_all(state.out.as_bytes()).and_then(|()| out.flush());
+            state.done(written);
+            self.moved.notify_all();
+        }
+        if state.failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// What waits, and what is about to be written.
+struct State {
+    queues: Vec<Waiting>,
+    out: String,
+    failed: bool,
+    failure: Option<io::Error>,
+}
+
+/// One queue's lines.
+struct Waiting {
+    /// From `gone` on the text of `lines`.
+    text: String,
+    gone: usize,
+    lines: VecDeque<(u64, usize)>,
+    /// Nothing earlier will come.
+    watermark_ns: u64,
+    /// Of the lines in `out`, this queue's.
+    going: u64,
+    lost: u64,
+}
+
+impl State {
+    fn new(queues: usize) -> Self {
+        let waiting = || Waiting {
+            text: String::new(),
+            gone: 0,
+            lines: VecDeque::new(),
+            watermark_ns: 0,
+            going: 0,
+            lost: 0,
+        };
+        let queues = (0..queues).map(|_| waiting()).collect();
+        Self { queues, out: String::new(), failed: false, failure: None }
+    }
+
+    fn append(&mut self, queue: usize, batch: &Batch) {
+        let waiting = &mut self.queues[queue];
+        if self.failed {
+            waiting.lost += batch.lines.len() as u64;
+            return;
+        }
+        waiting.text.push_str(&batch.text[..batch.ended]);
+        waiting.lines.extend(&batch.lines);
+        if let Some((last_ns, _)) = waiting.lines.back() {
+            waiting.watermark_ns = waiting.watermark_ns.max(*last_ns);
+        }
+    }
+
+    /// Moves lines that may go into `out`, a piece at most. True if there are any.
+    fn drain(&mut self, horizon_ns: u64) -> bool {
+        while self.out.len() < PIECE_BYTES
+            && let Some((queue, until_ns)) = self.next(horizon_ns)
+        {
+            self.queues[queue].move_to(&mut self.out, until_ns);
+        }
+        !self.out.is_empty()
+    }
+
+    /// The queue with the earliest line, if that may go, and up to when it may go on before the
+    /// others have to be asked again.
+    fn next(&self, horizon_ns: u64) -> Option<(usize, u64)> {
+        let heads = self.queues.iter().map(Waiting::head_ns).enumerate();
+        let (head_ns, first) = heads.filter_map(|(queue, head)| Some((head?, queue))).min()?;
+        let others = self.queues.iter().enumerate().filter(|(queue, _)| *queue != first);
+        let until_ns = others.map(|(_, other)| {
+            other.head_ns().unwrap_or_else(|| other.watermark_ns.max(horizon_ns))
+        });
+        let until_ns = until_ns.min().unwrap_or(u64::MAX);
+        (head_ns <= until_ns).then_some((first, until_ns))
+    }
+
+    /// What was about to be written is, or nothing is any more.
+    fn done(&mut self, written: io::Result<()>) {
+        self.out.clear();
+        let failed = written.is_err();
+        self.failure = written.err();
+        self.failed = failed;
+        for queue in &mut self.queues {
+            let going = std::mem::take(&mut queue.going);
+            if failed {
+                queue.lost += going + queue.lines.len() as u64;
+                queue.lines.clear();
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn head_ns(&self) -> Option<u64> {
+        self.lines.front().map(|(at_ns, _)| *at_ns)
+    }
+
+    /// Moves lines up to a time, as long as there is room.
+    fn move_to(&mut self, out: &mut String, until_ns: u64) {
+        while out.len() < PIECE_BYTES
+            && let Some((_, bytes)) = self.lines.pop_front_if(|(at_ns, _)| *at_ns <= until_ns)
+        {
+            out.push_str(&self.text[self.gone..self.gone + bytes]);
+            self.gone += bytes;
+            self.going += 1;
+        }
+        if self.lines.is_empty() || self.gone > PIECE_BYTES {
+            self.text.drain(..self.gone);
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a queue does: lines of these times, or the promise that none is older.
+    enum Does {
+        Lines(&'static [u64]),
+        Quiet(u64),
+    }
+    use Does::{Lines, Quiet};
+
+    fn after(queues: usize, horizon_ns: u64, steps: &[(usize, Does)]) -> (State, String) {
+        let mut state = State::new(queues);
+        for (queue, does) in steps {
+            match does {
+                Lines(times) => {
+                    let mut batch = Batch::default();
+                    for at_ns in *times {
+                        batch.text.push_str(&format!("{queue}:{at_ns} "));
+                        batch.end_line(*at_ns);
+                    }
+                    state.append(*queue, &batch);
+                }
+                Quiet(until_ns) => state.queues[*queue].watermark_ns = *until_ns,
+            }
+        }
+        state.drain(horizon_ns);
+        let out = state.out.trim_end().to_owned();
+        (state, out)
+    }
+
+    #[test]
+    fn a_line_goes_when_none_before_it_can_come() {
+        for (sentence, queues, horizon_ns, steps, out) in [
+            ("one queue waits for nobody", 1, 0, &[(0, Lines(&[1, 2]))][..], "0:1 0:2"),
+            (
+                "two take turns, up to where one ends",
+                2,
+                0,
+                &[(0, Lines(&[1, 3, 9])), (1, Lines(&[2, 4]))],
+                "0:1 1:2 0:3 1:4",
+            ),
+            ("a silent queue holds them up", 2, 0, &[(0, Lines(&[1, 2]))], ""),
+            ("not for longer than the window", 2, 1, &[(0, Lines(&[1, 2]))], "0:1"),
+            (
+                "one that promises lets go what is older",
+                2,
+                0,
+                &[(0, Lines(&[1, 2, 3])), (1, Quiet(2))],
+                "0:1 0:2",
+            ),
+            (
+                "one that has ended holds up nobody",
+                3,
+                0,
+                &[(0, Lines(&[7])), (1, Quiet(u64::MAX)), (2, Lines(&[5])), (2, Quiet(u64::MAX))],
+                "2:5 0:7",
+            ),
+            (
+                "what comes late goes at once",
+                2,
+                9,
+                &[(0, Lines(&[8])), (1, Lines(&[9])), (1, Quiet(9)), (0, Lines(&[3]))],
+                "0:8 0:3 1:9",
+            ),
+        ] {
+            assert_eq!(after(queues, horizon_ns, steps).1, out, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn what_waits_when_writing_fails_is_lost_by_its_queue() {
+        let (mut state, out) = after(2, 0, &[(0, Lines(&[1, 9])), (1, Lines(&[2, 3, 4]))]);
+        assert_eq!(out, "0:1 1:2 1:3 1:4");
+        state.done(Err(io::ErrorKind::BrokenPipe.into()));
+        let lost = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].lost);
+        assert_eq!(lost(&state), [2, 3]);
+        let mut batch = Batch { text: "more".into(), ..Batch::default() };
+        batch.end_line(10);
+        state.append(1, &batch);
+        assert_eq!((lost(&state), state.drain(0)), ([2, 4], false), "nothing goes any more");
+    }
+
+    #[test]
+    fn lines_go_in_pieces_and_leave_no_room_taken() {
+        let mut state = State::new(1);
+        let mut batch = Batch::default();
+        for number in 0..10_000 {
+            batch.text.push_str(&format!("line {number}, long enough to fill several pieces\n"));
+            batch.end_line(number);
+        }
+        state.append(0, &batch);
+        let mut whole = String::new();
+        while state.drain(0) {
+            assert!(state.out.len() < PIECE_BYTES + 100);
+            whole.push_str(&state.out);
+            state.done(Ok(()));
+        }
+        assert_eq!(whole, batch.text);
+        assert!(state.queues[0].text.is_empty());
+    }
+}
