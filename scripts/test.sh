@@ -4,6 +4,26 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# A line for each test that was skipped, with the reason.
+skipped=$(mktemp)
+trap 'rm -f "$skipped"' EXIT
+trap 'exit 130' INT TERM HUP
+
+# Says what was not tested, and what is missing for it.
+summary() {
+    if [ ! -s "$skipped" ]; then
+        echo "== nothing was skipped"
+        return
+    fi
+    # What varies from test to test stands behind another colon.
+    sort -u "$skipped" | sed 's/^[^ ]* skipped[^:]*: //; s/: .*//' | sort | uniq -c | sort -rn |
+        awk '{ all += $1; line[NR] = $0 }
+            END {
+                print "== " all (all == 1 ? " test" : " tests") " skipped, which is no failure:"
+                for (i = 1; i <= NR; i++) print line[i]
+            }'
+}
+
 # Runs tests; of those that pass, shows only why they were skipped. The last line that it reads
 # is the status, which becomes its own.
 tests() {
@@ -11,13 +31,13 @@ tests() {
         status=0
         "$@" -- --show-output 2>&1 || status=$?
         echo "status $status"
-    } | awk '
+    } | awk -v list="$skipped" '
         /^status [0-9]+$/ { exit $2 }
         /^successes:$/ { passed = 1 }
         /^(failures:|test result:)/ { passed = 0 }
         /^---- .* stdout ----$/ { name = $2 }
         !passed { print }
-        passed && /^skipped/ { print name ": " $0 }
+        passed && /^skipped/ { print name ": " $0; print name, $0 >>list }
         { fflush() }'
 }
 
@@ -37,13 +57,18 @@ echo "== integration tests"
 cargo build --workspace --bins --examples --quiet
 tests cargo test --workspace --test '*' --quiet
 
-[ "$(id -u)" -ne 0 ] || exit 0
+if [ "$(id -u)" -eq 0 ]; then
+    summary
+    exit 0
+fi
 echo "== integration tests, as root"
 if ! command -v sudo >/dev/null; then
-    echo "skipped: there is no sudo"
+    echo "skipped: needs sudo; get it by installing it, or be root"
 elif ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }; then
-    echo "skipped: sudo does not let us"
+    echo "skipped: needs root; get it by sudo make test"
 else
+    # All of them again: what was skipped before is not.
+    : >"$skipped"
     # Built as before, by us; only the tests themselves run by sudo.
     for which in "--workspace --lib --bins --examples" "--workspace --test *"; do
         set -f
@@ -53,3 +78,4 @@ else
         set +f
     done
 fi
+summary

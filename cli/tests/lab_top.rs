@@ -30,7 +30,7 @@ impl Lab {
         match output.status.code() {
             Some(0) => Some(lab),
             Some(3) => {
-                eprintln!("skipped: {}", err(&output));
+                eprintln!("skipped: needs root; get it by sudo: {}", err(&output));
                 None
             }
             _ => panic!("{}", err(&output)),
@@ -115,7 +115,11 @@ fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
             .output();
         let output = match output {
             Ok(output) => output,
-            Err(error) => return eprintln!("skipped: setpriv: {error}"),
+            Err(error) => {
+                return eprintln!(
+                    "skipped: needs setpriv ({error}); get it by installing util-linux"
+                );
+            }
         };
         let said = err(&output);
         assert_eq!(output.status.code(), Some(3), "{said}");
@@ -150,7 +154,7 @@ fn top_counts_what_was_sent() {
     let ping = lab.exec("left", &["ping", "-q", "-c", "50", "-i", "0.01", "198.18.0.2"]);
     let output = top.wait_with_output().unwrap();
     if ping.status.code() == Some(127) {
-        return eprintln!("skipped: no ping");
+        return eprintln!("skipped: needs ping; get it by scripts/setup.sh");
     }
     assert!(output.status.success());
     let lines: Vec<Value> =
@@ -204,7 +208,10 @@ fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
     assert_eq!(packets(), None, "some of what comes is not counted");
     let attached = sluice(&["attach", "right0", "--netns", &netns]);
     if !attached.status.success() {
-        return eprintln!("skipped: {}", err(&attached));
+        return eprintln!(
+            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
+            err(&attached)
+        );
     }
     assert!(packets() > Some(0.0), "the program has all of it");
     assert!(sluice(&["detach", "right0", "--netns", &netns]).status.success());
@@ -280,7 +287,7 @@ impl<R: Read> Screen<R> {
 fn control_z_stops_top_and_other_control_letters_do_nothing() {
     let tools = Command::new("sh").args(["-c", "command -v script bash timeout"]).output();
     if !tools.is_ok_and(|tools| tools.status.success()) {
-        return eprintln!("skipped: needs script, bash and timeout");
+        return eprintln!("skipped: needs script, bash and timeout; get it by installing bsdutils");
     }
     // A shell with job control on a terminal of its own: it goes on when top is stopped.
     let shell = format!(

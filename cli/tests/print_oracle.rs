@@ -130,13 +130,13 @@ fn theirs(path: &Path, link_header: bool) -> Vec<String> {
 /// Whether there is a tcpdump of the version whose words are ours.
 fn have_tcpdump() -> bool {
     let Ok(output) = Command::new("tcpdump").arg("--version").output() else {
-        eprintln!("skipped: there is no tcpdump to compare with");
+        eprintln!("skipped: needs tcpdump; get it by scripts/setup.sh");
         return false;
     };
     let says = [output.stdout, output.stderr].concat();
     let same = String::from_utf8_lossy(&says).contains("tcpdump version 4.99");
     if !same {
-        eprintln!("skipped: the words are those of tcpdump 4.99");
+        eprintln!("skipped: needs tcpdump 4.99, whose words are ours; get it by Debian 12");
     }
     same
 }
@@ -268,7 +268,7 @@ impl Tally {
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
     let Ok(entries) = fs::read_dir(&folder) else {
-        eprintln!("skipped: no captures in {}", folder.display());
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return Vec::new();
     };
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

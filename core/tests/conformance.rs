@@ -39,7 +39,7 @@ fn sources() -> Vec<String> {
 /// A lab for this test, or the reason why there is none.
 fn lab() -> Option<Lab> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab needs root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
     Some(Lab::scratch().expect("a scratch lab"))
@@ -193,7 +193,7 @@ fn xdp_receives_frames_of_several_buffers() {
 #[test]
 fn xdp_takes_every_queue_or_those_that_are_named() {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab needs root");
+        println!("skipped: needs root; get it by sudo");
         return;
     }
     let lab = Lab::scratch_with(sluicegate::link::Shape::Pair, 4).expect("a scratch lab");

@@ -67,7 +67,7 @@ fn the_same_packets_are_kept_as_by_libpcap() {
         }
     }
     if pairs + refused == 0 {
-        eprintln!("skipped: the folder of captures is not there");
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return;
     }
     eprintln!(
@@ -80,12 +80,12 @@ fn the_same_packets_are_kept_as_by_libpcap() {
 #[test]
 fn the_same_packets_are_kept_as_by_tcpdump() {
     if Command::new("tcpdump").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no tcpdump");
+        eprintln!("skipped: needs tcpdump; get it by scripts/setup.sh");
         return;
     }
     let paths = captures();
     if paths.is_empty() {
-        eprintln!("skipped: the folder of captures is not there");
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

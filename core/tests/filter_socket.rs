@@ -206,13 +206,13 @@ fn judge_every_frame(expression: &str, frames: &[Vec<u8>]) {
 #[test]
 fn a_packet_socket_passes_what_the_filter_says_of_the_wire() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: it needs root, for a network namespace and packet sockets");
+        eprintln!("skipped: needs root; get it by sudo");
         return;
     }
     // The namespace belongs to this thread and is gone with it, however it ends.
     let tried = std::thread::spawn(|| {
         if let Err(reason) = link() {
-            eprintln!("skipped: {reason}");
+            eprintln!("skipped: needs a network namespace; get it by sudo: {reason}");
             return;
         }
         let frames = frames();

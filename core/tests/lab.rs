@@ -15,7 +15,7 @@ fn lab(shape: Shape, queues: u32) -> Option<Lab> {
     match Lab::scratch_with(shape, queues) {
         Ok(lab) => Some(lab),
         Err(error) if error.kind() == Kind::Privilege => {
-            eprintln!("skipped: {error}");
+            eprintln!("skipped: needs root; get it by sudo: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -27,12 +27,13 @@ fn tool(command: &[&str]) -> Option<String> {
     let output: Output = match Command::new(command[0]).args(&command[1..]).output() {
         Ok(output) => output,
         Err(error) => {
-            eprintln!("skipped: {}: {error}", command[0]);
+            eprintln!("skipped: needs {} ({error}); get it by scripts/setup.sh", command[0]);
             return None;
         }
     };
     if !output.status.success() {
-        eprintln!("skipped: {command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let why = String::from_utf8_lossy(&output.stderr);
+        eprintln!("skipped: needs {command:?} to work; get it by sudo: {why}");
         return None;
     }
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -152,7 +153,9 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
     ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
         Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
-        Err(error) => return eprintln!("skipped: {error}"),
+        Err(error) => {
+            return eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh");
+        }
     }
     let after = (stats(&left, "left0"), stats(&right, "right0"));
     let frame = 14 + 20 + 8 + 1000;
@@ -219,7 +222,7 @@ fn ipv6_works_at_once() {
     ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
         Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh"),
     }
 }
 
@@ -381,10 +384,13 @@ fn every_end_of_a_lab_takes_live_frames() {
         command.args([interface.name, nobody, "0.05"]).stdout(Stdio::piped());
         let blast = match lab.spawn(host.name, &mut command) {
             Ok(blast) => blast.wait_with_output().unwrap(),
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => {
+                let why = "get it by cargo build --examples";
+                return eprintln!("skipped: needs the example blast ({error}); {why}");
+            }
         };
         if blast.status.code() == Some(3) {
-            return eprintln!("skipped: the kernel has no live frames, or does not let us");
+            return eprintln!("skipped: needs live frames; get it by Linux 5.18 and sudo");
         }
         let attempted = String::from_utf8_lossy(&blast.stdout);
         let attempted: u64 = attempted.split(' ').next().unwrap().parse().unwrap();

@@ -143,7 +143,7 @@ fn a_full_disk_ends_it_and_keeps_what_fits() {
         let ended: Ended = shell.wait_with_output().unwrap().into();
         drop(flood);
         if ended.status == Some(77) {
-            return eprintln!("skipped: no tmpfs can be mounted: {}", ended.err);
+            return eprintln!("skipped: needs to mount a tmpfs; get it by sudo: {}", ended.err);
         }
         assert_eq!(ended.status, Some(1), "{name}: {ended:?}");
         assert!(ended.err.contains("No space left on device"), "{name}: {}", ended.err);

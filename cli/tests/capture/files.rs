@@ -9,7 +9,7 @@ use crate::support::*;
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("skipped: there is no {}", folder.display());
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return Vec::new();
     };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -88,7 +88,9 @@ fn with_sync_each_file_and_its_name_are_brought_to_the_disk() {
         strace.args([env!("CARGO_BIN_EXE_sluice"), "capture", &from, "--json", "-w", to]);
         let ended: Ended = strace.args(more).output().unwrap().into();
         if ended.err.contains("PTRACE") {
-            return eprintln!("skipped: {}", ended.err);
+            return eprintln!(
+                "skipped: needs to trace processes; get it by kernel.yama.ptrace_scope=1"
+            );
         }
         let files = if name == "-" { 1 } else { ended.good()["files"]["count"].as_u64().unwrap() };
         assert_eq!(files > 1, name == "d.pcap", "{sentence}");

@@ -54,7 +54,10 @@ fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
     assert!(!said.contains("mirror:"), "a hint is for terminals: {said}");
     let attached = run(&["attach", "right0", "--netns", &netns]);
     if attached.status != Some(0) {
-        return eprintln!("skipped: {}", attached.err);
+        return eprintln!(
+            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
+            attached.err
+        );
     }
     let (backend, said) = captured(&[]);
     assert_eq!(backend, "mirror");
@@ -73,7 +76,10 @@ fn what_users_should_know_is_on_stderr_and_in_the_json() {
     let netns = lab.netns("right");
     let attached = run(&["attach", "right0", "--mode", "skb", "--netns", &netns]);
     if attached.status != Some(0) {
-        return eprintln!("skipped: {}", attached.err);
+        return eprintln!(
+            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
+            attached.err
+        );
     }
     let count = || run(&["count", "xdp:right0", "--netns", &netns, "--duration", "50ms", "--json"]);
     let ended = count();

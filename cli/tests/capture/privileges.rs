@@ -38,7 +38,7 @@ fn with_capabilities(folder: &Path, capabilities: &str) -> Option<String> {
     let copy = copy.to_str().unwrap().to_owned();
     let set = std::process::Command::new("setcap").args([capabilities, &copy]).status();
     if !set.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: the file system of {copy} keeps no capabilities of files");
+        eprintln!("skipped: needs a file system that keeps capabilities; get it by TMPDIR: {copy}");
         return None;
     }
     Some(copy)

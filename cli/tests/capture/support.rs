@@ -155,7 +155,7 @@ pub fn lab_of(shape: Shape, queues: u32) -> Option<Lab> {
     match Lab::scratch_with(shape, queues) {
         Ok(lab) => Some(lab),
         Err(error) if error.kind() == sluicegate::error::Kind::Privilege => {
-            eprintln!("skipped: {error}");
+            eprintln!("skipped: needs root; get it by sudo: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -169,7 +169,7 @@ pub fn have(tools: &[&str]) -> bool {
         !which.is_ok_and(|output| output.status.success())
     });
     if let Some(tool) = missing {
-        eprintln!("skipped: {tool} is not installed");
+        eprintln!("skipped: needs {tool}; get it by scripts/setup.sh");
     }
     missing.is_none()
 }

@@ -489,7 +489,9 @@ mod tests {
     fn frames_of_captures_are_judged_as_on_the_wire() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/pcaps");
         let Ok(folder) = std::fs::read_dir(folder) else {
-            eprintln!("skipped: the folder of captures is not there");
+            eprintln!(
+                "skipped: needs real captures in ../shared/pcaps; get it by putting some there"
+            );
             return;
         };
         let programs = programs();

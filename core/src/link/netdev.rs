@@ -187,7 +187,7 @@ mod tests {
     fn loopback_has_no_metadata() {
         let lo = link::interface(None, "lo").unwrap();
         let Some(abilities) = xdp_abilities(None, &lo).unwrap() else {
-            println!("skipped: the kernel has no family netdev, Linux 6.3");
+            println!("skipped: needs the family netdev; get it by Linux 6.3");
             return;
         };
         assert_eq!((abilities.actions, abilities.zero_copy_pieces), (0, None));
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_veth_has_all_metadata() {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped: making a lab needs root");
+            println!("skipped: needs root; get it by sudo");
             return;
         }
         let lab = link::Lab::scratch().unwrap();
@@ -214,7 +214,7 @@ mod tests {
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let found = xdp_abilities(Some(&netns), &right0).unwrap().and_then(|it| it.metadata);
         let Some(metadata) = found else {
-            println!("skipped: the kernel does not say what drivers tell, Linux 6.7");
+            println!("skipped: needs to hear what drivers tell; get it by Linux 6.7");
             return;
         };
         assert!(metadata.timestamp && metadata.hash, "{metadata:?}");

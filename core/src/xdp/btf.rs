@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_function_has_a_number_and_what_is_none_has_not() {
         let Ok(types) = KernelTypes::load() else {
-            println!("skipped: the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)");
+            println!("skipped: needs the kernel's types; get it by CONFIG_DEBUG_INFO_BTF");
             return;
         };
         assert!(types.function(c"schedule").is_some(), "every kernel has one");

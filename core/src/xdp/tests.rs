@@ -24,11 +24,11 @@ const OURS: [u8; 2] = [0x88, 0xb5];
 /// A lab for one test, or the reason why there is none.
 fn lab() -> Option<Lab> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab needs root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
     if let Err(error) = calls::Descriptor::open() {
-        println!("skipped: no AF_XDP sockets: {error}");
+        println!("skipped: needs AF_XDP sockets ({error}); get it by CONFIG_XDP_SOCKETS");
         return None;
     }
     Some(Lab::scratch().expect("a scratch lab"))

@@ -125,7 +125,7 @@ pub fn tcpdump(path: &Path, precision: &str, tick_ns: u64) -> Option<(u16, Vec<S
 pub fn samples() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("skipped: there is no folder {}", folder.display());
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return Vec::new();
     };
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -137,7 +137,7 @@ pub fn samples() -> Vec<PathBuf> {
 pub fn have(command: &str) -> bool {
     let found = Command::new(command).arg("--version").output().is_ok();
     if !found {
-        eprintln!("skipped: there is no {command}");
+        eprintln!("skipped: needs {command}; get it by scripts/setup.sh");
     }
     found
 }

@@ -120,7 +120,7 @@ fn a_large_file_passes_through_the_buffer_many_times() {
     let (packets, error) = drain(&mut open(&path, "?slots=100"));
     assert!(error.is_none());
     let Some((link_type, expected)) = tcpdump(&path, "nano", 1) else {
-        eprintln!("skipped: there is no tcpdump");
+        eprintln!("skipped: needs tcpdump; get it by scripts/setup.sh");
         return;
     };
     assert_eq!((link_type, packets.len()), (1, expected.len()));

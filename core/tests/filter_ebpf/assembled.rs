@@ -11,7 +11,7 @@ fn a_program_counts_in_a_map() {
     let map = match Numbers::<4>::new() {
         Ok(map) => map,
         Err(error) => {
-            eprintln!("skipped: the kernel makes no map: {error}");
+            eprintln!("skipped: needs BPF maps ({error}); get it by sudo");
             return;
         }
     };

@@ -54,11 +54,15 @@ impl Kernel {
         let fragments = kernel::load(&xdp_program(&all, true), true);
         let splits = fragments.as_ref().is_ok_and(|p| p.run(&[0; 64], Some(20)).is_ok());
         if let Err(error) = &plain {
-            eprintln!("skipped in the kernel: it loads no XDP program: {error}");
+            eprintln!(
+                "skipped in the kernel: needs to load XDP programs ({error}); get it by sudo"
+            );
         } else if fragments.is_err() {
-            eprintln!("skipped in the kernel: fragments, which need Linux 5.18");
+            eprintln!("skipped in the kernel: needs fragments; get it by Linux 5.18");
         } else if !splits {
-            eprintln!("skipped in the kernel: fragments of short frames, which need Linux 6.18");
+            eprintln!(
+                "skipped in the kernel: needs fragments of short frames; get it by Linux 6.18"
+            );
         }
         Self { plain: plain.is_ok(), fragments: fragments.is_ok(), splits }
     }

@@ -55,7 +55,7 @@ fn real_frames_get_the_interpreters_verdict() {
     let a_capture = if std::env::var_os(ALL_FRAMES).is_some() { 1 << 20 } else { FRAMES_A_CAPTURE };
     let frames = frames_by_link_type(a_capture);
     if frames.is_empty() {
-        eprintln!("skipped: the folder of captures is not there");
+        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return;
     }
     let (mut programs, mut passed, mut seen) = (0, 0, 0_usize);

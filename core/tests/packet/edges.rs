@@ -116,7 +116,7 @@ fn tags_of_vlan_devices_are_back_in_the_frame_on_either_end() {
     let Some(lab) = lab() else { return };
     let outer = "ip link add link left0 name outer type vlan proto 802.1ad id 100";
     if !lab.exec("left", &outer.split(' ').collect::<Vec<_>>()).unwrap().success() {
-        println!("skipped: this kernel has no VLAN devices");
+        println!("skipped: needs VLAN devices; get it by modprobe 8021q");
         return;
     }
     run(&lab, "left", "ip link add link outer name inner type vlan proto 802.1Q id 5");

@@ -78,7 +78,7 @@ fn a_program_from_tcpdump_chooses_the_queue() {
         .args(["-ddd", "-s", "1", "-y", "EN10MB", "udp dst port 7777"])
         .output()
     else {
-        println!("skipped: there is no tcpdump");
+        println!("skipped: needs tcpdump; get it by scripts/setup.sh");
         return;
     };
     assert!(output.status.success());
@@ -143,7 +143,7 @@ fn pin(source: &str, folder: &Path) -> Option<Pinned> {
         .arg(&object)
         .status();
     if !compiled.is_ok_and(|status| status.success()) {
-        println!("skipped: clang makes no eBPF program here");
+        println!("skipped: needs a clang that makes eBPF; get it by scripts/setup.sh");
         return None;
     }
     let pin = Path::new("/sys/fs/bpf").join(format!("sluice-test-{}", std::process::id()));
@@ -156,11 +156,11 @@ fn pin(source: &str, folder: &Path) -> Option<Pinned> {
         Some(output) if output.status.success() => Some(Pinned(pin)),
         Some(output) => {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            println!("skipped: bpftool loads no program here: {why}");
+            println!("skipped: needs to load programs; get it by sudo: {why}");
             None
         }
         None => {
-            println!("skipped: there is no bpftool");
+            println!("skipped: needs bpftool; get it by installing it");
             None
         }
     }

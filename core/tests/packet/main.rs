@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab needs root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
     Some(Lab::scratch().expect("a scratch lab"))

@@ -26,7 +26,9 @@ fn an_interface_of_this_namespace_is_named_where_another_was_asked() {
     let here = sluicegate::link::interfaces(None).unwrap();
     let known = ["lo", "left0", "right0"];
     let Some(only_here) = here.iter().find(|i| !known.contains(&i.name.as_str())) else {
-        println!("skipped: this namespace has loopback only");
+        println!(
+            "skipped: needs an interface besides loopback; get it by a namespace that has one"
+        );
         return;
     };
     let error = try_open(&lab, "left", &only_here.name, Use::Receive).unwrap_err().to_string();

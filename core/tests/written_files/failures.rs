@@ -91,7 +91,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(directory));
         }
-        eprintln!("skipped: mounting a small file system needs root");
+        eprintln!("skipped: needs root; get it by sudo");
         None
     }
 }

@@ -97,7 +97,7 @@ fn have(tools: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for tool in tools {
         if !std::env::split_paths(&path).any(|directory| directory.join(tool).exists()) {
-            eprintln!("skipped: {tool} is not installed");
+            eprintln!("skipped: needs {tool}; get it by scripts/setup.sh");
             return false;
         }
     }

@@ -299,7 +299,7 @@ fn a_tight_limit_on_locked_memory_is_named() {
     let Some(lab) = lab() else { return };
     let exists = |tool| Command::new(tool).arg("--version").output().is_ok();
     if !exists("prlimit") || !exists("setpriv") {
-        println!("skipped: prlimit and setpriv (util-linux) set the limit");
+        println!("skipped: needs prlimit and setpriv; get it by installing util-linux");
         return;
     }
     let opened = Command::new("prlimit")

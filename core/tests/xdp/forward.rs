@@ -21,7 +21,7 @@ fn pass(from: &mut Queue, to: &mut Queue) -> (u32, u32) {
 #[test]
 fn two_hosts_talk_through_a_bridge_that_swaps() {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab and attaching XDP programs need root");
+        println!("skipped: needs root; get it by sudo");
         return;
     }
     let lab = Lab::scratch_with(Shape::Line, 1).expect("a scratch lab");

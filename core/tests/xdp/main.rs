@@ -18,7 +18,7 @@ use sluicegate::xdp::resident::{ModeWish, Resident};
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab and attaching XDP programs need root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
     Some(Lab::scratch().expect("a scratch lab"))

@@ -19,7 +19,7 @@ fn asking_lab() -> Option<Lab> {
     let found = xdp_abilities(Some(&lab.netns("right")), &right0(&lab)).unwrap();
     let metadata = found.and_then(|found| found.metadata);
     if !metadata.is_some_and(|metadata| metadata.timestamp && metadata.hash) {
-        println!("skipped: a veth whose driver can be asked needs Linux 6.7");
+        println!("skipped: needs a veth whose driver can be asked; get it by Linux 6.7");
         return None;
     }
     Some(lab)
@@ -41,7 +41,7 @@ fn open_asking(lab: &Lab, name: &str) -> Option<Port> {
     let port = open(lab, name);
     match reason(&port) {
         Some(reason) if reason.contains("6.12.34") => {
-            println!("skipped: {reason}");
+            println!("skipped: needs the driver's metadata; get it by Linux 6.12.34: {reason}");
             None
         }
         Some(reason) => panic!("{name}: {reason}"),

@@ -71,7 +71,9 @@ fn what_was_kept_of_another_program_is_not_kept() {
     let (first, _) = join(&lab, ModeWish::Best).unwrap();
     assert!(!is_kept(&first));
     if let Err(error) = keep(&first) {
-        return println!("skipped: {error}");
+        return println!(
+            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {error}"
+        );
     }
     assert!(is_kept(&first));
     keep(&first).expect("what is kept can be kept again");

@@ -128,7 +128,9 @@ mod tests {
         match std::fs::create_dir_all(&folder) {
             Ok(()) => Some(folder),
             Err(error) => {
-                println!("skipped: {} cannot be made: {error}", folder.display());
+                println!(
+                    "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {error}"
+                );
                 None
             }
         }

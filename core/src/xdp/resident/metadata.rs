@@ -248,7 +248,7 @@ mod tests {
         match resident.metadata() {
             Ok(_) => Some((right0, resident)),
             Err(reason) => {
-                println!("skipped: {reason}");
+                println!("skipped: needs the driver's metadata; get it by Linux 6.12.34: {reason}");
                 None
             }
         }
@@ -256,7 +256,7 @@ mod tests {
 
     fn lab() -> Option<Lab> {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped: making a lab and loading programs need root");
+            println!("skipped: needs root; get it by sudo");
             return None;
         }
         Some(Lab::scratch().unwrap())

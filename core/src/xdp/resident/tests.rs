@@ -10,7 +10,7 @@ use crate::link::{self, Lab, netns};
 /// A lab for one test and what its interface is, or the reason why there is none.
 fn lab() -> Option<(Lab, Interface)> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: making a lab and attaching XDP programs need root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
     let lab = Lab::scratch().expect("a scratch lab");
