@@ -180,8 +180,9 @@ impl Program<'_> {
         asm.jle(R4, snaplen, whole);
         asm.mov(R4, snaplen);
         asm.place(whole);
-        // The verifier wants to see that it is not nothing.
-        asm.jeq(R4, 0, lost);
+        // The verifier wants to see that it is not nothing. That of Linux 6.1 learns it from
+        // "less than", not from "equal".
+        asm.jlt(R4, 1, lost);
         asm.store(Size::W, R3 + cell::CAPTURED_BYTES, R4);
         asm.add(R3, cell::PACKET);
         asm.mov(R1, ctx);
