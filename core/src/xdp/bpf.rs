@@ -87,7 +87,21 @@ pub(crate) fn token() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just made this file descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // A ring of one entry: newer kernels (7.2 does, 6.18 does not) take no socket into a map
+    // that could not receive.
+    let entries = 1u32;
+    // SAFETY: the value is a live integer of the size that is said; the kernel only reads it.
+    let status = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_RX_RING,
+            (&raw const entries).cast(),
+            size_of_val(&entries) as libc::socklen_t,
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
 }
 
 /// Makes an empty map of sockets, XSKMAP, with `entries` places.
