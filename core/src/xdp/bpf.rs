@@ -449,10 +449,14 @@ fn load_for(
         })
     };
     load(&mut []).map_err(|error| {
-        let mut log = vec![0; 1 << 16];
+        // Before Linux 6.4 a log that is too long keeps its beginning, not its end.
+        let mut log = vec![0; 1 << 20];
         let _ = load(&mut log);
-        let said = String::from_utf8_lossy(&log);
-        let said = said.trim_end_matches(['\0', '\n']).lines().rev().take(4).collect::<Vec<_>>();
+        // What it said of ways that it left again stands behind the end, for before Linux 6.4 it
+        // goes back in the log, too.
+        let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
+        let said = String::from_utf8_lossy(said);
+        let said = said.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
         Refused { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
     })
 }
