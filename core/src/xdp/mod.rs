@@ -36,7 +36,7 @@
 //! | --- | --- |
 //! | `uapi`, `calls` | the kernel's structs; the system calls |
 //! | `ring`, `rings` | one ring, and its indices; the four of a socket |
-//! | `umem`, `share` | frames and addresses; which sockets share a UMEM |
+//! | `umem`, `share`, `room` | frames and addresses; which sockets share a UMEM; what a card puts into a frame |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
 //! | `copies` | without a socket: rings into which that program copies packets |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
@@ -54,6 +54,7 @@ mod receive;
 pub mod resident;
 mod ring;
 mod rings;
+mod room;
 mod send;
 mod share;
 mod socket;
@@ -69,5 +70,6 @@ mod tests;
 pub use bpf::Mode;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use receive::{Received, Receiver, ReceiverStats};
+pub(crate) use room::buffer_bytes;
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};

@@ -10,6 +10,7 @@ use super::calls::{Descriptor, raise_memory_lock};
 use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 use super::receive::{Intake, Receiver};
 use super::rings::{Rings, Sizes};
+use super::room::{self, HEADER_BYTES};
 use super::send::{Limits, Outlet, Sender};
 use super::share::{self, Traits};
 use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
@@ -22,8 +23,6 @@ use crate::link::{self, netns};
 const COPIED_PIECES: u32 = 18;
 /// Frames that a socket gets which only sends, without copying.
 const SEND_ONLY_FRAMES: u32 = 64;
-/// An Ethernet header and one VLAN tag: what a packet may have besides the MTU.
-const HEADER_BYTES: u32 = 18;
 /// What the kernel spends on a packet besides its bytes, generously.
 const SKB_BYTES: u32 = 1024;
 
@@ -32,6 +31,8 @@ const SKB_BYTES: u32 = 1024;
 enum Failure {
     /// The binding was refused.
     Bind(io::Error),
+    /// It would not be refused, but the card would cut packets into pieces.
+    TooSmall(String),
     /// Something before it failed.
     Other(Error),
 }
@@ -43,8 +44,9 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    fn is_bind(&self) -> bool {
-        matches!(self, Self::Bind(_))
+    /// Whether it is the mode that cannot be.
+    fn is_of_mode(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::TooSmall(_))
     }
 
     fn is_limit(&self) -> bool {
@@ -129,7 +131,7 @@ impl<'a> Opening<'a> {
         let failure = match self.in_mode(best, patience) {
             Ok(xsk) => return Ok(xsk),
             // In the next mode there may be a UMEM to share, which locks no more memory.
-            Err(failure) if failure.is_bind() || failure.is_limit() => failure,
+            Err(failure) if failure.is_of_mode() || failure.is_limit() => failure,
             Err(failure) => return Err(self.explain(best, failure)),
         };
         // Whoever has waited for a busy queue need not wait again.
@@ -144,6 +146,11 @@ impl<'a> Opening<'a> {
     /// Binds in one mode. A busy queue is tried again for so long.
     fn in_mode(&self, mode: BindMode, patience: Duration) -> Result<Xsk, Failure> {
         let end = Instant::now() + patience;
+        if mode == BindMode::ZeroCopy && self.config.receive_frames > 0 {
+            let (netns, bytes) = (self.config.netns.as_deref(), self.umem.pool().buffer_bytes());
+            let reason = room::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
+            reason.map_or(Ok(()), |reason| Err(Failure::TooSmall(reason)))?;
+        }
         loop {
             match self.once(mode) {
                 Err(failure) if failure.is_busy() && Instant::now() < end => {
@@ -322,6 +329,10 @@ impl<'a> Opening<'a> {
     fn explain(&self, mode: BindMode, failure: Failure) -> Error {
         let error = match failure {
             Failure::Bind(error) => error,
+            Failure::TooSmall(remedy) => {
+                let feature = format!("{} mode on {}", mode.name(), self.object());
+                return Error::Unsupported { feature, remedy };
+            }
             Failure::Other(error) => return error,
         };
         let Self { config, interface, .. } = self;

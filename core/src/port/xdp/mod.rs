@@ -54,7 +54,7 @@ use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
 use crate::xdp::stamp::Stamp;
-use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig};
+use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig, buffer_bytes};
 
 /// How long a queue that a socket has is tried again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -168,8 +168,13 @@ impl Taking<'_> {
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
             None => {
-                let buffer_bytes = buffer_bytes(interface.mtu, resident.frags());
-                own_pool(config, count, (receives, sends), buffer_bytes)?
+                // In copy mode the kernel puts packets into whatever there is.
+                let by_card = match (bind, receives) {
+                    (Some(BindMode::Copy), _) | (_, false) => 0,
+                    _ => buffer_bytes(None, &interface.name, interface.mtu),
+                };
+                let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
+                own_pool(config, count, (receives, sends), bytes)?
             }
         };
         let deferred = match config.busy_poll {
@@ -252,7 +257,7 @@ impl Taking<'_> {
 }
 
 /// Bytes of a buffer that a whole frame fits in, or a part of one where frames may have several.
-fn buffer_bytes(mtu: u32, frags: bool) -> u32 {
+fn bytes_for_a_frame(mtu: u32, frags: bool) -> u32 {
     let frame_bytes = mtu.saturating_add(HEADER_BYTES);
     if frags || frame_bytes <= 2048 - HEADROOM_BYTES { 2048 } else { 4096 }
 }
