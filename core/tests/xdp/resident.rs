@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use sluicegate::link::netns;
-use sluicegate::port::{OpenOptions, Port};
+use sluicegate::port::{OpenOptions, Port, Use};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{ModeWish, Resident};
 
@@ -21,6 +21,17 @@ fn the_last_user_takes_the_program_along() {
     assert_eq!(find(&lab).unwrap().unwrap().program(), second.program(), "it stays for the other");
     drop(second);
     assert!(find(&lab).unwrap().is_none(), "gone with the last");
+}
+
+#[test]
+fn a_port_that_only_sends_keeps_the_program_too() {
+    let Some(lab) = lab() else { return };
+    let options =
+        OpenOptions { usage: Use::Send, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
+    assert!(find(&lab).unwrap().is_some(), "drivers send without copying only beside a program");
+    drop(port);
+    assert!(find(&lab).unwrap().is_none(), "gone with its user");
 }
 
 #[test]

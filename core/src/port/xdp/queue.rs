@@ -9,6 +9,7 @@ use crate::link::Deferred;
 use crate::port::QueueStats;
 use crate::port::watch::Watch;
 use crate::ring::{Readiness, Ring, Wait};
+use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
 
@@ -23,6 +24,8 @@ pub(super) struct Upkeep {
     pub watch: Arc<Watch>,
     /// Has the interface wait with interrupts, for busy polling.
     pub _deferred: Option<Arc<Deferred>>,
+    /// With most drivers sending without copying takes a program on the interface, too.
+    pub _resident: Arc<Resident>,
     pub polled: Polled,
 }
 
