@@ -165,6 +165,11 @@ fn link() -> Result<(), String> {
             return Err(format!("`ip {command}` failed"));
         }
     }
+    // Until the kernel has noticed the carrier, what is sent is dropped.
+    let runs = |name| sluicegate::link::interface(None, name).is_ok_and(|link| link.running);
+    while !(runs("left0") && runs("right0")) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     Ok(())
 }
 
