@@ -1,0 +1,107 @@
+//! Two hosts on one wire, `left` with the interface `left0` and `right` with `right0`: a scratch
+//! lab, or two interfaces that lie on one wire, named by `SLUICE_TEST_WIRE=eth1,eth2`. Each of
+//! these is moved into a namespace of its own for the time of one test, and then moved back.
+//!
+//! What is slow (an emulated machine) may thin out the rows that send many packets:
+//! `SLUICE_TEST_THIN=10` has them send a tenth.
+
+mod given;
+
+use std::time::{Duration, Instant};
+
+use given::Given;
+use sluicegate::link::{self, Lab, Shape};
+
+const INTERFACES: &str = "SLUICE_TEST_WIRE";
+const THIN: &str = "SLUICE_TEST_THIN";
+
+/// Two hosts on one wire.
+pub enum Wire {
+    /// Namespaces and a veth pair.
+    Lab(Lab),
+    /// Interfaces of the machine's.
+    Given(Box<Given>),
+}
+
+/// A wire, or the reason why there is none. A lab's has `queues` queues; of given interfaces one
+/// is left if one is asked for.
+pub fn wire(queues: u32) -> Option<Wire> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: hosts on a wire need root");
+        return None;
+    }
+    Some(match std::env::var(INTERFACES) {
+        Ok(names) => {
+            let names = names.split_once(',').expect("two interfaces, as in eth1,eth2");
+            Wire::Given(Box::new(Given::take([names.0, names.1], queues == 1)))
+        }
+        Err(_) => Wire::Lab(Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab")),
+    })
+}
+
+/// How long a test waits for what must come.
+pub fn patience() -> Duration {
+    Duration::from_secs(if std::env::var_os(INTERFACES).is_some() { 60 } else { 10 })
+}
+
+/// So many packets, or fewer where these are too many.
+pub fn thinned(packets: u32) -> u32 {
+    let Ok(divisor) = std::env::var(THIN) else { return packets };
+    let fewer = packets / divisor.parse::<u32>().expect("a number in SLUICE_TEST_THIN");
+    println!("thinned: {fewer} packets instead of {packets}");
+    fewer
+}
+
+impl Wire {
+    /// Whether it is a veth pair, which can do all that the kernel can.
+    pub fn is_lab(&self) -> bool {
+        matches!(self, Self::Lab(_))
+    }
+
+    /// The name of a host's namespace.
+    pub fn netns(&self, host: &str) -> String {
+        match self {
+            Self::Lab(lab) => lab.netns(host),
+            Self::Given(given) => given.netns(host),
+        }
+    }
+
+    /// Runs a command on a host; whether it succeeded.
+    pub fn run(&self, host: &str, command: &str) -> bool {
+        let mut words = command.split_whitespace();
+        let mut child = std::process::Command::new(words.next().unwrap());
+        let child = link::netns::spawn(&self.netns(host), child.args(words));
+        child.unwrap().wait().unwrap().success()
+    }
+
+    /// Has both ends take packets of so many bytes, or says that they cannot.
+    pub fn set_mtu(&self, bytes: u32) -> bool {
+        let can = [("left", "left0"), ("right", "right0")]
+            .iter()
+            .all(|(host, name)| self.run(host, &format!("ip link set {name} mtu {bytes}")));
+        if !can {
+            println!("skipped: the interfaces take no MTU of {bytes}");
+        }
+        can
+    }
+
+    /// Waits until both ends have a link: to attach a program takes that of some cards for
+    /// seconds.
+    pub fn wait_for_link(&self) {
+        let deadline = Instant::now() + patience();
+        for (host, name) in [("left", "left0"), ("right", "right0")] {
+            while !link::interface(Some(&self.netns(host)), name).unwrap().running {
+                assert!(Instant::now() < deadline, "{name} has no link");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// Takes `right0` away: it is deleted, or its driver lets it go.
+    pub fn remove_right0(&self) {
+        match self {
+            Self::Lab(_) => assert!(self.run("right", "ip link del right0")),
+            Self::Given(given) => given.unbind_right0(),
+        }
+    }
+}
