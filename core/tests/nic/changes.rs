@@ -1,0 +1,133 @@
+//! An interface that changes while a port is open on it: link, number of queues, removal.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sluicegate::link::Ethtool;
+use sluicegate::port::{Port, Use};
+use sluicegate::ring::{Meta, Packet, Readiness, Wait};
+
+use crate::MODES;
+use crate::traffic::{found, frames, open, open_if_possible, receive, send};
+use crate::wire::{Wire, patience, wire};
+
+/// A port by each mode that the driver has.
+fn names() -> impl Iterator<Item = String> {
+    MODES.iter().map(|mode| format!("xdp:right0?{mode}"))
+}
+
+#[test]
+fn a_port_goes_on_when_the_link_is_back() {
+    let Some(wire) = wire(1) else { return };
+    let sent = frames(100, 16);
+    for name in names() {
+        let Some(mut port) = open_if_possible(&wire, &name) else { continue };
+        wire.wait_for_link();
+        assert!(wire.run("right", "ip link set right0 down"));
+        let deadline = Instant::now() + patience();
+        let mut news = || port.queues[0].wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+        while news() != Readiness::Down {
+            assert!(Instant::now() < deadline, "{name}: nothing was said");
+        }
+        assert!(wire.run("right", "ip link set right0 up"));
+        send(&wire, &sent);
+        assert_eq!(found(&receive(&mut port, sent.len()), &sent), sent.len(), "{name}");
+    }
+}
+
+#[test]
+fn the_number_of_channels_changes_under_a_port() {
+    let Some(wire) = wire(2) else { return };
+    let netns = wire.netns("right");
+    let channels = Ethtool::open(Some(&netns)).unwrap().channels("right0").unwrap();
+    let Some(channels) = channels.filter(|it| it.combined >= 2) else {
+        println!("skipped: the interface has fewer than two combined channels");
+        return;
+    };
+    let set = |n| wire.run("right", &format!("ethtool -L right0 combined {n}"));
+    let sent = frames(200, 64);
+    let mirrors = ["mirror:right0?mode=native".to_owned(), "mirror:right0?mode=skb".to_owned()];
+    for name in names().chain(mirrors) {
+        let Some(mut port) = open_if_possible(&wire, &name) else { continue };
+        for n in [1, channels.combined] {
+            let before = Instant::now();
+            let done = set(n);
+            println!("seen: {name}: to {n} channels: {done} after {:?}", before.elapsed());
+            send(&wire, &sent);
+            let came = found(&receive(&mut port, sent.len()), &sent);
+            assert_eq!(came, sent.len(), "{name}: with {n} channels, {done}");
+        }
+        drop(port);
+        assert!(set(channels.combined), "{name}: the port has gone");
+    }
+}
+
+/// Sends until it is told to stop, or cannot.
+fn keep_sending(wire: &Wire, stop: &AtomicBool) {
+    let mut port = open(wire, "left", "packet:left0?slots=256", Use::Send).unwrap();
+    let queue = &mut port.queues[0];
+    let frames = frames(64, 16);
+    // Only a flag: nothing is published with it.
+    while !stop.load(Ordering::Relaxed) {
+        for frame in &frames {
+            queue.tx_mut().push(&Packet::new(&Meta::default(), frame));
+        }
+        if queue.sync_tx().is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Receives until the port says what has become of the interface.
+fn receive_to_the_end(port: &mut Port, removed: &AtomicBool, remove: impl FnOnce()) {
+    let deadline = Instant::now() + patience();
+    let (mut packets, mut remove) = (0, Some(remove));
+    let error = loop {
+        let queue = &mut port.queues[0];
+        let news = queue.sync_rx().and_then(|_| {
+            packets += queue.rx().packets().count();
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+            packets += queue.take_counted().0 as usize;
+            queue.wait_rx(Wait::Sleep, Duration::from_millis(20))
+        });
+        match news {
+            Ok(_) if packets >= 100 => {
+                if let Some(remove) = remove.take() {
+                    remove();
+                    // As above.
+                    removed.store(true, Ordering::Relaxed);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+        assert!(Instant::now() < deadline, "{packets} packets came, and nothing was said");
+    };
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+}
+
+#[test]
+fn an_interface_is_removed_under_traffic() {
+    let others = ["packet:right0", "mirror:right0", "xdp:right0?action=drop"];
+    for name in names().chain(others.map(str::to_owned)) {
+        // It comes back when the wire is given back.
+        let Some(wire) = wire(1) else { return };
+        let Some(mut port) = open_if_possible(&wire, &name) else { continue };
+        wire.wait_for_link();
+        println!("removing the interface under {name}");
+        let (removed, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| keep_sending(&wire, &stop));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                receive_to_the_end(&mut port, &removed, || wire.remove_right0());
+            }));
+            stop.store(true, Ordering::Relaxed);
+            if let Err(panic) = outcome {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        assert!(removed.load(Ordering::Relaxed), "{name}: it was removed, not lost");
+    }
+}
