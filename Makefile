@@ -2,6 +2,7 @@
 # make test    all tests; those that need root run in namespaces of their own
 # make lint    formatting, clippy, documentation, scripts
 # make bench   the numbers of docs/bench.md, measured again: RUNS=5 SECONDS=3
+# make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make install the command, into PREFIX/bin
 
 PREFIX ?= /usr/local
@@ -11,7 +12,7 @@ CARGO ?= cargo
 RELEASE := $(CARGO) build --release --workspace --bins --examples
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench install clean
+.PHONY: all setup demo test lint bench vm-test install clean
 
 all:
 	$(RELEASE)
@@ -32,6 +33,9 @@ lint: setup
 bench: setup
 	$(RELEASE)
 	$(SUDO) ./scripts/bench.sh
+
+vm-test: setup
+	./scripts/vm-test.sh
 
 install:
 	@test -x $(or $(CARGO_TARGET_DIR),target)/release/sluice || { echo "run make first, as yourself" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the system packages that building, testing and the demo need, by name.
 # Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there. With --bench also
-# the peers that only `make bench` compares with.
+# the peers that only `make bench` compares with, with --vm what only `make vm-test` boots.
 set -eu
 
 # clang compiles the XDP programs; libbpf is built from its crate, with libelf and zlib
@@ -11,21 +11,26 @@ run="iproute2 ethtool iputils-ping netbase"
 peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4 strace"
 lint="shellcheck"
 bench=
+vm=
 case ${1:-} in
 '') ;;
 --bench) bench="dpdk-dev" ;;
+--vm) vm="xz-utils" ;;
 *)
-    echo "usage: scripts/setup.sh [--bench]" >&2
+    echo "usage: scripts/setup.sh [--bench | --vm]" >&2
     exit 2
     ;;
 esac
 
 missing=
-for package in $build $run $peers $lint $bench; do
+for package in $build $run $peers $lint $bench $vm; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
         missing="$missing $package"
 done
-[ -n "$missing" ] || exit 0
+if [ -z "$missing" ]; then
+    [ -z "$vm" ] || "$(dirname "$0")/vm/fetch.sh"
+    exit 0
+fi
 
 if ! command -v apt-get >/dev/null; then
     echo "setup: no apt-get here; install the equivalents of:$missing" >&2
@@ -44,3 +49,4 @@ export DEBIAN_FRONTEND=noninteractive
 $as_root apt-get -qq update
 # shellcheck disable=SC2086 # a list of words
 $as_root apt-get -qq install -y --no-install-recommends $missing >/dev/null
+[ -z "$vm" ] || "$(dirname "$0")/vm/fetch.sh"

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Runs the conformance suite and the tests of XDP on drivers in QEMU, on other kernels and with
+# the drivers of cards that it emulates: one guest after the other, without a network of the
+# host's. The result is target/vm/table.md; docs/vm.md keeps one.
+#
+#     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net veth"  TESTS=REGEX
+set -eu
+cd "$(dirname "$0")/.."
+
+KERNELS=${KERNELS:-6.1 6.12 7.2}
+DRIVERS=${DRIVERS:-igb e1000e vmxnet3 virtio_net veth}
+# Seconds that one test may take, and one guest.
+TEST_SECONDS=${TEST_SECONDS:-180}
+GUEST_SECONDS=${GUEST_SECONDS:-1200}
+
+export KERNELS
+scripts/setup.sh --vm
+vm=$(cd "${CARGO_TARGET_DIR:-target}/vm" && pwd)
+logs=$vm/logs
+mkdir -p "$logs"
+
+# The tests are built here and run there: the guests see this machine's files.
+programs=$(cargo test --package sluicegate --test conformance --test nic --test xdp --no-run \
+    --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+
+# The cards of a driver, two on one wire.
+devices() {
+    case $1 in
+    veth) return ;;
+    virtio_net) device=virtio-net-pci,disable-legacy=on,iommu_platform=on ;;
+    *) device=$1 ;;
+    esac
+    for n in 1 2; do
+        echo "-netdev hubport,hubid=1,id=n$n -device pcie-root-port,id=port$n,slot=$n,chassis=$n"
+        echo "-device $device,netdev=n$n,bus=port$n"
+    done
+}
+
+# boot KERNEL DRIVER: one guest, its console into a file.
+boot() {
+    image=$(scripts/vm/initramfs.sh "$vm/kernel-$1")
+    cat >"$vm/job" <<END
+driver=$2
+tests='${TESTS:-.}'
+seconds=$TEST_SECONDS
+programs='$programs'
+END
+    # shellcheck disable=SC2046 # words
+    timeout "$GUEST_SECONDS" qemu-system-x86_64 -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
+        -nographic -no-reboot -nic none -kernel "$image" -initrd "$vm/kernel-$1/initramfs" \
+        -append "console=ttyS0 quiet panic=-1 vm_modules=$2 vm_job=$vm/job vm_run=$PWD/scripts/vm/guest.sh" \
+        -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+        $(devices "$2") </dev/null >"$logs/raw" 2>&1 || echo "vm-test: the guest did not end well"
+    tr -d '\r\000' <"$logs/raw" >"$logs/$1-$2.log"
+}
+
+for kernel in $KERNELS; do
+    for driver in $DRIVERS; do
+        echo "== Linux $kernel, $driver"
+        boot "$kernel" "$driver"
+        sed -n 's/^vm: end \(.*\) \([0-9]*\) \([0-9]*\)$/\2 \1 (\3 s)/p' "$logs/$kernel-$driver.log" |
+            sed 's/^0 /ok      /; s/^137 /HUNG    /; s/^[0-9][0-9]* /FAILED  /'
+    done
+done
+# Of all guests that have run, now or before.
+scripts/vm/table.awk "$logs"/*-*.log >"$vm/table.md"
+echo "== $vm/table.md"

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Runs tests in a guest: those of the programs that $vm_job lists, each test in a process of its
+# own, so that one that hangs or dies does not take the others along. What is to be read by the
+# host goes to the console, in lines that begin with "vm:".
+set -u
+# The kernel's command line names it; scripts/vm-test.sh has written it: $driver, $programs, which
+# $tests, how many $seconds for one.
+# shellcheck source=/dev/null disable=SC2154
+. "${vm_job:?}"
+export RUST_BACKTRACE=0 SLUICE_TEST_THIN=10
+
+# Brings back what a killed test had in its namespaces.
+recover() {
+    for netns in $(ip netns list | sed -n 's/^\(wire-[^ ]*\).*/\1/p'); do
+        ip -n "$netns" link set left0 down netns 1 name eth0
+        ip -n "$netns" link set right0 down netns 1 name eth1
+        ip netns delete "$netns"
+    done 2>/dev/null
+}
+
+echo "vm: kernel $(uname -r)"
+ip link set lo up
+# Of the packets that a driver hands over in one go, packet sockets get the tagged ones first
+# (net/core/dev.c, __netif_receive_skb_list_core): the tests look at the order.
+echo 1 >/proc/sys/net/core/gro_normal_batch
+if [ "${driver:?}" != veth ]; then
+    export SLUICE_TEST_WIRE=eth0,eth1
+fi
+for program in ${programs:?}; do
+    name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
+    # These make labs of their own.
+    [ "$name" != xdp ] || [ "$driver" = veth ] || continue
+    "$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p' | grep -E "${tests:?}" |
+        while read -r test; do
+            echo "vm: begin $name $test"
+            start=$(date +%s)
+            timeout -s KILL "${seconds:?}" "$program" --exact "$test" --nocapture 2>&1 </dev/null
+            status=$?
+            took=$(($(date +%s) - start))
+            echo
+            echo "vm: end $name $test $status $took"
+            [ $status -eq 0 ] || recover
+            dmesg -c | grep -E 'BUG|WARNING|RIP:|Oops|hung_task|blocked for|timed out' | tail -n 20
+        done
+done
+echo "vm: done"

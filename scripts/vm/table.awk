@@ -1,0 +1,112 @@
+#!/usr/bin/awk -f
+# table.awk KERNEL-DRIVER.log...: the tables of docs/vm.md from what guests have said.
+BEGIN { FS = " \\| " }
+
+FNR == 1 {
+    run = FILENAME
+    sub(/.*\//, "", run)
+    sub(/\.log$/, "", run)
+    kernel = driver = run
+    sub(/-.*/, "", kernel)
+    sub(/[^-]*-/, "", driver)
+    if (!(kernel in kernels)) { kernels[kernel]; kernel_of[++n_kernels] = kernel }
+    if (!(driver in drivers)) { drivers[driver]; driver_of[++n_drivers] = driver }
+    runs[run]
+}
+
+/^vm: kernel / { sub(/vm: kernel /, ""); version[kernel] = $0 }
+/^vm: begin / { split($0, word, " "); test = word[3] " " word[4]; status[test, run] = "died" }
+
+/^vm: end / {
+    split($0, word, " ")
+    test = word[3] " " word[4]
+    status[test, run] = word[5] == 0 ? "ok" : word[5] == 137 ? "hung" : "failed"
+    if (!(test in tests)) { tests[test]; test_of[++n_tests] = test }
+}
+
+# asked | got | came | went | why
+/^table: / {
+    sub(/^table: /, "", $1)
+    cell = $2 == "refused" ? "no" : $2
+    if ($2 != "refused") {
+        complete = 0
+        split($3, came, " of ")
+        split($4, went, " of ")
+        if (came[1] == came[2] && went[1] == went[2]) complete = 1
+        if (!complete) cell = cell ", **" $3 " came, " $4 " went**"
+    }
+    if ($5 != "") cell = cell " [" note($5) "]"
+    mode[$1, run] = cell
+}
+
+# Of a port only why it was refused.
+/^left out: / { sub(/^left out: ((packet|xdp|mirror):[^:]*: )?/, ""); remember("left out", $0) }
+/^seen: / { sub(/^seen: /, ""); remember("seen", $0) }
+/^skipped: / { sub(/^skipped: /, ""); remember("skipped", $0) }
+
+function note(text) {
+    gsub(/ \(os error [0-9]+\)/, "", text)
+    if (!(text in notes)) { notes[text] = ++n_notes; note_of[n_notes] = text }
+    return notes[text]
+}
+
+# What was said, and in which runs; numbers that differ from run to run are taken out.
+function remember(kind, text) {
+    sub(/ after [0-9.]+[a-zµ]+$/, "", text)
+    gsub(/ \(os error [0-9]+\)/, "", text)
+    if (!((kind, text) in said)) { order[kind, ++count[kind]] = text }
+    if (index(said[kind, text], run ";") == 0) said[kind, text] = said[kind, text] run ";"
+}
+
+function list(kind, title,    i, text, where) {
+    if (count[kind] == 0) return
+    printf "\n%s\n\n", title
+    for (i = 1; i <= count[kind]; i++) {
+        text = order[kind, i]
+        where = said[kind, text]
+        sub(/;$/, "", where)
+        gsub(/;/, ", ", where)
+        printf "- `%s` (%s)\n", text, where
+    }
+}
+
+END {
+    printf "Kernels:"
+    for (i = 1; i <= n_kernels; i++) printf "%s %s", (i > 1 ? "," : ""), version[kernel_of[i]]
+    print "\n\n| kernel | driver | no mode named | zero-copy | copy | native | skb |"
+    print "| --- | --- | --- | --- | --- | --- | --- |"
+    split("(none) zero-copy copy native skb", modes, " ")
+    for (i = 1; i <= n_kernels; i++)
+        for (j = 1; j <= n_drivers; j++) {
+            run = kernel_of[i] "-" driver_of[j]
+            if (!(run in runs)) continue
+            printf "| %s | %s |", kernel_of[i], driver_of[j]
+            for (m = 1; m <= 5; m++) printf " %s |", ((modes[m], run) in mode) ? mode[modes[m], run] : "?"
+            print ""
+        }
+    print ""
+    for (i = 1; i <= n_notes; i++) printf "%d. %s\n", i, note_of[i]
+
+    printf "\n| test |"
+    for (j = 1; j <= n_drivers; j++) printf " %s |", driver_of[j]
+    printf "\n| --- |"
+    for (j = 1; j <= n_drivers; j++) printf " --- |"
+    print ""
+    for (t = 1; t <= n_tests; t++) {
+        printf "| %s |", test_of[t]
+        for (j = 1; j <= n_drivers; j++) {
+            good = bad = ""
+            for (i = 1; i <= n_kernels; i++) {
+                run = kernel_of[i] "-" driver_of[j]
+                result = ((test_of[t], run) in status) ? status[test_of[t], run] : ""
+                if (result == "ok") good = "ok"
+                else if (result != "") bad = bad (bad ? ", " : "") kernel_of[i] " " result
+            }
+            printf " %s |", bad ? "**" bad "**" : good
+        }
+        print ""
+    }
+    list("skipped", "Skipped:")
+    list("left out", "Left out, as the driver or the kernel refused:")
+    list("seen", "Seen:")
+}
