@@ -11,7 +11,7 @@ use super::shared::{self, END, INGRESS, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
-use crate::xdp::bpf::{self, Mode, Write};
+use crate::xdp::bpf::{self, Map, Mode, Write};
 
 /// The resident program's name, by which it is known.
 pub(super) const PROGRAM: &str = "sluice_ingress";
@@ -48,10 +48,13 @@ pub(super) fn attach(
     let mut reason = None;
     loop {
         let first = reader.as_ref().map_or(program.as_fd(), |reader| reader.as_fd());
+        // Before the link: a process that is killed closes its files from the last on, and the map
+        // of stages is emptied when nobody has it. So it never goes before the link.
+        let (id, maps) = parts(interface, first)?;
         match bpf::attach(first, interface.index, mode) {
             Ok(link) => {
                 let no_metadata = reader.as_ref().err().cloned();
-                let mut resident = joined(interface, mode, first, link)?;
+                let mut resident = Resident::from_parts(interface, mode, id, link, maps)?;
                 resident.no_metadata = no_metadata.unwrap_or_default();
                 return Ok(Some((resident, reason)));
             }
@@ -69,16 +72,11 @@ pub(super) fn attach(
     }
 }
 
-fn joined(
-    interface: &Interface,
-    mode: Mode,
-    program: BorrowedFd<'_>,
-    link: OwnedFd,
-) -> Result<Resident> {
+/// The number of a program, and its maps.
+fn parts(interface: &Interface, program: BorrowedFd<'_>) -> Result<(u32, Vec<Map>)> {
     let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
     let id = bpf::program_id(program).map_err(failed)?;
-    let maps = bpf::maps_of(program).map_err(failed)?;
-    Resident::from_parts(interface, mode, id, link, maps)
+    Ok((id, bpf::maps_of(program).map_err(failed)?))
 }
 
 /// A reader that goes on to `program`, under its name and with its maps; or why there is none.
