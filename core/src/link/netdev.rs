@@ -27,6 +27,9 @@ const NETDEV_XDP_RX_METADATA_TIMESTAMP: u64 = 1;
 const NETDEV_XDP_RX_METADATA_HASH: u64 = 2;
 const NETDEV_XDP_RX_METADATA_VLAN_TAG: u64 = 4;
 
+/// Of linux/netdev.h.
+const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
+
 /// What an interface's driver can do in XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
@@ -37,6 +40,13 @@ pub struct XdpAbilities {
     pub zero_copy_pieces: Option<u32>,
     /// What it tells a program of a packet. None where the kernel does not say (before 6.7).
     pub metadata: Option<Metadata>,
+}
+
+impl XdpAbilities {
+    /// Whether AF_XDP sockets can have the driver's own buffers.
+    pub fn zero_copy(&self) -> bool {
+        self.actions & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
+    }
 }
 
 /// What a driver tells an XDP program of a packet it has received, where the packet has it.

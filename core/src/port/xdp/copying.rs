@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Method, Taking, hardware};
 use crate::error::{Error, Result};
+use crate::link;
 use crate::port::mirror::{Job, Size};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
@@ -42,7 +43,7 @@ impl Taking<'_> {
     /// Takes the packets by copying them where that is the fastest way, or the one asked for;
     /// None where it is not.
     pub(super) fn by_faster_copies(
-        &self,
+        &mut self,
         others: &[Owner],
         patience: Duration,
     ) -> Result<Option<Port>> {
@@ -52,19 +53,40 @@ impl Taking<'_> {
             }
             Some(Method::Copies) => self.by_copies(None).map(Some),
             None if self.leaves_the_way_open() => {
-                let error = match self.by_sockets(Some(BindMode::ZeroCopy), patience) {
-                    Ok(port) => return Ok(Some(port)),
-                    Err(error) => error,
+                let error = match self.lacks_zero_copy() {
+                    Some(reason) => return Ok(self.by_copies_if_they_go(reason)),
+                    None => match self.by_sockets(Some(BindMode::ZeroCopy), patience) {
+                        Ok(port) => return Ok(Some(port)),
+                        Err(error) => error,
+                    },
                 };
-                // What fails here (before Linux 5.18, say) sockets may be able to do.
                 Ok(if self.may_copy(&error) {
                     self.by_copies_beside(others, &error).ok()
                 } else {
-                    let reason = error.to_string();
-                    self.by_copies(Some(Fallback { from: "zero-copy", to: "copy", reason })).ok()
+                    self.by_copies_if_they_go(error.to_string())
                 })
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Why there is no need to try; none where the kernel does not say (before 6.3).
+    fn lacks_zero_copy(&self) -> Option<String> {
+        let abilities = link::xdp_abilities(None, self.interface).ok()??;
+        let lacks = !abilities.zero_copy();
+        lacks.then(|| format!("the driver of {} has no zero-copy", self.interface.name))
+    }
+
+    /// What fails here (before Linux 5.18, say) sockets may be able to do.
+    fn by_copies_if_they_go(&mut self, no_zero_copy: String) -> Option<Port> {
+        let reason = no_zero_copy;
+        match self.by_copies(Some(Fallback { from: "zero-copy", to: "copy", reason })) {
+            Ok(port) => Some(port),
+            Err(error) => {
+                let reason = error.to_string();
+                self.fallbacks.push(Fallback { from: "copy ring", to: "af_xdp", reason });
+                None
+            }
         }
     }
 

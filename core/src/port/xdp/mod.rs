@@ -110,7 +110,7 @@ fn take(
     }
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
-    let taking = Taking {
+    let mut taking = Taking {
         name,
         config,
         interface,
