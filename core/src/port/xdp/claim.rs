@@ -27,7 +27,7 @@ enum Way {
     /// Everything that nobody else takes, on the shortest way: no program of ours.
     Direct(Direct),
     /// What the filter matches, or everything with a time, by a program of ours.
-    Program { sockets: OwnedFd },
+    Program { sockets: OwnedFd, program: OwnedFd },
 }
 
 impl Claim {
@@ -46,10 +46,18 @@ impl Claim {
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
-        let to = Sockets { map: &sockets, stamp };
+        let Owner { first_queue, queues, .. } = *owner;
+        let to = Sockets { map: &sockets, stamp, first_queue, queues };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
-        stage.complete(Some(program.as_fd()))?;
-        Ok(Self { way: Way::Program { sockets }, stage, queues: Vec::new() })
+        Ok(Self { way: Way::Program { sockets, program }, stage, queues: Vec::new() })
+    }
+
+    /// Takes packets from now on, of the queues that have joined.
+    pub fn begin(&self) -> Result<()> {
+        match &self.way {
+            Way::Direct(_) => Ok(()),
+            Way::Program { program, .. } => self.stage.complete(Some(program.as_fd())),
+        }
     }
 
     /// Whether packets can still come.
@@ -64,7 +72,7 @@ impl Claim {
     pub fn join(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         match &mut self.way {
             Way::Direct(direct) => direct.add(queue, socket),
-            Way::Program { sockets } => bpf::put(sockets.as_fd(), queue, socket, Write::Any)
+            Way::Program { sockets, .. } => bpf::put(sockets.as_fd(), queue, socket, Write::Any)
                 .map_err(|error| {
                     Error::system("take packets from", format!("queue {queue}"), error)
                 }),
@@ -82,7 +90,7 @@ impl Claim {
         }
         match &mut self.way {
             Way::Direct(direct) => direct.remove(queue),
-            Way::Program { sockets } => bpf::remove_socket(sockets.as_fd(), queue)
+            Way::Program { sockets, .. } => bpf::remove_socket(sockets.as_fd(), queue)
                 .map_err(|error| Error::system("leave", format!("queue {queue}"), error)),
         }
     }

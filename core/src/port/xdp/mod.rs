@@ -239,6 +239,7 @@ impl Taking<'_> {
             opened
                 .iter()
                 .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
+            claim.begin()?;
         }
         let mut described = hardware::described(interface, self.stamp);
         described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);

@@ -329,7 +329,7 @@ mod tests {
         for (sentence, stamp, (time_ns, hash), expected) in rows {
             let owner = Owner::myself(Action::Take, "", 0..=0);
             let stage = Stage::take(&resident, FILTERED, &owner).unwrap();
-            let to = Sockets { map: &sockets, stamp };
+            let to = Sockets { map: &sockets, stamp, first_queue: 0, queues: 1 };
             let program = load(&stage, &resident, Action::Take, None, Some(to)).unwrap();
             stage.complete(Some(program.as_fd())).unwrap();
             let reader = answering(&maps, value, time_ns, hash);

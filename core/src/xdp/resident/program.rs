@@ -17,7 +17,7 @@ pub(crate) use copy::load_copying;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shared::{Action, CLAIMS, END, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::shared::{Action, CLAIMS, DIRECT, DROP, END, MIRRORS, PRESENT_AT, STAGES, tally};
 use super::{Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
@@ -34,6 +34,10 @@ const KEY: i16 = -Frame::STACK_BYTES - 8;
 pub(crate) struct Sockets<'a> {
     /// A map of sockets, by receive queue.
     pub map: &'a OwnedFd,
+    /// The first of the queues that they are for,
+    pub first_queue: u32,
+    /// and how many these are.
+    pub queues: u32,
     /// What is written in front of each packet.
     pub stamp: Stamp,
 }
@@ -115,11 +119,16 @@ impl<'a> Program<'a> {
     }
 
     /// Gives the packet to the queue's socket; where there is none, somebody else may have it.
+    /// What comes to other queues is not ours, and not counted.
     fn take(&mut self, sockets: Sockets<'_>, next: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         let missed = asm.label();
-        asm.load_map(R1, sockets.map);
         asm.load(Size::W, R2, ctx + xdp_md::RX_QUEUE_INDEX);
+        asm.mov32(R1, R2);
+        // A queue before the first becomes a very large number.
+        asm.sub32(R1, sockets.first_queue.cast_signed());
+        asm.jge32(R1, sockets.queues.cast_signed(), next);
+        asm.load_map(R1, sockets.map);
         asm.mov(R3, 0);
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, missed);
@@ -189,21 +198,38 @@ impl<'a> Program<'a> {
         self.asm.exit();
     }
 
-    /// To the next stage that is present, and at last to the end.
+    /// To the next stage that is present, and at last to the end, if there is something to do.
     fn go_on(&mut self) {
         self.asm.load_map_value(R1, &self.resident.control_fd, PRESENT_AT);
         self.asm.load(Size::DW, R9, R1 + 0);
         let own = self.place;
-        for place in MIRRORS.chain(CLAIMS).filter(|&place| place > own) {
-            let [present, absent] = self.asm.labels();
-            self.asm.jset32(R9, (1u32 << place).cast_signed(), present);
-            self.asm.jump(absent);
-            self.asm.place(present);
-            self.tail_call(place);
-            self.asm.place(absent);
+        let later: Vec<u32> = MIRRORS.chain(CLAIMS).filter(|&place| place > own).collect();
+        // In groups: most have nobody.
+        for group in later.chunk_by(|a, b| a / 8 == b / 8) {
+            let [somebody, nobody] = self.asm.labels();
+            let mask = group.iter().fold(0u32, |mask, place| mask | 1 << place);
+            self.asm.jset32(R9, mask.cast_signed(), somebody);
+            self.asm.jump(nobody);
+            self.asm.place(somebody);
+            group.iter().for_each(|&place| self.tail_call_if_present(place));
+            self.asm.place(nobody);
         }
+        let pass = self.asm.label();
+        self.asm.rsh(R9, DROP.min(DIRECT).cast_signed());
+        self.asm.jeq(R9, 0, pass);
         self.tail_call(END);
+        self.asm.place(pass);
         self.answer(xdp_action::PASS);
+    }
+
+    /// R9 holds the stages that are present.
+    fn tail_call_if_present(&mut self, place: u32) {
+        let [present, absent] = self.asm.labels();
+        self.asm.jset32(R9, (1u32 << place).cast_signed(), present);
+        self.asm.jump(absent);
+        self.asm.place(present);
+        self.tail_call(place);
+        self.asm.place(absent);
     }
 
     fn tail_call(&mut self, place: u32) {
