@@ -135,6 +135,24 @@ fn ports_of_different_modes_have_none_in_common() {
 }
 
 #[test]
+fn of_two_that_want_everything_at_once_one_gets_it() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    // Neither has to attach the program first.
+    assert_eq!(run(&["attach", "right0", "--netns", &netns]).status, Some(0));
+    for way in ["", "?method=ring"].repeat(4) {
+        let port = format!("xdp:right0{way}");
+        let arguments = ["count", &port, "--netns", &netns, "--duration", "200ms", "--json"];
+        let both = std::thread::scope(|threads| {
+            [0, 1].map(|_| threads.spawn(|| run(&arguments))).map(|it| it.join().unwrap())
+        });
+        let won = both.iter().filter(|ended| ended.status == Some(0)).count();
+        assert_eq!(won, 1, "{way}: {} {}", both[0].err, both[1].err);
+    }
+    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+}
+
+#[test]
 fn two_processes_count_different_packets_of_one_queue() {
     if !have(&["tcpreplay"]) {
         return;

@@ -8,36 +8,60 @@ use crate::error::{Error, Result};
 use crate::link;
 use crate::port::mirror::{Job, Size};
 use crate::port::{Fallback, Port, Use};
-use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
+use crate::xdp::resident::{Action, Claimed, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode};
 
 impl Taking<'_> {
     /// Who else takes packets of our queues.
     pub(super) fn others(&self) -> Result<Vec<Owner>> {
+        Ok(self.overlapping()?.into_iter().map(|claim| claim.owner).collect())
+    }
+
+    fn overlapping(&self) -> Result<Vec<Claimed>> {
         let ours = &self.queues;
-        let claims = self.resident.claims()?.into_iter().map(|claim| claim.owner);
-        let others = claims.filter(|owner| {
+        let mut claims = self.resident.claims()?;
+        claims.retain(|Claimed { owner, .. }| {
             let end = owner.first_queue.saturating_add(owner.queues);
             owner.action == Action::Take && owner.first_queue <= *ours.end() && *ours.start() < end
         });
-        Ok(others.collect())
+        Ok(claims)
     }
 
     /// Of two that take everything from a queue, one would get nothing.
     pub(super) fn refuse_second_whole(&self, others: &[Owner]) -> Result<()> {
         let whole = others.iter().find(|owner| owner.filter.is_empty());
         match (&self.filter, whole) {
-            (None, Some(owner)) if self.options.usage != Use::Send => {
-                Err(self.name.error(format!(
-                    "{} takes all packets of that queue already: a filter says which of them are \
-                     to come here (`sluice claims {}` shows more)",
-                    who(owner),
-                    self.interface.name
-                )))
-            }
+            (None, Some(owner)) if self.options.usage != Use::Send => Err(self.second_to(owner)),
             _ => Ok(()),
         }
+    }
+
+    /// Gives way to another process that takes everything, too, and was a moment faster.
+    pub(super) fn give_way(&self, port: Port) -> Result<Port> {
+        if self.filter.is_some() || self.options.usage == Use::Send {
+            return Ok(port);
+        }
+        let (mut ours, mut theirs) = (None, None);
+        for claim in self.overlapping()?.into_iter().filter(|it| it.owner.filter.is_empty()) {
+            match claim.owner.pid == std::process::id() {
+                true => ours = Some(claim.place),
+                false => theirs = theirs.or(Some(claim)),
+            }
+        }
+        match (ours, theirs) {
+            (Some(ours), Some(first)) if first.place < ours => Err(self.second_to(&first.owner)),
+            _ => Ok(port),
+        }
+    }
+
+    fn second_to(&self, owner: &Owner) -> Error {
+        self.name.error(format!(
+            "{} takes all packets of that queue already: a filter says which of them are to come \
+             here (`sluice claims {}` shows more)",
+            who(owner),
+            self.interface.name
+        ))
     }
 
     /// Takes the packets by copying them where that is the fastest way, or the one asked for;

@@ -126,13 +126,16 @@ fn take(
     taking.refuse_second_whole(&others)?;
     // Who lives keeps the queue for longer than a moment.
     let patience = if others.is_empty() { PATIENCE } else { PATIENCE_WITH_OTHERS };
-    if let Some(port) = taking.by_faster_copies(&others, patience)? {
-        return Ok(port);
-    }
-    match taking.by_sockets(config.bind, patience) {
-        Err(error) if taking.may_copy(&error) => taking.by_copies_beside(&others, &error),
-        result => result,
-    }
+    let port = match taking.by_faster_copies(&others, patience)? {
+        Some(port) => port,
+        None => match taking.by_sockets(config.bind, patience) {
+            Err(error) if taking.may_copy(&error) => {
+                taking.by_copies_beside(&taking.others()?, &error)?
+            }
+            result => result?,
+        },
+    };
+    taking.give_way(port)
 }
 
 /// A port on its way, for packets that come to it.
