@@ -324,6 +324,15 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         assert_eq!((stats.offered, stats.lost_full), (100, 36), "{name}: what comes is not ours");
         assert_eq!(drain(&mut stack.queues[0]).len(), host, "{name}: but the host's");
     }
+    let mut port = open(&lab, &format!("xdp:right0?{ours}")).unwrap();
+    let mut stack = open(&lab, &format!("packet:right0?outgoing=off&{ours}")).unwrap();
+    let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+    send(&lab, &sent);
+    let at = port.queues.iter_mut().position(|queue| queue.stats().unwrap().offered > 0).unwrap();
+    drop(port.queues.remove(at));
+    send(&lab, &sent);
+    let got = drain(&mut stack.queues[0]).len();
+    assert_eq!(got, 100, "what comes to a queue that was dropped is the host's");
 }
 
 #[test]

@@ -209,3 +209,11 @@ impl CopyQueue {
         QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
     }
 }
+
+impl Drop for CopyQueue {
+    fn drop(&mut self) {
+        // Nobody reads these rings any more: what would come here is the next's, or the host's,
+        // although other queues of the port go on.
+        self.close_intake();
+    }
+}
