@@ -38,6 +38,8 @@ const SETTINGS: [(&str, u64); 2] = [("napi_defer_hard_irqs", 2), ("gro_flush_tim
 pub(crate) struct Deferred {
     files: Files,
     me: Process,
+    /// Not where the settings were as wanted, and nothing is to be put back.
+    recorded: bool,
 }
 
 impl Deferred {
@@ -47,8 +49,8 @@ impl Deferred {
     /// # Errors
     /// The settings or the record cannot be written; nothing is changed then.
     pub fn new(interface: &Interface) -> Result<Self> {
-        let deferred = Self { files: Files::of(interface)?, me: Process::this()? };
-        let Self { files, me } = &deferred;
+        // No Self before it is in the record: dropped, it would take another of this process out.
+        let (files, me) = (Files::of(interface)?, Process::this()?);
         let records = Records::lock(&RECORDS)?;
         let mut record = Record::load(&records, &files.id).unwrap_or_default();
         record.interface.clone_from(&interface.name);
@@ -67,23 +69,26 @@ impl Deferred {
         }
         if record.former == [None; 2] {
             // Somebody wants them so: there is nothing to put back.
-            return Ok(deferred);
+            return Ok(Self { files, me, recorded: false });
         }
-        record.users.push(*me);
+        record.users.push(me);
         records.put(&files.id, &record.to_text())?;
         for (file, setting, wanted) in raised {
             if let Err(error) = write(file, *wanted) {
                 // Puts back what was raised before.
-                leave(&records, files, *me);
+                leave(&records, &files, me);
                 return Err(files.failed("set", setting, error));
             }
         }
-        Ok(deferred)
+        Ok(Self { files, me, recorded: true })
     }
 }
 
 impl Drop for Deferred {
     fn drop(&mut self) {
+        if !self.recorded {
+            return;
+        }
         // A process that has given its privileges up cannot: whoever comes next does it.
         if let Ok(records) = Records::lock(&RECORDS) {
             leave(&records, &self.files, self.me);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
@@ -150,9 +150,8 @@ fn one_that_was_renamed_gets_its_settings_back() {
     assert_eq!(settings(&lab), [0, 0]);
 }
 
-#[test]
-fn where_settings_cannot_be_written_that_is_said_and_nothing_is_changed() {
-    let Some(lab) = lab() else { return };
+/// Has the settings of the host's interfaces be read-only as long as the child is there.
+fn read_only(lab: &Lab) -> Child {
     // Whoever mounts a sysfs of this namespace gets it as this one has it.
     let keep = "mount -o remount,ro /sys && echo done && exec sleep 60";
     let mut sh = Command::new("sh");
@@ -160,6 +159,33 @@ fn where_settings_cannot_be_written_that_is_said_and_nothing_is_changed() {
     let mut line = String::new();
     BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "done\n");
+    keeper
+}
+
+#[test]
+fn who_fails_to_poll_does_not_sign_another_off() {
+    if lab().is_none() {
+        return;
+    }
+    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let first = open(&lab, &polling(0)).unwrap();
+    let recorded = fs::read_to_string(record(&lab)).unwrap();
+    set(&lab, [0, 0]);
+    let mut keeper = read_only(&lab);
+    let error = open(&lab, &polling(1)).unwrap_err();
+    assert!(error.to_string().contains("Read-only file system"), "{error}");
+    assert_eq!(fs::read_to_string(record(&lab)).unwrap(), recorded, "the first polls");
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    drop(first);
+    // Where the settings stayed read-only for the first, too, it has left its record.
+    let _ = fs::remove_file(record(&lab));
+}
+
+#[test]
+fn where_settings_cannot_be_written_that_is_said_and_nothing_is_changed() {
+    let Some(lab) = lab() else { return };
+    let mut keeper = read_only(&lab);
     let error = open(&lab, &polling(0)).unwrap_err();
     keeper.kill().unwrap();
     keeper.wait().unwrap();
