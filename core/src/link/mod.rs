@@ -26,7 +26,7 @@ mod veth;
 pub use counter::Counter;
 pub use cpu::CpuCounters;
 pub use driver_stats::{Direction, QueueCounters};
-pub use ethtool::Ethtool;
+pub use ethtool::{Channels, Ethtool};
 pub use interface::{Address, Interface, LinkStats, Mac};
 pub(crate) use interrupts::Deferred;
 pub use interrupts::restore_interrupts;

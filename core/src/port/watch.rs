@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{PortName, Use};
 use crate::error::{Error, Result};
-use crate::link::{self, Ethtool, Netlink};
+use crate::link::{self, Channels, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
 
 /// What a frame has at least besides the MTU: an Ethernet header.
@@ -24,6 +24,7 @@ pub(super) struct Watch {
     interface: String,
     /// The port receives from all queues the interface has.
     all: bool,
+    direction: Direction,
     state: Mutex<State>,
 }
 
@@ -33,9 +34,9 @@ struct State {
     ethtool: Ethtool,
     netlink: Netlink,
     asked: Instant,
-    /// Receive queues there are.
+    /// Queues there are, of the port's direction.
     there: u32,
-    /// Receive queues there were when the port was opened, and at most since.
+    /// Those there were when the port was opened, and at most since.
     opened: u32,
     most: u32,
     notices: VecDeque<String>,
@@ -56,14 +57,18 @@ impl Watch {
         usage: Use,
     ) -> Result<(Self, RangeInclusive<u32>)> {
         let mut ethtool = Ethtool::open(None)?;
-        let there = receive_queues(&mut ethtool, &interface.name);
-        let there = there.unwrap_or(interface.rx_queues).clamp(1, QUEUES_MAX);
+        let direction = match usage {
+            Use::Send => Direction::Transmit,
+            _ => Direction::Receive,
+        };
+        let there = direction.queues(&mut ethtool, &interface.name);
+        let there = there.unwrap_or_else(|| direction.made(interface)).clamp(1, QUEUES_MAX);
         let queues = name.queues().unwrap_or(0..=there - 1);
         if *queues.end() >= there {
             return Err(name.error(format!(
                 "{} has {}, numbered from 0: `ethtool -l {0}` shows them",
                 interface.name,
-                count(there)
+                direction.count(there)
             )));
         }
         let state = State {
@@ -81,6 +86,7 @@ impl Watch {
         let watch = Self {
             interface: interface.name.clone(),
             all: name.queues().is_none() && usage != Use::Send,
+            direction,
             state: Mutex::new(state),
         };
         Ok((watch, queues))
@@ -110,7 +116,7 @@ impl Watch {
             remedy: format!(
                 "the interface has {} now (`ethtool -l {}`): start again, or give it its queues \
                  back first (`ethtool -L`)",
-                count(state.there),
+                self.direction.count(state.there),
                 self.interface
             ),
         })
@@ -122,14 +128,16 @@ impl Watch {
         if let Ok(link) = state.netlink.link(&self.interface) {
             self.compare(state, link.mtu);
         }
-        let Some(there) = receive_queues(&mut state.ethtool, &self.interface) else { return };
+        let Some(there) = self.direction.queues(&mut state.ethtool, &self.interface) else {
+            return;
+        };
         state.there = there;
         if self.all && there > state.most {
             state.notices.push_back(format!(
                 "{} has {} now, {} when this was opened: what comes to the new ones is the \
                  host's; start again to have it",
                 self.interface,
-                count(there),
+                self.direction.count(there),
                 state.opened
             ));
         }
@@ -172,12 +180,65 @@ impl Watch {
     }
 }
 
-/// The receive queues an interface has now; none where its driver does not say.
-fn receive_queues(ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
-    let channels = ethtool.channels(interface).ok()??;
-    Some(channels.combined.max(channels.rx).min(QUEUES_MAX)).filter(|&there| there > 0)
+/// Which of an interface's queues a port is about.
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    Receive,
+    /// Those of a port that only sends.
+    Transmit,
 }
 
-fn count(queues: u32) -> String {
-    format!("{queues} receive queue{}", if queues == 1 { "" } else { "s" })
+impl Direction {
+    /// The queues an interface has now; none where its driver does not say.
+    fn queues(self, ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
+        self.of(&ethtool.channels(interface).ok()??)
+    }
+
+    /// Combined queues are of both directions, and a driver may have others besides: ice has
+    /// (`struct ethtool_channels` of linux/ethtool.h).
+    fn of(self, channels: &Channels) -> Option<u32> {
+        let alone = match self {
+            Self::Receive => channels.rx,
+            Self::Transmit => channels.tx,
+        };
+        let there = channels.combined.saturating_add(alone).min(QUEUES_MAX);
+        Some(there).filter(|&there| there > 0)
+    }
+
+    /// Those it was made with.
+    fn made(self, interface: &link::Interface) -> u32 {
+        match self {
+            Self::Receive => interface.rx_queues,
+            Self::Transmit => interface.tx_queues,
+        }
+    }
+
+    fn count(self, queues: u32) -> String {
+        let direction = match self {
+            Self::Receive => "receive",
+            Self::Transmit => "transmit",
+        };
+        format!("{queues} {direction} queue{}", if queues == 1 { "" } else { "s" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_counted_as_the_kernel_counts_them() {
+        for ((combined, rx, tx), receive, transmit, why) in [
+            ((4, 0, 0), Some(4), Some(4), "combined only"),
+            ((4, 2, 0), Some(6), Some(4), "ice with two more to receive by"),
+            ((4, 0, 2), Some(4), Some(6), "two more to send by"),
+            ((0, 4, 1), Some(4), Some(1), "each direction for itself"),
+            ((0, 0, 0), None, None, "none: the driver does not say"),
+            ((u32::MAX, 1, 1), Some(QUEUES_MAX), Some(QUEUES_MAX), "more than are served"),
+        ] {
+            let channels = Channels { rx, tx, combined, rx_max: 0, tx_max: 0, combined_max: 0 };
+            let got = [Direction::Receive, Direction::Transmit].map(|it| it.of(&channels));
+            assert_eq!(got, [receive, transmit], "{why}");
+        }
+    }
 }
