@@ -147,6 +147,12 @@ impl Error {
         self
     }
 
+    /// The error of who used an interface that was removed.
+    pub(crate) fn removed(object: impl Into<String>) -> Self {
+        let remedy = "the interface was removed; start again when it is back".into();
+        Self::Gone { object: object.into(), remedy }
+    }
+
     /// The kernel's error number, where the kernel said no.
     pub fn errno(&self) -> Option<i32> {
         match self {

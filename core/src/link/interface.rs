@@ -218,6 +218,21 @@ impl Netlink {
         }
     }
 
+    /// What an interface that is in use is now, without its addresses.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if there is none of its name any more, or another; any other where the
+    /// kernel does not answer, and the next question may tell.
+    pub(crate) fn again(&mut self, interface: &Interface) -> Result<Interface> {
+        match self.link(&interface.name) {
+            Ok(now) if now.index == interface.index => Ok(now),
+            Ok(_) | Err(Error::Usage(_) | Error::Gone { .. }) => {
+                Err(Error::removed(&interface.name))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn unknown(&mut self, name: &str) -> Error {
         let links = self.links().unwrap_or_default();
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
@@ -334,6 +349,19 @@ mod tests {
             let error = super::super::interface(None, name).unwrap_err();
             let text = error.to_string();
             assert!(text.starts_with(&format!("no interface '{name}'; there are: lo")), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interface_is_itself_as_long_as_it_has_its_name_and_number() {
+        let lo = super::super::interface(None, "lo").unwrap();
+        let mut netlink = Netlink::open(None).unwrap();
+        assert_eq!(netlink.again(&lo).unwrap().index, 1);
+        let other = Interface { index: 1 << 30, ..lo.clone() };
+        let unnamed = Interface { name: "no-such-iface".into(), ..lo };
+        for (interface, why) in [(other, "another of its name"), (unnamed, "none of its name")] {
+            let error = netlink.again(&interface).unwrap_err();
+            assert!(matches!(error, Error::Gone { .. }), "{why}: {error}");
         }
     }
 

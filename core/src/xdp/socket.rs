@@ -192,10 +192,7 @@ impl XskSocket {
 
     fn failure(&self, error: io::Error) -> Error {
         match error.raw_os_error() {
-            Some(libc::ENXIO | libc::ENODEV) => Error::Gone {
-                object: self.object.clone(),
-                remedy: "the interface was removed; start again when it is back".into(),
-            },
+            Some(libc::ENXIO | libc::ENODEV) => Error::removed(&self.object),
             Some(libc::ENETDOWN) => Error::system("use", &self.object, error)
                 .remedy("the interface is down: bring it up"),
             _ => Error::system("use", &self.object, error),

@@ -162,15 +162,9 @@ impl CopyQueue {
         }
         self.checked = Instant::now();
         let Surroundings { interface, netlink, .. } = &mut self.around;
-        let now = match netlink.interface(&interface.name) {
-            Ok(now) if now.index == interface.index => now,
-            // There is none of that name any more, or it is another.
-            Ok(_) | Err(Error::Usage(_)) => {
-                return Err(Error::Gone {
-                    object: interface.name.clone(),
-                    remedy: "the interface was removed; start again when it is back".into(),
-                });
-            }
+        let now = match netlink.again(interface) {
+            Ok(now) => now,
+            Err(error @ Error::Gone { .. }) => return Err(error),
             // The next look may tell.
             Err(_) => return Ok(false),
         };

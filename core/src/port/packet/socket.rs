@@ -207,10 +207,7 @@ impl Socket {
 
     /// The error for an interface that has been removed.
     pub(super) fn gone(&self) -> Error {
-        Error::Gone {
-            object: self.object.clone(),
-            remedy: "the interface was removed; start again when it is back".into(),
-        }
+        Error::removed(&self.object)
     }
 
     fn check(&self, status: i32, operation: &'static str) -> Result<()> {

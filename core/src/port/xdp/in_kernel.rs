@@ -88,14 +88,10 @@ impl InKernel {
             return Ok(Readiness::TimedOut);
         }
         self.checked = Instant::now();
-        match self.netlink.interface(&self.interface.name) {
-            Ok(now) if now.index == self.interface.index => {
-                self.resident.check_attached().map(|()| Readiness::TimedOut)
-            }
-            _ => Err(Error::Gone {
-                object: format!("xdp:{}", self.interface.name),
-                remedy: "the interface was removed; start again when it is back".into(),
-            }),
+        match self.netlink.again(&self.interface) {
+            Err(error @ Error::Gone { .. }) => Err(error),
+            // Where there is no answer, the next look may tell.
+            _ => self.resident.check_attached().map(|()| Readiness::TimedOut),
         }
     }
 

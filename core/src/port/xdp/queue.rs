@@ -131,10 +131,7 @@ impl XdpQueue {
                 self.down = true;
                 Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
             }
-            State::Gone => Err(Error::Gone {
-                object: self.object.clone(),
-                remedy: "the interface was removed; start again when it is back".into(),
-            }),
+            State::Gone => Err(Error::removed(&self.object)),
         }
     }
 
