@@ -1,11 +1,14 @@
 //! What becomes of an interface while a port has its receive queues, and what users are told.
 //!
 //! Nobody tells a program that the number of queues has changed (`ethtool -L`), or the MTU: a port
-//! asks, twice a second at most, whichever of its queues comes first.
+//! asks, whichever of its queues comes first: twice a second while one waits in vain, rarely while
+//! all have packets, for the kernel may have it wait for a lock (rtnl). The other queues go on with
+//! what is known meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::{PortName, Use};
@@ -15,16 +18,31 @@ use crate::xdp::resident::QUEUES_MAX;
 
 /// What a frame has at least besides the MTU: an Ethernet header.
 const HEADER_BYTES: u32 = 14;
-/// Between two questions.
+/// Between two questions, where a queue has nothing else to do.
 const CHECK: Duration = Duration::from_millis(500);
+/// The same where it has packets.
+const CHECK_BUSY: Duration = Duration::from_secs(3);
+
+/// Whether who looks has packets to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looker {
+    /// It has waited in vain.
+    Idle,
+    Busy,
+}
 
 /// The watch over an interface, for all queues of a port.
 #[derive(Debug)]
 pub(super) struct Watch {
-    interface: String,
+    interface: link::Interface,
     /// The port receives from all queues the interface has.
     all: bool,
     direction: Direction,
+    // What the last answer was. Each says all by itself, so no order is needed between them.
+    /// Queues there are, of the port's direction.
+    there: AtomicU32,
+    up: AtomicBool,
+    removed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -34,9 +52,7 @@ struct State {
     ethtool: Ethtool,
     netlink: Netlink,
     asked: Instant,
-    /// Queues there are, of the port's direction.
-    there: u32,
-    /// Those there were when the port was opened, and at most since.
+    /// Queues there were when the port was opened, and at most since.
     opened: u32,
     most: u32,
     notices: VecDeque<String>,
@@ -75,7 +91,6 @@ impl Watch {
             ethtool,
             netlink: Netlink::open(None)?,
             asked: Instant::now(),
-            there,
             opened: there,
             most: there,
             notices: VecDeque::new(),
@@ -84,7 +99,10 @@ impl Watch {
             said_mtu: 0,
         };
         let watch = Self {
-            interface: interface.name.clone(),
+            interface: interface.clone(),
+            there: AtomicU32::new(there),
+            up: AtomicBool::new(interface.up),
+            removed: AtomicBool::new(false),
             all: name.queues().is_none() && usage != Use::Send,
             direction,
             state: Mutex::new(state),
@@ -101,42 +119,65 @@ impl Watch {
     }
 
     /// Looks whether queue `number` is still there, and whether there are others that nobody
-    /// serves. It costs a lock, and now and then a system call.
-    pub fn look(&self, number: u32) -> Result<()> {
-        let mut state = self.state();
-        if state.asked.elapsed() >= CHECK {
-            state.asked = Instant::now();
+    /// serves. It never waits for another queue that does so; now and then it asks the kernel.
+    pub fn look(&self, number: u32, looker: Looker) -> Result<()> {
+        let pause = match looker {
+            Looker::Idle => CHECK,
+            Looker::Busy => CHECK_BUSY,
+        };
+        if let Some(mut state) = self.free_state()
+            && state.asked.elapsed() >= pause
+        {
             self.ask(&mut state);
+            // After the answer, however long it took.
+            state.asked = Instant::now();
         }
-        if number < state.there {
+        let there = self.there.load(Relaxed);
+        if number < there {
             return Ok(());
         }
         Err(Error::Gone {
-            object: format!("queue {number} of {}", self.interface),
+            object: format!("queue {number} of {}", self.interface.name),
             remedy: format!(
                 "the interface has {} now (`ethtool -l {}`): start again, or give it its queues \
                  back first (`ethtool -L`)",
-                self.direction.count(state.there),
-                self.interface
+                self.direction.count(there),
+                self.interface.name
             ),
         })
     }
 
-    fn ask(&self, state: &mut State) {
-        // Where there is no answer, the interface is gone or has another name: that is seen
-        // elsewhere.
-        if let Ok(link) = state.netlink.link(&self.interface) {
-            self.compare(state, link.mtu);
+    /// Whether the interface was switched on when somebody last [looked](Self::look).
+    ///
+    /// # Errors
+    /// It was removed, or has another name.
+    pub fn is_up(&self) -> Result<bool> {
+        match self.removed.load(Relaxed) {
+            true => Err(Error::removed(&self.interface.name)),
+            false => Ok(self.up.load(Relaxed)),
         }
-        let Some(there) = self.direction.queues(&mut state.ethtool, &self.interface) else {
-            return;
-        };
-        state.there = there;
+    }
+
+    fn ask(&self, state: &mut State) {
+        match state.netlink.again(&self.interface) {
+            Ok(now) => {
+                self.up.store(now.up, Relaxed);
+                self.removed.store(false, Relaxed);
+                self.compare(state, now.mtu);
+            }
+            // A socket of the port's goes on under another name.
+            Err(Error::Gone { .. }) => self.removed.store(true, Relaxed),
+            // The next answer may tell.
+            Err(_) => {}
+        }
+        let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
+        let Some(there) = there else { return };
+        self.there.store(there, Relaxed);
         if self.all && there > state.most {
             state.notices.push_back(format!(
                 "{} has {} now, {} when this was opened: what comes to the new ones is the \
                  host's; start again to have it",
-                self.interface,
+                self.interface.name,
                 self.direction.count(there),
                 state.opened
             ));
@@ -153,7 +194,7 @@ impl Watch {
         state.said_mtu = mtu;
         state.notices.push_back(format!(
             "{} has an MTU of {mtu}, and frames of more than {bytes} bytes {then}",
-            self.interface
+            self.interface.name
         ));
     }
 
@@ -164,14 +205,23 @@ impl Watch {
             state.notices.push_back(format!(
                 "busy_poll= does nothing on {}: its driver does not say by which NAPI a queue is \
                  polled",
-                self.interface
+                self.interface.name
             ));
         }
     }
 
-    /// The next that users should know.
+    /// The next that users should know; while a queue asks, it is that one's to take.
     pub fn take_notice(&self) -> Option<String> {
-        self.state().notices.pop_front()
+        self.free_state()?.notices.pop_front()
+    }
+
+    /// The state, unless somebody has it.
+    fn free_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -240,5 +290,19 @@ mod tests {
             let got = [Direction::Receive, Direction::Transmit].map(|it| it.of(&channels));
             assert_eq!(got, [receive, transmit], "{why}");
         }
+    }
+
+    #[test]
+    fn a_queue_does_not_wait_for_another_that_asks() {
+        let lo = link::interface(None, "lo").unwrap();
+        let name: PortName = "xdp:lo".parse().unwrap();
+        let (watch, queues) = Watch::over(&name, &lo, Use::Receive).unwrap();
+        assert_eq!(queues, 0..=0);
+        let asking = watch.state();
+        watch.look(0, Looker::Idle).unwrap();
+        assert!(watch.look(1, Looker::Busy).is_err(), "what is known is told");
+        assert!(watch.is_up().unwrap());
+        assert_eq!(watch.take_notice(), None);
+        drop(asking);
     }
 }

@@ -34,7 +34,7 @@ use super::xdp::{fallbacks, mode_name};
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Netlink, netns};
+use crate::link::{self, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
@@ -164,8 +164,7 @@ impl Job<'_> {
                 Filling { intake: Some(Arc::clone(&intake)), stage: Arc::clone(&stage) },
                 geometry.cells,
                 Surroundings {
-                    interface: self.interface.clone(),
-                    netlink: Netlink::open(None)?,
+                    up: self.interface.up,
                     watch: Arc::clone(self.watch),
                     _promiscuous: self.promiscuous.clone(),
                 },

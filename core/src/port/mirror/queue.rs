@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::link::{self, Netlink};
+use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::packet::Promiscuous;
-use crate::port::watch::Watch;
+use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::copies::{Reader, WallClock};
 use crate::xdp::resident::Stage;
@@ -53,12 +52,10 @@ pub(super) struct Filling {
     pub stage: Arc<Stage>,
 }
 
-/// The interface that packets come from, and what is to be known of it.
+/// What is to be known of the interface that packets come from.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    pub interface: link::Interface,
-    /// Opened in the interface's namespace, for a process that gives its privileges up.
-    pub netlink: Netlink,
+    pub up: bool,
     pub watch: Arc<Watch>,
     pub _promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -90,7 +87,7 @@ impl CopyQueue {
         around: Surroundings,
     ) -> Self {
         let now = Instant::now();
-        let down = !around.interface.up;
+        let down = !around.up;
         Self {
             number,
             filling,
@@ -161,22 +158,16 @@ impl CopyQueue {
             return Ok(false);
         }
         self.checked = Instant::now();
-        let Surroundings { interface, netlink, .. } = &mut self.around;
-        let now = match netlink.again(interface) {
-            Ok(now) => now,
-            Err(error @ Error::Gone { .. }) => return Err(error),
-            // The next look may tell.
-            Err(_) => return Ok(false),
-        };
-        self.check()?;
+        self.around.watch.look(self.number, Looker::Idle)?;
+        let up = self.around.watch.is_up()?;
         self.filling.stage.check_attached()?;
-        let was_down = std::mem::replace(&mut self.down, !now.up);
+        let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)
     }
 
     /// Looks at what has changed around the rings.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.around.watch.look(self.number)
+        self.around.watch.look(self.number, Looker::Busy)
     }
 
     pub(crate) fn take_notice(&self) -> Option<String> {

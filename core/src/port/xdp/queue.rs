@@ -7,7 +7,7 @@ use super::claim::Claim;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
-use crate::port::watch::Watch;
+use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
@@ -125,7 +125,7 @@ impl XdpQueue {
         match self.socket.state()? {
             State::Up => {
                 self.claimed(|claim| claim.check())?;
-                self.check().map(|()| Readiness::TimedOut)
+                self.look(Looker::Idle).map(|()| Readiness::TimedOut)
             }
             State::Down => {
                 self.down = true;
@@ -137,6 +137,10 @@ impl XdpQueue {
 
     /// Looks at what has changed around the socket.
     pub(crate) fn check(&mut self) -> Result<()> {
+        self.look(Looker::Busy)
+    }
+
+    fn look(&mut self, looker: Looker) -> Result<()> {
         if self.upkeep.polled == Polled::Unknown
             && self.receiver.as_ref().is_some_and(|receiver| receiver.stats().received > 0)
         {
@@ -145,7 +149,7 @@ impl XdpQueue {
                 self.upkeep.watch.say_unpolled();
             }
         }
-        self.upkeep.watch.look(self.number)
+        self.upkeep.watch.look(self.number, looker)
     }
 
     pub(crate) fn take_notice(&self) -> Option<String> {
