@@ -259,6 +259,81 @@ fn each_queue_gets_its_own_packets() {
     }
 }
 
+/// Two processes that write to a TAP device at the same time, each on a CPU of its own: for each
+/// a number of frames of its own ethertype, numbered.
+const WRITE_TO_TAP: &str = r"
+import fcntl, os, struct
+tap = os.open('/dev/net/tun', os.O_RDWR)
+fcntl.ioctl(tap, 0x400454ca, struct.pack('16sH22x', b'tap0', 0x1002))
+children = []
+for cpu in 0, 1:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.sched_setaffinity(0, [cpu])
+        except OSError:
+            pass
+        head = b'\xff' * 6 + b'\x02\0\0\0\0\x01\x88\xb5'
+        for number in range(20000):
+            os.write(tap, head + struct.pack('>IB41x', number, cpu))
+        os._exit(0)
+    children.append(child)
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+";
+
+#[test]
+fn writers_of_one_queue_do_not_write_over_each_other() {
+    let Some(lab) = lab() else { return };
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        println!("skipped: needs /dev/net/tun; get it by `modprobe tun`");
+        return;
+    }
+    run(&lab, "right", "ip tuntap add dev tap0 mode tap");
+    run(&lab, "right", "ip link set tap0 up");
+    let name = "mirror:tap0?mode=native&cells=65536&filter=ether proto 0x88b5";
+    let mut port = open(&lab, name).unwrap();
+    assert_eq!((port.mode, port.queues.len()), (Some("native"), 1));
+    assert!(lab.exec("right", &["python3", "-c", WRITE_TO_TAP]).unwrap().success());
+    let queue = &mut port.queues[0];
+    let got = bytes_of(drain(queue));
+    assert_eq!(queue.stats().unwrap().offered, 40_000, "each is counted");
+    for writer in 0..2 {
+        let numbers = got.iter().filter(|bytes| bytes[18] == writer);
+        let numbers = numbers.map(|bytes| u32::from_be_bytes(bytes[14..18].try_into().unwrap()));
+        assert!(numbers.eq(0..20_000), "writer {writer}: each once, in order");
+    }
+}
+
+/// Copies of a bond's packets, which come by two interfaces; needs a kernel with bonds.
+#[test]
+fn a_bond_brings_the_packets_of_all_its_interfaces() {
+    let Some(lab) = lab() else { return };
+    let add = ["ip", "link", "add", "bond0", "type", "bond", "mode", "balance-rr"];
+    if !lab.exec("right", &add).unwrap().success() {
+        println!("skipped: needs bonds; get them by `modprobe bonding`");
+        return;
+    }
+    for command in [
+        "ip link add two type veth peer name two0",
+        "ip link set two master bond0",
+        "ip link set right0 down",
+        "ip link set right0 master bond0",
+        "ip link set bond0 up",
+        "ip link set two0 up",
+    ] {
+        run(&lab, "right", command);
+    }
+    let filter = "filter=ether proto 0x88b5";
+    let error = open(&lab, &format!("mirror:bond0/0?mode=native&{filter}")).unwrap_err();
+    assert!(error.to_string().contains("leave the queues out"), "{error}");
+    let mut port = open(&lab, &format!("mirror:bond0?mode=native&{filter}")).unwrap();
+    assert_eq!(port.queues.len(), 1, "the rings of all CPUs come to one queue");
+    let sent: Vec<_> = (0..300).map(|i| frame(i, 0, 60)).collect();
+    send(&lab, &sent);
+    assert!(bytes_of(drain(&mut port.queues[0])) == sent);
+}
+
 /// Has this thread run on one CPU.
 pub fn pin(cpu: usize) {
     use nix::sched::{CpuSet, sched_setaffinity};

@@ -13,15 +13,18 @@
 //! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
 //!
 //! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
-//! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come.
+//! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come, and so it
+//! is where the driver runs the program for one queue on several CPUs: of bonds, hv_netvsc and TAP.
 //!
 //! Times are the kernel's, taken when the packet was copied (see `xdp/copies/clock.rs` for their
 //! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
 
 mod queue;
+mod serving;
 
 pub(super) use queue::CopyQueue;
 use queue::{Filling, Intake, Surroundings};
+use serving::Serving;
 
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::AsFd;
@@ -43,6 +46,9 @@ use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, Stage, lo
 
 /// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
 const HEADER_BYTES: u32 = 22;
+
+/// A number that no queue has: the kernel counts them in 16 bits.
+const ANY_QUEUE: u32 = u16::MAX as u32;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -181,21 +187,42 @@ impl Job<'_> {
 
     fn geometry(&self) -> Result<Geometry> {
         let frame_bytes = self.interface.mtu.saturating_add(HEADER_BYTES).min(MOST_SNAPLEN);
-        let (sharing, rings) = match self.resident.mode() {
-            Mode::Native => (Sharing::Queue, self.queues.clone().count()),
-            Mode::Skb => (Sharing::Cpu, libbpf_rs::num_possible_cpus().unwrap_or(1)),
+        let (sharing, queues) = self.sharing()?;
+        let rings = match sharing {
+            Sharing::Queue => queues.clone().count(),
+            Sharing::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
         };
-        let snaplen = match (self.size.snaplen, sharing) {
-            (Some(snaplen), Sharing::Queue) => snaplen.min(frame_bytes),
+        let snaplen = match (self.size.snaplen, self.resident.mode()) {
+            (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
             // The kernel may have put packets together before: they are longer than the MTU.
-            (Some(snaplen), Sharing::Cpu) => snaplen,
+            (Some(snaplen), Mode::Skb) => snaplen,
             (None, _) => frame_bytes,
         };
         let cells = self.size.cells;
-        let fitting = Geometry::new(sharing, rings as u32, self.queues.clone(), snaplen, cells);
+        let fitting = Geometry::new(sharing, rings as u32, queues, snaplen, cells);
         fitting.map(|geometry| Geometry { stamped: self.stamped, ..geometry }).ok_or_else(|| {
             self.name.error("a ring of copies would be larger than 256 MiB: use fewer cells=")
         })
+    }
+
+    /// Which ring a packet goes to, so that each has one writer at a time, and the queues, as the
+    /// program sees them, whose packets come.
+    fn sharing(&self) -> Result<(Sharing, RangeInclusive<u32>)> {
+        let queues = self.queues.clone();
+        let serving = match self.resident.mode() {
+            Mode::Native => Serving::of(self.interface),
+            Mode::Skb => return Ok((Sharing::Cpu, queues)),
+        };
+        match serving {
+            Serving::Apart => Ok((Sharing::Queue, queues)),
+            Serving::Together => Ok((Sharing::Cpu, queues)),
+            Serving::Below if self.name.queues().is_none() => Ok((Sharing::Cpu, 0..=ANY_QUEUE)),
+            Serving::Below => Err(self.name.error(format!(
+                "{} receives by queues of the interfaces below it, which have numbers of their \
+                 own: leave the queues out, or open a port on one of those",
+                self.interface.name
+            ))),
+        }
     }
 
     fn described(&self, geometry: &Geometry) -> Interface {

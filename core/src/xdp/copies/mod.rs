@@ -20,8 +20,9 @@
 //! [`Reader::look`] to see to). A short ring stays in the cache; a long one bridges the time in
 //! which the reader's CPU is taken away from it.
 //!
-//! A ring has one writer at a time: one for each receive queue, which the kernel serves on one
-//! CPU at a time; in skb mode one for each CPU, for there packets of one queue come on several.
+//! A ring has one writer at a time: one for each receive queue, which most drivers serve on one
+//! CPU at a time; in skb mode, and with drivers that do it otherwise (`port/mirror/serving.rs`),
+//! one for each CPU, for there packets of one queue come on several.
 //! A ring that is full loses packets, and nothing else happens: neither the host nor another
 //! reader notices.
 
