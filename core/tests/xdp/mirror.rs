@@ -468,6 +468,11 @@ fn what_cannot_be_is_refused() {
         ("mirror:right0?filter=inbound", "packet: takes every filter"),
         ("mirror:lo", "packet: takes all kinds"),
         ("mirror:right0?cells=1", "use a number from 2"),
+        ("mirror:right0?mode=skb&snaplen=65535&cells=65536", "MiB is the most: use fewer cells="),
+        (
+            "xdp:right0?method=ring&mode=skb&snaplen=65535&frames=65536",
+            "MiB is the most: use fewer frames=",
+        ),
     ] {
         let error = open(&lab, name).unwrap_err().to_string();
         assert!(error.contains(advice), "{name}: {error}");

@@ -34,7 +34,7 @@ use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
-use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, netns};
@@ -137,7 +137,7 @@ impl Job<'_> {
     /// namespace.
     pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
-        let copies = Copies::new(geometry, &self.name.short())?;
+        let copies = Copies::new(geometry, &self.name.short(), self.cells_option())?;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
             None => Pool::new(PoolConfig {
@@ -200,9 +200,22 @@ impl Job<'_> {
         };
         let cells = self.size.cells;
         let fitting = Geometry::new(sharing, rings as u32, queues, snaplen, cells);
-        fitting.map(|geometry| Geometry { stamped: self.stamped, ..geometry }).ok_or_else(|| {
-            self.name.error("a ring of copies would be larger than 256 MiB: use fewer cells=")
-        })
+        let geometry = fitting.map_err(|too_large| {
+            let remedy = match cells {
+                Some(_) => format!("use fewer {}", self.cells_option()),
+                None => format!("say {}, or use a smaller snaplen=", self.cells_option()),
+            };
+            self.name.error(format!("{too_large}: {remedy}"))
+        })?;
+        Ok(Geometry { stamped: self.stamped, ..geometry })
+    }
+
+    /// How users say how many cells a ring has.
+    fn cells_option(&self) -> &'static str {
+        match self.name.kind() {
+            Kind::Xdp => "frames=",
+            _ => "cells=",
+        }
     }
 
     /// Which ring a packet goes to, so that each has one writer at a time, and the queues, as the

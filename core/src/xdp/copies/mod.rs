@@ -33,6 +33,7 @@ mod tests;
 pub(crate) use super::clock::WallClock;
 pub(crate) use reader::Reader;
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -83,7 +84,8 @@ pub(crate) const MOST_SNAPLEN: u32 = u16::MAX as u32;
 const RING_BYTES: u64 = 16 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
 const DEFAULT_CELLS: u32 = 8192;
-const FEWEST_CELLS: u32 = 64;
+/// With fewer, the first burst is lost.
+const FEWEST_CELLS: u32 = 16;
 /// What a ring may take in any case: the verifier follows offsets in a value up to 2²⁹.
 const MOST_RING_BYTES: u64 = 256 << 20;
 
@@ -116,28 +118,38 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Rings for packets of at most `snaplen` bytes, or as many cells as memory is to be had for
-    /// if nobody says how many. None if that is more than can be had.
+    /// Rings for packets of at most `snaplen` bytes, with as many cells as one may have memory for
+    /// if nobody says how many.
+    ///
+    /// # Errors
+    /// That is more memory than they may take.
     pub fn new(
         sharing: Sharing,
         rings: u32,
         queues: std::ops::RangeInclusive<u32>,
         snaplen: u32,
         cells: Option<u32>,
-    ) -> Option<Self> {
+    ) -> Result<Self, TooLarge> {
         let (first_queue, queues) = (*queues.start(), queues.end() - queues.start() + 1);
         let snaplen = snaplen.clamp(1, MOST_SNAPLEN);
         let geometry =
             Self { rings, sharing, first_queue, queues, cells: 1, snaplen, stamped: true };
         let budget = RING_BYTES.min(ALL_RINGS_BYTES / u64::from(rings.max(1)));
-        let affordable = (budget / u64::from(geometry.cell_bytes())).max(1) as u32;
-        let cells = match cells {
-            Some(cells) => cells.checked_next_power_of_two()?,
-            None => (1 << affordable.ilog2()).clamp(FEWEST_CELLS, DEFAULT_CELLS),
+        let cell_bytes = u64::from(geometry.cell_bytes());
+        let affordable = (budget / cell_bytes).max(1) as u32;
+        let cells_of_one = match cells {
+            Some(cells) => u64::from(cells).next_power_of_two(),
+            None => (1 << affordable.ilog2()).clamp(FEWEST_CELLS, DEFAULT_CELLS).into(),
         };
-        let geometry = Self { cells, ..geometry };
-        let bytes = u64::from(geometry.cell_bytes()) * u64::from(cells);
-        (bytes <= MOST_RING_BYTES).then_some(geometry)
+        let of_one = TooLarge { bytes: cell_bytes * cells_of_one, most: MOST_RING_BYTES, rings: 1 };
+        if of_one.bytes > of_one.most {
+            return Err(of_one);
+        }
+        let bytes = of_one.bytes * u64::from(rings);
+        if cells.is_none() && bytes > ALL_RINGS_BYTES {
+            return Err(TooLarge { bytes, most: ALL_RINGS_BYTES, rings });
+        }
+        Ok(Self { cells: cells_of_one as u32, ..geometry })
     }
 
     /// Bytes of a cell.
@@ -151,6 +163,26 @@ impl Geometry {
     }
 }
 
+/// Rings that would take more memory than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    pub bytes: u64,
+    pub most: u64,
+    /// How many together take it.
+    pub rings: u32,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [bytes, most] = [self.bytes, self.most].map(|bytes| bytes.div_ceil(1 << 20));
+        let rings = match self.rings {
+            1 => "a ring".into(),
+            rings => format!("{rings} rings"),
+        };
+        write!(f, "{rings} of copies would take {bytes} MiB, and {most} MiB is the most")
+    }
+}
+
 /// The rings of one owner: their memory, and the map that the program knows them by.
 #[derive(Debug)]
 pub(crate) struct Copies {
@@ -160,16 +192,17 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Makes empty rings.
+    /// Makes empty rings. `object` and `option` are for messages: what they are for, and what says
+    /// how many cells they have.
     ///
     /// # Errors
     /// The kernel has no memory for them.
-    pub fn new(geometry: Geometry, object: &str) -> Result<Arc<Self>> {
+    pub fn new(geometry: Geometry, object: &str, option: &str) -> Result<Arc<Self>> {
         let Geometry { rings, .. } = geometry;
         let failed = |error| {
             let mib = (u64::from(geometry.ring_bytes()) * u64::from(rings)) >> 20;
             Error::system("make rings for", object, error)
-                .remedy(format!("{mib} MiB are needed: use fewer cells= or a smaller snaplen="))
+                .remedy(format!("{mib} MiB are needed: use fewer {option} or a smaller snaplen="))
         };
         let fd = bpf::create_mapped_array(c"sluice_copies", geometry.ring_bytes(), rings)
             .map_err(failed)?;

@@ -207,20 +207,32 @@ fn rings_are_as_large_as_memory_allows() {
     let of = |rings, snaplen, cells| {
         Geometry::new(Sharing::Queue, rings, 0..=0, snaplen, cells)
             .map(|g| (g.cells, g.cell_bytes(), g.snaplen))
+            .map_err(|too_large| too_large.to_string())
     };
     let rows = [
-        ("frames of 1500 bytes", of(1, 1522, None), Some((8192, 1600, 1522))),
-        ("jumbo frames", of(1, 9022, None), Some((1024, 9088, 9022))),
-        ("the longest", of(1, 1 << 20, None), Some((128, 65_600, 65_535))),
-        ("short packets", of(1, 96, None), Some((8192, 128, 96))),
-        ("many CPUs", of(256, 1522, None), Some((256, 1600, 1522))),
+        ("frames of 1500 bytes", of(1, 1522, None), Ok((8192, 1600, 1522))),
+        ("jumbo frames", of(1, 9022, None), Ok((1024, 9088, 9022))),
+        ("the longest", of(1, 1 << 20, None), Ok((128, 65_600, 65_535))),
+        ("short packets", of(1, 96, None), Ok((8192, 128, 96))),
+        ("many CPUs", of(256, 1522, None), Ok((256, 1600, 1522))),
+        ("as many as one says, and up to a power of two", of(1, 96, Some(100)), Ok((128, 128, 96))),
+        ("many CPUs and jumbo frames", of(256, 9022, None), Ok((32, 9088, 9022))),
         (
-            "as many as one says, and up to a power of two",
-            of(1, 96, Some(100)),
-            Some((128, 128, 96)),
+            "many CPUs and the longest",
+            of(256, 1 << 20, None),
+            Err("256 rings of copies would take 257 MiB, and 128 MiB is the most".into()),
         ),
-        ("too many", of(1, 65_535, Some(65_536)), None),
-        ("as many as there are numbers", of(1, 1, Some(u32::MAX)), None),
+        ("the same, and one says how many", of(256, 1 << 20, Some(8)), Ok((8, 65_600, 65_535))),
+        (
+            "too many",
+            of(1, 65_535, Some(65_536)),
+            Err("a ring of copies would take 4100 MiB, and 256 MiB is the most".into()),
+        ),
+        (
+            "as many as there are numbers",
+            of(1, 1, Some(u32::MAX)),
+            Err("a ring of copies would take 262144 MiB, and 256 MiB is the most".into()),
+        ),
     ];
     for (sentence, got, expected) in rows {
         assert_eq!(got, expected, "{sentence}");
