@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
@@ -414,10 +415,17 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
 fn places_run_out_and_come_back() {
     let Some(lab) = lab() else { return };
     let mut ports: Vec<_> = (0..8).map(|_| open(&lab, "mirror:right0").unwrap()).collect();
-    let error = open(&lab, "mirror:right0").unwrap_err().to_string();
-    assert!(error.contains("sluice claims"), "{error}");
-    ports.remove(3);
-    open(&lab, "mirror:right0").unwrap();
+    let error = open(&lab, "mirror:right0").unwrap_err();
+    assert!(error.to_string().contains("sluice claims"), "{error}");
+    assert_eq!(error.kind(), Kind::Runtime, "another time there is room");
+    let leaving = ports.remove(3);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(leaving);
+        });
+        open(&lab, "mirror:right0").unwrap();
+    });
 }
 
 #[test]

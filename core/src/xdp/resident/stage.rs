@@ -4,17 +4,11 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::owner::{Entry, Owner};
-use super::{Resident, Tally};
-use crate::error::{Error, Result};
+use super::{LOOK_AGAIN, LOOKS, Resident, Tally};
+use crate::error::Result;
 use crate::xdp::bpf::{self, Write};
-
-/// How often one looks for a place, and the time between two looks: who cleans up after the dead
-/// has a place for some microseconds.
-const LOOKS: u32 = 3;
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A place in the chain that is ours.
 #[derive(Debug)]
@@ -34,8 +28,8 @@ impl Stage {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
         let Some(number) = occupy(resident, places, &token).map_err(failed)? else {
-            let message = "all places for claims are taken: `sluice claims` shows by whom";
-            return Err(Error::Usage(format!("{}: {message}", resident.interface)));
+            let taken = failed(io::Error::other("all places for claims are taken"));
+            return Err(taken.remedy("`sluice claims` shows by whom"));
         };
         // What a dead owner left does nothing any more, and makes room.
         resident.empty(number).map_err(failed)?;
@@ -84,7 +78,9 @@ impl Stage {
     }
 }
 
-/// Puts the token into the first of some places that nobody has; none if all have somebody.
+/// Puts the token into the first of some places that nobody has; none if all have somebody, also
+/// after some time: who cleans up after the dead has a place for a moment, longer where its CPU is
+/// taken away from it.
 fn occupy(resident: &Resident, places: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
     for look in 0..LOOKS {
         if look > 0 {
