@@ -55,6 +55,11 @@ impl Lines {
         self.lost + self.order.lost(self.queue)
     }
 
+    /// Packets whose lines went after a later one's.
+    pub fn late(&self) -> u64 {
+        self.order.late(self.queue)
+    }
+
     /// What went wrong with standard output; a reader that has had enough is no error.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.order.take_failure().filter(|error| error.kind() != ErrorKind::BrokenPipe)
@@ -75,14 +80,14 @@ impl Lines {
         self.printer.line(&mut self.batch.text, link_type, packet);
         self.batch.end_line(packet.meta().timestamp_ns);
         if self.batch.text.len() > BUFFER_BYTES {
-            self.flow = self.order.push(self.queue, &mut self.batch);
+            self.flow = self.order.push(self.queue, &mut self.batch, self.quiet.is_some());
         }
     }
 
     /// Hands the batch's lines on.
     pub fn batch_done(&mut self) -> ControlFlow<()> {
         if !self.batch.text.is_empty() {
-            self.flow = self.order.push(self.queue, &mut self.batch);
+            self.flow = self.order.push(self.queue, &mut self.batch, self.quiet.is_some());
         }
         self.flow
     }

@@ -263,10 +263,12 @@ fn account_for_lines(
         let lines = capture.lines.as_mut().and_then(Lines::take_error);
         recorder.map(anyhow::Error::from).or(lines.map(anyhow::Error::from))
     });
-    let unprinted = captures.iter().filter_map(|c| c.lines.as_ref()).map(Lines::lost).sum();
+    let lines = || captures.iter().filter_map(|capture| capture.lines.as_ref());
+    let unprinted = lines().map(Lines::lost).sum();
     if options.output.is_none() {
         report.ledger.add(Role::Out, "printed", report.traffic.packets - unprinted);
         report.ledger.add(Role::Loss, "not_printed", unprinted);
+        report.ledger.add(Role::Note, "out_of_order", lines().map(Lines::late).sum());
     }
     let reader_left = unprinted > 0 && error.is_none();
     (error, reader_left)

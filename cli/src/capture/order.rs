@@ -2,8 +2,9 @@
 //!
 //! Each queue's lines are in order. A line may go when no other queue can still have an earlier
 //! one: each has a later line waiting, has said that nothing older will come, or has ended. A live
-//! queue that says nothing holds the others up for the window at most; files have all the time
-//! there is.
+//! queue that says nothing holds the others up for the window at most, and for no more lines than
+//! there is room for: a live queue that waited would lose packets, so it loses the order. Files have
+//! all the time there is.
 
 use std::collections::VecDeque;
 use std::io::{self, Write, stdout};
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use super::quiet::now_ns;
 
-/// A queue with more text than this waiting waits itself: for the others, or for the window.
-const MOST_BYTES: usize = 1 << 20;
+/// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
+const MOST_BYTES: usize = 32 << 20;
 /// What goes is written in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 /// How often a queue that waits looks at what may go by the window.
@@ -59,13 +60,15 @@ impl Order {
         Self { state: Mutex::new(State::new(queues)), moved: Condvar::new(), window }
     }
 
-    /// Takes a queue's lines and writes what may go. Break: nobody takes them any more.
-    pub fn push(&self, queue: usize, batch: &mut Batch) -> ControlFlow<()> {
+    /// Takes a queue's lines and writes what may go. A queue that is not `live` waits here while
+    /// too many of its lines wait. Break: nobody takes them any more.
+    pub fn push(&self, queue: usize, batch: &mut Batch, live: bool) -> ControlFlow<()> {
         let mut state = self.lock();
+        state.queues[queue].live = live;
         state.append(queue, batch);
         batch.clear();
         let mut flow = self.write(&mut state);
-        while flow.is_continue() && state.queues[queue].text.len() > MOST_BYTES {
+        while flow.is_continue() && state.queues[queue].is_full() {
             let waited = self.moved.wait_timeout(state, TICK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             flow = self.write(&mut state);
@@ -85,6 +88,11 @@ impl Order {
     /// Lines of a queue that standard output did not take.
     pub fn lost(&self, queue: usize) -> u64 {
         self.lock().queues[queue].lost
+    }
+
+    /// Lines of a queue that went after a later one had gone.
+    pub fn late(&self, queue: usize) -> u64 {
+        self.lock().queues[queue].late
     }
 
     /// What went wrong with standard output, for whoever asks first.
@@ -115,6 +123,8 @@ impl Order {
 struct State {
     queues: Vec<Waiting>,
     out: String,
+    /// The latest time that has gone into `out`.
+    out_ns: u64,
     failed: bool,
     failure: Option<io::Error>,
 }
@@ -127,6 +137,9 @@ struct Waiting {
     lines: VecDeque<(u64, usize)>,
     /// Nothing earlier will come.
     watermark_ns: u64,
+    /// It must not wait for room.
+    live: bool,
+    late: u64,
     /// Of the lines in `out`, this queue's.
     going: u64,
     lost: u64,
@@ -139,11 +152,13 @@ impl State {
             gone: 0,
             lines: VecDeque::new(),
             watermark_ns: 0,
+            live: true,
+            late: 0,
             going: 0,
             lost: 0,
         };
         let queues = (0..queues).map(|_| waiting()).collect();
-        Self { queues, out: String::new(), failed: false, failure: None }
+        Self { queues, out: String::new(), out_ns: 0, failed: false, failure: None }
     }
 
     fn append(&mut self, queue: usize, batch: &Batch) {
@@ -164,7 +179,7 @@ impl State {
         while self.out.len() < PIECE_BYTES
             && let Some((queue, until_ns)) = self.next(horizon_ns)
         {
-            self.queues[queue].move_to(&mut self.out, until_ns);
+            self.queues[queue].move_to(&mut self.out, until_ns, &mut self.out_ns);
         }
         !self.out.is_empty()
     }
@@ -174,10 +189,13 @@ impl State {
     fn next(&self, horizon_ns: u64) -> Option<(usize, u64)> {
         let heads = self.queues.iter().map(Waiting::head_ns).enumerate();
         let (head_ns, first) = heads.filter_map(|(queue, head)| Some((head?, queue))).min()?;
+        let full = self.queues.iter().filter(|queue| queue.live && queue.is_full());
+        let full_ns = full.filter_map(Waiting::head_ns).max().unwrap_or(0);
+        // What is earlier than what has gone is late already: waiting mends nothing.
+        let least_ns = horizon_ns.max(full_ns).max(self.out_ns);
         let others = self.queues.iter().enumerate().filter(|(queue, _)| *queue != first);
-        let until_ns = others.map(|(_, other)| {
-            other.head_ns().unwrap_or_else(|| other.watermark_ns.max(horizon_ns))
-        });
+        let until_ns = others
+            .map(|(_, other)| other.head_ns().unwrap_or_else(|| other.watermark_ns.max(least_ns)));
         let until_ns = until_ns.min().unwrap_or(u64::MAX);
         (head_ns <= until_ns).then_some((first, until_ns))
     }
@@ -203,16 +221,23 @@ impl Waiting {
         self.lines.front().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Moves lines up to a time, as long as there is room.
-    fn move_to(&mut self, out: &mut String, until_ns: u64) {
+    fn is_full(&self) -> bool {
+        self.text.len() - self.gone > MOST_BYTES
+    }
+
+    /// Moves lines up to a time, as long as there is room; notes the latest time that has gone.
+    fn move_to(&mut self, out: &mut String, until_ns: u64, out_ns: &mut u64) {
         while out.len() < PIECE_BYTES
-            && let Some((_, bytes)) = self.lines.pop_front_if(|(at_ns, _)| *at_ns <= until_ns)
+            && let Some((at_ns, bytes)) = self.lines.pop_front_if(|(at_ns, _)| *at_ns <= until_ns)
         {
             out.push_str(&self.text[self.gone..self.gone + bytes]);
             self.gone += bytes;
             self.going += 1;
+            self.late += u64::from(at_ns < *out_ns);
+            *out_ns = at_ns.max(*out_ns);
         }
-        if self.lines.is_empty() || self.gone > PIECE_BYTES {
+        // No more is moved up than has gone: each byte moves once.
+        if self.lines.is_empty() || self.gone > self.text.len() / 2 {
             self.text.drain(..self.gone);
             self.gone = 0;
         }
@@ -286,6 +311,33 @@ mod tests {
             ),
         ] {
             assert_eq!(after(queues, horizon_ns, steps).1, out, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn what_goes_after_a_later_line_is_counted() {
+        let late = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].late);
+        let steps = [(0, Lines(&[8, 3])), (1, Lines(&[9])), (1, Quiet(9)), (0, Lines(&[9]))];
+        let (state, out) = after(2, 9, &steps);
+        assert_eq!((out.as_str(), late(&state)), ("0:8 0:3 0:9 1:9", [1, 0]));
+    }
+
+    #[test]
+    fn a_live_queue_without_room_lets_its_lines_go_and_a_file_waits() {
+        let line = "x".repeat(1 << 20);
+        for (sentence, live, gone) in [("it may not wait", true, 1), ("it may", false, 0)] {
+            let mut state = State::new(2);
+            state.queues[0].live = live;
+            let mut pushed = 0;
+            while !state.queues[0].is_full() {
+                assert!(!state.drain(0), "{sentence}: what there is room for waits");
+                let mut batch = Batch { text: line.clone(), ..Batch::default() };
+                pushed += 1;
+                batch.end_line(pushed);
+                state.append(0, &batch);
+            }
+            assert_eq!(state.drain(0), live, "{sentence}");
+            assert_eq!((state.out.len() >> 20, pushed), (gone, 33), "{sentence}");
         }
     }
 
