@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluicegate::file::write::{Chunk, Merger};
 
 use super::IN_TRANSIT;
 use super::file::File;
-use super::quiet::now_ns;
 
 /// How often it looks at what may go although nothing arrives.
 const TICK: Duration = Duration::from_millis(10);
@@ -38,20 +37,20 @@ pub fn merge(
     while open {
         let first = incoming.recv_timeout(TICK);
         // What was sent before this moment has to be known before it counts as missing.
-        let now_ns = if live { now_ns() } else { 0 };
+        let now = Instant::now();
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             (0..back.len()).for_each(|source| merger.close(source));
             open = false;
         }
         for message in first.into_iter().chain(incoming.try_iter().take(IN_TRANSIT)) {
             match message {
-                Message::Chunk(source, chunk) => merger.push(source, chunk),
+                Message::Chunk(source, chunk) => merger.push(source, chunk, now),
                 Message::Silent(source, until_ns) => merger.advance(source, until_ns),
                 Message::End(source) => merger.close(source),
             }
         }
         loop {
-            let more = merger.drain(now_ns, &mut out);
+            let more = merger.drain(live.then_some(now), &mut out);
             while let Some((source, chunk)) = merger.spent() {
                 // A recorder that has ended needs no chunks.
                 let _ = back[source].send(chunk);

@@ -2,7 +2,7 @@
 //!
 //! Each queue's lines are in order. A line may go when no other queue can still have an earlier
 //! one: each has a later line waiting, has said that nothing older will come, or has ended. A live
-//! queue that says nothing holds the others up for the window at most, and for no more lines than
+//! queue that says nothing holds the others up for the window at most, from their arrival on, and for no more lines than
 //! there is room for: a live queue that waited would lose packets, so it loses the order. Files have
 //! all the time there is.
 
@@ -10,9 +10,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write, stdout};
 use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use super::quiet::now_ns;
+use std::time::{Duration, Instant};
 
 /// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
 const MOST_BYTES: usize = 32 << 20;
@@ -65,7 +63,7 @@ impl Order {
     pub fn push(&self, queue: usize, batch: &mut Batch, live: bool) -> ControlFlow<()> {
         let mut state = self.lock();
         state.queues[queue].live = live;
-        state.append(queue, batch);
+        state.append(queue, batch, Instant::now());
         batch.clear();
         let mut flow = self.write(&mut state);
         while flow.is_continue() && state.queues[queue].is_full() {
@@ -106,10 +104,8 @@ impl Order {
 
     /// Writes all that may go.
     fn write(&self, state: &mut State) -> ControlFlow<()> {
-        let horizon_ns = self.window.map_or(0, |window| {
-            now_ns().saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(u64::MAX))
-        });
-        while !state.failed && state.drain(horizon_ns) {
+        let expired = self.window.and_then(|window| Instant::now().checked_sub(window));
+        while !state.failed && state.drain(expired) {
             let mut out = stdout().lock();
             let written = out.write_all(state.out.as_bytes()).and_then(|()| out.flush());
             state.done(written);
@@ -134,7 +130,7 @@ struct Waiting {
     /// From `gone` on the text of `lines`.
     text: String,
     gone: usize,
-    lines: VecDeque<(u64, usize)>,
+    lines: VecDeque<Line>,
     /// Nothing earlier will come.
     watermark_ns: u64,
     /// It must not wait for room.
@@ -143,6 +139,12 @@ struct Waiting {
     /// Of the lines in `out`, this queue's.
     going: u64,
     lost: u64,
+}
+
+struct Line {
+    at_ns: u64,
+    bytes: usize,
+    arrived: Instant,
 }
 
 impl State {
@@ -161,23 +163,25 @@ impl State {
         Self { queues, out: String::new(), out_ns: 0, failed: false, failure: None }
     }
 
-    fn append(&mut self, queue: usize, batch: &Batch) {
+    fn append(&mut self, queue: usize, batch: &Batch, arrived: Instant) {
         let waiting = &mut self.queues[queue];
         if self.failed {
             waiting.lost += batch.lines.len() as u64;
             return;
         }
         waiting.text.push_str(&batch.text[..batch.ended]);
-        waiting.lines.extend(&batch.lines);
-        if let Some((last_ns, _)) = waiting.lines.back() {
-            waiting.watermark_ns = waiting.watermark_ns.max(*last_ns);
+        let lines = batch.lines.iter();
+        waiting.lines.extend(lines.map(|&(at_ns, bytes)| Line { at_ns, bytes, arrived }));
+        if let Some(last) = waiting.lines.back() {
+            waiting.watermark_ns = waiting.watermark_ns.max(last.at_ns);
         }
     }
 
-    /// Moves lines that may go into `out`, a piece at most. True if there are any.
-    fn drain(&mut self, horizon_ns: u64) -> bool {
+    /// Moves lines that may go into `out`, a piece at most. True if there are any. What came by
+    /// `expired` waits no longer, nor what is before it.
+    fn drain(&mut self, expired: Option<Instant>) -> bool {
         while self.out.len() < PIECE_BYTES
-            && let Some((queue, until_ns)) = self.next(horizon_ns)
+            && let Some((queue, until_ns)) = self.next(expired)
         {
             self.queues[queue].move_to(&mut self.out, until_ns, &mut self.out_ns);
         }
@@ -186,13 +190,13 @@ impl State {
 
     /// The queue with the earliest line, if that may go, and up to when it may go on before the
     /// others have to be asked again.
-    fn next(&self, horizon_ns: u64) -> Option<(usize, u64)> {
+    fn next(&self, expired: Option<Instant>) -> Option<(usize, u64)> {
         let heads = self.queues.iter().map(Waiting::head_ns).enumerate();
         let (head_ns, first) = heads.filter_map(|(queue, head)| Some((head?, queue))).min()?;
-        let full = self.queues.iter().filter(|queue| queue.live && queue.is_full());
-        let full_ns = full.filter_map(Waiting::head_ns).max().unwrap_or(0);
+        let hurried = self.queues.iter().filter(|queue| queue.is_hurried(expired));
+        let hurried_ns = hurried.filter_map(Waiting::head_ns).max().unwrap_or(0);
         // What is earlier than what has gone is late already: waiting mends nothing.
-        let least_ns = horizon_ns.max(full_ns).max(self.out_ns);
+        let least_ns = hurried_ns.max(self.out_ns);
         let others = self.queues.iter().enumerate().filter(|(queue, _)| *queue != first);
         let until_ns = others
             .map(|(_, other)| other.head_ns().unwrap_or_else(|| other.watermark_ns.max(least_ns)));
@@ -218,7 +222,13 @@ impl State {
 
 impl Waiting {
     fn head_ns(&self) -> Option<u64> {
-        self.lines.front().map(|(at_ns, _)| *at_ns)
+        self.lines.front().map(|line| line.at_ns)
+    }
+
+    /// Its first line has to go: it has waited for the window, or takes the room of others.
+    fn is_hurried(&self, expired: Option<Instant>) -> bool {
+        let has_waited = |line: &Line| expired.is_some_and(|expired| line.arrived <= expired);
+        self.lines.front().is_some_and(has_waited) || self.live && self.is_full()
     }
 
     fn is_full(&self) -> bool {
@@ -228,13 +238,13 @@ impl Waiting {
     /// Moves lines up to a time, as long as there is room; notes the latest time that has gone.
     fn move_to(&mut self, out: &mut String, until_ns: u64, out_ns: &mut u64) {
         while out.len() < PIECE_BYTES
-            && let Some((at_ns, bytes)) = self.lines.pop_front_if(|(at_ns, _)| *at_ns <= until_ns)
+            && let Some(line) = self.lines.pop_front_if(|line| line.at_ns <= until_ns)
         {
-            out.push_str(&self.text[self.gone..self.gone + bytes]);
-            self.gone += bytes;
+            out.push_str(&self.text[self.gone..self.gone + line.bytes]);
+            self.gone += line.bytes;
             self.going += 1;
-            self.late += u64::from(at_ns < *out_ns);
-            *out_ns = at_ns.max(*out_ns);
+            self.late += u64::from(line.at_ns < *out_ns);
+            *out_ns = line.at_ns.max(*out_ns);
         }
         // No more is moved up than has gone: each byte moves once.
         if self.lines.is_empty() || self.gone > self.text.len() / 2 {
@@ -251,74 +261,87 @@ mod tests {
     /// What a queue does: lines of these times, or the promise that none is older.
     enum Does {
         Lines(&'static [u64]),
+        /// Lines that have waited for the window.
+        Waited(&'static [u64]),
         Quiet(u64),
     }
-    use Does::{Lines, Quiet};
+    use Does::{Lines, Quiet, Waited};
 
-    fn after(queues: usize, horizon_ns: u64, steps: &[(usize, Does)]) -> (State, String) {
+    fn after(queues: usize, steps: &[(usize, Does)]) -> (State, String) {
         let mut state = State::new(queues);
+        let expired = Instant::now();
+        let arrived = expired + Duration::from_nanos(1);
         for (queue, does) in steps {
             match does {
-                Lines(times) => {
+                Lines(times) | Waited(times) => {
                     let mut batch = Batch::default();
                     for at_ns in *times {
                         batch.text.push_str(&format!("{queue}:{at_ns} "));
                         batch.end_line(*at_ns);
                     }
-                    state.append(*queue, &batch);
+                    let arrived = if matches!(does, Waited(_)) { expired } else { arrived };
+                    state.append(*queue, &batch, arrived);
                 }
                 Quiet(until_ns) => state.queues[*queue].watermark_ns = *until_ns,
             }
         }
-        state.drain(horizon_ns);
+        state.drain(Some(expired));
         let out = state.out.trim_end().to_owned();
         (state, out)
     }
 
     #[test]
     fn a_line_goes_when_none_before_it_can_come() {
-        for (sentence, queues, horizon_ns, steps, out) in [
-            ("one queue waits for nobody", 1, 0, &[(0, Lines(&[1, 2]))][..], "0:1 0:2"),
+        for (sentence, queues, steps, out) in [
+            ("one queue waits for nobody", 1, &[(0, Lines(&[1, 2]))][..], "0:1 0:2"),
             (
                 "two take turns, up to where one ends",
                 2,
-                0,
                 &[(0, Lines(&[1, 3, 9])), (1, Lines(&[2, 4]))],
                 "0:1 1:2 0:3 1:4",
             ),
-            ("a silent queue holds them up", 2, 0, &[(0, Lines(&[1, 2]))], ""),
-            ("not for longer than the window", 2, 1, &[(0, Lines(&[1, 2]))], "0:1"),
+            ("a silent queue holds them up", 2, &[(0, Lines(&[1, 2]))], ""),
+            ("not for longer than the window", 2, &[(0, Waited(&[1])), (0, Lines(&[2]))], "0:1"),
+            (
+                "nor if their clock is 37 s ahead of that of the silent one's promises",
+                2,
+                &[(1, Quiet(50)), (0, Waited(&[37_000_000_000]))],
+                "0:37000000000",
+            ),
+            (
+                "what is before a line that has waited goes with it, for more may come for ever",
+                3,
+                &[(0, Waited(&[37])), (1, Lines(&[36, 38]))],
+                "1:36 0:37",
+            ),
             (
                 "one that promises lets go what is older",
                 2,
-                0,
                 &[(0, Lines(&[1, 2, 3])), (1, Quiet(2))],
                 "0:1 0:2",
             ),
             (
                 "one that has ended holds up nobody",
                 3,
-                0,
                 &[(0, Lines(&[7])), (1, Quiet(u64::MAX)), (2, Lines(&[5])), (2, Quiet(u64::MAX))],
                 "2:5 0:7",
             ),
             (
                 "what comes late goes at once",
                 2,
-                9,
-                &[(0, Lines(&[8])), (1, Lines(&[9])), (1, Quiet(9)), (0, Lines(&[3]))],
+                &[(0, Waited(&[8])), (1, Waited(&[9])), (1, Quiet(9)), (0, Lines(&[3]))],
                 "0:8 0:3 1:9",
             ),
         ] {
-            assert_eq!(after(queues, horizon_ns, steps).1, out, "{sentence}");
+            assert_eq!(after(queues, steps).1, out, "{sentence}");
         }
     }
 
     #[test]
     fn what_goes_after_a_later_line_is_counted() {
         let late = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].late);
-        let steps = [(0, Lines(&[8, 3])), (1, Lines(&[9])), (1, Quiet(9)), (0, Lines(&[9]))];
-        let (state, out) = after(2, 9, &steps);
+        let steps = [(0, Lines(&[8, 3, 9])), (1, Lines(&[9]))];
+        let (state, out) = after(2, &steps);
         assert_eq!((out.as_str(), late(&state)), ("0:8 0:3 0:9 1:9", [1, 0]));
     }
 
@@ -330,28 +353,28 @@ mod tests {
             state.queues[0].live = live;
             let mut pushed = 0;
             while !state.queues[0].is_full() {
-                assert!(!state.drain(0), "{sentence}: what there is room for waits");
+                assert!(!state.drain(None), "{sentence}: what there is room for waits");
                 let mut batch = Batch { text: line.clone(), ..Batch::default() };
                 pushed += 1;
                 batch.end_line(pushed);
-                state.append(0, &batch);
+                state.append(0, &batch, Instant::now());
             }
-            assert_eq!(state.drain(0), live, "{sentence}");
+            assert_eq!(state.drain(None), live, "{sentence}");
             assert_eq!((state.out.len() >> 20, pushed), (gone, 33), "{sentence}");
         }
     }
 
     #[test]
     fn what_waits_when_writing_fails_is_lost_by_its_queue() {
-        let (mut state, out) = after(2, 0, &[(0, Lines(&[1, 9])), (1, Lines(&[2, 3, 4]))]);
+        let (mut state, out) = after(2, &[(0, Lines(&[1, 9])), (1, Lines(&[2, 3, 4]))]);
         assert_eq!(out, "0:1 1:2 1:3 1:4");
         state.done(Err(io::ErrorKind::BrokenPipe.into()));
         let lost = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].lost);
         assert_eq!(lost(&state), [2, 3]);
         let mut batch = Batch { text: "more".into(), ..Batch::default() };
         batch.end_line(10);
-        state.append(1, &batch);
-        assert_eq!((lost(&state), state.drain(0)), ([2, 4], false), "nothing goes any more");
+        state.append(1, &batch, Instant::now());
+        assert_eq!((lost(&state), state.drain(None)), ([2, 4], false), "nothing goes any more");
     }
 
     #[test]
@@ -362,9 +385,9 @@ mod tests {
             batch.text.push_str(&format!("line {number}, long enough to fill several pieces\n"));
             batch.end_line(number);
         }
-        state.append(0, &batch);
+        state.append(0, &batch, Instant::now());
         let mut whole = String::new();
-        while state.drain(0) {
+        while state.drain(None) {
             assert!(state.out.len() < PIECE_BYTES + 100);
             whole.push_str(&state.out);
             state.done(Ok(()));

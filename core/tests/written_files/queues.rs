@@ -1,5 +1,7 @@
 //! Several queues, one file.
 
+use std::time::Instant;
+
 use super::*;
 
 #[test]
@@ -19,7 +21,7 @@ fn several_queues_become_one_file_in_order() {
         });
         let own: Vec<Seen> = all.iter().skip(queue).step_by(3).cloned().collect();
         for some in own.chunks(100) {
-            merger.push(queue, chunk_of(&mut encoder, some));
+            merger.push(queue, chunk_of(&mut encoder, some), Instant::now());
         }
         merger.close(queue);
     }
@@ -27,7 +29,7 @@ fn several_queues_become_one_file_in_order() {
     output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     let mut out = Encoder::new(&EncoderConfig::default()).chunk_of(30_000);
     loop {
-        let more = merger.drain(0, &mut out);
+        let more = merger.drain(None, &mut out);
         output.write(&out).unwrap();
         out.clear();
         if !more {

@@ -2,10 +2,11 @@
 //!
 //! Each source is in order within itself. A record may go when no open source can still send
 //! an earlier one: each has either a later record waiting or has promised by a watermark. A
-//! source that does neither holds the others up for the window at most.
+//! source that does neither holds the others up for the window at most, from their arrival on: the
+//! packets' clock may be another than the system's, and ahead of it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::chunk::{Chunk, Records};
 
@@ -19,7 +20,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Merger {
     sources: Vec<Source>,
-    window_ns: u64,
+    window: Duration,
     /// The latest time that has gone out.
     out_ns: u64,
     late: u64,
@@ -28,7 +29,8 @@ pub struct Merger {
 
 #[derive(Debug)]
 struct Source {
-    chunks: VecDeque<Chunk>,
+    /// Each with its arrival.
+    chunks: VecDeque<(Chunk, Instant)>,
     /// Bytes of the first chunk that have gone out.
     gone: usize,
     /// The time of the first record that has not; `None` if there is none.
@@ -51,8 +53,8 @@ impl Merger {
         Self::with_window(sources, WINDOW)
     }
 
-    /// The same with a window of its own: how much older than now a record must be to go
-    /// although a source has been silent.
+    /// The same with a window of its own: how long a record must have been here to go although
+    /// a source has been silent.
     pub fn with_window(sources: usize, window: Duration) -> Self {
         let source = || Source {
             chunks: VecDeque::new(),
@@ -64,25 +66,25 @@ impl Merger {
         };
         Self {
             sources: (0..sources).map(|_| source()).collect(),
-            window_ns: u64::try_from(window.as_nanos()).unwrap_or(u64::MAX),
+            window,
             out_ns: 0,
             late: 0,
             spent: Vec::new(),
         }
     }
 
-    /// Takes a chunk from a source.
+    /// Takes a chunk from a source, which has come at `arrived`.
     ///
     /// # Panics
     /// If there is no such source.
-    pub fn push(&mut self, number: usize, chunk: Chunk) {
+    pub fn push(&mut self, number: usize, chunk: Chunk, arrived: Instant) {
         let source = &mut self.sources[number];
         let Some(last_ns) = chunk.last_ns() else {
             return self.keep(number, chunk);
         };
         source.watermark_ns = source.watermark_ns.max(last_ns);
         source.pending += chunk.packets();
-        source.chunks.push_back(chunk);
+        source.chunks.push_back((chunk, arrived));
         if source.head_ns.is_none() {
             source.find_head();
         }
@@ -106,13 +108,14 @@ impl Merger {
     }
 
     /// Moves what may go into `out`, in order. True if `out` is to be written and emptied
-    /// first: there may be more. `now_ns` is the time on the clock that stamps the packets.
+    /// first: there may be more. Without `now` no record goes because it has waited for the
+    /// window: silent sources have all the time there is.
     ///
     /// # Panics
     /// If `out` and the chunks that were pushed are of different formats.
-    pub fn drain(&mut self, now_ns: u64, out: &mut Chunk) -> bool {
-        let horizon_ns = now_ns.saturating_sub(self.window_ns);
-        while let Some(run) = self.next_run(horizon_ns) {
+    pub fn drain(&mut self, now: Option<Instant>, out: &mut Chunk) -> bool {
+        let expired = now.and_then(|now| now.checked_sub(self.window));
+        while let Some(run) = self.next_run(expired) {
             if self.pass_whole(&run, out) || !self.move_run(&run, out) {
                 return true;
             }
@@ -136,8 +139,8 @@ impl Merger {
     }
 
     /// The source with the earliest record, if that may go, and how far it may go on before
-    /// another has to be asked.
-    fn next_run(&self, horizon_ns: u64) -> Option<Run> {
+    /// another has to be asked. What came by `expired` waits no longer, nor what is before it.
+    fn next_run(&self, expired: Option<Instant>) -> Option<Run> {
         let mut first: Option<(u64, usize)> = None;
         let mut until_ns = u64::MAX;
         let mut promised_ns = u64::MAX;
@@ -155,15 +158,16 @@ impl Merger {
             }
         }
         let (head_ns, source) = first?;
+        let horizon_ns = self.sources.iter().filter_map(|s| s.expired_ns(expired?)).max();
         // What is earlier than what has gone out is late already: waiting mends nothing.
-        let limit_ns = promised_ns.max(horizon_ns).max(self.out_ns);
+        let limit_ns = promised_ns.max(horizon_ns.unwrap_or(0)).max(self.out_ns);
         (head_ns <= limit_ns).then(|| Run { source, until_ns: until_ns.min(limit_ns) })
     }
 
     /// Passes the source's first chunk on as it is, if all of it may go.
     fn pass_whole(&mut self, run: &Run, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
-        let Some(chunk) = source.chunks.front_mut() else {
+        let Some((chunk, _)) = source.chunks.front_mut() else {
             return false;
         };
         let (Some(first_ns), Some(last_ns)) = (chunk.first_ns(), chunk.last_ns()) else {
@@ -184,7 +188,7 @@ impl Merger {
     /// Copies the run's records; false if `out` is full.
     fn move_run(&mut self, run: &Run, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
-        let Some(chunk) = source.chunks.front() else {
+        let Some((chunk, _)) = source.chunks.front() else {
             return true;
         };
         assert!(chunk.layout() == out.layout(), "a chunk of another format");
@@ -216,7 +220,7 @@ impl Merger {
         source.gone = 0;
         let chunk = source.chunks.pop_front();
         source.find_head();
-        if let Some(chunk) = chunk {
+        if let Some((chunk, _)) = chunk {
             self.keep(number, chunk);
         }
     }
@@ -230,8 +234,14 @@ impl Merger {
 
 impl Source {
     fn find_head(&mut self) {
-        let first = self.chunks.front().and_then(|chunk| chunk.records().next());
+        let first = self.chunks.front().and_then(|(chunk, _)| chunk.records().next());
         self.head_ns = first.map(|record| record.timestamp_ns);
+    }
+
+    /// The latest time in the first chunk, if that came by then.
+    fn expired_ns(&self, by: Instant) -> Option<u64> {
+        let (chunk, arrived) = self.chunks.front()?;
+        chunk.last_ns().filter(|_| *arrived <= by)
     }
 }
 
@@ -258,11 +268,11 @@ mod tests {
     }
 
     /// What goes out now: time and source, or rather the tag of its chunk.
-    fn drain(merger: &mut Merger, now_ns: u64, capacity: usize) -> Vec<(u64, u8)> {
+    fn drain(merger: &mut Merger, now: Option<Instant>, capacity: usize) -> Vec<(u64, u8)> {
         let mut out = encoder().chunk_of(capacity);
         let mut gone = Vec::new();
         loop {
-            let more = merger.drain(now_ns, &mut out);
+            let more = merger.drain(now, &mut out);
             let tagged = |r: Record<'_>| (r.timestamp_ns, r.bytes[28]);
             gone.extend(out.records().map(tagged));
             out.clear();
@@ -277,7 +287,7 @@ mod tests {
         Push(usize, &'static [u64]),
         Advance(usize, u64),
         Close(usize),
-        /// At this time, these go out.
+        /// At this moment these go out. What is pushed next comes then; the first at 0.
         Drain(u64, &'static [u64]),
     }
     use Step::{Advance, Close, Drain, Push};
@@ -302,8 +312,19 @@ mod tests {
                 0,
             ),
             (
-                "what is older than the window goes in any case",
-                &[Push(0, &[10, 20]), Drain(115, &[10]), Drain(120, &[20])],
+                "what has been here for the window goes in any case",
+                &[
+                    Push(0, &[10, 20]),
+                    Drain(99, &[]),
+                    Push(0, &[30]),
+                    Drain(100, &[10, 20]),
+                    Drain(199, &[30]),
+                ],
+                0,
+            ),
+            (
+                "also when its clock is 37 s ahead of that of the silent one's promises",
+                &[Push(0, &[37_000_000_000]), Advance(1, 50), Drain(100, &[37_000_000_000])],
                 0,
             ),
             (
@@ -312,7 +333,7 @@ mod tests {
                     Push(0, &[10, 20]),
                     Drain(1000, &[10, 20]),
                     Push(1, &[15, 19, 20]),
-                    Drain(0, &[15, 19, 20]),
+                    Drain(1000, &[15, 19, 20]),
                 ],
                 2,
             ),
@@ -324,13 +345,16 @@ mod tests {
         ];
         for (why, steps, late) in rows {
             let mut merger = Merger::with_window(2, Duration::from_nanos(100));
+            let start = Instant::now();
+            let mut now = start;
             for step in *steps {
                 match *step {
-                    Push(source, times) => merger.push(source, chunk(times, 0)),
+                    Push(source, times) => merger.push(source, chunk(times, 0), now),
                     Advance(source, watermark_ns) => merger.advance(source, watermark_ns),
                     Close(source) => merger.close(source),
-                    Drain(now_ns, expected) => {
-                        let gone = drain(&mut merger, now_ns, 4096);
+                    Drain(at_ns, expected) => {
+                        now = start + Duration::from_nanos(at_ns);
+                        let gone = drain(&mut merger, Some(now), 4096);
                         let times: Vec<u64> = gone.iter().map(|(time, _)| *time).collect();
                         assert_eq!(times, *expected, "{why}");
                     }
@@ -341,13 +365,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_before_a_record_that_has_waited_goes_with_it() {
+        let mut merger = Merger::with_window(3, Duration::from_nanos(100));
+        let start = Instant::now();
+        let now = start + Duration::from_nanos(100);
+        merger.push(0, chunk(&[37_000_000_000], 0), start);
+        // For more of that may come for ever.
+        merger.push(1, chunk(&[100], 1), now);
+        assert_eq!(drain(&mut merger, Some(now), 4096), [(100, 1), (37_000_000_000, 0)]);
+    }
+
+    #[test]
     fn each_source_gets_its_chunks_back_empty() {
         let mut merger = Merger::new(2);
+        let start = Instant::now();
         for round in 0..20 {
-            merger.push(0, chunk(&[round, round], 0));
-            merger.push(1, chunk(&[round], 1));
+            merger.push(0, chunk(&[round, round], 0), start);
+            merger.push(1, chunk(&[round], 1), start);
             assert_eq!(merger.pending(), 3);
-            assert_eq!(drain(&mut merger, u64::MAX, 100).len(), 3);
+            assert_eq!(drain(&mut merger, Some(start + WINDOW), 100).len(), 3);
         }
         assert_eq!(merger.pending(), 0);
         let spent: Vec<(usize, Chunk)> = std::iter::from_fn(|| merger.spent()).collect();
@@ -385,18 +421,18 @@ mod tests {
                         })
                         .collect();
                     expected.extend(times.iter().map(|time| (*time, source as u8)));
-                    merger.push(source, chunk(&times, source as u8));
+                    merger.push(source, chunk(&times, source as u8), Instant::now());
                 }
                 if promise {
                     at_ns[source] += 10;
                     merger.advance(source, at_ns[source]);
                 }
                 if look {
-                    gone.extend(drain(&mut merger, 0, capacity));
+                    gone.extend(drain(&mut merger, None, capacity));
                 }
             }
             (0..sources.len()).for_each(|source| merger.close(source));
-            gone.extend(drain(&mut merger, 0, capacity));
+            gone.extend(drain(&mut merger, None, capacity));
             prop_assert!(gone.is_sorted_by_key(|(time, _)| *time));
             expected.sort();
             gone.sort();
