@@ -117,17 +117,25 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
 
 /// Runs `sluice detach`.
 pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
-    let users = args.place.with(|interface| {
-        let Some(resident) = Resident::find(interface)? else { return Ok(None) };
-        let users = resident.claims()?.len();
-        resident.detach(interface)?;
-        Ok(Some(users))
+    let users = args.place.with(|interface| match Resident::find(interface) {
+        Ok(None) => Ok(None),
+        Ok(Some(resident)) => {
+            let users = resident.claims()?.len();
+            resident.detach(interface)?;
+            Ok(Some(Some(users)))
+        }
+        // Another version's can be taken off all the same, if nothing else is wrong.
+        Err(_) => Ok(Resident::detach_any(interface)?.then_some(None)),
     })?;
     let name = &args.place.interface;
     match users {
         None => writeln!(io::stdout(), "{name} has no XDP program")?,
-        Some(0) => writeln!(io::stdout(), "{name}: the program is off")?,
-        Some(n) => writeln!(
+        Some(None) => writeln!(
+            io::stdout(),
+            "{name}: the program, of another version, is off; who used it gets no more packets"
+        )?,
+        Some(Some(0)) => writeln!(io::stdout(), "{name}: the program is off")?,
+        Some(Some(n)) => writeln!(
             io::stdout(),
             "{name}: the program is off; {n} that used it get no more packets, and end"
         )?,

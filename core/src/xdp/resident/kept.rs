@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::Resident;
+use super::{Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Attachment};
@@ -24,7 +24,7 @@ impl Resident {
         if self.is_kept(interface) {
             return Ok(());
         }
-        let folder = self.pins(interface)?;
+        let folder = pins(interface)?;
         // The stages too: a map of programs is emptied when nobody has it. The link last: where
         // it is, all is.
         let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
@@ -38,7 +38,7 @@ impl Resident {
     /// interface that is gone, does not count: another may have its number by now.
     pub fn is_kept(&self, interface: &Interface) -> bool {
         let ours = Attachment { program: self.program, interface: interface.index };
-        self.pins(interface)
+        pins(interface)
             .and_then(|folder| {
                 let link = bpf::kept(&path_text(&folder.join(LINK)));
                 link.map_err(|error| self.failed("look for the pins of", error))
@@ -51,11 +51,23 @@ impl Resident {
     /// # Errors
     /// The kernel refused.
     pub fn detach(&self, interface: &Interface) -> Result<()> {
-        let folder = self.pins(interface)?;
-        clear(&folder).map_err(|error| self.failed("take the pins away of", error))?;
-        bpf::detach(self.link.as_fd()).map_err(|error| self.failed("detach from", error))?;
+        take_off(interface, self.link.as_fd())?;
         self.control.set_detached();
         Ok(())
+    }
+
+    /// The same of a program that another version of the library may have attached, and whose
+    /// users cannot be asked for. False: there is none. To be called in the interface's network
+    /// namespace.
+    ///
+    /// # Errors
+    /// A foreign program on the interface, a missing privilege.
+    pub fn detach_any(interface: &Interface) -> Result<bool> {
+        let Some((program, ..)) = super::look(interface)? else { return Ok(false) };
+        let link = bpf::link_of(program).map_err(|error| super::not_found(error, interface))?;
+        let Some(link) = link else { return Ok(false) };
+        take_off(interface, link.as_fd())?;
+        Ok(true)
     }
 
     /// Whether the program is still on the interface: for who has waited for packets in vain. One
@@ -79,14 +91,21 @@ impl Resident {
         }
         Ok(())
     }
+}
 
-    /// Interfaces of several network namespaces may have the same name and number.
-    fn pins(&self, interface: &Interface) -> Result<PathBuf> {
-        let netns = std::fs::read_link("/proc/thread-self/ns/net")
-            .map_err(|error| self.failed("find the network namespace of", error))?;
-        let netns = netns.to_string_lossy().replace(|c: char| !c.is_ascii_digit(), "");
-        Ok(Path::new(PINS).join(format!("{}-{}", netns, interface.index)))
-    }
+/// Takes what is kept of a program away, and the program off the interface.
+fn take_off(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
+    let failed = |operation| move |error| privileged(error, operation, &interface.name);
+    clear(&pins(interface)?).map_err(failed("take the pins away of"))?;
+    bpf::detach(link).map_err(failed("detach from"))
+}
+
+/// Interfaces of several network namespaces may have the same name and number.
+fn pins(interface: &Interface) -> Result<PathBuf> {
+    let netns = std::fs::read_link("/proc/thread-self/ns/net")
+        .map_err(|error| privileged(error, "find the network namespace of", &interface.name))?;
+    let netns = netns.to_string_lossy().replace(|c: char| !c.is_ascii_digit(), "");
+    Ok(Path::new(PINS).join(format!("{}-{}", netns, interface.index)))
 }
 
 /// Keeps some objects in a folder, and nothing else there; all of them, or the folder is not

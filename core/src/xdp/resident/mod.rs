@@ -161,24 +161,12 @@ impl Resident {
     /// # Errors
     /// A foreign program on the interface, a missing privilege.
     pub fn find(interface: &Interface) -> Result<Option<Self>> {
-        let failed =
-            |error| privileged(error, "look for the XDP program of", interface.name.as_str());
-        let Some((id, mode)) = bpf::attached(interface.index).map_err(failed)? else {
-            return Ok(None);
-        };
-        let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENOENT);
-        let program = match bpf::program(id) {
-            Err(error) if gone(&error) => return Ok(None),
-            other => other.map_err(failed)?,
-        };
-        let name = bpf::program_name(program.as_fd()).map_err(failed)?;
-        if name != attach::PROGRAM {
-            return Err(foreign(interface, id, &name));
-        }
+        let failed = |error| not_found(error, interface);
+        let Some((id, mode, program)) = look(interface)? else { return Ok(None) };
         // In this order: whoever leaves lets the link go before the map of stages, which is
         // emptied when nobody has it. So if there is still a link, that map was never let go.
         let maps = match bpf::maps_of(program.as_fd()) {
-            Err(error) if gone(&error) => return Ok(None),
+            Err(error) if is_gone(&error) => return Ok(None),
             other => other.map_err(failed)?,
         };
         let Some(link) = bpf::link_of(id).map_err(failed)? else { return Ok(None) };
@@ -263,6 +251,31 @@ impl Resident {
     fn failed(&self, operation: &'static str, error: io::Error) -> Error {
         privileged(error, operation, &self.interface)
     }
+}
+
+/// The interface's program, if it has one; an error if it is not ours, of whatever version.
+fn look(interface: &Interface) -> Result<Option<(u32, Mode, OwnedFd)>> {
+    let failed = |error| not_found(error, interface);
+    let Some((id, mode)) = bpf::attached(interface.index).map_err(failed)? else {
+        return Ok(None);
+    };
+    let program = match bpf::program(id) {
+        Err(error) if is_gone(&error) => return Ok(None),
+        other => other.map_err(failed)?,
+    };
+    let name = bpf::program_name(program.as_fd()).map_err(failed)?;
+    match name == attach::PROGRAM {
+        true => Ok(Some((id, mode, program))),
+        false => Err(foreign(interface, id, &name)),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
+}
+
+fn not_found(error: io::Error, interface: &Interface) -> Error {
+    privileged(error, "look for the XDP program of", &interface.name)
 }
 
 /// What a failed bpf(2) means for the user.

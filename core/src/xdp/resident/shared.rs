@@ -31,7 +31,7 @@ pub(crate) const QUEUES_MAX: u32 = 256;
 
 /// `struct sluice_control`.
 #[repr(C)]
-struct ControlLayout {
+pub(super) struct ControlLayout {
     version: u32,
     frags: u32,
     present: AtomicU64,

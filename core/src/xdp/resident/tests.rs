@@ -98,6 +98,24 @@ fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
 }
 
 #[test]
+fn a_program_of_another_version_can_be_taken_off() {
+    let Some((lab, interface)) = lab() else { return };
+    let within =
+        |work: &(dyn Fn() -> Result<bool> + Sync)| netns::within(Some(&lab.netns("right")), work);
+    let resident = join(&lab, &interface);
+    let mut control = [0; size_of::<shared::ControlLayout>()];
+    bpf::read_entry(resident.control_fd.as_fd(), 0, &mut control).unwrap();
+    control[..4].copy_from_slice(&(shared::VERSION + 1).to_ne_bytes());
+    bpf::write_entry(resident.control_fd.as_fd(), 0, &control, bpf::Write::Any).unwrap();
+    let error = within(&|| Resident::find(&interface).map(|it| it.is_some())).unwrap_err();
+    assert!(error.to_string().contains("another version of sluice attached it"), "{error}");
+    assert!(within(&|| Resident::detach_any(&interface)).unwrap(), "nothing is asked of it");
+    assert!(!within(&|| Resident::detach_any(&interface)).unwrap(), "it is off");
+    assert!(!within(&|| Resident::find(&interface).map(|it| it.is_some())).unwrap());
+    resident.check_attached().expect_err("its users are told by the link");
+}
+
+#[test]
 fn who_joins_while_another_cleans_up_gets_a_place() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
