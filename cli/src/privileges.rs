@@ -1,7 +1,9 @@
 //! Giving up privileges, once everything is open.
 
 use caps::CapSet;
-use nix::unistd::{Gid, Uid, User, getresgid, getresuid, initgroups, setgid, setuid};
+use nix::unistd::{
+    Gid, Uid, User, getgrouplist, getgroups, getresgid, getresuid, initgroups, setgid, setuid,
+};
 use sluicegate::error::{Error, Result};
 
 /// Makes the process an ordinary user's, for good. What is open stays open.
@@ -18,13 +20,17 @@ pub fn become_user(name: &str) -> Result<()> {
             "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
         )));
     }
+    let text = std::ffi::CString::new(name)
+        .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
+    let groups = getgrouplist(&text, gid).map_err(|error| failed(name, error))?;
+    let ids = Ids { uid, gid, groups };
     // What is executed later gets none back either. Not everybody may.
     let _ = caps::clear(None, CapSet::Bounding);
     let _ = caps::clear(None, CapSet::Ambient);
-    if !is(uid, gid) {
-        let text = std::ffi::CString::new(name)
-            .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
-        change(&text, uid, gid).map_err(|error| failed(name, error))?;
+    match change(&text, &ids) {
+        // There is nothing to change but capabilities, which `check` looks at.
+        Err(nix::Error::EPERM) if ids.are_ours() => {}
+        other => other.map_err(|error| failed(name, error))?,
     }
     // Of this thread what is left: a process that was never root keeps what its file gave it.
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
@@ -32,30 +38,42 @@ pub fn become_user(name: &str) -> Result<()> {
             Error::system("give up the privileges of", name, std::io::Error::other(error))
         })?;
     }
-    check(name, uid, gid)
+    check(name, &ids)
 }
 
-/// Whether the process is that user's already, in every respect.
-fn is(uid: Uid, gid: Gid) -> bool {
-    getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [uid; 3])
-        && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [gid; 3])
+/// What makes a process a user's.
+struct Ids {
+    uid: Uid,
+    gid: Gid,
+    /// Those that the user is in; a process may be in fewer.
+    groups: Vec<Gid>,
+}
+
+impl Ids {
+    /// Whether the process is that user's already, in every respect.
+    fn are_ours(&self) -> bool {
+        let Self { uid, gid, groups } = self;
+        getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [*uid; 3])
+            && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [*gid; 3])
+            && getgroups().is_ok_and(|ours| ours.iter().all(|group| groups.contains(group)))
+    }
 }
 
 /// Becomes the user, in all threads (glibc sees to that).
-fn change(name: &std::ffi::CStr, uid: Uid, gid: Gid) -> nix::Result<()> {
-    initgroups(name, gid)?;
-    setgid(gid)?;
+fn change(name: &std::ffi::CStr, ids: &Ids) -> nix::Result<()> {
+    initgroups(name, ids.gid)?;
+    setgid(ids.gid)?;
     // The kernel takes capabilities from a thread that ceases to be root, and from no other
     // (capabilities(7)); capset(2) takes them from one thread only. So who has them from the
     // command's file becomes root first, where that can be.
     let _ = setuid(Uid::from_raw(0));
     // The user last: then nothing can be changed any more.
-    setuid(uid)
+    setuid(ids.uid)
 }
 
 /// A process that believes it has given up its privileges and has not is worse than one that
 /// has not tried.
-fn check(name: &str, uid: Uid, gid: Gid) -> Result<()> {
+fn check(name: &str, ids: &Ids) -> Result<()> {
     let failed = |error| Error::system("look at the threads of", "/proc/self/task", error);
     for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
         let path = thread.map_err(failed)?.path();
@@ -64,29 +82,36 @@ fn check(name: &str, uid: Uid, gid: Gid) -> Result<()> {
             Err(_) if !path.exists() => continue,
             other => other.map_err(failed)?,
         };
-        if let Some(line) = privileged(&status, uid, gid) {
-            return Err(Error::Usage(format!(
-                "--user {name}: the privileges are still there ({line}): run it with sudo, or \
-                 give its file cap_setuid and cap_setgid too"
-            )));
+        if let Some(line) = privileged(&status, ids) {
+            return Err(Error::Privilege {
+                operation: format!("--user {name}: the privileges are still there ({line}): it"),
+                capability: "CAP_SETUID and CAP_SETGID",
+                remedy: "run it with sudo, or give its file cap_setuid and cap_setgid too".into(),
+            });
         }
     }
     if setuid(Uid::from_raw(0)).is_ok() {
-        return Err(Error::Usage(format!("--user {name}: the way back to root is open")));
+        return Err(Error::Privilege {
+            operation: format!("--user {name}: the way back to root is open: it"),
+            capability: "CAP_SETUID and CAP_SETGID",
+            remedy: "run it with sudo".into(),
+        });
     }
     Ok(())
 }
 
 /// The line of a thread's /proc/…/status that says it is another's or may do what others may not.
-fn privileged(status: &str, uid: Uid, gid: Gid) -> Option<&str> {
-    const KEYS: [&str; 5] = ["Uid", "Gid", "CapPrm", "CapEff", "CapAmb"];
+fn privileged<'a>(status: &'a str, ids: &Ids) -> Option<&'a str> {
+    const KEYS: [&str; 6] = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapAmb"];
+    let is_group = |word: &str| ids.groups.iter().any(|group| word == group.to_string());
     status.lines().find(|line| {
         let Some((key, value)) = line.split_once(':') else { return false };
         let mut words = value.split_whitespace();
         KEYS.contains(&key)
             && match key {
-                "Uid" => !words.all(|word| word == uid.to_string()),
-                "Gid" => !words.all(|word| word == gid.to_string()),
+                "Uid" => !words.all(|word| word == ids.uid.to_string()),
+                "Gid" => !words.all(|word| word == ids.gid.to_string()),
+                "Groups" => !words.all(is_group),
                 _ => !words.all(|word| word.bytes().all(|digit| digit == b'0')),
             }
     })
@@ -109,21 +134,23 @@ mod tests {
 
     #[test]
     fn a_thread_with_any_privilege_is_seen() {
-        let status = "Name:\tsluice\nUid:\t1\t1\t1\t1\nGid:\t2\t2\t2\t2\n\
+        let status = "Name:\tsluice\nUid:\t1\t1\t1\t1\nGid:\t2\t2\t2\t2\nGroups:\t2 3 \n\
                       CapInh:\t0000000000002000\nCapPrm:\t0000000000000000\n\
                       CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n\
                       CapAmb:\t0000000000000000\n";
-        let (uid, gid) = (Uid::from_raw(1), Gid::from_raw(2));
-        assert_eq!(privileged(status, uid, gid), None, "to inherit some is not to have them");
+        let groups = [2, 3, 4].map(Gid::from_raw).to_vec();
+        let ids = Ids { uid: Uid::from_raw(1), gid: Gid::from_raw(2), groups };
+        assert_eq!(privileged(status, &ids), None, "to inherit some is not to have them");
         for (from, to) in [
             ("Uid:\t1\t1\t1\t1", "Uid:\t1\t1\t0\t1"),
             ("Gid:\t2\t2\t2\t2", "Gid:\t2\t2\t2\t0"),
+            ("Groups:\t2 3 ", "Groups:\t0 2 3 "),
             ("CapPrm:\t0000000000000000", "CapPrm:\t0000000000002000"),
             ("CapEff:\t0000000000000000", "CapEff:\t000001ffffffffff"),
             ("CapAmb:\t0000000000000000", "CapAmb:\t8000000000000000"),
         ] {
             let changed = status.replace(from, to);
-            assert_eq!(privileged(&changed, uid, gid), Some(to));
+            assert_eq!(privileged(&changed, &ids), Some(to));
         }
     }
 }

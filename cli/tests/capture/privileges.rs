@@ -3,7 +3,7 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
-use nix::unistd::User;
+use nix::unistd::{User, getgrouplist};
 
 use crate::support::*;
 
@@ -13,8 +13,11 @@ const USER: &str = "daemon";
 const NOBODY: u32 = 65_534;
 
 /// What is wrong with the threads of a process that is to be the user's; how many threads it has.
-fn threads(pid: u32) -> (Vec<String>, usize) {
-    let user = User::from_name(USER).unwrap().unwrap();
+fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
+    let name = std::ffi::CString::new(user).unwrap();
+    let user = User::from_name(user).unwrap().unwrap();
+    let groups = getgrouplist(&name, user.gid).unwrap();
+    let is_group = |word: &str| groups.iter().any(|group| word == group.to_string());
     let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().collect();
     let wrong = tasks.iter().flat_map(|task| {
@@ -22,6 +25,7 @@ fn threads(pid: u32) -> (Vec<String>, usize) {
         let lines = status.lines().filter(|line| match line.split_once(":\t") {
             Some(("Uid", ids)) => ids.split('\t').any(|id| id != uid),
             Some(("Gid", ids)) => ids.split('\t').any(|id| id != gid),
+            Some(("Groups", ids)) => !ids.split_whitespace().all(is_group),
             Some(("CapPrm" | "CapEff" | "CapAmb", set)) => set != "0000000000000000",
             _ => false,
         });
@@ -62,18 +66,20 @@ fn no_thread_keeps_a_privilege() {
     let many = ["packet:right0", "packet:right0?filter=icmp", "-w", to.to_str().unwrap()];
     let ordinary = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
     let keeping = ["setpriv", "--securebits", "+no_setuid_fixup", own];
-    for (what, command, arguments) in [
-        ("root", &[own][..], &["count", "packet:right0"][..]),
-        ("root, several threads", &[own], &[&["capture"], &many[..]].concat()),
-        ("capabilities of the file", &ordinary, &["count", "packet:right0"]),
-        ("the same, several threads", &ordinary, &[&["capture"], &many[..]].concat()),
-        ("root that would keep its own", &keeping, &["count", "packet:right0"]),
+    let nobody = User::from_uid(NOBODY.into()).unwrap().unwrap().name;
+    for (what, command, arguments, user) in [
+        ("root", &[own][..], &["count", "packet:right0"][..], USER),
+        ("root, several threads", &[own], &[&["capture"], &many[..]].concat(), USER),
+        ("capabilities of the file", &ordinary, &["count", "packet:right0"], USER),
+        ("the same, several threads", &ordinary, &[&["capture"], &many[..]].concat(), USER),
+        ("the same, one's own name", &ordinary, &[&["capture"], &many[..]].concat(), &nobody),
+        ("root that would keep its own", &keeping, &["count", "packet:right0"], USER),
     ] {
         let _ = std::fs::remove_file(&to);
         let running =
-            background(&lab, "right", &[command, arguments, &["--user", USER, "--json"]].concat());
+            background(&lab, "right", &[command, arguments, &["--user", user, "--json"]].concat());
         running.has_begun();
-        let (wrong, count) = threads(running.pid());
+        let (wrong, count) = threads(running.pid(), user);
         assert!(wrong.is_empty(), "{what}: {wrong:?}");
         assert!(count > if arguments[0] == "capture" { 3 } else { 1 }, "{what}: {count} threads");
         assert_eq!(on(&lab, "left", &["ping", "-qc", "2", "198.18.0.2"]).status, Some(0));
@@ -92,19 +98,20 @@ fn who_would_keep_privileges_is_told() {
     let to = folder.path().join("a.pcapng");
     let own = env!("CARGO_BIN_EXE_sluice");
     let many = ["packet:right0", "packet:right0", "-w", to.to_str().unwrap()];
-    for (command, arguments, user, said) in [
+    for (command, arguments, user, status, said) in [
         // The thread that merges has begun, and keeps what root has.
         (
             &["setpriv", "--securebits", "+no_setuid_fixup", own][..],
             &[&["capture"], &many[..]].concat()[..],
             USER,
+            3,
             "the privileges are still there (CapPrm:",
         ),
-        (&[own], &["count", "packet:right0"], "root", "name an ordinary user"),
-        (&[own], &["count", "packet:right0"], "no-such-user", "there is no such user"),
+        (&[own], &["count", "packet:right0"], "root", 2, "name an ordinary user"),
+        (&[own], &["count", "packet:right0"], "no-such-user", 2, "there is no such user"),
     ] {
         let ended = on(&lab, "right", &[command, arguments, &["--user", user]].concat());
-        assert_eq!(ended.status, Some(2), "{}", ended.err);
+        assert_eq!(ended.status, Some(status), "{}", ended.err);
         assert!(ended.err.contains(said), "{}", ended.err);
     }
 }
