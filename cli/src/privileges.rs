@@ -2,14 +2,15 @@
 
 use caps::CapSet;
 use nix::unistd::{
-    Gid, Uid, User, getgrouplist, getgroups, getresgid, getresuid, initgroups, setgid, setuid,
+    Gid, Uid, User, getgrouplist, getgroups, getresgid, getresuid, getuid, initgroups, setgid,
+    setuid,
 };
 use sluicegate::error::{Error, Result};
 
 /// Makes the process an ordinary user's, for good. What is open stays open.
 ///
 /// # Errors
-/// No such user, or root; not allowed to change; a thread that has privileges still.
+/// No such user, or root, or another than the caller, who is not root; not allowed to change; a thread that has privileges still.
 pub fn become_user(name: &str) -> Result<()> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
     let Some(User { uid, gid, .. }) = user else {
@@ -19,6 +20,14 @@ pub fn become_user(name: &str) -> Result<()> {
         return Err(Error::Usage(format!(
             "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
         )));
+    }
+    // With the file's capabilities everybody who may run it could become anybody.
+    if !getuid().is_root() && getuid() != uid {
+        return Err(Error::Privilege {
+            operation: format!("--user {name}: to become another user"),
+            capability: "root as its caller",
+            remedy: "run it with sudo, or name yourself".into(),
+        });
     }
     let text = std::ffi::CString::new(name)
         .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;

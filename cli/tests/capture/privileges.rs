@@ -70,9 +70,8 @@ fn no_thread_keeps_a_privilege() {
     for (what, command, arguments, user) in [
         ("root", &[own][..], &["count", "packet:right0"][..], USER),
         ("root, several threads", &[own], &[&["capture"], &many[..]].concat(), USER),
-        ("capabilities of the file", &ordinary, &["count", "packet:right0"], USER),
-        ("the same, several threads", &ordinary, &[&["capture"], &many[..]].concat(), USER),
-        ("the same, one's own name", &ordinary, &[&["capture"], &many[..]].concat(), &nobody),
+        ("capabilities of the file", &ordinary, &["count", "packet:right0"], &nobody),
+        ("the same, several threads", &ordinary, &[&["capture"], &many[..]].concat(), &nobody),
         ("root that would keep its own", &keeping, &["count", "packet:right0"], USER),
     ] {
         let _ = std::fs::remove_file(&to);
@@ -86,6 +85,10 @@ fn no_thread_keeps_a_privilege() {
         let report = running.stop().good();
         assert!(report["packets"].as_u64().unwrap() >= 2, "{what}: {report}");
     }
+    let other = [&ordinary[..], &["count", "packet:right0", "--user", USER]].concat();
+    let ended = on(&lab, "right", &other);
+    assert_eq!(ended.status, Some(3), "{}", ended.err);
+    assert!(ended.err.contains("or name yourself"), "{}", ended.err);
 }
 
 #[test]
