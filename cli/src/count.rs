@@ -9,6 +9,7 @@ use sluicegate::ring::Packet;
 use crate::args::Common;
 use crate::report::Report;
 use crate::run::{Counters, Visitor, run};
+use crate::signals::Signals;
 use crate::status::Status;
 use crate::{exit, notice};
 
@@ -61,7 +62,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let work = opened.queues.into_iter().zip(&mut visitors).collect();
     let limits = common.limits(status.interval());
     let watch = |counters: &[Counters], at| status.show(counters, at);
-    let mut ended = run(work, &limits, watch, || report.look_at_card())?;
+    let mut ended = run(work, &limits, &Signals::catch()?, watch, || report.look_at_card())?;
     status.done();
     report.count(&ended.outcomes, ended.elapsed);
     let mut report = Report::together(vec![report]);

@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM as something to wait for, in place of the end of everything.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -18,10 +19,10 @@ pub fn hold() -> Result<SigSet> {
 }
 
 /// The signals that end a command, held and readable. When it goes, they end the process at once
-/// again: what is left to do then may wait for a reader or a disk.
+/// again: what is left to do then may wait for a reader.
 pub struct Signals {
     held: SigSet,
-    fd: SignalFd,
+    fd: Arc<SignalFd>,
 }
 
 impl Signals {
@@ -30,12 +31,32 @@ impl Signals {
         let held = hold()?;
         let fd = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|error| Error::system("catch", "signals", error))?;
-        Ok(Self { held, fd })
+        Ok(Self { held, fd: Arc::new(fd) })
     }
 
     /// Takes one, if one has come.
     pub fn take(&self) -> bool {
         matches!(self.fd.read_signal(), Ok(Some(_)))
+    }
+
+    /// From now on the second signal ends the process with status 130; the first, if the run was
+    /// `asked` to end by one. Files are being completed, which may wait for a reader or a disk.
+    pub fn end_at_second(&self, mut asked: bool) -> Result<()> {
+        let fd = Arc::clone(&self.fd);
+        let watch = move || {
+            loop {
+                // What goes wrong with it, reading will tell.
+                let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+                match fd.read_signal() {
+                    Ok(Some(_)) if asked => std::process::exit(130),
+                    Ok(Some(_)) => asked = true,
+                    Ok(None) | Err(Errno::EINTR) => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into()).spawn(watch);
+        thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
     }
 
     /// Waits until `deadline`; true where one came before.

@@ -44,6 +44,7 @@ use statistics::{note_final_statistics, note_statistics};
 
 use crate::report::{Files, Report};
 use crate::run::{Counters, Limits, run};
+use crate::signals::Signals;
 use crate::status::Status;
 use crate::{exit, notice, signals};
 
@@ -189,7 +190,12 @@ impl Session {
             }
         };
         let at_end = || reports.iter_mut().for_each(Report::look_at_card);
-        let mut ended = run(pairs, &limits, watch, at_end)?;
+        let signals = Signals::catch()?;
+        let mut ended = run(pairs, &limits, &signals, watch, at_end)?;
+        if file.is_some() {
+            // Without that thread signals wait until the files are complete.
+            let _ = signals.end_at_second(ended.asked);
+        }
         status.done();
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
             report.count(&ended.outcomes[range.clone()], ended.elapsed);
@@ -216,6 +222,7 @@ impl Session {
                 }
             }
         }
+        drop(signals);
         if options.stdout_is_taken {
             report.print(&mut stderr().lock(), options.common.json)?;
         } else {

@@ -44,6 +44,8 @@ pub struct Run {
     /// From the first packet let in to the last: until the run was stopped, or until the last
     /// source had come to its end.
     pub elapsed: Duration,
+    /// A signal asked for its end.
+    pub asked: bool,
     /// It ended because nobody read standard output any more.
     pub reader_left: bool,
 }
@@ -57,10 +59,11 @@ pub struct Run {
 pub fn run<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     limits: &Limits,
+    signals: &Signals,
     mut watch: impl FnMut(&[Counters], Duration),
     at_end: impl FnOnce(),
 ) -> Result<Run> {
-    let mut events = Events::catch(limits.watch_reader)?;
+    let mut events = Events { signals, stdout: limits.watch_reader.then(stdout) };
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let shared = Shared {
         stop: Stop::default(),
@@ -137,7 +140,7 @@ pub fn run<V: Visitor>(
     })?;
     let ended = shared.stop.at().or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
-    Ok(Run { outcomes, elapsed, reader_left })
+    Ok(Run { outcomes, elapsed, asked, reader_left })
 }
 
 /// Tells all workers to stop when it goes: one that fails, however it fails, ends the run.
@@ -173,16 +176,12 @@ enum Event {
 }
 
 /// The signals, and the reader of standard output.
-struct Events {
-    signals: Signals,
+struct Events<'a> {
+    signals: &'a Signals,
     stdout: Option<Stdout>,
 }
 
-impl Events {
-    fn catch(watch_reader: bool) -> Result<Self> {
-        Ok(Self { signals: Signals::catch()?, stdout: watch_reader.then(stdout) })
-    }
-
+impl Events<'_> {
     /// Waits for an event; `None` if none has come. That the reader left is said once.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Event>> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);

@@ -1,5 +1,6 @@
 //! Every way a capture can end leaves a file that can be read and nothing else behind.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -79,6 +80,39 @@ fn a_second_signal_does_not_wait_for_the_first() {
     capture.signal(Signal::SIGCONT);
     let ended = capture.end();
     assert!(ended.status == Some(130) || ended.signal == Some(15), "{ended:?}");
+}
+
+#[test]
+fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let sources = ["1.pcap", "2.pcap"].map(|name| folder.path().join(name));
+    sources.iter().for_each(|path| numbered(path, 0..20_000, 0, 1000));
+    let [one, two] = sources.map(|path| format!("pcap:{}", path.display()));
+    for (signals, status) in [
+        (&[Signal::SIGTERM][..], 0),
+        (&[Signal::SIGINT, Signal::SIGTERM][..], 130),
+        (&[Signal::SIGTERM, Signal::SIGTERM][..], 130),
+    ] {
+        let arguments = ["capture", &one, &two, "-w", "-", "--json"];
+        let mut capture = Running::unawaited(&mut sluice(&arguments));
+        // All has been read, and more than a pipe holds is to be written.
+        let mut first = [0; 4];
+        capture.child().stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        eventually("the run is over", || !capture.has_workers());
+        for signal in signals {
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!capture.has_ended(), "{signals:?}");
+            capture.signal(*signal);
+        }
+        if status != 0 {
+            assert_eq!(capture.end().status, Some(status), "{signals:?}");
+            continue;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!capture.has_ended(), "{signals:?}: it waits for its reader");
+        let ended = capture.end();
+        assert_eq!(ended.good()["ledger"]["out"], 40_000, "{}", ended.err);
+    }
 }
 
 #[test]

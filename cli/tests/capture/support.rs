@@ -71,25 +71,33 @@ impl Running {
     }
 
     pub fn spawn(command: &mut Command) -> Self {
-        let running = Self(Some(command.spawn().unwrap()));
+        let running = Self::unawaited(command);
         running.has_begun();
         running
+    }
+
+    /// Starts, and waits for nothing.
+    pub fn unawaited(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
     }
 
     /// Waits until it has its sockets open.
     pub fn has_begun(&self) {
         // A worker's thread begins when everything is open.
-        let tasks = format!("/proc/{}/task", self.pid());
-        let begun = || {
-            let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-            tasks
-                .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
-                .any(|name| name.starts_with("queue-"))
-        };
-        eventually("the capture begins", || begun() || self.has_ended());
+        eventually("the capture begins", || self.has_workers() || self.has_ended());
     }
 
-    fn has_ended(&self) -> bool {
+    pub fn has_workers(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        tasks
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+            .any(|name| name.starts_with("queue-"))
+    }
+
+    pub fn has_ended(&self) -> bool {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         state.is_ok_and(|state| state.contains(") Z "))
     }
