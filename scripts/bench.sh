@@ -143,18 +143,29 @@ idle() {
             "$sluice" count --json "$port" >"$scratch/said" 2>&1 &
         tool_pid=$!
         sleep "$settle"
+        kill -0 "$tool_pid" 2>/dev/null || die 1 "$port: $(cat "$scratch/said")"
+        before=$(sent)
         timeout -s INT 4 "$sluice" lab exec --name "$lab" left -- taskset -c "$send_cpu" \
             trafgen --dev left0 --conf "$scratch/slow.cfg" --cpus 1 --no-sock-mem -b 1000pps \
-            >/dev/null 2>&1 &
+            >"$scratch/sent" 2>&1 &
         sender_pid=$!
         sleep 0.5
         ns=$(cpu_ns "$tool_pid")
         sleep 3
         ns=$(($(cpu_ns "$tool_pid") - ns))
-        wait "$sender_pid" || true
+        # 124: it sent until its time was over.
+        status=0
+        wait "$sender_pid" || status=$?
         sender_pid=
+        [ "$status" = 124 ] || die 1 "trafgen failed ($status): $(cat "$scratch/sent")"
+        whole=$(($(sent) - before))
         stop "$tool_pid" INT
         tool_pid=
+        # To wait for packets that do not come costs less.
+        got=$(number out "$scratch/said")
+        [ "$whole" -ge 2000 ] || die 1 "trafgen sent $whole packets in 4 s, where 4000 were due"
+        [ "$((${got:-0} * 10))" -ge "$((whole * 9))" ] ||
+            die 1 "$port: got ${got:-none} of $whole: $(cat "$scratch/said")"
         printf 'idle\tsluice count %s\t%s\n' "$port" "$ns" >>"$results"
     done
 }
