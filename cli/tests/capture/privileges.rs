@@ -118,3 +118,25 @@ fn who_would_keep_privileges_is_told() {
         assert!(ended.err.contains(said), "{}", ended.err);
     }
 }
+
+#[test]
+fn a_user_who_may_not_list_the_directory_brings_files_to_the_disk() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: needs root; get it by sudo");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..1000, 0, 1000);
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    let port = format!("pcap:{}", source.display());
+    for name in ["a.pcap", "%Y.pcapng.zst"] {
+        let to = folder.path().join(name.len().to_string());
+        std::fs::create_dir(&to).unwrap();
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o733)).unwrap();
+        let path = to.join(name);
+        let rotated = ["--sync", "--rotate-size", "10K", "--user", USER, "--json"];
+        let named = ["capture", &port, "-w", path.to_str().unwrap()];
+        let report = run(&[&named[..], &rotated].concat()).good();
+        assert!(report["files"]["count"].as_u64() > Some(5), "{name}: {report}");
+    }
+}

@@ -1,6 +1,7 @@
 //! An output: chunks in, whole files out.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,7 @@ use super::config::{OutputConfig, Summary};
 use super::name::{Name, now_ns};
 use super::pack::{Packer, Place, epilogue};
 use super::rotate::{Schedule, Span};
-use super::target::{Piece, Progress, Target, check_directory, lock};
+use super::target::{Failure, Piece, Progress, Target, check_directory, lock, open_directory};
 use crate::error::{Error, Result};
 use crate::ring::Interface;
 
@@ -40,6 +41,8 @@ pub struct Output {
     files_deleted: u64,
     packets_deleted: u64,
     files_left: u64,
+    /// The files' directory, or why it cannot be had, if they are to be on the disk.
+    synced: Option<Result<File, Failure>>,
 }
 
 #[derive(Debug)]
@@ -79,8 +82,9 @@ impl Output {
                 Some(Name::new(&config.path, numbered, TimeZone::system())?)
             }
         };
-        let timed = name.as_ref().filter(|name| name.is_timed());
-        let directory = timed.map(|name| name.directory().to_owned());
+        let directory = name.as_ref().map(|name| name.directory().to_owned());
+        let timed = name.as_ref().is_some_and(Name::is_timed);
+        let synced = directory.as_deref().filter(|_| config.sync).map(open_directory);
         let mut output = Self {
             layout: Layout::new(config.format, config.microseconds),
             name,
@@ -91,14 +95,20 @@ impl Output {
             schedule: Schedule::new(&config.rotation),
             packer,
             progress,
+            synced,
             files: 0,
             files_deleted: 0,
             packets_deleted: 0,
             files_left: 0,
             config,
         };
-        match directory {
-            Some(directory) => check_directory(&directory)?,
+        match directory.filter(|_| timed) {
+            Some(directory) => {
+                check_directory(&directory)?;
+                if let Some(Err(failure)) = &output.synced {
+                    return Err(failure.error());
+                }
+            }
             None => output.open(0)?,
         }
         Ok(output)
@@ -281,9 +291,9 @@ impl Output {
             Some(name) => Target::create(&name.at(first_ns, self.files + 1)?),
             None => Target::standard_output(),
         };
-        let created = match self.config.sync {
-            true => created.and_then(Target::synced),
-            false => created,
+        let created = match &self.synced {
+            Some(directory) => created.and_then(|target| target.synced(directory)),
+            None => created,
         };
         let target = match created {
             Ok(target) => {

@@ -153,14 +153,12 @@ impl Target {
         self
     }
 
-    /// The same, brought to the disk before it is closed, if it is a file on one.
-    pub(super) fn synced(mut self) -> Result<Self, Failure> {
+    /// The same, brought to the disk with its directory before it is closed, if it is a file on
+    /// one.
+    pub(super) fn synced(mut self, directory: &Result<File, Failure>) -> Result<Self, Failure> {
         if self.regular {
-            // Now, for later it may not be ours to look into any more.
-            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = directory.unwrap_or(Path::new("."));
-            let opened = File::open(directory);
-            self.directory = Some(opened.map_err(|e| Failure::new("open", directory, &e))?);
+            let directory = directory.as_ref().map_err(Clone::clone)?.try_clone();
+            self.directory = Some(directory.map_err(|e| Failure::new("sync", &self.path, &e))?);
         }
         Ok(self)
     }
@@ -220,7 +218,7 @@ impl Target {
         let mut failure = error.map(|error| Failure::new("write", &self.path, &error));
         // A file's name stands in its directory.
         if let (Some(file), Some(directory)) = (&self.file, self.directory.take())
-            && let Err(error) = file.sync_all().and_then(|()| directory.sync_all())
+            && let Err(error) = file.sync_all().and_then(|()| sync_directory(&directory))
         {
             failure.get_or_insert(Failure::new("sync", &self.path, &error));
         }
@@ -258,6 +256,20 @@ fn create_failure(path: &Path, error: &io::Error) -> Failure {
         }
         Some(libc::ENAMETOOLONG) => failure.with("choose a shorter name"),
         _ => failure,
+    }
+}
+
+/// Opens the directory of files that are to be on the disk: once, before the first of them, for
+/// later it may not be ours to look into any more.
+pub(super) fn open_directory(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::new("open", path, &error))
+}
+
+fn sync_directory(directory: &File) -> io::Result<()> {
+    match directory.sync_all() {
+        // The file system has no such thing (fsync(2)): what the file's own did is all.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other,
     }
 }
 
