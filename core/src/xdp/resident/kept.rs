@@ -24,6 +24,7 @@ impl Resident {
         if self.is_kept(interface) {
             return Ok(());
         }
+        sweep();
         let folder = pins(interface)?;
         // The stages too: a map of programs is emptied when nobody has it. The link last: where
         // it is, all is.
@@ -96,12 +97,33 @@ impl Resident {
 /// Takes what is kept of a program away, and the program off the interface.
 fn take_off(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
     let failed = |operation| move |error| privileged(error, operation, &interface.name);
+    sweep();
     clear(&pins(interface)?).map_err(failed("take the pins away of"))?;
     bpf::detach(link).map_err(failed("detach from"))
 }
 
+/// Removes what is kept of programs whose interfaces are gone: the kernel keeps pins until somebody
+/// does. What cannot be looked at, or is not whole, is left.
+pub(super) fn sweep() {
+    let folders = std::fs::read_dir(PINS).into_iter().flatten().flatten();
+    for folder in folders.filter(|folder| is_ours(&folder.file_name().to_string_lossy())) {
+        let link = bpf::kept(&path_text(&folder.path().join(LINK)));
+        let attachment = link.and_then(|link| bpf::attachment(link.as_fd()));
+        if matches!(attachment, Ok(Some(Attachment { interface: 0, .. }))) {
+            // It is in nobody's way.
+            let _ = clear(&folder.path());
+        }
+    }
+}
+
+/// Whether [`pins`] makes such names.
+fn is_ours(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    name.split_once('-').is_some_and(|(netns, index)| is_number(netns) && is_number(index))
+}
+
 /// Interfaces of several network namespaces may have the same name and number.
-fn pins(interface: &Interface) -> Result<PathBuf> {
+pub(super) fn pins(interface: &Interface) -> Result<PathBuf> {
     let netns = std::fs::read_link("/proc/thread-self/ns/net")
         .map_err(|error| privileged(error, "find the network namespace of", &interface.name))?;
     let netns = netns.to_string_lossy().replace(|c: char| !c.is_ascii_digit(), "");

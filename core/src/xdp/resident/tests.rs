@@ -116,6 +116,41 @@ fn a_program_of_another_version_can_be_taken_off() {
 }
 
 #[test]
+fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
+    let (Some((gone, before)), Some((lab, interface))) = (lab(), lab()) else { return };
+    let keep = |lab: &Lab, interface: &Interface| {
+        let resident = join(lab, interface);
+        netns::within(Some(&lab.netns("right")), || {
+            resident.keep(interface).and_then(|()| kept::pins(interface))
+        })
+    };
+    let folder = match keep(&gone, &before) {
+        Ok(folder) => folder,
+        Err(error) => {
+            return println!(
+                "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {error}"
+            );
+        }
+    };
+    drop(gone);
+    let ours = keep(&lab, &interface).unwrap();
+    // Namespaces go a moment after their last name.
+    let swept = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let swept = netns::within(Some(&lab.netns("right")), || {
+            let resident = Resident::find(&interface)?.expect("it is kept");
+            kept::sweep();
+            assert!(resident.is_kept(&interface), "what is in use stays");
+            Ok(!folder.exists())
+        });
+        swept.unwrap()
+    });
+    netns::within(Some(&lab.netns("right")), || Resident::detach_any(&interface)).unwrap();
+    assert!(swept, "{} is there still", folder.display());
+    assert!(!ours.exists(), "gone with its program");
+}
+
+#[test]
 fn who_joins_while_another_cleans_up_gets_a_place() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
