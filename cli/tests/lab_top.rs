@@ -50,6 +50,21 @@ impl Drop for Lab {
     }
 }
 
+/// The program on right0 of a namespace; it goes with this, however the test ends.
+struct Attached<'a>(&'a str);
+
+impl Attached<'_> {
+    fn detach(&self) -> Output {
+        sluice(&["detach", "right0", "--netns", self.0])
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
 #[test]
 fn a_command_in_the_lab_keeps_its_status_and_streams() {
     let Some(lab) = Lab::up("exec", &[]) else {
@@ -213,8 +228,9 @@ fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
             err(&attached)
         );
     }
+    let attached = Attached(&netns);
     assert!(packets() > Some(0.0), "the program has all of it");
-    assert!(sluice(&["detach", "right0", "--netns", &netns]).status.success());
+    assert!(attached.detach().status.success());
 }
 
 #[test]

@@ -52,13 +52,7 @@ fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
     let (backend, said) = captured(&[]);
     assert_eq!(backend, "packet", "nothing is attached");
     assert!(!said.contains("mirror:"), "a hint is for terminals: {said}");
-    let attached = run(&["attach", "right0", "--netns", &netns]);
-    if attached.status != Some(0) {
-        return eprintln!(
-            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
-            attached.err
-        );
-    }
+    let Some(attached) = Attached::to(&netns, &[]) else { return };
     let (backend, said) = captured(&[]);
     assert_eq!(backend, "mirror");
     assert!(said.contains("right0: as mirror:, for the XDP program is attached"), "{said}");
@@ -66,7 +60,7 @@ fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
     let named =
         run(&["capture", "packet:right0", "--netns", &netns, "--duration", "0.1s", "--json"]);
     assert_eq!(named.good()["backend"], "packet", "a kind is a kind");
-    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+    assert_eq!(attached.detach().status, Some(0));
     assert_eq!(captured(&[]).0, "packet");
 }
 
@@ -74,13 +68,7 @@ fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
 fn what_users_should_know_is_on_stderr_and_in_the_json() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
-    let attached = run(&["attach", "right0", "--mode", "skb", "--netns", &netns]);
-    if attached.status != Some(0) {
-        return eprintln!(
-            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
-            attached.err
-        );
-    }
+    let Some(attached) = Attached::to(&netns, &["--mode", "skb"]) else { return };
     let count = || run(&["count", "xdp:right0", "--netns", &netns, "--duration", "50ms", "--json"]);
     let ended = count();
     assert!(ended.good().get("notices").is_none(), "nothing to tell: {ended:?}");
@@ -92,7 +80,7 @@ fn what_users_should_know_is_on_stderr_and_in_the_json() {
     let notices = &ended.good()["notices"];
     assert!(notices[0].as_str().is_some_and(|it| it.starts_with(expected)), "{notices}");
     assert!(ended.err.contains(&format!("sluice: {expected}")), "{}", ended.err);
-    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+    assert_eq!(attached.detach().status, Some(0));
 }
 
 #[test]

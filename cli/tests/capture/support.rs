@@ -135,6 +135,34 @@ impl Drop for Running {
     }
 }
 
+/// The program that a test keeps on right0 of a namespace; it goes with this, however the test ends.
+pub struct Attached<'a>(&'a str);
+
+impl<'a> Attached<'a> {
+    /// Attaches it, unless nothing can be kept here.
+    pub fn to(netns: &'a str, more: &[&str]) -> Option<Self> {
+        let attached = run(&[&["attach", "right0", "--netns", netns], more].concat());
+        if attached.status == Some(0) {
+            return Some(Self(netns));
+        }
+        eprintln!(
+            "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {}",
+            attached.err
+        );
+        None
+    }
+
+    pub fn detach(&self) -> Ended {
+        run(&["detach", "right0", "--netns", self.0])
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {

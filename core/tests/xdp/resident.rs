@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sluicegate::link::netns;
+use sluicegate::link::{Lab, netns};
 use sluicegate::port::{OpenOptions, Port, Use};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{ModeWish, Resident};
@@ -70,6 +70,17 @@ fn a_mode_is_not_changed_under_its_users() {
     }
 }
 
+/// A program that is kept on right0, until this goes.
+struct Kept<'a>(&'a Lab);
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        let interface = right0(self.0);
+        let netns = self.0.netns("right");
+        let _ = netns::within(Some(&netns), || Resident::detach_any(&interface));
+    }
+}
+
 #[test]
 fn what_was_kept_of_another_program_is_not_kept() {
     let Some(lab) = lab() else { return };
@@ -86,6 +97,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
             "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {error}"
         );
     }
+    let _kept = Kept(&lab);
     assert!(is_kept(&first));
     keep(&first).expect("what is kept can be kept again");
     // Taken off by somebody who knows nothing of what is kept.
