@@ -18,6 +18,20 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Whether the tools are there; says which is not.
+fn have(tools: &[(&str, &str)]) -> bool {
+    tools.iter().all(|(tool, source)| {
+        let which = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        let found = which.is_ok_and(|output| output.status.success());
+        if !found {
+            eprintln!("skipped: needs {tool}; get it by {source}");
+        }
+        found
+    })
+}
+
+const PING: (&str, &str) = ("ping", "scripts/setup.sh");
+
 /// A lab of a name of its own that goes when it is dropped.
 struct Lab(String);
 
@@ -147,6 +161,9 @@ fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
 
 #[test]
 fn top_counts_what_was_sent() {
+    if !have(&[PING]) {
+        return;
+    }
     let Some(lab) = Lab::up("top", &[]) else {
         return;
     };
@@ -168,9 +185,7 @@ fn top_counts_what_was_sent() {
         .unwrap();
     let ping = lab.exec("left", &["ping", "-q", "-c", "50", "-i", "0.01", "198.18.0.2"]);
     let output = top.wait_with_output().unwrap();
-    if ping.status.code() == Some(127) {
-        return eprintln!("skipped: needs ping; get it by scripts/setup.sh");
-    }
+    assert!(ping.status.success(), "{}", err(&ping));
     assert!(output.status.success());
     let lines: Vec<Value> =
         out(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -195,6 +210,9 @@ fn top_counts_what_was_sent() {
 
 #[test]
 fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
+    if !have(&[PING]) {
+        return;
+    }
     let Some(lab) = Lab::up("queue", &[]) else {
         return;
     };
@@ -301,9 +319,13 @@ impl<R: Read> Screen<R> {
 
 #[test]
 fn control_z_stops_top_and_other_control_letters_do_nothing() {
-    let tools = Command::new("sh").args(["-c", "command -v script bash timeout"]).output();
-    if !tools.is_ok_and(|tools| tools.status.success()) {
-        return eprintln!("skipped: needs script, bash and timeout; get it by installing bsdutils");
+    let tools = [
+        ("script", "installing bsdutils"),
+        ("bash", "installing bash"),
+        ("timeout", "installing coreutils"),
+    ];
+    if !have(&tools) {
+        return;
     }
     // A shell with job control on a terminal of its own: it goes on when top is stopped.
     let shell = format!(
