@@ -2,7 +2,7 @@
 //! they cannot, they say so and pass.
 
 use std::io::{Read, Write};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -55,6 +55,22 @@ impl Lab {
         let mut arguments = vec!["lab", "exec", "--name", &self.0, host, "--"];
         arguments.extend(command);
         sluice(&arguments)
+    }
+
+    /// Starts a command on a host; it lasts as long as what this returns.
+    fn beside(&self, host: &str, command: &[&str]) -> Beside {
+        let arguments = ["lab", "exec", "--name", &self.0, host, "--"];
+        let mut beside = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        Beside(beside.args(arguments).args(command).stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -225,9 +241,9 @@ fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let ping = lab.exec("left", &["ping", "-q", "-c", "30", "-i", "0.01", "198.18.0.2"]);
-        assert!(ping.status.success(), "{}", err(&ping));
+        let ping = lab.beside("left", &["ping", "-q", "-i", "0.01", "198.18.0.2"]);
         let output = top.wait_with_output().unwrap();
+        drop(ping);
         let text = out(&output);
         let rates = text.lines().map(|line| {
             let line: Value = serde_json::from_str(line).unwrap();

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -13,6 +14,8 @@ use sluicegate::link::{Lab, Shape};
 
 /// The longest anything here waits for something to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest a command may take to its end.
+const LONGEST: Duration = Duration::from_secs(120);
 
 pub fn sluice(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
@@ -117,7 +120,14 @@ impl Running {
     /// Waits for its own end.
     pub fn end(mut self) -> Ended {
         let child = self.0.take().unwrap();
-        child.wait_with_output().unwrap().into()
+        let pid = Pid::from_raw(child.id() as i32);
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(child.wait_with_output()));
+        let Ok(output) = told.recv_timeout(LONGEST) else {
+            let _ = kill(pid, Signal::SIGKILL);
+            panic!("waited in vain for the end of process {pid}");
+        };
+        output.unwrap().into()
     }
 
     pub fn stop(self) -> Ended {
