@@ -16,7 +16,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use super::counters::Counters;
-use super::worker::{Outcome, Shared, Stop, Visitor, receive};
+use super::worker::{Finished, Outcome, Shared, Stop, Visitor, receive};
 use crate::signals::Signals;
 
 /// When a run ends, and where its threads run.
@@ -74,6 +74,9 @@ pub fn run<V: Visitor>(
     let start = Instant::now();
     let (mut asked, mut reader_left) = (false, false);
     let mut at_end = Some(at_end);
+    // All of them before the first thread: one that cannot be started leaves the rest to be told.
+    let work: Vec<_> =
+        work.into_iter().map(|(queue, visitor)| (queue, Finished::at_end(visitor))).collect();
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
         let _stop = StopOnDrop(&shared);
@@ -88,11 +91,7 @@ pub fn run<V: Visitor>(
                     scope,
                     move || {
                         let stop = StopOnDrop(shared);
-                        if let Err(error) = pin(cpu) {
-                            // Others may wait for what it would have handed on.
-                            visitor.finish();
-                            return Err(error);
-                        }
+                        pin(cpu)?;
                         let outcome = receive(queue, visitor, shared, counters, cpu);
                         if outcome.error.is_none() {
                             // A file that has been read to its end does not end the others.
@@ -200,5 +199,60 @@ impl Events<'_> {
             return Ok(Some(Event::ReaderLeft));
         }
         Ok(self.signals.take().then_some(Event::Signal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use sluicegate::port::{OpenOptions, Port};
+    use sluicegate::ring::Packet;
+
+    use super::*;
+
+    /// One that panics at the first packet, if it is to.
+    #[derive(Default)]
+    struct Fails {
+        panics: bool,
+        finished: u32,
+    }
+
+    impl Visitor for Fails {
+        fn packet(&mut self, _packet: &Packet<'_>) {
+            assert!(!self.panics, "as it was told");
+        }
+
+        fn finish(&mut self) {
+            self.finished += 1;
+        }
+    }
+
+    #[test]
+    fn every_visitor_hears_of_its_end_once() {
+        for (sentence, panics, cpus) in [
+            ("one whose worker panics, too", [true, false], vec![]),
+            ("those whose threads cannot be pinned, too", [false, false], vec![100_000]),
+            ("those that come to their end", [false, false], vec![]),
+        ] {
+            let options = OpenOptions { queues: 2, ..OpenOptions::default() };
+            let port = Port::open(&"null:/0-1".parse().unwrap(), &options).unwrap();
+            let mut visitors = panics.map(|panics| Fails { panics, ..Fails::default() });
+            let limits = Limits {
+                duration: Some(Duration::from_secs(10)),
+                count: Some(1000),
+                cpus,
+                wait: Wait::Sleep,
+                interval: Duration::from_secs(1),
+                watch_reader: false,
+            };
+            let signals = Signals::catch().unwrap();
+            let work = port.queues.into_iter().zip(&mut visitors).collect();
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                run(work, &limits, &signals, |_, _| {}, || {}).is_ok()
+            }));
+            assert_eq!(ended.is_err(), panics[0], "{sentence}");
+            assert_eq!(visitors.map(|visitor| visitor.finished), [1, 1], "{sentence}");
+        }
     }
 }

@@ -46,6 +46,25 @@ pub trait Visitor: Send {
     fn finish(&mut self) {}
 }
 
+/// A visitor whose end is said in any case: also where its worker fails, panics or never starts.
+/// Others may wait for what it would have handed on.
+pub struct Finished<'a, V: Visitor>(Option<&'a mut V>);
+
+impl<'a, V: Visitor> Finished<'a, V> {
+    /// Of this visitor.
+    pub fn at_end(visitor: &'a mut V) -> Self {
+        Self(Some(visitor))
+    }
+}
+
+impl<V: Visitor> Drop for Finished<'_, V> {
+    fn drop(&mut self) {
+        if let Some(visitor) = self.0.take() {
+            visitor.finish();
+        }
+    }
+}
+
 /// What all workers of a run share.
 #[derive(Debug)]
 pub struct Shared {
@@ -130,7 +149,7 @@ pub struct Outcome {
 /// Receives until told to stop, the source ends, or something fails.
 pub fn receive<V: Visitor>(
     mut queue: Queue,
-    visitor: &mut V,
+    mut visitor: Finished<'_, V>,
     shared: &Shared,
     counters: &Counters,
     cpu: Option<usize>,
@@ -146,9 +165,9 @@ pub fn receive<V: Visitor>(
         down_since: None,
         notices: Vec::new(),
     };
-    let mut error = worker.run(visitor).err();
+    let mut error = visitor.0.as_deref_mut().and_then(|visitor| worker.run(visitor).err());
     worker.say_notices();
-    visitor.finish();
+    drop(visitor);
     let ended = Instant::now();
     let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
     let stats = queue.stats().unwrap_or_else(|failure| {
