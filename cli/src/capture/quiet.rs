@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-/// A packet is not in the kernel's hands for longer than this before it comes to us.
+/// A packet is not in the kernel's hands for longer than this before it comes to us: five times
+/// as long as a block of a packet ring, unless `retire=` says more. Then what comes after a promise
+/// is late.
 const DELIVERY: Duration = Duration::from_millis(50);
 
 /// The looks that found nothing.
