@@ -33,9 +33,9 @@ impl Card {
         self.after = self.sampler.sample().ok();
     }
 
-    /// Adds what the counters said then, or say now. A packet that the card had no buffer for has come in
-    /// and is lost; where there is a filter, nobody knows whether it would have passed. Returns
-    /// what the host has dropped, of all its interfaces together: a note, for once a run.
+    /// Adds what the counters said then, or say now. A packet that the card had no buffer for has
+    /// come in and is lost; where there is a filter, nobody knows whether it would have passed.
+    /// Returns what the host has dropped, of all its interfaces together: a note, for once a run.
     pub fn account(mut self, ledger: &mut Ledger) -> u64 {
         if self.after.is_none() {
             self.look();

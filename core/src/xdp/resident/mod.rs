@@ -17,8 +17,8 @@
 //! socket out again when its owner ends. The stage acts from the moment the same socket is in
 //! `sluice_alive`. Counters go on from owner to owner: each notes what it found.
 //!
-//! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN to find what
-//! another process has attached.
+//! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF,
+//! and CAP_SYS_ADMIN to find what another process has attached.
 
 mod attach;
 mod kept;
