@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
-use crate::port::{Interface, QueueStats};
+use crate::port::{Interface, PortName, QueueStats};
 use crate::ring::Readiness;
 use crate::xdp::resident::{Action, Resident, Stage, Tally};
 
@@ -116,6 +116,30 @@ impl InKernel {
     }
 }
 
+/// Options for packets that come to the port.
+const FOR_PACKETS: &[&str] = &["method", "frames", "slots", "snaplen", "timestamp", "busy_poll"];
+
+/// Refuses what would do nothing where packets are only counted, so that nobody relies on it.
+pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
+    let action = name.option("action").unwrap_or_default();
+    if name.queues().is_some() {
+        return Err(name.error(format!(
+            "action={action} is for all queues of the interface: leave the queues out, or say by \
+             filter= which packets"
+        )));
+    }
+    // That no times are taken is the case.
+    let unused =
+        |key: &str| name.option(key).is_some_and(|value| (key, value) != ("timestamp", "off"));
+    match FOR_PACKETS.iter().find(|key| unused(key)) {
+        Some(key) => Err(name.error(format!(
+            "{key}= is for packets that come to the port, and action={action} only counts them: \
+             leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// What a queue says of its packets.
 pub(super) fn described(interface: &link::Interface) -> Interface {
     Interface {
@@ -123,5 +147,31 @@ pub(super) fn described(interface: &link::Interface) -> Interface {
         link_type: crate::port::LINKTYPE_ETHERNET,
         snaplen: u16::MAX.into(),
         comment: "packets taken by XDP".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_do_nothing_is_refused() {
+        for (name, said, why) in [
+            ("xdp:eth0?action=drop", None, "nothing besides"),
+            ("xdp:eth0?action=pass&filter=udp&mode=skb", None, "which packets, and where"),
+            ("xdp:eth0?action=drop&timestamp=off", None, "there are no times"),
+            ("xdp:eth0/0?action=drop", Some("all queues"), "the queues are not looked at"),
+            ("xdp:eth0?action=pass&snaplen=60", Some("snaplen= is for"), "nothing is kept"),
+            ("xdp:eth0?action=drop&method=ring", Some("method= is for"), "nothing comes"),
+            ("xdp:eth0?action=drop&timestamp=xdp", Some("timestamp= is for"), "no time is taken"),
+            ("xdp:eth0?action=drop&busy_poll=50us", Some("busy_poll= is for"), "nobody polls"),
+        ] {
+            let error = refuse_unused(&name.parse().unwrap()).err().map(|it| it.to_string());
+            match (said, &error) {
+                (None, None) => {}
+                (Some(said), Some(error)) if error.contains(said) => {}
+                _ => panic!("{name}: {why}: {error:?}"),
+            }
+        }
     }
 }

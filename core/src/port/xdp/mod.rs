@@ -75,8 +75,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if interface.hardware != libc::ARPHRD_ETHER {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
-    if config.action != Action::Take && options.usage != Use::Receive {
-        return Err(name.error("action=drop and action=pass only count what comes in"));
+    if config.action != Action::Take {
+        if options.usage != Use::Receive {
+            return Err(name.error("action=drop and action=pass only count what comes in"));
+        }
+        in_kernel::refuse_unused(name)?;
     }
     netns::within(netns, || {
         // Where that fails, it is for those to say who want other settings.
