@@ -195,19 +195,30 @@ impl PortName {
         self.choice(key, &words)
     }
 
-    /// An option that is a number within bounds, as [`units::bytes`] takes it: K, M and G are
-    /// powers of 1024.
+    /// An option that is a number of things within bounds. K, M and G are powers of 1024, as where
+    /// it is bytes; but they are no bytes: `64KB` is refused.
+    pub fn count(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+        match self.option(key) {
+            Some(value) if value.ends_with('B') => Err(self.out_of(key, value, &bounds)),
+            _ => self.number(key, bounds),
+        }
+    }
+
+    /// An option that is a number of bytes within bounds, as [`units::bytes`] takes it: K, M and
+    /// G are powers of 1024.
     pub fn number(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
         match units::bytes(value).ok().filter(|n| bounds.contains(n)) {
             Some(n) => Ok(Some(n)),
-            None => {
-                let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
-                Err(self.wrong(key, value, &advice))
-            }
+            None => Err(self.out_of(key, value, &bounds)),
         }
+    }
+
+    fn out_of(&self, key: &str, value: &str, bounds: &RangeInclusive<u64>) -> Error {
+        let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
+        self.wrong(key, value, &advice)
     }
 
     /// An option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused: it
@@ -216,7 +227,7 @@ impl PortName {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
-        let has_unit = !value.ends_with(|last: char| last.is_ascii_digit());
+        let has_unit = value.ends_with(|last: char| last.is_ascii_alphabetic());
         match units::duration(value) {
             Ok(duration) if has_unit => Ok(Some(duration)),
             _ => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
@@ -427,10 +438,23 @@ mod tests {
             assert_eq!(port.number("buffer", 0..=u64::MAX).ok().flatten(), expected, "{sentence}");
         }
         for (sentence, value, expected) in [
+            ("plain", "64", Some(64)),
+            ("powers of 1024, too", "2K", Some(2048)),
+            ("no bytes", "2KB", None),
+            ("nor these", "2KiB", None),
+            ("nor those", "2B", None),
+            ("within bounds", "4K", None),
+        ] {
+            let port = parse(&format!("eth0?slots={value}"));
+            assert_eq!(port.count("slots", 2..=4000).ok().flatten(), expected, "{sentence}");
+        }
+        for (sentence, value, expected) in [
             ("a fraction", "1.5ms", Some(Duration::from_micros(1500))),
             ("minutes", "2m", Some(Duration::from_secs(120))),
             ("two units", "1m30s", Some(Duration::from_secs(90))),
             ("without a unit it is a guess", "5", None),
+            ("also with a blank in its place", "5 ", None),
+            ("or a point", "5.", None),
             ("negative", "-1s", None),
         ] {
             let port = parse(&format!("eth0?retire={value}"));

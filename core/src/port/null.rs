@@ -21,7 +21,7 @@ pub(super) struct Null {
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let size = name.number("size", 1..=2048)?.unwrap_or(60) as u16;
-    let slots = name.number("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
+    let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let pool = match &options.pool {
         Some(pool) => pool.clone(),

@@ -58,9 +58,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
     let wish = name.choice("mode", &modes)?.unwrap_or_default();
     let size = Size {
-        slots: name.number("slots", 2..=16_384)?.unwrap_or(512) as u32,
+        slots: name.count("slots", 2..=16_384)?.unwrap_or(512) as u32,
         snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
-        cells: name.number("cells", 2..=65_536)?.map(|cells| cells as u32),
+        cells: name.count("cells", 2..=65_536)?.map(|cells| cells as u32),
     };
     let filter = name.option("filter").filter(|filter| !filter.trim().is_empty());
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;

@@ -76,6 +76,9 @@ impl Config {
         let number = |key, low, high, default: u64| -> Result<u32> {
             Ok(name.number(key, low..=high)?.unwrap_or(default) as u32)
         };
+        let count = |key, low, high, default: u64| -> Result<u32> {
+            Ok(name.count(key, low..=high)?.unwrap_or(default) as u32)
+        };
         let block_bytes = number("block_size", 4096, 1 << 30, 1 << 20)?;
         if block_bytes % 4096 != 0 {
             let value = block_bytes.to_string();
@@ -97,12 +100,12 @@ impl Config {
             outgoing: name.switch("outgoing")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
             busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
-            blocks: number("blocks", 2, 65536, 32)?,
+            blocks: count("blocks", 2, 65536, 32)?,
             block_bytes,
             retire,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
-            batch: number("batch", 1, 1024, 64)?,
-            slots: number("slots", 16, 65536, 512)?,
+            batch: count("batch", 1, 1024, 64)?,
+            slots: count("slots", 16, 65536, 512)?,
             fanout: Self::fanout(name)?,
         })
     }

@@ -55,7 +55,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
         return Err(name.error("filter= is for reading a file: filter where the packets come from"));
     }
     let snaplen = name.number("snaplen", 1..=MAX_SNAPLEN)?.unwrap_or(MAX_SNAPLEN) as u32;
-    let slots = name.number("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
+    let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
         None => Pool::new(PoolConfig {

@@ -49,7 +49,7 @@ pub(in crate::port) struct Source {
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let slots = name.number("slots", MIN_SLOTS..=1 << 20)?;
+    let slots = name.count("slots", MIN_SLOTS..=1 << 20)?;
     let slots = slots.unwrap_or(DEFAULT_SLOTS) as u32;
     let snaplen = name.number("snaplen", 1..=u32::MAX.into())?;
     let pool = match &options.pool {

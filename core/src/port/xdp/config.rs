@@ -53,8 +53,8 @@ impl Config {
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
         let filter = name.option("filter").map(str::to_owned);
-        let slots = name.number("slots", 2..=16_384)?.unwrap_or(512) as u32;
-        let cells = name.number("frames", 64..=65_536)?.map(|frames| frames as u32);
+        let slots = name.count("slots", 2..=16_384)?.unwrap_or(512) as u32;
+        let cells = name.count("frames", 64..=65_536)?.map(|frames| frames as u32);
         let frames = cells.unwrap_or(4096);
         if frames < slots * 2 {
             return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
