@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
 
-use super::mirror::{Holder, TO_HOLD, frame, open, receive, send};
+use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
 use super::{lab, output, right0, run};
 
 /// Polls that find nothing, and ns between them.
@@ -205,7 +205,7 @@ fn where_no_record_can_be_written_nothing_is_changed() {
     let opened = Command::new("unshare")
         .args(["--mount", "sh", "-c", read_only, "sh"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
+        .args(["--exact", "wire::holds_a_port_for_another_test", "--nocapture"])
         .env(TO_HOLD, format!("{} {}", lab.netns("right"), polling(0)))
         .output()
         .unwrap();

@@ -10,7 +10,7 @@ use sluicegate::ring::{Readiness, Wait};
 use sluicegate::xdp::XskConfig;
 use sluicegate::{Error, Result};
 
-use super::mirror::{Holder, TO_HOLD, drain, frame, open, receive, send};
+use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
 use super::{find, lab, run};
 
 /// Longer than anything here takes.
@@ -305,7 +305,7 @@ fn a_tight_limit_on_locked_memory_is_named() {
     let opened = Command::new("prlimit")
         .args(["--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock,-sys_resource"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
+        .args(["--exact", "wire::holds_a_port_for_another_test", "--nocapture"])
         .env(TO_HOLD, format!("{} xdp:right0?method=af_xdp", lab.netns("right")))
         .output()
         .unwrap();

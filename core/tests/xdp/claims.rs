@@ -8,7 +8,7 @@ use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Packet, TimestampSource, Wait};
 use sluicegate::xdp::resident::{Action, ModeWish, Tally};
 
-use super::mirror::{Holder, drain, frame, pin, send};
+use super::wire::{Holder, drain, frame, send, send_by};
 use super::{find, join, lab, right0, run};
 
 /// How long a test waits for what must come.
@@ -214,11 +214,10 @@ fn who_takes_everything_of_some_queues_counts_those_queues_only() {
         let (resident, _) = join(&lab, ModeWish::Best).unwrap();
         let name = |queue| format!("xdp:right0/{queue}?{way}");
         let mut ports = [0, 1].map(|queue| try_open(&lab, &name(queue)).unwrap());
-        // Which queue they come to is the sender's CPU's to choose.
-        for cpu in 0..2 {
-            pin(cpu);
-            let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
-            send(&lab, &sent);
+        let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
+        for queue in 0..3 {
+            // A veth's queue sends to the other's of that number.
+            send_by(&lab, &format!("xdp:left0/{queue}"), &sent);
         }
         let claims = resident.claims().unwrap();
         assert_eq!(claims.len(), 2);
@@ -227,9 +226,10 @@ fn who_takes_everything_of_some_queues_counts_those_queues_only() {
             let received = port.queues[0].stats().unwrap().offered;
             let Tally { packets, taken, missed, .. } = claim.tally;
             assert_eq!((packets, taken, missed), (received, received, 0), "{:?}", claim.owner);
+            assert!(packets >= 100, "{packets}: those of {:?}", claim.owner);
         }
         let counted = claims.iter().map(|claim| claim.tally.packets).sum::<u64>();
-        assert!((1..=200).contains(&counted), "{way}: {counted}");
+        assert!(counted < 300, "{way}: {counted}: those of the third queue, too");
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::port::{OpenOptions, Port, Use};
 
-use super::mirror::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
+use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
 use super::{find, lab, run};
 
 const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";

@@ -9,6 +9,7 @@ mod metadata;
 mod mirror;
 mod resident;
 mod unprivileged;
+mod wire;
 
 use std::process::{Command, Stdio};
 

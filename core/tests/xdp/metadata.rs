@@ -170,6 +170,9 @@ fn why_there_are_no_times_of_the_card_is_said() {
 fn an_interface_that_is_removed_takes_the_reader_along() {
     let Some(lab) = asking_lab() else { return };
     let Some(mut port) = open_asking(&lab, "xdp:right0?timestamp=hardware") else { return };
+    let reader = find(&lab).unwrap().unwrap().program();
+    let exists = || libbpf_rs::query::ProgInfoIter::default().any(|it| it.id == reader);
+    assert!(exists(), "it is looked for where it is");
     run(&lab, "right", "ip link delete right0");
     let end = Instant::now() + PATIENCE;
     let queue = &mut port.queues[0];
@@ -179,5 +182,11 @@ fn an_interface_that_is_removed_takes_the_reader_along() {
     };
     while !gone(queue) {
         assert!(Instant::now() < end, "the port says that its interface is gone");
+    }
+    drop(port);
+    // The kernel lets go of a program a moment after its last holder has.
+    while exists() {
+        assert!(Instant::now() < end, "program {reader} stays");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

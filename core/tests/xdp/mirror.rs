@@ -1,104 +1,16 @@
 //! `mirror:` ports: copies, while the host keeps its packets.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
+use sluicegate::ring::{Direction, TimestampSource, Wait};
 
+use super::wire::{
+    Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, receive_for, send, take,
+};
 use super::{find, lab, run};
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-pub fn open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
-    let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
-    Port::open(&name.parse()?, &options)
-}
-
-/// A frame of the experimental ethertype 0x88b5, its number and kind behind the header.
-pub fn frame(number: u32, kind: u8, bytes: usize) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
-    frame.extend(number.to_be_bytes());
-    frame.push(kind);
-    let pattern = (0u32..).map(|i| (i.wrapping_mul(37) ^ number) as u8);
-    frame.extend(pattern.take(bytes - frame.len()));
-    frame
-}
-
-/// Sends frames out of left0.
-pub fn send(lab: &Lab, frames: &[Vec<u8>]) {
-    let options =
-        OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
-    let mut port = Port::open(&"packet:left0?slots=256".parse().unwrap(), &options).unwrap();
-    let queue = &mut port.queues[0];
-    let deadline = Instant::now() + PATIENCE;
-    for frame in frames {
-        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
-            queue.sync_tx().unwrap();
-            assert!(Instant::now() < deadline, "the transmit ring stays full");
-        }
-    }
-    queue.close_tx().unwrap();
-    assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
-}
-
-/// What is there now, given back.
-fn take(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
-    queue.sync_rx().unwrap();
-    let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();
-    let slots = queue.rx().available();
-    queue.rx_mut().release(slots);
-    got
-}
-
-/// Closes the intake and takes all that came.
-pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
-    let mut got = Vec::new();
-    queue.close_intake().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let more = take(queue);
-        if more.is_empty() && queue.is_finished() {
-            return got;
-        }
-        got.extend(more);
-        assert!(Instant::now() < deadline, "it does not end");
-    }
-}
-
-/// Receives until so many frames of ours are there.
-pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
-    let mut got = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
-    while got.len() < n && Instant::now() < deadline {
-        got.extend(take(queue).into_iter().filter(|(_, bytes)| is_ours(bytes)));
-        queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
-    }
-    got
-}
-
-/// What comes within a time.
-fn receive_for(queue: &mut Queue, time: Duration) -> Vec<(Meta, Vec<u8>)> {
-    let (end, mut got) = (Instant::now() + time, Vec::new());
-    while Instant::now() < end {
-        got.extend(take(queue));
-        queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
-    }
-    got
-}
-
-pub fn is_ours(bytes: &[u8]) -> bool {
-    bytes[12..14] == [0x88, 0xb5]
-}
-
-pub fn bytes_of(got: Vec<(Meta, Vec<u8>)>) -> Vec<Vec<u8>> {
-    got.into_iter().map(|(_, bytes)| bytes).collect()
-}
 
 fn frames(longest: usize) -> Vec<Vec<u8>> {
     let sizes = [60, 61, 64, 127, 128, 500, 1513, 1514, 2000, 4096, 8999, 9014];
@@ -335,15 +247,6 @@ fn a_bond_brings_the_packets_of_all_its_interfaces() {
     assert!(bytes_of(drain(&mut port.queues[0])) == sent);
 }
 
-/// Has this thread run on one CPU.
-pub fn pin(cpu: usize) {
-    use nix::sched::{CpuSet, sched_setaffinity};
-    let mut set = CpuSet::new();
-    set.set(cpu).unwrap();
-    // With one CPU only, all is well too.
-    let _ = sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
-}
-
 #[test]
 fn the_last_queue_to_be_closed_ends_the_copies() {
     if lab().is_none() {
@@ -489,53 +392,6 @@ fn what_cannot_be_is_refused() {
         OpenOptions { usage: Use::Both, netns: Some(lab.netns("right")), ..OpenOptions::default() };
     let error = Port::open(&"mirror:right0".parse().unwrap(), &options).unwrap_err().to_string();
     assert!(error.contains("only receives"), "{error}");
-}
-
-/// The namespace and the name of the port that a child of a test opens, and holds.
-pub const TO_HOLD: &str = "SLUICE_TEST_PORT_TO_HOLD";
-
-/// A process that has a port and does nothing with it.
-pub struct Holder(std::process::Child);
-
-impl Holder {
-    /// Starts one, and waits until it has the port.
-    pub fn of(lab: &Lab, name: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "mirror::holds_a_port_for_another_test", "--nocapture"])
-            .env(TO_HOLD, format!("{} {name}", lab.netns("right")))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let opened = lines.map_while(Result::ok).any(|line| line.ends_with("opened"));
-        let holder = Self(child);
-        assert!(opened, "the child has not opened {name}");
-        holder
-    }
-
-    pub fn kill(mut self) {
-        // SIGKILL.
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn holds_a_port_for_another_test() {
-    let Ok(wish) = std::env::var(TO_HOLD) else { return };
-    let (netns, name) = wish.split_once(' ').unwrap();
-    let options = OpenOptions { netns: Some(netns.into()), ..OpenOptions::default() };
-    let port = Port::open(&name.parse().unwrap(), &options);
-    let _port = port.unwrap_or_else(|error| panic!("{error}"));
-    println!("\nopened");
-    std::thread::sleep(6 * PATIENCE);
 }
 
 #[test]

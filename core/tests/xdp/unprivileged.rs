@@ -8,7 +8,7 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::Queue;
 
 use super::claims::{host_answers, try_open};
-use super::mirror::{bytes_of, drain, frame, pin, receive, send};
+use super::wire::{bytes_of, drain, frame, pin, receive, send};
 use super::{find, lab};
 
 /// Does something in a thread whose bpf(2) is refused.
