@@ -70,6 +70,6 @@ mod tests;
 pub use bpf::Mode;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use receive::{Received, Receiver, ReceiverStats};
-pub(crate) use room::buffer_bytes;
+pub(crate) use room::{HEADROOM_BYTES, buffer_bytes};
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};

@@ -45,7 +45,7 @@ use crate::xdp::copies::{Copies, Geometry, MOST_SNAPLEN, Reader, Sharing};
 use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, Stage, load_copying};
 
 /// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
-const HEADER_BYTES: u32 = 22;
+pub(super) const HEADER_BYTES: u32 = 22;
 
 /// A number that no queue has: the kernel counts them in 16 bits.
 const ANY_QUEUE: u32 = u16::MAX as u32;

@@ -44,6 +44,7 @@ use std::time::Duration;
 use claim::Claim;
 use config::{Config, Method};
 
+use super::mirror::HEADER_BYTES;
 use super::queue::{Backend, Queue};
 use super::watch::Watch;
 use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
@@ -54,18 +55,13 @@ use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
 use crate::xdp::stamp::Stamp;
-use crate::xdp::{BindMode, Mode, ModeFallback, XskConfig, buffer_bytes};
+use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
 
 /// How long a queue that a socket has is tried again.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same where others take packets of the queue: they may have that socket, or it may be one
 /// that has just ended.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
-
-/// What the kernel leaves free in front of a packet in its buffer (XDP_PACKET_HEADROOM).
-const HEADROOM_BYTES: u32 = 256;
-/// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
-const HEADER_BYTES: u32 = 22;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
