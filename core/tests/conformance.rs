@@ -206,6 +206,12 @@ fn xdp_receives_frames_of_several_buffers() {
         return;
     }
     let sent = frames(9014);
+    if let Err(error) = try_open(&lab, "right", "xdp:right0?mode=skb", Use::Receive)
+        && error.to_string().contains("need Linux 6.6")
+    {
+        println!("skipped: {error}");
+        return;
+    }
     for name in &xdp_sources(&lab) {
         let Some(mut port) = receiver(&lab, name) else { continue };
         send(&lab, "left", "left0", &sent);
@@ -286,7 +292,7 @@ fn every_method_receives_frames_longer_than_a_buffer() {
         let Some(mut port) = receiver(&lab, &source) else { continue };
         send(&lab, "left", "left0", &sent);
         let got = receive(&mut port.queues, sent.len());
-        assert_eq!(got.len(), sent.len(), "{source}: packets");
+        assert_eq!(got.len(), sent.len(), "{source}: packets, {:?}", port.queues[0].stats());
         for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
             assert!(bytes == sent, "{source}: frame {i} of {} bytes differs", sent.len());
             assert_eq!(meta.wire_bytes as usize, sent.len(), "{source}: frame {i}");
@@ -530,8 +536,12 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
         let Some(mut port) = receiver(&lab, &source) else { continue };
         set("down");
         let queue = &mut port.queues[0];
-        let answer = queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap();
-        assert_eq!(answer, Readiness::Down, "{source}");
+        let deadline = Instant::now() + patience();
+        // What came before may be told first.
+        while queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap() != Readiness::Down {
+            receive_now(queue);
+            assert!(Instant::now() < deadline, "{source}: that it is down is not said");
+        }
         set("up");
         let sent = [frame(1, 60, &[])];
         send(&lab, "left", "left0", &sent);

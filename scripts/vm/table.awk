@@ -14,7 +14,8 @@ FNR == 1 {
     runs[run]
 }
 
-/^vm: kernel / { sub(/vm: kernel /, ""); version[kernel] = $0 }
+# The firmware has left the cursor where it pleased.
+/vm: kernel / { sub(/.*vm: kernel /, ""); version[kernel] = $0 }
 /^vm: begin / { split($0, word, " "); test = word[3] " " word[4]; status[test, run] = "died" }
 
 /^vm: end / {
@@ -39,9 +40,19 @@ FNR == 1 {
     mode[$1, run] = cell
 }
 
-# Of a port only why it was refused.
-/^left out: / { sub(/^left out: ((packet|xdp|mirror):[^:]*: )?/, ""); remember("left out", $0) }
-/^seen: / { sub(/^seen: /, ""); remember("seen", $0) }
+# Why, without the port's name.
+/^left out: / { sub(/^left out: /, ""); remember("left out", substr($0, index($0, ": ") + 2)) }
+# How many came to a queue differs from run to run; whether any did, not.
+/^seen: / {
+    sub(/^seen: /, "")
+    at = index($0, "by queue")
+    if (at) {
+        tail = substr($0, at)
+        gsub(/: [1-9][0-9]*/, ": some", tail)
+        $0 = substr($0, 1, at - 1) tail
+    }
+    remember("seen", $0)
+}
 /^skipped: / { sub(/^skipped: /, ""); remember("skipped", $0) }
 
 function note(text) {
@@ -96,13 +107,17 @@ END {
         printf "| %s |", test_of[t]
         for (j = 1; j <= n_drivers; j++) {
             good = bad = ""
+            n_good = 0
             for (i = 1; i <= n_kernels; i++) {
                 run = kernel_of[i] "-" driver_of[j]
                 result = ((test_of[t], run) in status) ? status[test_of[t], run] : ""
-                if (result == "ok") good = "ok"
+                if (result == "ok") good = good (n_good++ ? ", " : "") kernel_of[i]
                 else if (result != "") bad = bad (bad ? ", " : "") kernel_of[i] " " result
             }
-            printf " %s |", bad ? "**" bad "**" : good
+            # Not each guest has run each test.
+            if (n_good == n_kernels) good = "ok"
+            else if (n_good > 0) good = "ok " good
+            printf " %s |", bad ? "**" bad "**" (good ? "; " good : "") : good
         }
         print ""
     }

@@ -45,6 +45,10 @@ fn the_number_of_channels_changes_under_a_port() {
         return;
     };
     let set = |n| wire.run("right", &format!("ethtool -L right0 combined {n}"));
+    if !(set(1) && set(channels.combined)) {
+        println!("skipped: the driver does not change the number of channels");
+        return;
+    }
     let sent = frames(200, 64);
     let mirrors = ["mirror:right0?mode=native".to_owned(), "mirror:right0?mode=skb".to_owned()];
     for name in names().chain(mirrors) {
