@@ -8,7 +8,7 @@ set -eu
 build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 # netbase: names of protocols and services, for filters
 run="iproute2 ethtool iputils-ping netbase"
-peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4 strace libcap2-bin"
+peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4 strace libcap2-bin python3-minimal"
 lint="shellcheck"
 bench=
 vm=

@@ -1,9 +1,10 @@
 //! What the driver tells of packets: times of the card, hashes. A veth tells the hash of each
 //! packet, and that it has no time.
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{Lab, xdp_abilities};
+use sluicegate::link::{Lab, netns, xdp_abilities};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
 use sluicegate::xdp::resident::ModeWish;
@@ -51,11 +52,11 @@ fn open_asking(lab: &Lab, name: &str) -> Option<Port> {
 
 /// Sends one datagram from left to right.
 fn send_udp(lab: &Lab, from: u16, to: u16) {
-    let send = format!(
-        "import socket; s=socket.socket(2,2); s.bind(('198.18.0.1',{from})); \
-         s.sendto(b'x',('198.18.0.2',{to}))"
-    );
-    assert!(lab.exec("left", &["python3", "-c", &send]).unwrap().success());
+    let sent = netns::within(Some(&lab.netns("left")), || {
+        let socket = UdpSocket::bind(("198.18.0.1", from)).unwrap();
+        Ok(socket.send_to(b"x", ("198.18.0.2", to)).unwrap())
+    });
+    assert_eq!(sent.unwrap(), 1);
 }
 
 /// The metadata of `n` UDP packets that come.
