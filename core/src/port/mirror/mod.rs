@@ -8,7 +8,7 @@
 //! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `mode` | `native` or `skb`: this one or none | native where the driver can |
-//! | `cells` | packets a queue's ring of copies has room for, a power of two | 8192, or 16 MiB |
+//! | `cells` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
 //! | `slots` | slots in the ring | 512 |
 //! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
 //!

@@ -81,9 +81,9 @@ const CELL_UNIT: u32 = 64;
 pub(crate) const MOST_SNAPLEN: u32 = u16::MAX as u32;
 /// What a ring of long packets may take, and all rings together, where nobody says how many
 /// cells they have.
-const RING_BYTES: u64 = 16 << 20;
+const RING_BYTES: u64 = 32 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
-const DEFAULT_CELLS: u32 = 8192;
+const DEFAULT_CELLS: u32 = 16_384;
 /// With fewer, the first burst is lost.
 const FEWEST_CELLS: u32 = 16;
 /// What a ring may take in any case: the verifier follows offsets in a value up to 2²⁹.

@@ -210,10 +210,10 @@ fn rings_are_as_large_as_memory_allows() {
             .map_err(|too_large| too_large.to_string())
     };
     let rows = [
-        ("frames of 1500 bytes", of(1, 1522, None), Ok((8192, 1600, 1522))),
-        ("jumbo frames", of(1, 9022, None), Ok((1024, 9088, 9022))),
-        ("the longest", of(1, 1 << 20, None), Ok((128, 65_600, 65_535))),
-        ("short packets", of(1, 96, None), Ok((8192, 128, 96))),
+        ("frames of 1500 bytes", of(1, 1522, None), Ok((16_384, 1600, 1522))),
+        ("jumbo frames", of(1, 9022, None), Ok((2048, 9088, 9022))),
+        ("the longest", of(1, 1 << 20, None), Ok((256, 65_600, 65_535))),
+        ("short packets", of(1, 96, None), Ok((16_384, 128, 96))),
         ("many CPUs", of(256, 1522, None), Ok((256, 1600, 1522))),
         ("as many as one says, and up to a power of two", of(1, 96, Some(100)), Ok((128, 128, 96))),
         ("many CPUs and jumbo frames", of(256, 9022, None), Ok((32, 9088, 9022))),
