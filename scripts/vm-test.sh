@@ -21,7 +21,7 @@ logs=$vm/logs
 mkdir -p "$logs"
 
 # The tests are built here and run there: the guests see this machine's files.
-programs=$(cargo test --package sluicegate --test conformance --test nic --test xdp --no-run \
+programs=$(cargo test --package sluicegate --test wire --test xdp --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
 
 # The cards of a driver, two on one wire.

@@ -5,12 +5,11 @@
 //! What is slow (an emulated machine) may thin out the rows that send many packets:
 //! `SLUICE_TEST_THIN=10` has them send a tenth.
 
-mod given;
-
 use std::time::{Duration, Instant};
 
-use given::Given;
 use sluicegate::link::{self, Lab, Shape};
+
+use crate::given::Given;
 
 const INTERFACES: &str = "SLUICE_TEST_WIRE";
 const THIN: &str = "SLUICE_TEST_THIN";

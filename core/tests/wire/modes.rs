@@ -3,8 +3,8 @@
 use sluicegate::port::{Port, Use};
 
 use crate::MODES;
+use crate::hosts::{patience, thinned, wire};
 use crate::traffic::{found, frames, open, open_if_possible, push, receive, send};
-use crate::wire::{patience, thinned, wire};
 
 /// What was asked for is what is there; what is less than the best says why.
 fn check_mode(asked: &str, port: &Port) {

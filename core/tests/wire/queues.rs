@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::MODES;
+use crate::hosts::{thinned, wire};
 use crate::traffic::{found, frames, open_if_possible, receive, send};
-use crate::wire::{thinned, wire};
 
 #[test]
 fn flows_are_dealt_to_all_queues_and_none_is_lost() {

@@ -8,8 +8,8 @@ use sluicegate::port::{Port, Use};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use crate::MODES;
+use crate::hosts::{Wire, patience, wire};
 use crate::traffic::{found, frames, open, open_if_possible, receive, send};
-use crate::wire::{Wire, patience, wire};
 
 /// A port by each mode that the driver has.
 fn names() -> impl Iterator<Item = String> {

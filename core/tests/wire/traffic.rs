@@ -6,7 +6,7 @@ use etherparse::PacketBuilder;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
 
-use crate::wire::{Wire, patience};
+use crate::hosts::{Wire, patience};
 
 /// UDP to port 9 of the right host, by Ethernet's broadcast address: nobody answers. The payload
 /// is the number; each flow has an address and a port of its own.

@@ -2,17 +2,15 @@
 //! other end receives with the same bytes, lengths and order, VLAN tags where they were, times
 //! and their source said. Sent through the transmit ring, so that is tested too.
 //!
-//! The same holds for two interfaces of the machine's (see `wire`), as far as their drivers go:
+//! The same holds for two interfaces of the machine's (see `hosts`), as far as their drivers go:
 //! there, what cannot be opened is said, and left out.
-
-#[allow(dead_code, reason = "each target uses its part of it")]
-mod wire;
 
 use std::time::{Duration, Instant, SystemTime};
 
 use sluicegate::port::{OpenOptions, Port, PortName, Queue, Use};
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
-use wire::{Wire, patience, thinned};
+
+use crate::hosts::{self, Wire, patience, thinned};
 
 const METHODS: &[&str] = &[
     "method=recv",
@@ -54,7 +52,7 @@ fn xdp_sources(lab: &Wire) -> Vec<String> {
 
 /// A wire for this test, or the reason why there is none.
 fn lab() -> Option<Wire> {
-    wire::wire(1)
+    hosts::wire(1)
 }
 
 /// A port that receives on the right host; none if its driver cannot have it. In a lab each can be
@@ -226,7 +224,7 @@ fn xdp_receives_frames_of_several_buffers() {
 
 #[test]
 fn xdp_takes_every_queue_or_those_that_are_named() {
-    let Some(lab) = wire::wire(4) else { return };
+    let Some(lab) = hosts::wire(4) else { return };
     if !lab.is_lab() {
         println!("skipped: which queue of a card a packet comes to is the card's to say");
         return;

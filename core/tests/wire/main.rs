@@ -1,0 +1,15 @@
+//! Ports on two hosts with a wire between them: a scratch lab's veth pair, or two interfaces of the
+//! machine's (`SLUICE_TEST_WIRE`, see `hosts`; `make vm-test` gives those of real drivers). What
+//! every backend shows (`conformance`), what a driver lets an XDP port do, and what happens when
+//! the interface changes under one.
+
+mod changes;
+mod conformance;
+mod given;
+mod hosts;
+mod modes;
+mod queues;
+mod traffic;
+
+/// The modes that can be asked for; the first asks for none.
+const MODES: &[&str] = &["", "mode=zero-copy", "mode=copy", "mode=native", "mode=skb"];
