@@ -1,6 +1,7 @@
 //! Keeping the program on an interface though nobody uses it: `sluice attach`, `sluice detach`.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,11 @@ impl Resident {
     /// # Errors
     /// No BPF file system, or a missing privilege. Nothing is kept then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
+        let failed = |error| {
+            Error::system("keep the XDP program in", PINS, error)
+                .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
+        };
+        let _alone = alone().map_err(failed)?;
         if self.is_kept(interface) {
             return Ok(());
         }
@@ -29,10 +35,7 @@ impl Resident {
         // The stages too: a map of programs is emptied when nobody has it. The link last: where
         // it is, all is.
         let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
-        replace(&folder, &objects).map_err(|error| {
-            Error::system("keep the XDP program in", folder.display().to_string(), error)
-                .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
-        })
+        replace(&folder, &objects).map_err(failed)
     }
 
     /// Whether it is kept though all users end. What was kept of a program that is off, or of an
@@ -97,9 +100,20 @@ impl Resident {
 /// Takes what is kept of a program away, and the program off the interface.
 fn take_off(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
     let failed = |operation| move |error| privileged(error, operation, &interface.name);
+    // Without it nothing is kept, and nobody there to be disturbed.
+    let _alone = alone();
     sweep();
     clear(&pins(interface)?).map_err(failed("take the pins away of"))?;
     bpf::detach(link).map_err(failed("detach from"))
+}
+
+/// Lets nobody else change what is kept, as long as the answer lives: of two that attach at once,
+/// one that fails would take away what the other has pinned.
+fn alone() -> io::Result<File> {
+    std::fs::create_dir_all(PINS)?;
+    let folder = File::open(PINS)?;
+    folder.lock()?;
+    Ok(folder)
 }
 
 /// Removes what is kept of programs whose interfaces are gone: the kernel keeps pins until somebody
