@@ -23,12 +23,10 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
 const NETDEV_XDP_RX_METADATA_TIMESTAMP: u64 = 1;
 const NETDEV_XDP_RX_METADATA_HASH: u64 = 2;
 const NETDEV_XDP_RX_METADATA_VLAN_TAG: u64 = 4;
-
-/// Of linux/netdev.h.
-const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
 
 /// What an interface's driver can do in XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -176,33 +176,34 @@ fn clear_stack(asm: &mut Assembler) {
     }
 }
 
-/// Asks the driver: the answer is an errno, ENODATA or EOPNOTSUPP, where there is nothing.
+/// Asks the driver for what it knows of the packet.
 fn ask(asm: &mut Assembler, time: KernelFunction, hash: KernelFunction) {
-    let [timed, hashed] = asm.labels();
+    ask_for(asm, time, &[TIME]);
+    ask_for(asm, hash, &[HASH, HASH_TYPE]);
+}
+
+/// Has the driver write to places on the stack. The answer is an errno, ENODATA or EOPNOTSUPP,
+/// where there is nothing; then 0 stands at the first place.
+fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
+    let answered = asm.label();
     asm.mov(R1, R6);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(TIME));
-    asm.call_kernel(time);
-    asm.jeq32(R0, 0, timed);
+    for (register, &place) in [R2, R3].into_iter().zip(to) {
+        asm.mov(register, R10);
+        asm.add(register, i32::from(place));
+    }
+    asm.call_kernel(function);
+    asm.jeq32(R0, 0, answered);
     // Nobody has promised to leave it alone when it fails.
-    asm.store(Size::DW, R10 + TIME, 0);
-    asm.place(timed);
-    asm.mov(R1, R6);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(HASH));
-    asm.mov(R3, R10);
-    asm.add(R3, i32::from(HASH_TYPE));
-    asm.call_kernel(hash);
-    asm.jeq32(R0, 0, hashed);
-    asm.store(Size::W, R10 + HASH, 0);
-    asm.place(hashed);
+    asm.store(Size::DW, R10 + to[0], 0);
+    asm.place(answered);
 }
 
 /// Why a program that was attached already does not do.
 pub(super) fn not_at_attaching(interface: &Interface) -> String {
     format!(
         "the XDP program on {0} was attached without reading the card's times: end its users \
-         (`sluice claims {0}` shows them) and open this port first",
+         (`sluice claims {0}` shows them; where it is kept, `sluice detach {0}` takes it off) and \
+         open this port first",
         interface.name
     )
 }
