@@ -123,6 +123,25 @@ fn ports_of_different_modes_have_none_in_common() {
 }
 
 #[test]
+fn those_who_attach_at_once_all_have_it_kept() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let Some(attached) = Attached::to(&netns, &[]) else { return };
+    for round in 0..5 {
+        assert_eq!(attached.detach().status, Some(0), "round {round}");
+        let all = std::thread::scope(|threads| {
+            let attach = || threads.spawn(|| run(&["attach", "right0", "--netns", &netns]));
+            [(); 4].map(|()| attach()).map(|it| it.join().unwrap())
+        });
+        for one in all {
+            assert_eq!(one.status, Some(0), "round {round}: {}", one.err);
+        }
+        let claims = run(&["claims", "right0", "--netns", &netns, "--json"]).report();
+        assert_eq!(claims["program"]["kept"], true, "round {round}: {claims}");
+    }
+}
+
+#[test]
 fn of_two_that_want_everything_at_once_one_gets_it() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
