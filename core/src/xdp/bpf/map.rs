@@ -1,0 +1,184 @@
+//! Maps: making one, its entries, and the sign in a map of sockets that an owner lives.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{size_of, size_of_val};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::object::{checked, info, opened};
+
+/// Makes an empty map of sockets, XSKMAP, with `entries` places.
+pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_XSKMAP,
+            name.as_ptr(),
+            4,
+            4,
+            entries,
+            std::ptr::null(),
+        )
+    })
+}
+
+/// Makes an array that can be mapped, of `entries` values of zeros. Linux 5.5; values of more
+/// than 4 MiB 5.15.
+pub(crate) fn create_mapped_array(
+    name: &CStr,
+    value_bytes: u32,
+    entries: u32,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    // SAFETY: `name` is terminated; it and `options`, which says its own size, outlive the call.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_ARRAY,
+            name.as_ptr(),
+            4,
+            value_bytes,
+            entries,
+            &raw const options,
+        )
+    })
+}
+
+/// Makes an array of one value for each CPU, zeros.
+pub(crate) fn create_per_cpu_value(name: &CStr, value_bytes: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
+            name.as_ptr(),
+            4,
+            value_bytes,
+            1,
+            std::ptr::null(),
+        )
+    })
+}
+
+/// How a map's entry is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Write {
+    /// Whatever was there.
+    Any = libbpf_sys::BPF_ANY as isize,
+    /// Only where nothing is (`EEXIST` otherwise): the kernel decides who was first.
+    New = libbpf_sys::BPF_NOEXIST as isize,
+}
+
+/// Puts a program or a socket, by its descriptor, into a map of such.
+pub(crate) fn put(
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: &impl AsRawFd,
+    write: Write,
+) -> io::Result<()> {
+    write_entry(map, key, &value.as_raw_fd().to_ne_bytes(), write)
+}
+
+/// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, or its values not as many
+/// as `value`.
+pub(crate) fn write_entry(
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: &[u8],
+    write: Write,
+) -> io::Result<()> {
+    let sizes = map_info(map)?;
+    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads.
+    checked(unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            value.as_ptr().cast(),
+            write as u64,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Reads an entry of a map; none if there is none. `EINVAL` as in [`write_entry`].
+pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io::Result<bool> {
+    let sizes = map_info(map)?;
+    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes.
+    let status = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const key).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    match checked(status) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes an entry out of a map; that there is none is no error.
+pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    if map_info(map)?.key_size != 4 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the key has 4 bytes, which is what the kernel reads.
+    let status =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
+    match checked(status) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a socket out of a map of such, as [`remove`] does, for who may have given up its
+/// privileges since it put it in: kernels before 5.19 answer no bpf(2) without CAP_BPF where
+/// kernel.unprivileged_bpf_disabled is set (later ones ask for it where objects are made only).
+/// Then the socket stays there until it is closed.
+pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    match remove(map, key) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
+}
+
+/// A socket that receives nothing: a sign in a map that its owner lives.
+pub(crate) fn token() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this file descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // A ring of one entry: newer kernels (7.2 does, 6.18 does not) take no socket into a map
+    // that could not receive.
+    let entries = 1u32;
+    // SAFETY: the value is a live integer of the size that is said; the kernel only reads it.
+    let status = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_RX_RING,
+            (&raw const entries).cast(),
+            size_of_val(&entries) as libc::socklen_t,
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
+}
+
+/// A map's type, sizes and name.
+pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    unsafe { info(map, libbpf_sys::bpf_map_info::default()) }
+}

@@ -1,0 +1,27 @@
+//! What bpf(2) is asked here, each question a safe function.
+//!
+//! Errors are the kernel's own ([`io::Error`](std::io::Error)); the callers know what they were
+//! about.
+//!
+//! | file | what is asked for |
+//! | --- | --- |
+//! | `object` | what an object is, and that it be kept in a BPF file system |
+//! | `map` | maps, their entries; a socket that is a sign in a map |
+//! | `program` | loading and running programs; their names, numbers and maps |
+//! | `link` | which program an interface has; attaching and taking off |
+
+mod link;
+mod map;
+mod object;
+mod program;
+
+pub use link::Mode;
+pub(crate) use link::{Attachment, attach, attached, attachment, detach, link_of};
+pub(crate) use map::{
+    Write, create_mapped_array, create_per_cpu_value, create_socket_map, put, read_entry, remove,
+    remove_socket, token, write_entry,
+};
+pub(crate) use object::{kept, pin};
+pub(crate) use program::{
+    Map, load, load_bound, maps_of, program, program_id, program_name, run, tie,
+};

@@ -1,0 +1,156 @@
+//! Programs: loading and running one, its name and number, and the maps that it has.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{size_of, size_of_val};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::map::map_info;
+use super::object::{checked, info, opened, text};
+use crate::filter::ebpf::Insn;
+
+/// Loads an XDP program made at run time; on failure with what the verifier said.
+pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, Refused> {
+    load_for(None, name, instructions, frags)
+}
+
+/// The same for one interface of this thread's network namespace, none other: its program may
+/// ask the driver for what it knows of a packet (`BPF_F_XDP_DEV_BOUND_ONLY`). Linux 6.3.
+pub(crate) fn load_bound(
+    interface: u32,
+    name: &CStr,
+    instructions: &[Insn],
+    frags: bool,
+) -> Result<OwnedFd, Refused> {
+    load_for(Some(interface), name, instructions, frags)
+}
+
+fn load_for(
+    interface: Option<u32>,
+    name: &CStr,
+    instructions: &[Insn],
+    frags: bool,
+) -> Result<OwnedFd, Refused> {
+    let bound = if interface.is_some() { libbpf_sys::BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
+    let fragments = if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 };
+    let load = |log: &mut [u8]| {
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
+            prog_flags: bound | fragments,
+            prog_ifindex: interface.unwrap_or_default(),
+            expected_attach_type: libbpf_sys::BPF_XDP,
+            log_level: u32::from(!log.is_empty()),
+            log_size: size_of_val(log) as u32,
+            log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
+            ..Default::default()
+        };
+        // SAFETY: all that `options` and the arguments point at is live; an instruction is 8
+        // bytes (struct bpf_insn) and the kernel reads `instructions.len()` of them.
+        opened(unsafe {
+            libbpf_sys::bpf_prog_load(
+                libbpf_sys::BPF_PROG_TYPE_XDP,
+                name.as_ptr(),
+                c"Dual BSD/GPL".as_ptr(),
+                instructions.as_ptr().cast(),
+                instructions.len() as u64,
+                &raw mut options,
+            )
+        })
+    };
+    load(&mut []).map_err(|error| {
+        // Before Linux 6.4 a log that is too long keeps its beginning, not its end.
+        let mut log = vec![0; 1 << 20];
+        let _ = load(&mut log);
+        // What it said of ways that it left again stands behind the end, for before Linux 6.4 it
+        // goes back in the log, too.
+        let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
+        let said = String::from_utf8_lossy(said);
+        let said = said.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
+        Refused { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
+    })
+}
+
+/// A program that the kernel did not take.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub error: io::Error,
+    /// The end of the verifier's log.
+    pub said: String,
+}
+
+/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`): its answer, and what then begins at
+/// `data_meta`.
+pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0; 4096];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        data_in: packet.as_ptr().cast(),
+        data_size_in: packet.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: `options` and the buffers it names, with their sizes, outlive the call.
+    checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    out.truncate(options.data_size_out as usize);
+    Ok((options.retval.cast_signed(), out))
+}
+
+/// A hold on a program by its number.
+pub(crate) fn program(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    opened(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
+}
+
+/// A program's name: 15 characters at most.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
+    Ok(text(&info.name))
+}
+
+/// A program's number.
+pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
+    Ok(info.id)
+}
+
+/// A map of a program: its name, how many entries it has, a hold on it.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub name: String,
+    pub entries: u32,
+    pub fd: OwnedFd,
+}
+
+/// The maps a program uses.
+pub(crate) fn maps_of(program: BorrowedFd<'_>) -> io::Result<Vec<Map>> {
+    let mut ids = [0u32; 64];
+    let question = libbpf_sys::bpf_prog_info {
+        nr_map_ids: ids.len() as u32,
+        map_ids: ids.as_mut_ptr().expose_provenance() as u64,
+        ..Default::default()
+    };
+    // SAFETY: `map_ids` leads to as many numbers as `nr_map_ids` says.
+    let count = unsafe { info(program, question) }?.nr_map_ids as usize;
+    ids.iter()
+        .take(count)
+        .map(|&id| {
+            // SAFETY: takes numbers only.
+            let fd = opened(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })?;
+            let info = map_info(fd.as_fd())?;
+            Ok(Map { name: text(&info.name), entries: info.max_entries, fd })
+        })
+        .collect()
+}
+
+/// Makes a map one of the program's, though its code does not use it.
+pub(crate) fn tie(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes numbers only; no options.
+    checked(unsafe {
+        libbpf_sys::bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), std::ptr::null())
+    })
+    .map(|_| ())
+}
