@@ -8,7 +8,7 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::Queue;
 
 use super::claims::{host_answers, try_open};
-use super::wire::{bytes_of, drain, frame, pin, receive, send};
+use super::wire::{bytes_of, drain, frame, receive, send};
 use super::{find, lab};
 
 /// Does something in a thread whose bpf(2) is refused.
@@ -75,8 +75,7 @@ fn a_queue_that_ends_without_privileges_leaves_the_others_their_packets() {
         return;
     }
     let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
-    // Which queue packets come to is the sender's CPU's to choose.
-    pin(0);
+    // One flow, so they all come to one queue.
     for name in ["xdp:right0?method=af_xdp&timestamp=off", "xdp:right0?method=af_xdp"] {
         let mut port = try_open(&lab, name).unwrap();
         let sent: Vec<_> = (0..50).map(|i| frame(i, 0, 60)).collect();
