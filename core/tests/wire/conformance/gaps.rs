@@ -1,0 +1,87 @@
+//! What a port says where packets are missing: the reader was slow, the interface down or gone.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::port::Use;
+use sluicegate::ring::{Readiness, Wait};
+
+use super::frames::{frame, receive, receive_now, send};
+use super::{lab, open, receiver, sources};
+use crate::hosts::{patience, thinned};
+
+#[test]
+fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<Vec<u8>> = (0..thinned(20_000)).map(|i| frame(i, 1514, &[])).collect();
+    for name in [
+        "packet:right0?method=ring&block_size=64K&blocks=4",
+        "packet:right0?method=recvmmsg&buffer=64K",
+        "packet:right0?method=recv&buffer=64K",
+        "mirror:right0?cells=64",
+    ] {
+        let Some(mut port) = receiver(&lab, name) else { continue };
+        send(&lab, "left", "left0", &sent);
+        let queue = &mut port.queues[0];
+        // Empties the buffer and gives it back, then one more packet closes the gap.
+        let mut got = receive_now(queue);
+        loop {
+            let more = receive_now(queue);
+            if more.is_empty() {
+                break;
+            }
+            got.extend(more);
+        }
+        send(&lab, "left", "left0", &[frame(99_999, 60, &[])]);
+        queue.close_intake().unwrap();
+        let deadline = Instant::now() + patience();
+        while !queue.is_finished() && Instant::now() < deadline {
+            got.extend(receive_now(queue));
+        }
+        let stats = queue.stats().unwrap();
+        assert!(stats.lost_full > 0, "{name}: the buffer ran full");
+        assert_eq!(stats.offered, got.len() as u64 + stats.lost_full, "{name}");
+        let marked: u64 = got.iter().map(|(meta, _)| u64::from(meta.lost_before)).sum();
+        assert_eq!(marked, stats.lost_full, "{name}: losses marked at packets");
+        let mut expected = 0;
+        for (meta, bytes) in &got {
+            let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+            if number != 99_999 {
+                assert_eq!(number, expected + meta.lost_before, "{name}: the gap is where it is");
+                expected = number + 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_back() {
+    let Some(lab) = lab() else { return };
+    let set = |state| {
+        assert!(lab.run("right", &format!("ip link set right0 {state}")));
+    };
+    for source in sources() {
+        let Some(mut port) = receiver(&lab, &source) else { continue };
+        set("down");
+        let queue = &mut port.queues[0];
+        let deadline = Instant::now() + patience();
+        // What came before may be told first.
+        while queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap() != Readiness::Down {
+            receive_now(queue);
+            assert!(Instant::now() < deadline, "{source}: that it is down is not said");
+        }
+        set("up");
+        let sent = [frame(1, 60, &[])];
+        send(&lab, "left", "left0", &sent);
+        assert_eq!(receive(&mut port.queues, 1).len(), 1, "{source}: it goes on");
+    }
+    let mut port = open(&lab, "right", "packet:right0", Use::Receive);
+    lab.remove_right0();
+    let error = loop {
+        match port.queues[0].wait_rx(Wait::Sleep, Duration::from_secs(5)) {
+            Ok(Readiness::TimedOut) => panic!("nothing was said"),
+            Ok(_) => continue,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+}

@@ -1,0 +1,113 @@
+//! What a port lets in: by filter, direction and address, and how much of each packet.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::port::Use;
+use sluicegate::ring::{Direction, Packet, Wait};
+
+use super::frames::{frame, frames, receive, send};
+use super::{METHODS, lab, open, receiver, sources};
+use crate::hosts::patience;
+
+#[test]
+fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1514);
+    for source in sources() {
+        for (filter, matches) in [
+            ("vlan", (|f: &[u8]| f[12..14] != [0x88, 0xb5]) as fn(&[u8]) -> bool),
+            ("ether proto 0x88b5", |f| f[12..14] == [0x88, 0xb5]),
+            ("vlan 5", |f| f[12] != 0x88 && f[15] == 5 && f[14] & 0x0f == 0),
+            ("greater 600", |f| f.len() >= 600),
+            ("ether[16:2] = 0x88b5", |f| f[16..18] == [0x88, 0xb5]),
+        ] {
+            let name = format!("{source}&filter={filter}");
+            let expected: Vec<&Vec<u8>> = sent.iter().filter(|f| matches(f)).collect();
+            assert!(!expected.is_empty(), "{filter}");
+            let Some(mut port) = receiver(&lab, &name) else { continue };
+            send(&lab, "left", "left0", &sent);
+            let got = receive(&mut port.queues, expected.len());
+            assert_eq!(got.len(), expected.len(), "{name}");
+            assert!(got.iter().zip(expected).all(|((_, got), sent)| got == sent), "{name}");
+            assert_eq!(port.queues[0].stats().unwrap().offered, got.len() as u64, "{name}");
+        }
+    }
+}
+
+#[test]
+fn sent_packets_are_seen_unless_left_out() {
+    let Some(lab) = lab() else { return };
+    let sent: Vec<Vec<u8>> = (0..10).map(|i| frame(i, 60, &[])).collect();
+    for method in METHODS {
+        let mut with = open(&lab, "left", &format!("packet:left0?{method}"), Use::Receive);
+        let mut without =
+            open(&lab, "left", &format!("packet:left0?{method}&outgoing=off"), Use::Receive);
+        send(&lab, "left", "left0", &sent);
+        let got = receive(&mut with.queues, sent.len());
+        assert_eq!(got.len(), sent.len(), "{method}: {:?}", with.queues[0].stats());
+        assert!(got.iter().all(|(meta, _)| meta.direction == Direction::Out), "{method}");
+        let queue = &mut without.queues[0];
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(30)).unwrap();
+        assert_eq!(queue.sync_rx().unwrap(), 0, "{method}");
+    }
+}
+
+#[test]
+fn promiscuous_mode_is_on_while_the_port_is_open() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let promiscuous = || {
+        let output = std::process::Command::new("ip")
+            .args(["-n", &netns, "-d", "link", "show", "right0"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        !text.contains("promiscuity 0")
+    };
+    assert!(lab.run("right", "ip link set right0 promisc off"));
+    assert!(!promiscuous());
+    let port = open(&lab, "right", "right0", Use::Receive);
+    assert!(promiscuous());
+    drop(port);
+    assert!(!promiscuous());
+    let port = open(&lab, "right", "mirror:right0", Use::Receive);
+    assert!(promiscuous());
+    drop(port);
+    assert!(!promiscuous());
+    for name in ["packet:right0?promisc=off", "mirror:right0?promisc=off"] {
+        let _port = open(&lab, "right", name, Use::Receive);
+        assert!(!promiscuous(), "{name}");
+    }
+}
+
+#[test]
+fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1514);
+    for source in sources() {
+        for snaplen in [14, 60, 100] {
+            let name = format!("{source}&snaplen={snaplen}");
+            let Some(mut port) = receiver(&lab, &name) else { continue };
+            send(&lab, "left", "left0", &sent);
+            let n = sent.len();
+            let mut got = Vec::new();
+            let deadline = Instant::now() + patience();
+            while got.len() < n && Instant::now() < deadline {
+                let queue = &mut port.queues[0];
+                if queue.sync_rx().unwrap() == 0 {
+                    queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
+                }
+                let own = |p: &Packet<'_>| p.head()[6..12] == [2, 0, 0, 0, 0, 1];
+                let packets = queue.rx().packets().filter(own);
+                got.extend(packets.map(|p| (p.meta().wire_bytes as usize, p.head().to_vec())));
+                let slots = queue.rx().available();
+                queue.rx_mut().release(slots);
+            }
+            assert_eq!(got.len(), n, "{source} snaplen {snaplen}");
+            for ((wire, bytes), sent) in got.iter().zip(&sent) {
+                assert_eq!(*wire, sent.len(), "{source} snaplen {snaplen}");
+                assert_eq!(bytes, &sent[..snaplen.min(sent.len())], "{source} snaplen {snaplen}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Every backend shows the same packets the same way: what one end of a lab's link sends, the
+//! other end receives with the same bytes, lengths and order, VLAN tags where they were, times
+//! and their source said. Sent through the transmit ring, so that is tested too.
+//!
+//! The same holds for two interfaces of the machine's (see `hosts`), as far as their drivers go:
+//! there, what cannot be opened is said, and left out.
+
+mod frames;
+mod gaps;
+mod intake;
+mod sharing;
+mod whole;
+
+use sluicegate::port::{Port, Use};
+
+use crate::hosts::{self, Wire};
+use crate::traffic;
+
+/// Ways of receiving by packet sockets.
+const METHODS: &[&str] = &[
+    "method=recv",
+    "method=recvmmsg",
+    "method=recvmmsg&batch=3",
+    "method=ring",
+    "method=ring&block_size=256K&blocks=64&retire=1ms",
+    "method=ring&slots=16",
+];
+
+/// Ways of receiving by XDP. What is not said is zero-copy where a driver has it, and veth has not.
+const XDP: &[&str] = &[
+    "xdp:right0?mode=native",
+    "xdp:right0?mode=native&filter=not icmp6",
+    "xdp:right0?method=ring&slots=16&frames=1024",
+    "xdp:right0?method=ring&mode=skb&filter=not icmp6",
+    "xdp:right0?method=af_xdp",
+    "xdp:right0?method=af_xdp&slots=16&frames=1024",
+    "xdp:right0?method=af_xdp&filter=not icmp6",
+    "xdp:right0?mode=skb",
+];
+
+/// And what only other drivers can, or cannot.
+const XDP_OF_DRIVERS: &[&str] =
+    &["xdp:right0", "xdp:right0?mode=zero-copy", "xdp:right0?mode=copy"];
+
+/// All that receive and leave the host its packets, in the ways they can.
+fn sources() -> Vec<String> {
+    let packet = METHODS.iter().map(|method| format!("packet:right0?{method}"));
+    let mirror = ["native", "skb"].map(|mode| format!("mirror:right0?cells=256&mode={mode}"));
+    packet.chain(mirror).collect()
+}
+
+/// All that receive by XDP.
+fn xdp_sources(lab: &Wire) -> Vec<String> {
+    let of_drivers = if lab.is_lab() { &[] } else { XDP_OF_DRIVERS };
+    XDP.iter().chain(of_drivers).map(|&name| name.to_owned()).collect()
+}
+
+/// A wire for this test, or the reason why there is none.
+fn lab() -> Option<Wire> {
+    hosts::wire(1)
+}
+
+/// A port that receives on the right host; none if its driver cannot have it. In a lab each can be
+/// had.
+fn receiver(lab: &Wire, name: &str) -> Option<Port> {
+    match traffic::open(lab, "right", name, Use::Receive) {
+        Err(error) if !lab.is_lab() => {
+            println!("left out: {name}: {error}");
+            None
+        }
+        port => Some(port.unwrap()),
+    }
+}
+
+fn open(lab: &Wire, host: &str, name: &str, usage: Use) -> Port {
+    traffic::open(lab, host, name, usage).unwrap()
+}
