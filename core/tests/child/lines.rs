@@ -1,0 +1,28 @@
+//! A line of a child's that is waited for.
+
+use std::fmt::Debug;
+use std::io::{BufRead, BufReader, Read};
+
+use crate::child::limited;
+
+/// Reads what a child says until a line begins with `start`, which must come; what was read, and
+/// the rest, which is to be kept as long as the child may speak.
+pub fn until<R: Read + Debug + Send + 'static>(
+    child: u32,
+    from: R,
+    start: &'static str,
+) -> (String, BufReader<R>) {
+    let (said, found, rest) = limited(child, move || {
+        let (mut rest, mut said) = (BufReader::new(from), String::new());
+        loop {
+            let at = said.len();
+            let bytes = rest.read_line(&mut said).unwrap_or(0);
+            let found = bytes > 0 && said[at..].starts_with(start);
+            if found || bytes == 0 {
+                return (said, found, rest);
+            }
+        }
+    });
+    assert!(found, "no line of process {child} begins with '{start}': {said}");
+    (said, rest)
+}
