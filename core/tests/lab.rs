@@ -1,6 +1,9 @@
 //! Labs against what iproute2, ethtool and the kernel say of them. Needs root: where a lab
 //! cannot be made, each test says so and passes.
 
+#[path = "child/limit.rs"]
+mod child;
+
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output, Stdio};
 
@@ -152,7 +155,7 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
     let mut ping = Command::new("ping");
     ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
-        Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
+        Ok(ping) => assert!(child::end(ping).status.success(), "no answer"),
         Err(error) => {
             return eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh");
         }
@@ -221,7 +224,7 @@ fn ipv6_works_at_once() {
     let mut ping = Command::new("ping");
     ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"]).stdout(Stdio::null());
     match lab.spawn("left", &mut ping) {
-        Ok(mut ping) => assert!(ping.wait().unwrap().success(), "no answer"),
+        Ok(ping) => assert!(child::end(ping).status.success(), "no answer"),
         Err(error) => eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh"),
     }
 }
@@ -320,12 +323,14 @@ fn labs_of_dead_processes_are_swept() {
     if lab(Shape::Pair, 1).is_none() {
         return;
     }
-    let child = Command::new(std::env::current_exe().unwrap())
+    let abandoning = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "abandon_a_lab", "--nocapture"])
         .env(ABANDON, "1")
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .unwrap();
-    let printed = String::from_utf8_lossy(&child.stdout);
+    let abandoned = child::end(abandoning);
+    let printed = String::from_utf8_lossy(&abandoned.stdout);
     let name = printed.lines().find_map(|line| line.strip_prefix("abandoned "));
     let name = name.unwrap_or_else(|| panic!("{printed}"));
     // Another test's scratch lab may have swept it already: what counts is that it goes.
@@ -383,7 +388,7 @@ fn every_end_of_a_lab_takes_live_frames() {
         let mut command = Command::new(&blast);
         command.args([interface.name, nobody, "0.05"]).stdout(Stdio::piped());
         let blast = match lab.spawn(host.name, &mut command) {
-            Ok(blast) => blast.wait_with_output().unwrap(),
+            Ok(blast) => child::end(blast),
             Err(error) => {
                 let why = "get it by cargo build --examples";
                 return eprintln!("skipped: needs the example blast ({error}); {why}");

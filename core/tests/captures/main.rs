@@ -1,6 +1,8 @@
 //! Reading capture files, checked against libpcap and tcpdump: nothing here decides by itself
 //! what a file means.
 
+#[path = "../child/limit.rs"]
+mod child;
 mod compressed;
 mod damage;
 mod oracle;

@@ -12,6 +12,7 @@ use sluicegate::file::read::Reader;
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Readiness, Wait};
 
+use crate::child;
 use crate::oracle::{samples, tcpdump};
 use crate::writer::{Order, Writer};
 
@@ -296,15 +297,15 @@ fn standard_input_is_a_file_like_another() {
     }
     let mut bytes = pcap_header(0, 1);
     (0..3).for_each(|i| bytes.extend(pcap_record(i, b"packet")));
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut inside = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "port::standard_input_is_a_file_like_another"])
         .env(INSIDE, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let mut input = child.stdin.take().unwrap();
+    let mut input = inside.stdin.take().unwrap();
     input.write_all(&bytes[..bytes.len() - 1]).unwrap();
     drop(input);
-    assert!(child.wait().unwrap().success());
+    assert!(child::end(inside).status.success());
 }

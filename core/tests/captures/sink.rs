@@ -1,7 +1,7 @@
 //! A capture file as a sink: what goes in is what other readers find.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use sluicegate::file::read::Reader;
@@ -9,6 +9,7 @@ use sluicegate::forward::forward;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, Meta, Packet};
 
+use crate::child;
 use crate::oracle::{samples, tcpdump};
 
 fn open(name: &str, usage: Use) -> sluicegate::Result<Queue> {
@@ -286,11 +287,13 @@ fn standard_output_is_a_file_like_another() {
         file.close_tx().unwrap();
         std::process::exit(0);
     }
-    let output = Command::new(std::env::current_exe().unwrap())
+    let inside = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "sink::standard_output_is_a_file_like_another", "--nocapture"])
         .env(INSIDE, "1")
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .unwrap();
+    let output = child::end(inside);
     assert!(output.status.success());
     // The test harness has its say first.
     let start = output.stdout.windows(4).position(|four| four == [0x0a, 0x0d, 0x0d, 0x0a]).unwrap();

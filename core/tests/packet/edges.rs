@@ -1,6 +1,5 @@
 //! Interfaces that are down, loopback, tags, short snap lengths, clocks, busy polling.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,8 +8,8 @@ use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use crate::{
-    METHODS, OURS, PATIENCE, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to,
-    try_open,
+    METHODS, OURS, PATIENCE, child, collect, frame, is_ours, lab, lines, receive_from, rest, run,
+    send, send_to, try_open,
 };
 
 #[test]
@@ -81,11 +80,11 @@ fn a_packet_on_loopback_is_seen_once_as_tcpdump_sees_it() {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-i", "lo", "-U", "-c", "20", "-w"]).arg(&path).args(["ether", "proto"]);
     tcpdump.arg(format!("{}", u16::from_be_bytes(OURS))).stderr(Stdio::piped());
-    let tcpdump = lab.spawn("left", &mut tcpdump).ok().map(|mut child| {
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let tcpdump = lab.spawn("left", &mut tcpdump).ok().map(|mut tcpdump| {
+        let stderr = tcpdump.stderr.take().unwrap();
         // From here on it captures.
-        assert!(lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening on lo")));
-        (child, lines)
+        let (_, rest) = lines::until(tcpdump.id(), stderr, "tcpdump: listening on lo");
+        (tcpdump, rest)
     });
     let mut ports: Vec<_> = METHODS
         .iter()
@@ -99,11 +98,11 @@ fn a_packet_on_loopback_is_seen_once_as_tcpdump_sees_it() {
         assert!(got.iter().all(|(meta, _)| meta.direction == Direction::In), "{method}");
         assert_eq!(rest(queue), 0, "{method}: and not once more");
     }
-    let Some((mut child, _lines)) = tcpdump else {
+    let Some((tcpdump, _rest)) = tcpdump else {
         println!("not compared: there is no tcpdump");
         return;
     };
-    assert!(child.wait().unwrap().success());
+    assert!(child::end(tcpdump).status.success());
     let mut reader = Reader::open(&path).unwrap();
     for frame in &sent {
         let record = reader.next_packet().unwrap().expect("tcpdump has all of them");

@@ -1,8 +1,12 @@
 //! `packet:` ports at their edges, in labs: interfaces that are down, absent or not what they
 //! seem, packets that cannot be sent, tags, fanout programs, clocks.
 
+#[path = "../child/limit.rs"]
+mod child;
 mod edges;
 mod fanout;
+#[path = "../child/lines.rs"]
+mod lines;
 mod names;
 mod sending;
 

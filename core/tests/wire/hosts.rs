@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::{self, Lab, Shape};
 
+use crate::child;
 use crate::given::Given;
 
 const INTERFACES: &str = "SLUICE_TEST_WIRE";
@@ -70,7 +71,7 @@ impl Wire {
         let mut words = command.split_whitespace();
         let mut child = std::process::Command::new(words.next().unwrap());
         let child = link::netns::spawn(&self.netns(host), child.args(words));
-        child.unwrap().wait().unwrap().success()
+        child::end(child.unwrap()).status.success()
     }
 
     /// Has both ends take packets of so many bytes, or says that they cannot.

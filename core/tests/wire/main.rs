@@ -4,6 +4,8 @@
 //! the interface changes under one.
 
 mod changes;
+#[path = "../child/limit.rs"]
+mod child;
 mod conformance;
 mod given;
 mod hosts;

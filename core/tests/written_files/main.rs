@@ -1,7 +1,11 @@
 //! What `file::write` writes, read back by programs and libraries that nobody here wrote:
 //! capinfos, tshark, tcpdump, libpcap, zstd and lz4.
 
+#[path = "../child/limit.rs"]
+mod child;
 mod failures;
+#[path = "../child/lines.rs"]
+mod lines;
 mod processes;
 mod queues;
 mod read_back;
@@ -9,7 +13,7 @@ mod rows;
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output as Ran, Stdio};
@@ -152,7 +156,7 @@ fn by_tcpdump(capture: Vec<u8>) -> Vec<Seen> {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || input.write_all(&capture));
-    let ran = child.wait_with_output().unwrap();
+    let ran = child::end(child);
     assert!(ran.status.success(), "tcpdump refuses it");
     feeder.join().unwrap().unwrap();
     let word = |at: usize| u32::from_ne_bytes(ran.stdout[at..at + 4].try_into().unwrap());

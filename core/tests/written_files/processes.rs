@@ -6,7 +6,7 @@ use super::*;
 const CHILD: &str = "SLUICE_TEST_WRITES_TO";
 
 /// This test alone, in a process of its own, with its standard output in a pipe.
-fn child(test: &str, path: &Path) -> std::process::Child {
+fn alone(test: &str, path: &Path) -> std::process::Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("processes::{test}"), "--nocapture", "--test-threads=1"])
         .env(CHILD, path)
@@ -30,10 +30,7 @@ fn standard_output_carries_a_capture() {
     if !have(&["tcpdump"]) {
         return;
     }
-    let written = child("standard_output_carries_a_capture", Path::new("-"))
-        .wait_with_output()
-        .unwrap()
-        .stdout;
+    let written = child::end(alone("standard_output_carries_a_capture", Path::new("-"))).stdout;
     let head = written.windows(4).position(|four| four == [0x0a, 0x0d, 0x0d, 0x0a]);
     let capture = written[head.expect("no capture")..].to_vec();
     assert_eq!(by_tcpdump(capture), packets(5000));
@@ -60,12 +57,10 @@ fn a_killed_writer_leaves_all_it_had_written() {
     let directory = TempDir::new().unwrap();
     for file in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcap.lz4"] {
         let path = directory.path().join(file);
-        let mut child = child(name, &path);
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let written = lines.map_while(Result::ok).any(|line| line == "written");
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(written, "{file}: the child did not come that far");
+        let mut writer = alone(name, &path);
+        lines::until(writer.id(), writer.stdout.take().unwrap(), "written");
+        writer.kill().unwrap();
+        writer.wait().unwrap();
         assert_eq!(by_tcpdump(unpacked_to_the_end(&path)), packets(1000), "{file}");
     }
 }

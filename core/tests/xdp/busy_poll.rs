@@ -1,7 +1,6 @@
 //! Busy polling: the interface's settings while it lasts, and after.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +9,7 @@ use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
 
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
-use super::{lab, output, right0, run};
+use super::{child, exec, lab, lines, output, right0, run};
 
 /// Polls that find nothing, and ns between them.
 fn settings(lab: &Lab) -> [u64; 2] {
@@ -25,7 +24,7 @@ fn set(lab: &Lab, settings: [u64; 2]) {
     for (setting, value) in names.into_iter().zip(settings) {
         let path = format!("/sys/class/net/right0/{setting}");
         let words = ["sh", "-c", &format!("echo {value} > {path}")];
-        assert!(lab.exec("right", &words).unwrap().success());
+        assert!(exec(lab, "right", &words).success());
     }
 }
 
@@ -156,9 +155,7 @@ fn read_only(lab: &Lab) -> Child {
     let keep = "mount -o remount,ro /sys && echo done && exec sleep 60";
     let mut sh = Command::new("sh");
     let mut keeper = lab.spawn("right", sh.args(["-c", keep]).stdout(Stdio::piped())).unwrap();
-    let mut line = String::new();
-    BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "done\n");
+    lines::until(keeper.id(), keeper.stdout.take().unwrap(), "done");
     keeper
 }
 
@@ -207,8 +204,11 @@ fn where_no_record_can_be_written_nothing_is_changed() {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "wire::holds_a_port_for_another_test", "--nocapture"])
         .env(TO_HOLD, format!("{} {}", lab.netns("right"), polling(0)))
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    let opened = child::end(opened);
     let text = String::from_utf8_lossy(&opened.stderr);
     assert!(text.contains("Read-only file system"), "{text}");
     assert!(text.contains("/run/sluice has to be writable"), "{text}");

@@ -1,6 +1,6 @@
 //! What is changed under a port while it is open.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{Lab, Shape};
@@ -11,7 +11,7 @@ use sluicegate::xdp::XskConfig;
 use sluicegate::{Error, Result};
 
 use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
-use super::{find, lab, run};
+use super::{child, exec, find, lab, run};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -109,14 +109,14 @@ fn the_kernel_keeps_a_queue_that_has_a_socket() {
     let Some(lab) = lab_with(2) else { return };
     let mut port = open(&lab, "xdp:right0?method=af_xdp").unwrap();
     set_queues(&lab, "left", 1);
-    let fewer = lab.exec("right", &["ethtool", "-L", "right0", "rx", "1", "tx", "1"]);
-    assert!(!fewer.unwrap().success(), "it was let go: see that the port notices, then");
+    let fewer = exec(&lab, "right", &["ethtool", "-L", "right0", "rx", "1", "tx", "1"]);
+    assert!(!fewer.success(), "it was let go: see that the port notices, then");
     for queue in &mut port.queues {
         queue.check().unwrap();
     }
     port.queues.remove(1);
     let end = Instant::now() + PATIENCE;
-    let fewer = || lab.exec("right", &["ethtool", "-L", "right0", "rx", "1", "tx", "1"]).unwrap();
+    let fewer = || exec(&lab, "right", &["ethtool", "-L", "right0", "rx", "1", "tx", "1"]);
     while !fewer().success() {
         assert!(Instant::now() < end, "its socket has ended");
         std::thread::sleep(Duration::from_millis(50));
@@ -307,8 +307,11 @@ fn a_tight_limit_on_locked_memory_is_named() {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "wire::holds_a_port_for_another_test", "--nocapture"])
         .env(TO_HOLD, format!("{} xdp:right0?method=af_xdp", lab.netns("right")))
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    let opened = child::end(opened);
     let text = String::from_utf8_lossy(&opened.stderr);
     assert!(text.contains("register the packet buffers for right0/0"), "{text}");
     assert!(text.contains("raise the limit (ulimit -l"), "{text}");

@@ -9,7 +9,7 @@ use sluicegate::ring::{Packet, TimestampSource, Wait};
 use sluicegate::xdp::resident::{Action, ModeWish, Tally};
 
 use super::wire::{Holder, drain, frame, send, send_by};
-use super::{find, join, lab, right0, run};
+use super::{child, exec, find, join, lab, right0, run};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ fn open(lab: &Lab, name: &str) -> Queue {
 fn send_udp(lab: &Lab, port: u16) {
     let command = format!("bash -c echo>/dev/udp/198.18.0.2/{port}");
     let words: Vec<&str> = command.splitn(3, ' ').collect();
-    assert!(lab.exec("left", &words).unwrap().success());
+    assert!(exec(lab, "left", &words).success());
 }
 
 /// Destination ports of `n` UDP packets that come.
@@ -56,7 +56,7 @@ fn receive(queue: &mut Queue, n: usize) -> Vec<u16> {
 /// Whether the host answers, so that it gets its packets.
 pub fn host_answers(lab: &Lab) -> bool {
     let command = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.2"];
-    lab.exec("left", &command).unwrap().success()
+    exec(lab, "left", &command).success()
 }
 
 #[test]
@@ -282,7 +282,8 @@ fn ports_come_and_go_without_a_trace() {
         // Other tests of this process open and close files, too.
         let test = ["--exact", "claims::ports_come_and_go_without_a_trace", "--nocapture"];
         let mut alone = Command::new(std::env::current_exe().unwrap());
-        assert!(alone.args(test).env(ALONE, "1").status().unwrap().success());
+        let alone = alone.args(test).env(ALONE, "1").spawn().unwrap();
+        assert!(child::end(alone).status.success());
         return;
     }
     let Some(lab) = lab() else { return };

@@ -2,16 +2,20 @@
 
 mod busy_poll;
 mod changes;
+#[path = "../child/limit.rs"]
+mod child;
 mod claims;
 mod copying;
 mod forward;
+#[path = "../child/lines.rs"]
+mod lines;
 mod metadata;
 mod mirror;
 mod resident;
 mod unprivileged;
 mod wire;
 
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use sluicegate::link::{self, Interface, Lab, netns};
 use sluicegate::xdp::resident::{ModeWish, Resident};
@@ -45,7 +49,13 @@ pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
 /// Runs a command on a host; it must succeed.
 pub fn run(lab: &Lab, host: &str, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
-    assert!(lab.exec(host, &words).unwrap().success(), "{host}: {command}");
+    assert!(exec(lab, host, &words).success(), "{host}: {command}");
+}
+
+/// Runs a command on a host; how it ended.
+pub fn exec(lab: &Lab, host: &str, words: &[&str]) -> ExitStatus {
+    let child = lab.spawn(host, Command::new(words[0]).args(&words[1..])).unwrap();
+    child::end(child).status
 }
 
 /// What a command on a host prints; it must succeed.
@@ -53,7 +63,7 @@ pub fn output(lab: &Lab, host: &str, command: &str) -> String {
     let mut words = command.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     let child = lab.spawn(host, command.args(words).stdout(Stdio::piped())).unwrap();
-    let ended = child.wait_with_output().unwrap();
+    let ended = child::end(child);
     assert!(ended.status.success(), "{host}: {command:?}");
     String::from_utf8(ended.stdout).unwrap()
 }

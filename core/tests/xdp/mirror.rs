@@ -11,7 +11,7 @@ use sluicegate::ring::{Direction, TimestampSource, Wait};
 use super::wire::{
     Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, receive_for, send, take,
 };
-use super::{find, lab, run};
+use super::{exec, find, lab, run};
 
 fn frames(longest: usize) -> Vec<Vec<u8>> {
     let sizes = [60, 61, 64, 127, 128, 500, 1513, 1514, 2000, 4096, 8999, 9014];
@@ -225,7 +225,7 @@ fn writers_of_one_queue_do_not_write_over_each_other() {
     let name = "mirror:tap0?mode=native&cells=65536&filter=ether proto 0x88b5";
     let mut port = open(&lab, name).unwrap();
     assert_eq!((port.mode, port.queues.len()), (Some("native"), 1));
-    assert!(lab.exec("right", &["python3", "-c", WRITE_TO_TAP]).unwrap().success());
+    assert!(exec(&lab, "right", &["python3", "-c", WRITE_TO_TAP]).success());
     let queue = &mut port.queues[0];
     let got = bytes_of(drain(queue));
     assert_eq!(queue.stats().unwrap().offered, 40_000, "each is counted");
@@ -241,7 +241,7 @@ fn writers_of_one_queue_do_not_write_over_each_other() {
 fn a_bond_brings_the_packets_of_all_its_interfaces() {
     let Some(lab) = lab() else { return };
     let add = ["ip", "link", "add", "bond0", "type", "bond", "mode", "balance-rr"];
-    if !lab.exec("right", &add).unwrap().success() {
+    if !exec(&lab, "right", &add).success() {
         println!("skipped: needs bonds; get them by `modprobe bonding`");
         return;
     }

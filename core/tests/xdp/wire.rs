@@ -1,12 +1,13 @@
 //! Ports of a lab's right host: frames for them, what came, and processes that hold one.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::Lab;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
+
+use super::lines;
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -126,10 +127,9 @@ impl Holder {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let opened = lines.map_while(Result::ok).any(|line| line.ends_with("opened"));
+        let stdout = child.stdout.take().unwrap();
         let holder = Self(child);
-        assert!(opened, "the child has not opened {name}");
+        lines::until(holder.0.id(), stdout, "opened");
         holder
     }
 
