@@ -1,13 +1,20 @@
 //! `sluice lab` and `sluice top` as their users see them. Tests that make a lab need root: where
 //! they cannot, they say so and pass.
 
+#[path = "../../core/tests/child/limit.rs"]
+mod child;
+#[path = "../../core/tests/child/lines.rs"]
+mod lines;
+
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
 fn sluice(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sluice")).args(arguments).output().unwrap()
+    let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    sluice.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    child::end(sluice.spawn().unwrap())
 }
 
 fn out(output: &Output) -> String {
@@ -154,12 +161,14 @@ fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
     };
     for (dropped, named) in [("net_admin", "CAP_NET_ADMIN"), ("sys_admin", "CAP_SYS_ADMIN")] {
         let name = format!("half-{dropped}-{}", std::process::id());
-        let output = Command::new("setpriv")
+        let setpriv = Command::new("setpriv")
             .args([&format!("--bounding-set=-{dropped}"), &format!("--inh-caps=-{dropped}")])
             .args([env!("CARGO_BIN_EXE_sluice"), "lab", "up", "--name", &name])
-            .output();
-        let output = match output {
-            Ok(output) => output,
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let output = match setpriv {
+            Ok(setpriv) => child::end(setpriv),
             Err(error) => {
                 return eprintln!(
                     "skipped: needs setpriv ({error}); get it by installing util-linux"
@@ -200,7 +209,7 @@ fn top_counts_what_was_sent() {
         .spawn()
         .unwrap();
     let ping = lab.exec("left", &["ping", "-q", "-c", "50", "-i", "0.01", "198.18.0.2"]);
-    let output = top.wait_with_output().unwrap();
+    let output = child::end(top);
     assert!(ping.status.success(), "{}", err(&ping));
     assert!(output.status.success());
     let lines: Vec<Value> =
@@ -242,7 +251,7 @@ fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
             .spawn()
             .unwrap();
         let ping = lab.beside("left", &["ping", "-q", "-i", "0.01", "198.18.0.2"]);
-        let output = top.wait_with_output().unwrap();
+        let output = child::end(top);
         drop(ping);
         let text = out(&output);
         let rates = text.lines().map(|line| {
@@ -301,16 +310,14 @@ fn a_signal_ends_top_cleanly() {
         .spawn()
         .unwrap();
     // Its first line shows that it waits for signals.
-    let mut lines = std::io::BufReader::new(top.stdout.take().unwrap());
-    let mut first = String::new();
-    std::io::BufRead::read_line(&mut lines, &mut first).unwrap();
+    let (first, mut rest) = lines::until(top.id(), top.stdout.take().unwrap(), "");
     assert!(first.starts_with('{'), "{first}");
     let pid = nix::unistd::Pid::from_raw(top.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
-    assert_eq!(top.wait().unwrap().code(), Some(0));
-    assert!(rest.is_empty() || rest.ends_with('\n'), "no half line: {rest}");
+    assert_eq!(child::end(top).status.code(), Some(0));
+    let mut more = String::new();
+    rest.read_to_string(&mut more).unwrap();
+    assert!(more.is_empty() || more.ends_with('\n'), "no half line: {more}");
 }
 
 /// What a terminal has been sent, and how much of it has been looked at.

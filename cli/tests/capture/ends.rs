@@ -1,6 +1,5 @@
 //! Every way a capture can end leaves a file that can be read and nothing else behind.
 
-use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -96,8 +95,7 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
         let arguments = ["capture", &one, &two, "-w", "-", "--json"];
         let mut capture = Running::unawaited(&mut sluice(&arguments));
         // All has been read, and more than a pipe holds is to be written.
-        let mut first = [0; 4];
-        capture.child().stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        capture.has_written(4);
         eventually("the run is over", || !capture.has_workers());
         for signal in signals {
             std::thread::sleep(Duration::from_millis(200));
@@ -168,13 +166,13 @@ fn a_full_disk_ends_it_and_keeps_what_fits() {
         shell.args(["-m", "sh", "-c", script]).arg(&disk);
         shell.args([env!("CARGO_BIN_EXE_sluice"), &netns, name]).arg(&saved);
         shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let shell = shell.spawn().unwrap();
+        let shell = Running::unawaited(&mut shell);
         // Random-looking numbers would be needed to fill it through compression: more of them.
         let pace = std::thread::sleep;
         pace(Duration::from_millis(300));
         let flood = ["trafgen", "-i", packets_file.to_str().unwrap(), "-o", "left0", "--cpus", "1"];
         let flood = background(&lab, "left", &flood);
-        let ended: Ended = shell.wait_with_output().unwrap().into();
+        let ended = shell.end();
         drop(flood);
         if ended.status == Some(77) {
             return eprintln!("skipped: needs to mount a tmpfs; get it by sudo: {}", ended.err);

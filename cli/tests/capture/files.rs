@@ -86,7 +86,7 @@ fn with_sync_each_file_and_its_name_are_brought_to_the_disk() {
         let mut strace = Command::new("strace");
         strace.args(["-qqfyye", "trace=fsync,fdatasync", "-o"]).arg(&log);
         strace.args([env!("CARGO_BIN_EXE_sluice"), "capture", &from, "--json", "-w", to]);
-        let ended: Ended = strace.args(more).output().unwrap().into();
+        let ended = ended(strace.args(more));
         if ended.err.contains("PTRACE") {
             return eprintln!(
                 "skipped: needs to trace processes; get it by kernel.yama.ptrace_scope=1"
@@ -135,7 +135,7 @@ fn real_captures_pass_through_unchanged() {
         let file = std::fs::File::create(&out).unwrap();
         let port = format!("pcap:{}", path.display());
         let mut command = sluice(&["capture", &port, "-w", "-", "--json"]);
-        let ended: Ended = command.stdout(file).output().unwrap().into();
+        let ended = Running::unawaited(command.stdout(file)).end();
         let name = path.file_name().unwrap().to_string_lossy();
         match ended.status {
             Some(0) => passed += 1,

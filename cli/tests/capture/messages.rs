@@ -64,7 +64,7 @@ fn without_privilege_it_names_the_capability_and_the_remedy() {
     for command in ["count", "capture"] {
         let mut setpriv = std::process::Command::new("setpriv");
         setpriv.args(nobody).arg(&copy).args([command, "lo", "--duration", "1s"]);
-        let ended: Ended = setpriv.output().unwrap().into();
+        let ended = ended(&mut setpriv);
         assert_eq!(ended.status, Some(3), "{command}: {ended:?}");
         for part in ["CAP_NET_RAW", "setcap"] {
             assert!(ended.err.contains(part), "{command}: '{part}' in {}", ended.err);
@@ -124,8 +124,7 @@ fn a_capture_into_a_file_says_on_a_terminal_what_begins() {
     ] {
         let line = format!("{} capture -w {file} {arguments}", env!("CARGO_BIN_EXE_sluice"));
         let mut script = std::process::Command::new("script");
-        script.args(["-qec", &line, "/dev/null"]).stdin(std::process::Stdio::null());
-        let ended: Ended = script.output().unwrap().into();
+        let ended = ended(script.args(["-qec", &line, "/dev/null"]));
         assert_eq!(ended.status, Some(0), "{sentence}: {ended:?}");
         let first = ended.out.lines().next().unwrap();
         match said {

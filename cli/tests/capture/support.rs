@@ -1,10 +1,9 @@
 //! What the tests share: the command, its report, a lab, traffic, and files to send and read.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -12,10 +11,10 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
 
+use crate::child;
+
 /// The longest anything here waits for something to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest a command may take to its end.
-const LONGEST: Duration = Duration::from_secs(120);
 
 pub fn sluice(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
@@ -61,7 +60,13 @@ impl Ended {
 }
 
 pub fn run(arguments: &[&str]) -> Ended {
-    sluice(arguments).output().unwrap().into()
+    ended(&mut sluice(arguments))
+}
+
+/// Runs a command to its end.
+pub fn ended(command: &mut Command) -> Ended {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::unawaited(command).end()
 }
 
 /// A capture that runs; killed if the test forgets it.
@@ -113,21 +118,22 @@ impl Running {
         self.0.as_mut().unwrap()
     }
 
+    /// Waits until it has written so many bytes to its standard output, and reads them.
+    pub fn has_written(&mut self, bytes: usize) {
+        let mut out = self.child().stdout.take().unwrap();
+        let wait = move || (out.read_exact(&mut vec![0; bytes]), out);
+        let (read, out) = child::limited(self.pid(), wait);
+        read.unwrap();
+        self.child().stdout = Some(out);
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }
 
     /// Waits for its own end.
     pub fn end(mut self) -> Ended {
-        let child = self.0.take().unwrap();
-        let pid = Pid::from_raw(child.id() as i32);
-        let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(child.wait_with_output()));
-        let Ok(output) = told.recv_timeout(LONGEST) else {
-            let _ = kill(pid, Signal::SIGKILL);
-            panic!("waited in vain for the end of process {pid}");
-        };
-        output.unwrap().into()
+        child::end(self.0.take().unwrap()).into()
     }
 
     pub fn stop(self) -> Ended {
