@@ -19,12 +19,14 @@ mod compile;
 pub mod ebpf;
 mod locate;
 mod program;
+mod source;
 mod translate;
 mod vlan;
 
 pub use cbpf::Instruction;
 pub use locate::explain;
-pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program, Skb, VlanTag};
+pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
+pub use source::{Skb, VlanTag};
 pub use translate::{Frame, Untranslatable, translate};
 
 use std::fmt;
@@ -145,7 +147,7 @@ impl Filter {
         self.program
             .ops()
             .iter()
-            .any(|op| matches!(op, cbpf::Op::Load(_, k) if program::is_extension(*k)))
+            .any(|op| matches!(op, cbpf::Op::Load(_, k) if source::is_extension(*k)))
     }
 
     /// The program to attach to a packet socket (AF_PACKET, SOCK_RAW; `SO_ATTACH_FILTER`), where

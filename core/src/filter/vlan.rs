@@ -26,7 +26,8 @@ use std::ops::Range;
 
 use super::assemble::{Assembler, Label};
 use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
-use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
+use super::program::{MAX_KERNEL_INSTRUCTIONS, Program};
+use super::source::is_extension;
 
 /// Where the tag stands in a frame on the wire.
 const TAG: Range<u32> = 12..16;
@@ -353,7 +354,7 @@ fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
 #[cfg(test)]
 mod tests {
     use super::super::Filter;
-    use super::super::program::{Skb, VlanTag};
+    use super::super::source::{Skb, VlanTag};
     use super::*;
     use crate::ring::LINKTYPE_ETHERNET;
     use proptest::prelude::*;

@@ -2,7 +2,8 @@
 
 use crate::filter::cbpf::{CELLS, Op};
 use crate::filter::ebpf::{Assembler, Memory, Reg, Size, xdp_md};
-use crate::filter::program::{Program, extension_number, is_extension};
+use crate::filter::program::Program;
+use crate::filter::source::{extension_number, is_extension};
 
 /// The registers and the stack of the program a filter becomes a part of.
 ///
