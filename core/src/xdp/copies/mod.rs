@@ -22,13 +22,17 @@
 //!
 //! A ring has one writer at a time: one for each receive queue, which most drivers serve on one
 //! CPU at a time; in skb mode, and with drivers that do it otherwise (`port/mirror/serving.rs`),
-//! one for each CPU, for there packets of one queue come on several.
+//! one for each CPU, for there packets of one queue come on several. A reader of several rings
+//! brings their packets into the order of their times. What a CPU is still copying when the reader
+//! looks it gets at the next look, behind later packets of other CPUs; and where packets have no
+//! times, rings are read in turns.
 //! A ring that is full loses packets, and nothing else happens: neither the host nor another
 //! reader notices.
 
 mod reader;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod turns;
 
 pub(crate) use super::clock::WallClock;
 pub(crate) use reader::Reader;

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::turns::Turns;
 use super::{Copies, WallClock, at, cell};
 use crate::ring::{AtomicU32, Direction, Meta, Ring, TimestampSource};
 use crate::xdp::ring::cursor::Consuming;
@@ -30,8 +31,6 @@ struct Source {
     held: u32,
     /// What the ring had lost before the last packet that was read.
     lost: u32,
-    /// When the next packet came; where there is one, and its ring is not the only one.
-    next_ns: Option<u64>,
 }
 
 /// Slots one after the other whose cells are of one ring.
@@ -50,11 +49,16 @@ pub(crate) struct Counts {
     pub lost: u64,
 }
 
-/// Reads some rings, in the order of time where they are several. Nobody else reads them.
+/// Reads some rings, each in its order: several in the order of time, or in turns where packets
+/// have no times. Nobody else reads them.
 #[derive(Debug)]
 pub(crate) struct Reader {
     copies: Arc<Copies>,
     sources: Vec<Source>,
+    /// Those that have packets that are unread, and no others.
+    turns: Turns,
+    /// Packets that are unread, of all.
+    unread: u32,
     /// Of the slots the program has, from the oldest on.
     runs: VecDeque<Run>,
     /// The ring's head when we last looked.
@@ -75,22 +79,23 @@ impl Reader {
     ) -> Self {
         let geometry = copies.geometry();
         let known = rings.into_iter().filter(|&ring| ring < geometry.rings);
-        let sources = known
+        let sources: Vec<Source> = known
             .map(|number| Source {
                 number,
                 cursor: Consuming::new(geometry.cells, start),
                 held: 0,
                 lost: 0,
-                next_ns: None,
             })
             .collect();
-        Self { copies: Arc::clone(copies), sources, runs: VecDeque::new(), head: 0 }
+        let turns = Turns::new(sources.len(), geometry.stamped);
+        let (copies, runs) = (Arc::clone(copies), VecDeque::new());
+        Self { copies, sources, turns, unread: 0, runs, head: 0 }
     }
 
     /// Packets known to be there that stand in no slot yet.
     #[inline]
     pub fn unread(&self) -> u32 {
-        self.sources.iter().map(Source::unread).sum()
+        self.unread
     }
 
     /// Looks what the program has written since the last look; how many packets are there now
@@ -98,11 +103,17 @@ impl Reader {
     #[inline]
     pub fn look(&mut self) -> u32 {
         for i in 0..self.sources.len() {
-            let producer = index(&self.copies, self.sources[i].number, at::PRODUCED);
-            self.sources[i].cursor.peek(producer, u32::MAX);
-            self.note_next(i);
+            let source = &mut self.sources[i];
+            let before = source.unread();
+            let producer = index(&self.copies, source.number, at::PRODUCED);
+            source.cursor.peek(producer, u32::MAX);
+            let there = source.unread();
+            self.unread += there - before;
+            if before == 0 && there > 0 {
+                self.wait_turn(i);
+            }
         }
-        self.unread()
+        self.unread
     }
 
     /// From now on the program passes these rings by, as if it had not matched. What it is dealing
@@ -134,16 +145,31 @@ impl Reader {
 
     /// Points slots at the packets that are known to be there. How many.
     pub fn fill(&mut self, ring: &mut Ring, clock: &mut WallClock) -> u32 {
-        let n = self.unread().min(ring.room());
+        let mut room = ring.room();
         let mut tail = ring.tail();
-        for _ in 0..n {
-            let Some(i) = self.earliest() else { break };
-            self.place(ring, tail, i, clock);
-            tail = ring.next(tail);
-            self.note_next(i);
+        while room > 0
+            && let Some(turn) = self.turns.take()
+        {
+            let i = turn.ring;
+            let most = self.sources[i].unread().min(turn.packets).min(room);
+            let mut slots = 0;
+            let goes_on = |reader: &Self| match turn.until_ns {
+                Some(until_ns) => reader.next_ns(i) <= until_ns,
+                None => true,
+            };
+            while slots < most && (slots == 0 || goes_on(self)) {
+                self.place(ring, tail, i, clock);
+                tail = ring.next(tail);
+                slots += 1;
+            }
+            room -= slots;
+            self.unread -= slots;
             match self.runs.back_mut() {
-                Some(run) if run.source == i => run.slots += 1,
-                _ => self.runs.push_back(Run { source: i, slots: 1 }),
+                Some(run) if run.source == i => run.slots += slots,
+                _ => self.runs.push_back(Run { source: i, slots }),
+            }
+            if self.sources[i].unread() > 0 {
+                self.wait_turn(i);
             }
         }
         let filled = ring.distance(ring.tail(), tail);
@@ -151,25 +177,22 @@ impl Reader {
         filled
     }
 
-    /// The source of the packet that came first.
+    /// Has a source that has unread packets wait for its turn.
     #[inline]
-    fn earliest(&self) -> Option<usize> {
-        if self.sources.len() == 1 {
-            return Some(0);
-        }
-        let waiting = self.sources.iter().enumerate();
-        waiting.filter_map(|(i, source)| Some((source.next_ns?, i))).min().map(|(_, i)| i)
+    fn wait_turn(&mut self, i: usize) {
+        let next_ns = match self.sources.len() {
+            // There is none to compare it with.
+            1 => 0,
+            _ => self.next_ns(i),
+        };
+        self.turns.add(i, next_ns);
     }
 
-    /// Notes when a source's next packet came, where that matters.
+    /// When a source's next packet came, which is there.
     #[inline]
-    fn note_next(&mut self, i: usize) {
-        if self.sources.len() > 1 {
-            let source = &self.sources[i];
-            let place = source.cursor.index(source.held);
-            let header = (source.unread() > 0).then(|| self.header(source.number, place));
-            self.sources[i].next_ns = header.map(|header| header.monotonic_ns);
-        }
+    fn next_ns(&self, i: usize) -> u64 {
+        let source = &self.sources[i];
+        self.header(source.number, source.cursor.index(source.held)).monotonic_ns
     }
 
     /// Points a slot at a source's next packet, which is there.

@@ -20,8 +20,13 @@ struct Mock {
 
 impl Mock {
     fn new(rings: u32, start: u32) -> Self {
+        Self::stamping(rings, start, true)
+    }
+
+    fn stamping(rings: u32, start: u32, stamped: bool) -> Self {
         let geometry =
             Geometry::new(Sharing::Queue, rings, 0..=rings - 1, SNAPLEN, Some(CELLS)).unwrap();
+        let geometry = Geometry { stamped, ..geometry };
         let bytes = geometry.ring_bytes() as usize * rings as usize;
         let (fd, map) = Mmap::memfd(c"sluice-test", bytes, false).unwrap();
         let pool = PoolConfig { buffers: 0, ..PoolConfig::default() };
@@ -71,7 +76,7 @@ impl Mock {
 
     fn put(&self, ring: u32, number: u8) -> bool {
         let bytes = 20 + u32::from(number % 7);
-        let monotonic_ns = u64::from(number);
+        let monotonic_ns = u64::from(number) * u64::from(self.copies.geometry.stamped);
         let lost = self.word(ring, at::LOST).load(Ordering::Relaxed);
         let (wire_bytes, captured_bytes) = (bytes, bytes);
         let header = reader::Header { monotonic_ns, wire_bytes, captured_bytes, lost };
@@ -143,22 +148,75 @@ fn a_ring_of_few_slots_gets_the_rest_later() {
 
 #[test]
 fn several_rings_are_read_in_the_order_of_time() {
-    let mock = Mock::new(3, u32::MAX);
-    let (mut reader, mut ring) = mock.reader(3, u32::MAX);
-    for number in 0..20 {
-        assert!(mock.put([0, 2, 2, 1, 2][usize::from(number % 5)], number) || number > 12);
+    type Deal = fn(u32) -> u32;
+    let rows: [(&str, u32, Deal); 4] = [
+        ("one with more than the others", 3, |number| [0, 2, 2, 1, 2][number as usize % 5]),
+        ("each in turn", 31, |number| number % 31),
+        ("bursts of several", 31, |number| number / 7 * 13 % 31),
+        ("many that have nothing", 200, |number| 17 * (number % 12)),
+    ];
+    for (sentence, rings, ring_of) in rows {
+        let mock = Mock::new(rings, u32::MAX);
+        let (mut reader, mut ring) = mock.reader(rings, u32::MAX);
+        let mut number = 0;
+        for round in 0..4 {
+            let last = number + 60;
+            let put: Vec<u8> =
+                (number..last).filter(|&number| mock.put(ring_of(number.into()), number)).collect();
+            number = last;
+            let mut got = Vec::new();
+            while let more @ [_, ..] = receive(&mut reader, &mut ring).as_slice() {
+                got.extend_from_slice(more);
+                // Given back piece by piece, each cell goes back to its own ring.
+                for _ in 0..ring.available() {
+                    ring.release(1);
+                    reader.give_back(&ring);
+                }
+            }
+            assert_eq!(got, put, "{sentence}, round {round}");
+            assert!(put.len() >= 16, "{sentence}: {put:?}");
+            assert_eq!(reader.unread(), 0, "{sentence}, round {round}");
+        }
+        for ring in 0..rings {
+            let of = |at| mock.word(ring, at).load(Ordering::Relaxed);
+            assert_eq!(of(at::PRODUCED), of(at::CONSUMED), "{sentence}, ring {ring}");
+        }
     }
-    let got = receive(&mut reader, &mut ring);
-    assert!(got.is_sorted() && got.len() >= 16, "{got:?}");
-    // Given back piece by piece, each cell goes back to its own ring.
-    for _ in 0..got.len() {
-        ring.release(1);
-        reader.give_back(&ring);
+}
+
+#[test]
+fn a_packet_that_is_there_only_later_comes_next() {
+    let mock = Mock::new(2, 0);
+    let (mut reader, mut ring) = mock.reader(2, 0);
+    assert!(mock.put(0, 5) && mock.put(0, 9) && mock.put(1, 7));
+    assert_eq!(receive(&mut reader, &mut ring), [5, 7, 9]);
+    ring.release(3);
+    assert!(mock.put(1, 8) && mock.put(0, 10) && mock.put(1, 11));
+    assert_eq!(receive(&mut reader, &mut ring), [8, 10, 11]);
+}
+
+#[test]
+fn without_times_no_ring_waits_for_another_to_be_empty() {
+    const RINGS: u32 = 3;
+    let mock = Mock::stamping(RINGS, 0, false);
+    let (mut reader, _) = mock.reader(RINGS, 0);
+    let mut ring = Ring::receive_indirect(&mock.pool, 4).unwrap();
+    assert!(mock.put(1, 201) && mock.put(2, 202) && mock.put(2, 203));
+    let (mut number, mut got) = (0, Vec::new());
+    for _ in 0..8 {
+        // One of them always has more.
+        while mock.put(0, number) {
+            number += 1;
+        }
+        let more = receive(&mut reader, &mut ring);
+        assert_eq!(more.len(), 3, "all slots are used");
+        got.extend(more);
+        ring.release(ring.available());
     }
-    for ring in 0..3 {
-        let of = |at| mock.word(ring, at).load(Ordering::Relaxed);
-        assert_eq!(of(at::PRODUCED), of(at::CONSUMED), "ring {ring}");
-    }
+    let of = |range: std::ops::Range<u8>| got.iter().copied().filter(move |n| range.contains(n));
+    assert!(of(0..200).eq(0..21), "each ring in its order: {got:?}");
+    assert!(of(200..255).eq([201, 202, 203]), "{got:?}");
+    assert!(got[..9].contains(&203), "none waits longer than a turn of each other: {got:?}");
 }
 
 #[test]
