@@ -35,14 +35,14 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Of a queue with this number; `live` if its packets come as time goes.
-    pub fn new(printer: Printer, order: Arc<Order>, queue: usize, live: bool) -> Self {
+    /// Of a queue with this number; `quiet` if its packets come as time goes.
+    pub fn new(printer: Printer, order: Arc<Order>, queue: usize, quiet: Option<Quiet>) -> Self {
         Self {
             printer,
             batch: Batch::default(),
             order,
             queue,
-            quiet: live.then(Quiet::default),
+            quiet,
             promised: Instant::now(),
             link_types: Vec::new(),
             flow: ControlFlow::Continue(()),

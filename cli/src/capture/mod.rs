@@ -38,7 +38,7 @@ use merge::merge;
 pub use options::Args;
 use options::Options;
 use order::Order;
-use quiet::now_ns;
+use quiet::{Quiet, now_ns};
 use recorder::{Capture, HandOn, Recorder};
 use statistics::{note_final_statistics, note_statistics};
 
@@ -137,6 +137,7 @@ impl Session {
             Some(_) => options.patience.min(options.order_window / 4),
             None => options.patience,
         };
+        let quiet = Quiet::of(&name)?;
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
@@ -156,13 +157,14 @@ impl Session {
                     Arc::clone(file),
                     Arc::clone(&numbers),
                     patience,
+                    quiet,
                     queue.interfaces(),
                 )?),
                 _ => None,
             };
             let lines = self.lines.as_ref().map(|order| {
-                let live = name.kind() != Kind::Pcap;
-                Lines::new(options.printer(), Arc::clone(order), self.work.len(), live)
+                let quiet = (name.kind() != Kind::Pcap).then_some(quiet);
+                Lines::new(options.printer(), Arc::clone(order), self.work.len(), quiet)
             });
             self.work.push((queue, Capture { recorder, lines }));
         }

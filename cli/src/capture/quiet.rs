@@ -2,25 +2,39 @@
 
 use std::time::{Duration, SystemTime};
 
-/// A packet is not in the kernel's hands for longer than this before it comes to us: five times
-/// as long as a block of a packet ring, unless `retire=` says more. Then what comes after a promise
-/// is late.
-const DELIVERY: Duration = Duration::from_millis(50);
+use sluicegate::error::Result;
+use sluicegate::port::PortName;
+
+/// A packet is not in the kernel's hands for longer than this before it comes to us, but for the
+/// time in which a block of a packet ring is filled. What comes after a promise is late.
+const DELIVERY: Duration = Duration::from_millis(40);
+/// That time where `retire=` does not say another.
+const RETIRE: Duration = Duration::from_millis(10);
 
 /// The looks that found nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quiet {
+    delivery_ns: u64,
     /// A moment before the latest.
     looked_ns: u64,
 }
 
 impl Quiet {
+    /// Of a queue of this port.
+    ///
+    /// # Errors
+    /// Its `retire=` is no time.
+    pub fn of(port: &PortName) -> Result<Self> {
+        let delivery = DELIVERY + port.duration("retire")?.unwrap_or(RETIRE);
+        Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
+    }
+
     /// A look has found nothing: nothing older than the time this returns, in nanoseconds since
     /// 1970, will come.
     pub fn look(&mut self) -> u64 {
         // Not the time now: this thread may have stood still since it looked.
         let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
-        looked_ns.saturating_sub(DELIVERY.as_nanos() as u64)
+        looked_ns.saturating_sub(self.delivery_ns)
     }
 }
 
@@ -28,4 +42,24 @@ impl Quiet {
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |time| time.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_still_lie_in_a_block_is_not_promised_away() {
+        for (port, delivery_ms) in [
+            ("packet:eth0", 50),
+            ("packet:eth0?retire=1ms", 41),
+            ("packet:eth0?retire=60s", 60_040),
+            ("mirror:eth0", 50),
+        ] {
+            let mut quiet = Quiet::of(&port.parse().unwrap()).unwrap();
+            assert_eq!(quiet.look(), 0, "{port}: nothing is known before the first look");
+            quiet.looked_ns = 100_000_000_000;
+            assert_eq!(quiet.look(), 100_000_000_000 - delivery_ms * 1_000_000, "{port}");
+        }
+    }
 }

@@ -49,6 +49,7 @@ impl Recorder {
         file: Arc<File>,
         numbers: Arc<Numbers>,
         patience: Duration,
+        quiet: Quiet,
         interfaces: &[Interface],
     ) -> Result<Self> {
         let in_file = numbers.of(interfaces, &file)?;
@@ -62,7 +63,7 @@ impl Recorder {
             numbers,
             handed_on: Instant::now(),
             patience,
-            quiet: Quiet::default(),
+            quiet,
             error: None,
         })
     }

@@ -68,6 +68,39 @@ fn signals_end_it_with_a_whole_file() {
 }
 
 #[test]
+fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..5, 0, 1000);
+    let path = folder.path().join("kept.pcap");
+    let to_file = ["-w", path.to_str().unwrap()];
+    for (port, more, stops, kept, sentence) in [
+        ("right0?retire=200ms", &[][..], true, 5, "a signal"),
+        ("right0?retire=200ms", &to_file, true, 5, "a signal, into a file"),
+        ("right0?retire=1s", &to_file, true, 5, "a signal, long before the block's time"),
+        ("right0?retire=1s", &["--threads", "2"], true, 5, "two queues, one without a packet"),
+        ("right0?retire=200ms", &["--count", "5"], false, 5, "all that were wanted"),
+        ("right0?retire=200ms", &["--count", "3"], false, 3, "more than were wanted"),
+        ("right0?retire=3s", &["--duration", "2s"], false, 5, "the time is up"),
+    ] {
+        let common = ["capture", port, "--netns", &netns, "-f", NUMBERED, "--json"];
+        let capture = Running::start(&[&common[..], more].concat());
+        replay(&lab, "left", "left0", &sent, 100_000);
+        let ended = if stops { capture.stop() } else { capture.end() };
+        let report = ended.good();
+        assert_eq!(report["packets"], kept, "{sentence}: {report}");
+        match more.contains(&"-w") {
+            true => assert!(numbers(&path).into_iter().eq(0..kept), "{sentence}"),
+            false => assert_eq!(ended.out.lines().count(), kept as usize, "{sentence}"),
+        }
+    }
+}
+
+#[test]
 fn a_second_signal_does_not_wait_for_the_first() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -127,6 +127,34 @@ fn lines_of_several_threads_come_in_the_order_of_time() {
 }
 
 #[test]
+fn a_port_that_hands_its_packets_over_late_is_waited_for() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let [sent, path, lines] =
+        ["sent.pcap", "both.pcap", "lines"].map(|name| folder.path().join(name));
+    numbered(&sent, 0..50, 0, 1000);
+    // The window outlasts the blocks of both.
+    let common = ["--netns", &netns, "-f", NUMBERED, "--order-window", "20s", "--json"];
+    let ports = ["capture", "right0", "right0?retire=800ms"];
+    let file = ["-w", path.to_str().unwrap()];
+    let printed = ["--time-format", "epoch", "--nano"];
+    let to_file = Running::start(&[&ports[..], &common, &file].concat());
+    let mut command = sluice(&[&ports[..], &common, &printed].concat());
+    let to_lines = Running::spawn(command.stdout(std::fs::File::create(&lines).unwrap()));
+    replay(&lab, "left", "left0", &sent, 100);
+    for report in [to_file.stop().good(), to_lines.stop().good()] {
+        assert_eq!(report["ledger"]["out"], 100, "{report}");
+        assert_eq!(report["ledger"]["notes"].get("out_of_order"), None, "{report}");
+    }
+    assert!(packets(&path).is_sorted_by_key(|(time_ns, _)| *time_ns), "in the file");
+    let times = times(&std::fs::read_to_string(&lines).unwrap());
+    assert!(times.len() == 100 && times.is_sorted(), "in lines");
+}
+
+#[test]
 fn a_reader_that_leaves_ends_the_capture_even_if_nothing_comes() {
     if !have(&["ping"]) {
         return;
