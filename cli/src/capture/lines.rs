@@ -24,7 +24,7 @@ pub struct Lines {
     order: Arc<Order>,
     /// The queue's number there.
     queue: usize,
-    /// What a live queue promises; a file promises nothing.
+    /// What a live queue promises; a file promises nothing, nor does a pipe.
     quiet: Option<Quiet>,
     promised: Instant,
     /// Link type of each interface, by its number.

@@ -137,7 +137,10 @@ impl Session {
             Some(_) => options.patience.min(options.order_window / 4),
             None => options.patience,
         };
-        let quiet = Quiet::of(&name)?;
+        let quiet = match name.kind() {
+            Kind::Pcap => None,
+            _ => Some(Quiet::of(&name)?),
+        };
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
@@ -163,7 +166,6 @@ impl Session {
                 _ => None,
             };
             let lines = self.lines.as_ref().map(|order| {
-                let quiet = (name.kind() != Kind::Pcap).then_some(quiet);
                 Lines::new(options.printer(), Arc::clone(order), self.work.len(), quiet)
             });
             self.work.push((queue, Capture { recorder, lines }));

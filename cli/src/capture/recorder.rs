@@ -38,7 +38,8 @@ pub struct Recorder {
     handed_on: Instant,
     /// How long a part of a chunk may be held back.
     patience: Duration,
-    quiet: Quiet,
+    /// What a live queue promises; a file promises nothing, nor does a pipe.
+    quiet: Option<Quiet>,
     error: Option<Error>,
 }
 
@@ -49,7 +50,7 @@ impl Recorder {
         file: Arc<File>,
         numbers: Arc<Numbers>,
         patience: Duration,
-        quiet: Quiet,
+        quiet: Option<Quiet>,
         interfaces: &[Interface],
     ) -> Result<Self> {
         let in_file = numbers.of(interfaces, &file)?;
@@ -126,7 +127,7 @@ impl Recorder {
     }
 
     fn idle(&mut self) {
-        let quiet_until_ns = self.quiet.look();
+        let quiet_until_ns = self.quiet.as_mut().map(Quiet::look);
         if self.handed_on.elapsed() < self.patience {
             return;
         }
@@ -136,7 +137,9 @@ impl Recorder {
             HandOn::Write if !was_empty => self.file.flush(),
             HandOn::Write => {}
             HandOn::Merge { source, to, .. } => {
-                let _ = to.send(Message::Silent(*source, quiet_until_ns));
+                if let Some(until_ns) = quiet_until_ns {
+                    let _ = to.send(Message::Silent(*source, until_ns));
+                }
             }
         }
     }

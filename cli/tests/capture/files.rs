@@ -1,7 +1,9 @@
 //! Capture files as sources.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::support::*;
 
@@ -62,6 +64,34 @@ fn files_are_merged_whole_and_in_the_order_of_time() {
         let times = times(&printed.out);
         assert_eq!(times.len(), total as usize, "{sentence}: lines");
         assert!(times.is_sorted(), "{sentence}: lines");
+    }
+}
+
+#[test]
+fn a_pipe_that_brings_nothing_for_a_while_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two, out] = ["1.pcap", "2.pcap", "out.pcap"].map(|name| folder.path().join(name));
+    numbered(&one, 0..10, 0, 2000);
+    numbered(&two, 10..20, 1000, 2000);
+    let (one, two) = (std::fs::read(one).unwrap(), format!("pcap:{}", two.display()));
+    for more in [&["-w", out.to_str().unwrap()][..], &["--time-format", "epoch", "--nano"]] {
+        let arguments = [&["capture", "pcap:-", &two, "--json"], more].concat();
+        let mut capture = Running::unawaited(sluice(&arguments).stdin(Stdio::piped()));
+        let mut pipe = capture.child().stdin.take().unwrap();
+        for part in [&one[..24], &one[24..]] {
+            pipe.write_all(part).unwrap();
+            // Long enough for a live port to have said that nothing older will come.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        drop(pipe);
+        let ended = capture.end();
+        let report = ended.good();
+        assert_eq!(report["ledger"]["notes"].get("out_of_order"), None, "{more:?}: {report}");
+        let times = match more.contains(&"-w") {
+            true => packets(&out).into_iter().map(|(time_ns, _)| time_ns).collect(),
+            false => times(&ended.out),
+        };
+        assert!(times.into_iter().eq((0..20).map(|number| number * 1000)), "{more:?}");
     }
 }
 
