@@ -263,7 +263,7 @@ fn merging(
 }
 
 /// What went wrong in a recorder or in printing, and whether the reader of the lines has left;
-/// where lines are all there is, where the packets went.
+/// which lines were late, and, where lines are all there is, where the packets went.
 fn account_for_lines(
     report: &mut Report,
     captures: &mut [Capture],
@@ -279,8 +279,13 @@ fn account_for_lines(
     if options.output.is_none() {
         report.ledger.add(Role::Out, "printed", report.traffic.packets - unprinted);
         report.ledger.add(Role::Loss, "not_printed", unprinted);
-        report.ledger.add(Role::Note, "out_of_order", lines().map(Lines::late).sum());
     }
+    // A line may be late though its record is not, and the other way round.
+    let late = match options.output {
+        Some(_) => "lines_out_of_order",
+        None => "out_of_order",
+    };
+    report.ledger.add(Role::Note, late, lines().map(Lines::late).sum());
     let reader_left = unprinted > 0 && error.is_none();
     (error, reader_left)
 }

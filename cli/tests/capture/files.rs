@@ -68,6 +68,32 @@ fn files_are_merged_whole_and_in_the_order_of_time() {
 }
 
 #[test]
+fn lines_that_come_late_are_noted_whether_or_not_there_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two, out] = ["1.pcap", "2.pcap", "out.pcap"].map(|name| folder.path().join(name));
+    let second = 1_000_000_000;
+    numbered(&one, 0..10, 2 * second, 1000);
+    numbered(&two, 10..15, second, 1000);
+    // In one file what is later comes first.
+    let both = [std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap()[24..].to_vec()];
+    std::fs::write(&one, both.concat()).unwrap();
+    let [one, two] = [one, two].map(|path| format!("pcap:{}", path.display()));
+    let out = out.to_str().unwrap();
+    for (sentence, arguments, in_file, in_lines) in [
+        ("lines alone", &["capture", &one][..], Some(5), None),
+        ("lines and a file", &["capture", &one, "--print", "-w", out], None, Some(5)),
+        ("a file alone", &["capture", &one, "-w", out], None, None),
+        ("of several", &["capture", &one, &two, "--print", "-w", out], Some(5), Some(5)),
+        ("in order", &["capture", &two, "--print", "-w", out], None, None),
+    ] {
+        let report = run(&[arguments, &["--json"]].concat()).good();
+        let note = |name| report["ledger"]["notes"].get(name).and_then(|n| n.as_u64());
+        let got = ["out_of_order", "lines_out_of_order"].map(note);
+        assert_eq!(got, [in_file, in_lines], "{sentence}: {report}");
+    }
+}
+
+#[test]
 fn a_pipe_that_brings_nothing_for_a_while_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let [one, two, out] = ["1.pcap", "2.pcap", "out.pcap"].map(|name| folder.path().join(name));
