@@ -158,8 +158,9 @@ impl Queue {
     }
 
     /// Looks at what has become of the source, besides its packets: whether an interface still has
-    /// this queue, for one. [`wait_rx`](Self::wait_rx) does it when it has waited in vain; who
-    /// never does, because packets come all the time, calls this about once a second. What users
+    /// this queue, or its XDP program. [`wait_rx`](Self::wait_rx) does it when it has waited in
+    /// vain; who never does, because packets come all the time or because it only sends, calls this
+    /// about once a second: a sync does not look, for the kernel may have the look wait. What users
     /// should know, [`take_notice`](Self::take_notice) has then.
     ///
     /// # Errors
@@ -167,12 +168,12 @@ impl Queue {
     pub fn check(&mut self) -> Result<()> {
         match &mut self.backend {
             Backend::Xdp(xdp) => xdp.check(),
+            Backend::InKernel(kernel) => kernel.check(),
             Backend::Copies(copies) => copies.check(),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
-            | Backend::Packet(_)
-            | Backend::InKernel(_) => Ok(()),
+            | Backend::Packet(_) => Ok(()),
         }
     }
 

@@ -158,6 +158,13 @@ impl Watch {
         }
     }
 
+    /// What ends a port whose program is gone: that, or that the interface was removed, and its
+    /// program with it.
+    pub fn explain(&self, no_program: Error) -> Error {
+        self.ask(&mut self.state());
+        self.is_up().err().unwrap_or(no_program)
+    }
+
     fn ask(&self, state: &mut State) {
         match state.netlink.again(&self.interface) {
             Ok(now) => {

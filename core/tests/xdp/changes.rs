@@ -3,15 +3,16 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::{Interface, Lab, Shape, netns};
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port};
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Readiness, Wait};
 use sluicegate::xdp::XskConfig;
+use sluicegate::xdp::resident::Resident;
 use sluicegate::{Error, Result};
 
 use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
-use super::{child, exec, find, lab, run};
+use super::{child, exec, find, lab, right0, run};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,6 +124,62 @@ fn the_kernel_keeps_a_queue_that_has_a_socket() {
     }
     send(&lab, &[frame(1, 0, 60)]);
     assert_eq!(receive(&mut port.queues[0], 1).len(), 1, "the other goes on");
+}
+
+#[test]
+fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
+    let Some(lab) = lab() else { return };
+    let (interface, netns) = (right0(&lab), lab.netns("right"));
+    type Take = fn(&Lab, &Interface) -> Result<()>;
+    let take_off: [Take; 2] = [
+        // As `sluice detach` does, and as other tools do.
+        |lab, interface| find(lab).unwrap().unwrap().detach(interface),
+        |_, interface| Resident::detach_any(interface).map(|_| ()),
+    ];
+    for (name, usage, sentence) in [
+        ("xdp:right0?method=af_xdp", Use::Receive, "sockets"),
+        ("xdp:right0?method=ring", Use::Receive, "a claim by copying"),
+        ("mirror:right0", Use::Receive, "a mirror"),
+        ("xdp:right0?action=drop", Use::Receive, "packets that are only counted"),
+        ("xdp:right0", Use::Both, "both directions"),
+        ("xdp:right0", Use::Send, "it only sends"),
+    ] {
+        for take_off in take_off {
+            let options = OpenOptions { usage, netns: Some(netns.clone()), ..Default::default() };
+            let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
+            port.queues[0].check().unwrap();
+            netns::within(Some(&netns), || take_off(&lab, &interface)).unwrap();
+            let text = word_without_waiting(&mut port.queues[0]);
+            assert!(text.starts_with("the XDP program of right0 is gone"), "{sentence}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_was_removed_is_not_said_to_have_lost_its_program() {
+    for name in ["xdp:right0?method=af_xdp", "mirror:right0", "xdp:right0?action=drop"] {
+        let Some(lab) = lab() else { return };
+        let mut port = open(&lab, name).unwrap();
+        run(&lab, "right", "ip link del right0");
+        let text = word_without_waiting(&mut port.queues[0]);
+        assert!(!text.contains("program") && text.contains("right0 is gone"), "{name}: {text}");
+    }
+}
+
+/// What ends a queue that is synced and checked, and never waits.
+fn word_without_waiting(queue: &mut Queue) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        queue.sync_rx().unwrap();
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+        queue.sync_tx().unwrap();
+        match queue.check() {
+            Ok(()) => assert!(Instant::now() < deadline, "nothing is said"),
+            Err(error @ Error::Gone { .. }) => return error.to_string(),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 fn set_mtu(lab: &Lab, mtu: u32) {

@@ -75,6 +75,8 @@ pub(crate) struct CopyQueue {
     longest_sleep: Duration,
     intake_closed: Option<Instant>,
     checked: Instant,
+    /// Packets have come since the last check.
+    came: bool,
     down: bool,
 }
 
@@ -99,6 +101,7 @@ impl CopyQueue {
             longest_sleep: (SLEEP_A_CELL * cells).clamp(FIRST_SLEEP, LONGEST_SLEEP),
             intake_closed: None,
             checked: now,
+            came: false,
             down,
         }
     }
@@ -108,7 +111,9 @@ impl CopyQueue {
         if self.reader.unread() < BATCH {
             self.look();
         }
-        Ok(self.reader.fill(ring, &mut self.clock))
+        let slots = self.reader.fill(ring, &mut self.clock);
+        self.came |= slots > 0;
+        Ok(slots)
     }
 
     /// Looks for packets, unless it is too early; true if some are there.
@@ -160,14 +165,23 @@ impl CopyQueue {
         self.checked = Instant::now();
         self.around.watch.look(self.number, Looker::Idle)?;
         let up = self.around.watch.is_up()?;
-        self.filling.stage.check_attached()?;
+        self.check_attached()?;
         let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)
     }
 
     /// Looks at what has changed around the rings.
     pub(crate) fn check(&mut self) -> Result<()> {
+        // As with sockets: where packets come the program is there.
+        if !std::mem::replace(&mut self.came, false) {
+            self.check_attached()?;
+        }
         self.around.watch.look(self.number, Looker::Busy)
+    }
+
+    fn check_attached(&self) -> Result<()> {
+        let attached = self.filling.stage.check_attached();
+        attached.map_err(|error| self.around.watch.explain(error))
     }
 
     pub(crate) fn take_notice(&self) -> Option<String> {

@@ -60,14 +60,6 @@ impl Claim {
         }
     }
 
-    /// Whether packets can still come.
-    ///
-    /// # Errors
-    /// [`Error::Gone`]: somebody took the program off the interface.
-    pub fn check(&self) -> Result<()> {
-        self.stage.check_attached()
-    }
-
     /// Gives a queue's packets to a socket bound to it.
     pub fn join(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         match &mut self.way {

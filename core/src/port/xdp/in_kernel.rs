@@ -87,11 +87,16 @@ impl InKernel {
         if self.checked.elapsed() < CHECK {
             return Ok(Readiness::TimedOut);
         }
+        self.check().map(|()| Readiness::TimedOut)
+    }
+
+    /// Looks whether the interface is still there, and the program on it.
+    pub(crate) fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         match self.netlink.again(&self.interface) {
             Err(error @ Error::Gone { .. }) => Err(error),
             // Where there is no answer, the next look may tell.
-            _ => self.resident.check_attached().map(|()| Readiness::TimedOut),
+            _ => self.resident.check_attached(),
         }
     }
 

@@ -222,7 +222,7 @@ impl Taking<'_> {
             let upkeep = Upkeep {
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),
-                _resident: Arc::clone(resident),
+                resident: Arc::clone(resident),
                 polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
             };
             let at = (interface.name.as_str(), number);

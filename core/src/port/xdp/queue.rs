@@ -24,8 +24,8 @@ pub(super) struct Upkeep {
     pub watch: Arc<Watch>,
     /// Has the interface wait with interrupts, for busy polling.
     pub _deferred: Option<Arc<Deferred>>,
-    /// With most drivers sending without copying takes a program on the interface, too.
-    pub _resident: Arc<Resident>,
+    /// The program that packets come by. With most drivers sending without copying takes one, too.
+    pub resident: Arc<Resident>,
     pub polled: Polled,
 }
 
@@ -50,6 +50,8 @@ pub(crate) struct XdpQueue {
     sender: Option<Sender>,
     socket: Arc<XskSocket>,
     upkeep: Upkeep,
+    /// Packets that had come at the last check.
+    checked_at: u64,
     intake_closed: Option<Instant>,
     down: bool,
 }
@@ -75,6 +77,7 @@ impl XdpQueue {
             sender,
             socket,
             upkeep,
+            checked_at: 0,
             intake_closed: None,
             down: false,
         }
@@ -124,7 +127,7 @@ impl XdpQueue {
         let was_down = std::mem::replace(&mut self.down, false);
         match self.socket.state()? {
             State::Up => {
-                self.claimed(|claim| claim.check())?;
+                self.check_attached()?;
                 self.look(Looker::Idle).map(|()| Readiness::TimedOut)
             }
             State::Down => {
@@ -137,13 +140,26 @@ impl XdpQueue {
 
     /// Looks at what has changed around the socket.
     pub(crate) fn check(&mut self) -> Result<()> {
+        // Where packets come the program is there, and who has packets need not wait for the
+        // kernel, which may wait for a lock (rtnl).
+        let received = self.received();
+        if std::mem::replace(&mut self.checked_at, received) == received {
+            self.check_attached()?;
+        }
         self.look(Looker::Busy)
     }
 
+    fn check_attached(&self) -> Result<()> {
+        let attached = self.upkeep.resident.check_attached();
+        attached.map_err(|error| self.upkeep.watch.explain(error))
+    }
+
+    fn received(&self) -> u64 {
+        self.receiver.as_ref().map_or(0, |receiver| receiver.stats().received)
+    }
+
     fn look(&mut self, looker: Looker) -> Result<()> {
-        if self.upkeep.polled == Polled::Unknown
-            && self.receiver.as_ref().is_some_and(|receiver| receiver.stats().received > 0)
-        {
+        if self.upkeep.polled == Polled::Unknown && self.received() > 0 {
             self.upkeep.polled = Polled::Known;
             if self.socket.polled_napi() == Some(0) {
                 self.upkeep.watch.say_unpolled();

@@ -74,8 +74,8 @@ impl Resident {
         Ok(true)
     }
 
-    /// Whether the program is still on the interface: for who has waited for packets in vain. One
-    /// system call.
+    /// Whether the program is still on the interface: for who has waited for packets in vain, or
+    /// sends. One system call, which may wait for a lock (rtnl).
     ///
     /// # Errors
     /// [`Error::Gone`]: somebody took it off, or the interface is gone.
