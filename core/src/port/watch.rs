@@ -110,6 +110,31 @@ impl Watch {
         Ok((watch, queues))
     }
 
+    /// The queues the port has, now that its program is attached: virtio_net makes queues for what
+    /// XDP sends, one for each CPU, where the host gave it more than it uses, and receives by them
+    /// too.
+    pub fn attached(&mut self, queues: RangeInclusive<u32>) -> RangeInclusive<u32> {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
+        let Some(there) = there.filter(|&there| there > state.opened) else { return queues };
+        self.there.store(there, Relaxed);
+        state.most = there;
+        if self.all {
+            state.opened = there;
+            return 0..=there - 1;
+        }
+        if self.direction == Direction::Receive {
+            state.notices.push_back(format!(
+                "{} has {} now that it has a program, {} before: what comes to those that are \
+                 not named is the host's",
+                self.interface.name,
+                self.direction.count(there),
+                state.opened
+            ));
+        }
+        queues
+    }
+
     /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
     /// interface has that MTU now.
     pub fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
@@ -238,7 +263,7 @@ impl Watch {
 }
 
 /// Which of an interface's queues a port is about.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Receive,
     /// Those of a port that only sends.
@@ -311,5 +336,43 @@ mod tests {
         assert!(watch.is_up().unwrap());
         assert_eq!(watch.take_notice(), None);
         drop(asking);
+    }
+
+    #[test]
+    fn queues_that_come_with_the_program_are_the_ports() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root; get it by sudo");
+            return;
+        }
+        let lab = link::Lab::scratch_with(link::Shape::Pair, 4).unwrap();
+        let netns = lab.netns("right");
+        let set = |queues: u32| {
+            let mut command = std::process::Command::new("ethtool");
+            command.args(["-L", "right0", "rx", &queues.to_string()]);
+            let status = link::netns::spawn(&netns, &mut command).unwrap().wait().unwrap();
+            assert!(status.success(), "{queues} queues");
+        };
+        let right0 = link::interface(Some(&netns), "right0").unwrap();
+        for (name, usage, before, after, expected, told, why) in [
+            ("xdp:right0", Use::Receive, 2, 4, 0..=3, false, "all are received from"),
+            ("xdp:right0", Use::Both, 2, 4, 0..=3, false, "and sent by"),
+            ("xdp:right0", Use::Receive, 4, 4, 0..=3, false, "a driver that adds none"),
+            ("xdp:right0/0-1", Use::Receive, 2, 4, 0..=1, true, "those that are named"),
+            ("xdp:right0/0-1", Use::Receive, 4, 4, 0..=1, false, "the others were there before"),
+        ] {
+            set(before);
+            let name: PortName = name.parse().unwrap();
+            let (queues, notice) = link::netns::within(Some(&netns), || {
+                let (mut watch, queues) = Watch::over(&name, &right0, usage)?;
+                // As a driver does when a program is attached.
+                set(after);
+                let queues = watch.attached(queues);
+                watch.look(*queues.end(), Looker::Idle)?;
+                Ok((queues, watch.take_notice()))
+            })
+            .unwrap();
+            assert_eq!(queues, expected, "{why}");
+            assert_eq!(notice.is_some(), told, "{why}: {notice:?}");
+        }
     }
 }

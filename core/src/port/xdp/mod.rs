@@ -95,12 +95,13 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let (watch, queues) = Watch::over(name, interface, options.usage)?;
+    let (mut watch, queues) = Watch::over(name, interface, options.usage)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
     let obstacle = if by_card { hardware::obstacle(interface) } else { None };
     let read = by_card && obstacle.is_none();
     let (resident, reason) = Resident::join_for(interface, config.mode, read)?;
+    let queues = watch.attached(queues);
     let mut fallbacks = fallbacks(reason);
     let mut stamp = config.stamp;
     if by_card && let Some(reason) = hardware::reason(obstacle, &resident) {
