@@ -27,8 +27,9 @@ struct End {
     /// The device behind it, and its driver.
     device: PathBuf,
     driver: PathBuf,
-    /// Combined channels that it had.
+    /// Combined channels that it had, and those it can have.
     queues: u32,
+    queues_max: u32,
 }
 
 impl Given {
@@ -50,6 +51,14 @@ impl Given {
         self.ends.iter().find(|end| end.host == host).expect("left or right").netns.clone()
     }
 
+    /// Whether a native program makes receive queues: virtio_net has one more for each CPU, of those
+    /// that its host lets it have (drivers/net/virtio_net.c, virtnet_xdp_set).
+    pub fn adds_queues(&self) -> bool {
+        let cpus = std::thread::available_parallelism().map_or(1, |it| it.get() as u32);
+        let right = &self.ends[1];
+        right.driver.ends_with("virtio_net") && right.queues_max > cpus
+    }
+
     pub fn unbind_right0(&self) {
         let right = &self.ends[1];
         fs::write(right.driver.join("unbind"), right.bus_name()).unwrap();
@@ -66,7 +75,7 @@ impl End {
     fn take(host: &'static str, outside: &str, number: u8) -> Self {
         let device = Path::new("/sys/class/net").join(outside).join("device");
         let real = |path: &Path| fs::canonicalize(path).expect("an interface with a device");
-        let channels = Ethtool::open(None).unwrap().channels(outside);
+        let channels = Ethtool::open(None).unwrap().channels(outside).ok().flatten();
         let end = Self {
             host,
             name: format!("{host}0"),
@@ -74,7 +83,8 @@ impl End {
             netns: format!("wire-{}-{host}", std::process::id()),
             driver: real(&device.join("driver")),
             device: real(&device),
-            queues: channels.ok().flatten().map_or(0, |it| it.combined),
+            queues: channels.as_ref().map_or(0, |it| it.combined),
+            queues_max: channels.as_ref().map_or(0, |it| it.combined_max),
         };
         let Self { name, netns, .. } = &end;
         netns::create(netns).unwrap();

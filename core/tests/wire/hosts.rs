@@ -24,8 +24,22 @@ pub enum Wire {
 }
 
 /// A wire, or the reason why there is none. A lab's has `queues` queues; of given interfaces one
-/// is left if one is asked for.
+/// is left if one is asked for, so that there is one order.
 pub fn wire(queues: u32) -> Option<Wire> {
+    let wire = wire_in_any_order(queues)?;
+    if let Wire::Given(given) = &wire
+        && queues == 1
+        && given.adds_queues()
+    {
+        println!("skipped: with a program on it the interface has more receive queues than one");
+        return None;
+    }
+    Some(wire)
+}
+
+/// The same for who does not look at the order: with a program on them, given interfaces may have
+/// more queues than one.
+pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: hosts on a wire need root");
         return None;
