@@ -28,10 +28,11 @@ mkdir -p "$logs"
 # The tests are built here and run there: the guests see this machine's files. Copies, for who
 # builds meanwhile would change them under a guest.
 programs=
+rm -rf "$vm/tests" && mkdir "$vm/tests"
 for program in $(cargo test --package sluicegate --test wire --test xdp --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
-    cp "$program" "$vm/"
-    programs="$programs $vm/$(basename "$program")"
+    cp "$program" "$vm/tests"
+    programs="$programs $vm/tests/$(basename "$program")"
 done
 
 # How many queue pairs the cards of a driver are asked to have; nothing where QEMU decides.
@@ -60,11 +61,19 @@ devices() {
     done
 }
 
+# hangs KERNEL DRIVER: tests that are known to take the guest's interface away for ever.
+hangs() {
+    awk -F ' [|] ' -v kernel=" $1 " -v driver=" $2 " \
+        '$4 == "hangs" && index(" " $1 " ", kernel) && index(" " $2 " ", driver) { print $3 }' \
+        scripts/vm/faults
+}
+
 # boot KERNEL DRIVER: one guest, its console into a file.
 boot() {
     image=$(scripts/vm/initramfs.sh "$vm/kernel-$1")
     cat >"$vm/job" <<END
 driver=$2
+hangs='$(hangs "$1" "$2")'
 tests='${TESTS:-.}'
 seconds=$TEST_SECONDS
 programs='$programs'
@@ -86,7 +95,7 @@ END
 
 # After ^C too no guest goes on; its wire ends with it.
 guest=
-trap '[ -z "$guest" ] || kill "$guest"' EXIT
+trap '[ -z "$guest" ] || { kill "$guest" && wait "$guest" || true; }' EXIT
 trap 'exit 130' INT TERM HUP
 
 failed=0
@@ -98,16 +107,12 @@ for kernel in $KERNELS; do
             continue
         fi
         boot "$kernel" "$driver"
-        sed -n 's/^vm: end \(.*\) \([0-9]*\) \([0-9]*\)$/\2 \1 (\3 s)/p' "$logs/$kernel-$driver.log" |
-            sed 's/^0 /ok      /; s/^137 /HUNG    /; s/^[0-9][0-9]* /FAILED  /'
-        if ! grep -q '^vm: done$' "$logs/$kernel-$driver.log" ||
-            grep -q '^vm: end .* [1-9][0-9]* [0-9]*$' "$logs/$kernel-$driver.log"; then
-            failed=$((failed + 1))
-        fi
+        awk -f scripts/vm/faults.awk -f scripts/vm/verdicts.awk -v kernel="$kernel" \
+            -v driver="$driver" "$logs/$kernel-$driver.log" || failed=$((failed + 1))
     done
 done
 # Of all guests that have run, now or before.
-scripts/vm/table.awk "$logs"/*-*.log >"$vm/table.md"
+awk -f scripts/vm/faults.awk -f scripts/vm/table.awk "$logs"/*-*.log >"$vm/table.md"
 echo "== $vm/table.md"
 if [ -n "${KEEP:-}" ]; then
     awk -v table="$vm/table.md" '

@@ -26,21 +26,62 @@ echo 1 >/proc/sys/net/core/gro_normal_batch
 if [ "${driver:?}" != veth ]; then
     export SLUICE_TEST_WIRE=eth0,eth1
 fi
-for program in ${programs:?}; do
-    name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
-    # These make labs of their own.
-    [ "$name" != xdp ] || [ "$driver" = veth ] || continue
-    "$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p' | grep -E "${tests:?}" |
-        while read -r test; do
-            echo "vm: begin $name $test"
-            start=$(date +%s)
-            timeout -s KILL "${seconds:?}" "$program" --exact "$test" --nocapture 2>&1 </dev/null
-            status=$?
-            took=$(($(date +%s) - start))
-            echo
-            echo "vm: end $name $test $status $took"
-            [ $status -eq 0 ] || recover
-            dmesg -c | grep -E 'BUG|WARNING|RIP:|Oops|hung_task|blocked for|timed out' | tail -n 20
+
+# The tests that are wanted of those that a program has.
+tests_of() {
+    "$1" --list --format terse 2>/dev/null | sed -n 's/: test$//p' | grep -E "${tests:?}"
+}
+
+# is_known_to_hang PROGRAM TEST: the list has tests without their modules.
+is_known_to_hang() {
+    echo "${hangs?}" | grep -q -x -F "$1 ${2##*::}"
+}
+
+# run PROGRAM TEST SECONDS: leaves its status in /tmp/status.
+run() {
+    rm -f /tmp/status
+    timeout -s KILL "$3" "$1" --exact "$2" --nocapture 2>&1 </dev/null
+    echo $? >/tmp/status
+}
+
+# The same for what cannot even be killed: it is waited for, and then left.
+run_and_leave() {
+    run "$1" "$2" 60 &
+    for _ in $(seq 65); do
+        sleep 1
+        [ ! -s /tmp/status ] || return
+    done
+    echo 137 >/tmp/status
+    dmesg | tail -n 1
+}
+
+# try PROGRAM NAME TEST: one test, and what is to be known of it.
+try() {
+    echo "vm: begin $2 $3"
+    start=$(date +%s)
+    if is_known_to_hang "$2" "$3"; then
+        run_and_leave "$1" "$3"
+    else
+        run "$1" "$3" "${seconds:?}"
+    fi
+    read -r status </tmp/status
+    took=$(($(date +%s) - start))
+    echo
+    echo "vm: end $2 $3 $status $took"
+    [ "$status" -eq 0 ] || is_known_to_hang "$2" "$3" || recover
+    dmesg -c | grep -E 'BUG|WARNING|RIP:|Oops|hung_task|blocked for|timed out' | tail -n 20
+}
+
+for last in '' yes; do
+    for program in ${programs:?}; do
+        name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
+        # These make labs of their own.
+        [ "$name" != xdp ] || [ "$driver" = veth ] || continue
+        tests_of "$program" | while read -r test; do
+            late=
+            ! is_known_to_hang "$name" "$test" || late=yes
+            [ "$late" != "$last" ] || try "$program" "$name" "$test"
         done
+    done
 done
 echo "vm: done"

@@ -29,7 +29,7 @@ for part in $parts; do
         esac
     done
 done
-for applet in sh mount modprobe chroot poweroff; do
+for applet in sh mount modprobe chroot sleep poweroff; do
     ln -s busybox "$tree/bin/$applet"
 done
 "$tools/bin/busybox" depmod -b "$tree" "$(basename "$modules")"

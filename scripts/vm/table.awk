@@ -1,5 +1,5 @@
-#!/usr/bin/awk -f
-# table.awk KERNEL-DRIVER.log...: the tables of docs/vm.md from what guests have said.
+# awk -f faults.awk -f table.awk KERNEL-DRIVER.log...: the tables of docs/vm.md from what guests have
+# said.
 BEGIN { FS = " \\| " }
 
 FNR == 1 {
@@ -16,12 +16,13 @@ FNR == 1 {
 
 # The firmware has left the cursor where it pleased.
 /vm: kernel / { sub(/.*vm: kernel /, ""); version[kernel] = $0 }
-/^vm: begin / { split($0, word, " "); test = word[3] " " word[4]; status[test, run] = "died" }
+/^vm: begin / { split($0, word, " "); test = word[3] " " word[4]; status[test, run] = "died"; words = "" }
+{ words = words $0 "\n" }
 
 /^vm: end / {
     split($0, word, " ")
     test = word[3] " " word[4]
-    status[test, run] = word[5] == 0 ? "ok" : word[5] == 137 ? "hung" : "failed"
+    status[test, run] = verdict(kernel, driver, test, word[5], words)
     if (!(test in tests)) { tests[test]; test_of[++n_tests] = test }
 }
 
@@ -61,6 +62,10 @@ function note(text) {
     return notes[text]
 }
 
+function join(one, other) {
+    return one == "" || other == "" ? one other : one "; " other
+}
+
 # What was said, and in which runs; numbers that differ from run to run are taken out.
 function remember(kind, text) {
     sub(/ after [0-9.]+[a-zµ]+$/, "", text)
@@ -97,6 +102,7 @@ END {
         }
     print ""
     for (i = 1; i <= n_notes; i++) printf "%d. %s\n", i, note_of[i]
+    n_said = n_notes
 
     printf "\n| test |"
     for (j = 1; j <= n_drivers; j++) printf " %s |", driver_of[j]
@@ -106,21 +112,27 @@ END {
     for (t = 1; t <= n_tests; t++) {
         printf "| %s |", test_of[t]
         for (j = 1; j <= n_drivers; j++) {
-            good = bad = ""
+            good = bad = known = ""
             n_good = 0
             for (i = 1; i <= n_kernels; i++) {
                 run = kernel_of[i] "-" driver_of[j]
                 result = ((test_of[t], run) in status) ? status[test_of[t], run] : ""
                 if (result == "ok") good = good (n_good++ ? ", " : "") kernel_of[i]
-                else if (result != "") bad = bad (bad ? ", " : "") kernel_of[i] " " result
+                else if (result == "driver") {
+                    why = why_it_fails(kernel_of[i], driver_of[j], test_of[t])
+                    known = known (known ? ", " : "") kernel_of[i] " driver [" note(why) "]"
+                } else if (result != "") bad = bad (bad ? ", " : "") kernel_of[i] " " result
             }
             # Not each guest has run each test.
             if (n_good == n_kernels) good = "ok"
             else if (n_good > 0) good = "ok " good
-            printf " %s |", bad ? "**" bad "**" (good ? "; " good : "") : good
+            bad = bad ? "**" bad "**" : ""
+            printf " %s |", join(join(bad, known), good)
         }
         print ""
     }
+    if (n_notes > n_said) print "\n`driver`: it fails by a known fault of the driver, proven without Sluice.\n"
+    for (i = n_said + 1; i <= n_notes; i++) printf "%d. %s\n", i, note_of[i]
     list("skipped", "Skipped:")
     list("left out", "Left out, as the driver or the kernel refused:")
     list("seen", "Seen:")
