@@ -23,6 +23,7 @@ FNR == 1 {
     split($0, word, " ")
     test = word[3] " " word[4]
     status[test, run] = verdict(kernel, driver, test, word[5], words)
+    if (status[test, run] == "ok" && words ~ /\nskipped: /) status[test, run] = "skipped"
     if (!(test in tests)) { tests[test]; test_of[++n_tests] = test }
 }
 
@@ -112,12 +113,13 @@ END {
     for (t = 1; t <= n_tests; t++) {
         printf "| %s |", test_of[t]
         for (j = 1; j <= n_drivers; j++) {
-            good = bad = known = ""
-            n_good = 0
+            good = bad = known = left = ""
+            n_good = n_left = 0
             for (i = 1; i <= n_kernels; i++) {
                 run = kernel_of[i] "-" driver_of[j]
                 result = ((test_of[t], run) in status) ? status[test_of[t], run] : ""
                 if (result == "ok") good = good (n_good++ ? ", " : "") kernel_of[i]
+                else if (result == "skipped") left = left (n_left++ ? ", " : "") kernel_of[i]
                 else if (result == "driver") {
                     why = why_it_fails(kernel_of[i], driver_of[j], test_of[t])
                     known = known (known ? ", " : "") kernel_of[i] " driver [" note(why) "]"
@@ -126,8 +128,9 @@ END {
             # Not each guest has run each test.
             if (n_good == n_kernels) good = "ok"
             else if (n_good > 0) good = "ok " good
+            if (n_left > 0) left = "skipped" (n_left == n_kernels ? "" : " " left)
             bad = bad ? "**" bad "**" : ""
-            printf " %s |", join(join(bad, known), good)
+            printf " %s |", join(join(join(bad, known), good), left)
         }
         print ""
     }
