@@ -65,7 +65,8 @@ pub struct Fallback {
 pub struct Port {
     /// Its name as the user wrote it.
     pub name: PortName,
-    /// The method in use: "ring", "recvmmsg"; empty where there is but one.
+    /// The method in use: "ring", "recvmmsg"; of a `packet:` port that only sends, the way it does:
+    /// "sendmmsg". Empty where there is but one.
     pub method: &'static str,
     /// How packets come from the card: "native-zero-copy", "native-copy", "native", "skb"; of
     /// `xdp:` and `mirror:` only. Of several queues the slowest one's.

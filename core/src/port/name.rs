@@ -56,6 +56,7 @@ const KINDS: &[KindSpec] = &[
             "fanout",
             "fanout_flags",
             "fanout_prog",
+            "send",
             "slots",
         ],
     },

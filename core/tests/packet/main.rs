@@ -18,6 +18,8 @@ use sluicegate::ring::{Meta, Packet, Wait};
 
 /// Every way of receiving.
 pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
+/// Every way of sending.
+pub const WAYS: &[&str] = &["send=sendmmsg", "send=sendto"];
 /// The experimental ethertype, which nobody else speaks.
 pub const OURS: [u8; 2] = [0x88, 0xb5];
 /// How long a test waits for what must come.
@@ -43,7 +45,7 @@ pub fn receive_from(lab: &Lab, host: &str, name: &str) -> Port {
     try_open(lab, host, name, Use::Receive).unwrap()
 }
 
-/// A queue that sends through an interface.
+/// A queue that sends through an interface; options may follow its name.
 pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
     let name = format!("packet:{interface}");
     try_open(lab, host, &name, Use::Send).unwrap().queues.remove(0)

@@ -3,18 +3,37 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use sluicegate::port::Use;
+use sluicegate::link::Lab;
+use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
-    PATIENCE, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
+    PATIENCE, WAYS, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
 };
 
+/// Queues that send out of left0, one for each way of sending.
+fn ways(lab: &Lab) -> impl Iterator<Item = (&'static str, Queue)> {
+    WAYS.iter().map(|way| (*way, send_to(lab, "left", &format!("left0?{way}"))))
+}
+
 #[test]
-fn what_is_too_short_or_too_long_is_refused_and_the_rest_goes() {
+fn a_port_that_only_sends_says_how() {
     let Some(lab) = lab() else { return };
-    let mut port = receive_from(&lab, "right", "packet:right0");
-    let mut queue = send_to(&lab, "left", "left0");
+    for (name, usage, method) in [
+        ("left0", Use::Send, "sendmmsg"),
+        ("left0?send=sendmmsg", Use::Send, "sendmmsg"),
+        ("left0?send=sendto", Use::Send, "sendto"),
+        ("left0?send=sendto", Use::Both, "ring"),
+        ("left0?send=sendto&method=recv", Use::Both, "recv"),
+    ] {
+        let port = try_open(&lab, "left", name, usage).unwrap();
+        assert_eq!(port.method, method, "{name}, {usage:?}");
+        assert!(port.fallbacks.is_empty(), "{name}, {usage:?}: {:?}", port.fallbacks);
+    }
+}
+
+/// Frames of several lengths, and those of them that an interface with an MTU of 1500 sends.
+fn short_and_long() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let mut expected = Vec::new();
     for (i, bytes) in [0, 1, 13, 14, 60, 1514, 1519, 3000, 65_000, 200_000].into_iter().enumerate()
@@ -28,40 +47,54 @@ fn what_is_too_short_or_too_long_is_refused_and_the_rest_goes() {
             frames.push(frame);
         }
     }
-    send(&mut queue, &frames);
-    let stats = queue.stats().unwrap();
-    assert_eq!(stats.sent, expected.len() as u64);
-    assert_eq!(stats.refused, (frames.len() - expected.len()) as u64);
-    let got = collect(&mut port.queues[0], expected.len(), is_ours);
-    assert!(got.iter().map(|(_, bytes)| bytes).eq(&expected), "{} packets", got.len());
-    assert_eq!(queue.tx_mut().available(), queue.tx_mut().num_slots() - 1, "nothing is stuck");
+    (frames, expected)
+}
+
+#[test]
+fn what_is_too_short_or_too_long_is_refused_and_the_rest_goes() {
+    let Some(lab) = lab() else { return };
+    let (frames, expected) = short_and_long();
+    for (way, mut queue) in ways(&lab) {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        send(&mut queue, &frames);
+        let stats = queue.stats().unwrap();
+        assert_eq!(stats.sent, expected.len() as u64, "{way}");
+        assert_eq!(stats.refused, (frames.len() - expected.len()) as u64, "{way}");
+        let got = collect(&mut port.queues[0], expected.len(), is_ours);
+        assert!(got.iter().map(|(_, bytes)| bytes).eq(&expected), "{way}: {} packets", got.len());
+        let all = queue.tx_mut().num_slots() - 1;
+        assert_eq!(queue.tx_mut().available(), all, "{way}: nothing is stuck");
+    }
 }
 
 #[test]
 fn a_packet_in_pieces_leaves_when_its_last_piece_has_come() {
     let Some(lab) = lab() else { return };
-    let mut port = receive_from(&lab, "right", "packet:right0");
-    let mut queue = send_to(&lab, "left", "left0");
     let whole = frame(5, 900);
-    let mut give = |piece: &[u8], continues| {
-        let mut tx = queue.tx_mut();
-        let at = tx.head();
-        tx.buffer_mut(at)[..piece.len()].copy_from_slice(piece);
-        tx.set_bytes(at, piece.len() as u16, continues);
-        tx.release(1);
-        queue.sync_tx().unwrap()
-    };
-    assert_eq!(give(&whole[..300], true), 0);
-    assert_eq!(give(&whole[300..600], true), 0);
-    assert_eq!(give(&whole[600..], false), 3);
-    // A packet of more pieces than the ring can hold is let go.
-    let slots: u32 = (0..511).map(|_| give(&whole[..100], true)).sum();
-    assert_eq!(slots, 511);
-    let stats = queue.stats().unwrap();
-    assert_eq!((stats.sent, stats.refused), (1, 1));
-    let got = collect(&mut port.queues[0], 1, is_ours);
-    assert_eq!(got[0].1, whole);
-    assert_eq!(rest(&mut port.queues[0]), 0);
+    for (way, mut queue) in ways(&lab) {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        let mut give = |piece: &[u8], continues| {
+            let mut tx = queue.tx_mut();
+            let at = tx.head();
+            tx.buffer_mut(at)[..piece.len()].copy_from_slice(piece);
+            tx.set_bytes(at, piece.len() as u16, continues);
+            tx.release(1);
+            queue.sync_tx().unwrap()
+        };
+        assert_eq!(give(&whole[..300], true), 0, "{way}");
+        assert_eq!(give(&whole[300..600], true), 0, "{way}");
+        assert_eq!(give(&whole[600..], false), 3, "{way}");
+        // A packet of more pieces than the ring can hold is let go.
+        let slots: u32 = (0..511).map(|_| give(&whole[..100], true)).sum();
+        assert_eq!(slots, 511, "{way}");
+        // And the next one is sent.
+        assert_eq!(give(&whole, false), 1, "{way}");
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (2, 1), "{way}");
+        let got = collect(&mut port.queues[0], 2, is_ours);
+        assert!(got.iter().all(|(_, bytes)| bytes == &whole), "{way}");
+        assert_eq!(rest(&mut port.queues[0]), 0, "{way}");
+    }
 }
 
 /// A slow link: its queue is full most of the time, and the kernel answers ENOBUFS.
@@ -69,41 +102,48 @@ fn a_packet_in_pieces_leaves_when_its_last_piece_has_come() {
 fn packets_for_a_full_queue_stay_in_the_ring_and_each_arrives_once() {
     let Some(lab) = lab() else { return };
     run(&lab, "left", "tc qdisc add dev left0 root tbf rate 40mbit burst 2000 limit 4000");
-    let mut port = receive_from(&lab, "right", "packet:right0");
-    let mut queue = send_to(&lab, "left", "left0");
     let sent: Vec<Vec<u8>> = (0..200).map(|i| frame(i, 1000)).collect();
-    for frame in &sent {
-        assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), frame)));
+    for (way, mut queue) in ways(&lab) {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        for frame in &sent {
+            assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), frame)));
+        }
+        assert!(queue.sync_tx().unwrap() < 200, "{way}: the queue takes a few only");
+        let deadline = Instant::now() + PATIENCE;
+        while queue.stats().unwrap().sent < 200 && Instant::now() < deadline {
+            queue.sync_tx().unwrap();
+        }
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (200, 0), "{way}");
+        let got = collect(&mut port.queues[0], sent.len(), is_ours);
+        assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{way}: {}", got.len());
+        assert_eq!(rest(&mut port.queues[0]), 0, "{way}");
     }
-    assert!(queue.sync_tx().unwrap() < 200, "the queue takes a few only");
-    let deadline = Instant::now() + PATIENCE;
-    while queue.stats().unwrap().sent < 200 && Instant::now() < deadline {
-        queue.sync_tx().unwrap();
-    }
-    let stats = queue.stats().unwrap();
-    assert_eq!((stats.sent, stats.refused), (200, 0));
-    let got = collect(&mut port.queues[0], sent.len(), is_ours);
-    assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{}", got.len());
-    assert_eq!(rest(&mut port.queues[0]), 0);
 }
 
 #[test]
 fn an_interface_that_is_down_or_gone_is_said_to_be_and_one_that_was_down_is_sent_to() {
     let Some(lab) = lab() else { return };
-    for usage in [Use::Send, Use::Both] {
-        let mut queue = try_open(&lab, "left", "packet:left0", usage).unwrap().queues.remove(0);
+    for (way, usage) in WAYS.iter().flat_map(|way| [(way, Use::Send), (way, Use::Both)]) {
+        let name = format!("packet:left0?{way}");
+        let mut queue = try_open(&lab, "left", &name, usage).unwrap().queues.remove(0);
         run(&lab, "left", "ip link set left0 down");
         assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &frame(1, 60))));
-        let error = queue.sync_tx().unwrap_err();
-        assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
+        for _ in 0..2 {
+            let error = queue.sync_tx().unwrap_err();
+            assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
+        }
         run(&lab, "left", "ip link set left0 up");
-        assert_eq!(queue.sync_tx().unwrap(), 1, "{usage:?}: it goes now");
+        assert_eq!(queue.sync_tx().unwrap(), 1, "{way}, {usage:?}: it goes now");
+        assert_eq!(queue.stats().unwrap().sent, 1, "{way}, {usage:?}");
     }
-    let mut queue = send_to(&lab, "left", "left0");
+    let queues: Vec<_> = ways(&lab).collect();
     run(&lab, "left", "ip link del left0");
-    assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &frame(1, 60))));
-    let error = queue.sync_tx().unwrap_err();
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    for (way, mut queue) in queues {
+        assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &frame(1, 60))));
+        let error = queue.sync_tx().unwrap_err();
+        assert!(matches!(error, sluicegate::Error::Gone { .. }), "{way}: {error}");
+    }
 }
 
 #[test]

@@ -28,6 +28,24 @@ impl Method {
     }
 }
 
+/// How packets go to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// sendmmsg(2): one system call a batch.
+    Sendmmsg,
+    /// send(2), or sendmsg(2) for packets of several slots: one system call a packet.
+    Sendto,
+}
+
+impl Sending {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sendmmsg => "sendmmsg",
+            Self::Sendto => "sendto",
+        }
+    }
+}
+
 /// Who is to take packets' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
@@ -39,6 +57,7 @@ pub(super) enum Clock {
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub method: Method,
+    pub sending: Sending,
     pub filter: Option<String>,
     /// Most bytes of a packet that are kept.
     pub snaplen: u32,
@@ -71,6 +90,8 @@ impl Config {
             "method",
             &[("ring", Method::Ring), ("recvmmsg", Method::Recvmmsg), ("recv", Method::Recv)],
         )?;
+        let sending =
+            name.choice("send", &[("sendmmsg", Sending::Sendmmsg), ("sendto", Sending::Sendto)])?;
         let clock = name
             .choice("timestamp", &[("software", Clock::Software), ("hardware", Clock::Hardware)])?;
         let number = |key, low, high, default: u64| -> Result<u32> {
@@ -94,6 +115,7 @@ impl Config {
         }
         Ok(Self {
             method: method.unwrap_or(Method::Ring),
+            sending: sending.unwrap_or(Sending::Sendmmsg),
             filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
             snaplen: number("snaplen", 1, MAX_SNAPLEN.into(), MAX_SNAPLEN.into())?,
             promiscuous: name.switch("promisc")?.unwrap_or(true),
@@ -158,6 +180,7 @@ mod tests {
     fn options_are_checked() {
         for (text, complaint) in [
             ("eth0?method=fast", "ring, recvmmsg, recv"),
+            ("eth0?send=fast", "sendmmsg, sendto"),
             ("eth0?block_size=5000", "multiple of 4096"),
             ("eth0?retire=0ms", "1ms to 60s"),
             ("eth0?snaplen=0", "1 to 262144"),

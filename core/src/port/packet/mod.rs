@@ -4,6 +4,7 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `recvmmsg`, `recv` | ring |
+//! | `send` | how a port sends: `sendmmsg`, a system call a batch, or `sendto`, one a packet | sendmmsg |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
@@ -91,14 +92,15 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         // For no protocol: it receives nothing, and costs those who receive nothing.
         opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index, 0))?;
     }
-    let method = opened.first().map_or(config.method, |(queue, _, _)| queue.method());
+    let first = opened.first().map(|(queue, _, _)| queue);
+    let method = first.map_or("", PacketQueue::method_name);
     let described = Interface {
         name: interface.name,
         link_type,
-        snaplen: match method {
-            Method::Ring => config.snaplen,
+        snaplen: match first.and_then(PacketQueue::method) {
+            Some(Method::Ring) | None => config.snaplen,
             // A slot's length has 16 bits, and these methods give a packet one slot.
-            Method::Recv | Method::Recvmmsg => config.snaplen.min(u16::MAX.into()),
+            Some(Method::Recv | Method::Recvmmsg) => config.snaplen.min(u16::MAX.into()),
         },
         comment: match config.clock {
             Clock::Software => "timestamps: software (kernel)".into(),
@@ -114,7 +116,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             Queue::new(number, rx, tx, backend, vec![described.clone()])
         })
         .collect();
-    Ok(Port { name: name.clone(), method: method.name(), mode: None, fallbacks, queues })
+    Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
 }
 
 /// Keeps an interface of this thread's network namespace promiscuous as long as it is there; it

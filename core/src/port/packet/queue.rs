@@ -68,7 +68,9 @@ impl PacketQueue {
         };
         let (sender, tx) = match usage {
             Use::Receive => (None, Ring::absent(pool)?),
-            Use::Send | Use::Both => (Some(Sender::new()), Ring::transmit(pool, config.slots)?),
+            Use::Send | Use::Both => {
+                (Some(Sender::new(config)), Ring::transmit(pool, config.slots)?)
+            }
         };
         let queue = Self {
             socket,
@@ -88,11 +90,18 @@ impl PacketQueue {
         &self.socket
     }
 
-    pub(super) fn method(&self) -> Method {
-        match &self.receiver {
-            Some(Receive::Calls(_, method)) => *method,
-            Some(Receive::Blocks(_)) | None => Method::Ring,
-        }
+    /// How it receives; None if it only sends.
+    pub(super) fn method(&self) -> Option<Method> {
+        self.receiver.as_ref().map(|receiver| match receiver {
+            Receive::Calls(_, method) => *method,
+            Receive::Blocks(_) => Method::Ring,
+        })
+    }
+
+    /// The name of the way it receives or, if it only sends, of the way it sends.
+    pub(super) fn method_name(&self) -> &'static str {
+        let sending = || self.sender.as_ref().map_or("", |sender| sender.way().name());
+        self.method().map_or_else(sending, Method::name)
     }
 
     #[inline]
@@ -223,8 +232,8 @@ impl PacketQueue {
         if let Some(Receive::Blocks(blocks)) = &mut self.receiver {
             blocks.note_loss(lost);
         }
-        self.stats.sent = self.sender.as_ref().map_or(0, |sender| sender.sent);
-        self.stats.refused = self.sender.as_ref().map_or(0, |sender| sender.refused);
+        self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
+        self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
         Ok(self.stats)
     }
 }

@@ -1,0 +1,117 @@
+//! Sending by a system call a batch, sendmmsg(2), or one a packet, send(2) or sendmsg(2).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::{Failed, Progress};
+use crate::error::Result;
+use crate::port::packet::socket::Socket;
+use crate::ring::Ring;
+
+/// Messages of one sendmmsg.
+const BATCH: usize = 64;
+/// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
+const MOST_SLOTS: usize = 1024;
+
+/// The messages of one system call: one a packet, with one vector a slot.
+#[derive(Debug)]
+pub(super) struct Calls {
+    batch: usize,
+    messages: Vec<libc::mmsghdr>,
+    /// Slots of each message.
+    slots: Vec<u32>,
+    vectors: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers in `messages` and `vectors` lead into this value and into the ring given
+// to `send`; they are set anew in each call and never followed outside it.
+unsafe impl Send for Calls {}
+
+impl Calls {
+    pub(super) fn new(one_by_one: bool) -> Self {
+        let batch = if one_by_one { 1 } else { BATCH };
+        Self {
+            batch,
+            messages: Vec::with_capacity(batch),
+            slots: Vec::with_capacity(batch),
+            vectors: Vec::with_capacity(MOST_SLOTS + 1),
+        }
+    }
+
+    /// Sends until there is nothing more to send, or no room for it.
+    pub(super) fn send(
+        &mut self,
+        socket: &Socket,
+        ring: &Ring,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let mut was_down = false;
+        loop {
+            self.gather(ring, progress.next);
+            if self.messages.is_empty() {
+                return Ok(());
+            }
+            let taken = if self.batch == 1 { self.call_for_one(socket) } else { self.call(socket) };
+            match taken {
+                Ok(0) => return Ok(()),
+                Ok(taken) => progress.sent(ring, taken, self.slots[..taken].iter().sum()),
+                Err(error) => match Failed::of(error, socket, &mut was_down)? {
+                    Failed::Wait => return Ok(()),
+                    Failed::LeaveOut => progress.refuse(ring, self.slots[0]),
+                    Failed::Again => {}
+                },
+            }
+        }
+    }
+
+    /// Hands the gathered packets to the kernel. Returns how many it took.
+    fn call(&mut self, socket: &Socket) -> io::Result<usize> {
+        let fd = socket.fd().as_raw_fd();
+        let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len());
+        // SAFETY: `gather` pointed each message at vectors, and those at bytes of slots the
+        // backend owns; all live, none changed during the call.
+        let taken = unsafe { libc::sendmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Hands the first gathered packet to the kernel.
+    fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
+        let (fd, flags) = (socket.fd().as_raw_fd(), libc::MSG_DONTWAIT);
+        let header = &raw const self.messages[0].msg_hdr;
+        // SAFETY: as in `call`.
+        let bytes = unsafe {
+            match &self.vectors[..] {
+                [whole] => libc::send(fd, whole.iov_base, whole.iov_len, flags),
+                _ => libc::sendmsg(fd, header, flags),
+            }
+        };
+        if bytes < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
+    }
+
+    /// Points messages at the packets from slot `from` on, up to a batch.
+    fn gather(&mut self, ring: &Ring, from: u32) {
+        self.messages.clear();
+        self.slots.clear();
+        self.vectors.clear();
+        for packet in ring.to_send(from).take(self.batch) {
+            let (first, slots) = (self.vectors.len(), packet.slots() as usize);
+            // One that is longer than a message can be goes alone, cut, and is refused by the
+            // kernel, which counts it.
+            if first > 0 && first + slots > self.vectors.capacity() {
+                break;
+            }
+            self.vectors.extend(packet.segments().take(MOST_SLOTS + 1).map(|bytes| libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            }));
+            // SAFETY: a C struct of integers and pointers; zero is a valid value.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            // `vectors` never grows beyond its capacity, so the address stays.
+            message.msg_hdr.msg_iov = self.vectors[first..].as_mut_ptr();
+            message.msg_hdr.msg_iovlen = self.vectors.len() - first;
+            self.slots.push(slots as u32);
+            self.messages.push(message);
+        }
+    }
+}

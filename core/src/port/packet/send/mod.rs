@@ -1,0 +1,122 @@
+//! Sending: each way takes what the program has released, in order, and goes on where it stopped.
+
+mod calls;
+
+use std::io;
+
+use calls::Calls;
+
+use super::config::{Config, Sending};
+use super::socket::Socket;
+use crate::error::{Error, Result};
+use crate::ring::Ring;
+
+/// The sending side of a socket.
+#[derive(Debug)]
+pub(super) struct Sender {
+    way: Sending,
+    calls: Calls,
+    progress: Progress,
+}
+
+/// How far a transmit ring has been sent.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The first slot that has not left.
+    next: u32,
+    sent: u64,
+    refused: u64,
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config) -> Self {
+        let way = config.sending;
+        Self { way, calls: Calls::new(way == Sending::Sendto), progress: Progress::default() }
+    }
+
+    /// The way in use.
+    pub(super) fn way(&self) -> Sending {
+        self.way
+    }
+
+    /// Packets the kernel has taken.
+    pub(super) fn sent(&self) -> u64 {
+        self.progress.sent
+    }
+
+    /// Packets the kernel would not take: too long for the interface, for example.
+    pub(super) fn refused(&self) -> u64 {
+        self.progress.refused
+    }
+
+    /// Sends the packets the program has released. Returns how many slots are room again. What
+    /// the kernel has no room for stays for the next call.
+    pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
+        let progress = &mut self.progress;
+        let before = progress.next;
+        let result = self.calls.send(socket, ring, progress);
+        if ring.is_endless(progress.next) {
+            progress.refused += 1;
+            progress.next = ring.head();
+        }
+        // One slot stays with the backend: room ends before the first slot still to be sent.
+        ring.publish(ring.before(progress.next));
+        result.map(|()| ring.distance(before, progress.next))
+    }
+
+    /// Whether there are packets that have been released and not sent.
+    pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
+        ring.to_send(self.progress.next).next().is_some()
+    }
+
+    /// Counts what waits as refused: it will not be sent.
+    pub(super) fn give_up(&mut self, ring: &mut Ring) {
+        let progress = &mut self.progress;
+        progress.refused += ring.to_send(progress.next).count() as u64;
+        progress.next = ring.head();
+        ring.publish(ring.before(progress.next));
+    }
+}
+
+impl Progress {
+    /// The next packets, in so many slots, have been taken by the kernel.
+    fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
+        self.sent += packets as u64;
+        self.next = ring.after(self.next, slots);
+    }
+
+    /// The next packet, in so many slots, is left out.
+    fn refuse(&mut self, ring: &Ring, slots: u32) {
+        self.refused += 1;
+        self.next = ring.after(self.next, slots);
+    }
+}
+
+/// What is to be done after a system call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failed {
+    /// The queue is full: the packet stays for the next sync. The kernel has dropped it if it took
+    /// it at all, so sending it again sends it once.
+    Wait,
+    /// The packet will never go: leave it out, go on with the next.
+    LeaveOut,
+    /// The answer may be about a time that is over: call again.
+    Again,
+}
+
+impl Failed {
+    /// What an error means; `was_down` says whether this call to send has had an answer of
+    /// [`Again`](Self::Again) already.
+    fn of(error: io::Error, socket: &Socket, was_down: &mut bool) -> Result<Self> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(Self::Wait),
+            Some(libc::EMSGSIZE | libc::EINVAL) => Ok(Self::LeaveOut),
+            // The socket says it once for a time when the interface was down.
+            Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
+            Some(libc::ENETDOWN) => Err(Error::system("send to", socket.object(), error)
+                .remedy("the interface is down: bring it up")),
+            Some(libc::ENXIO | libc::ENODEV) => Err(socket.gone()),
+            _ => Err(Error::system("send to", socket.object(), error)),
+        }
+    }
+}
