@@ -57,6 +57,7 @@ const KINDS: &[KindSpec] = &[
             "fanout_flags",
             "fanout_prog",
             "send",
+            "qdisc",
             "slots",
         ],
     },

@@ -19,7 +19,8 @@ use sluicegate::ring::{Meta, Packet, Wait};
 /// Every way of receiving.
 pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
 /// Every way of sending.
-pub const WAYS: &[&str] = &["send=sendmmsg", "send=sendto"];
+pub const WAYS: &[&str] =
+    &["send=sendmmsg", "send=sendto", "send=sendmmsg&qdisc=bypass", "send=sendto&qdisc=bypass"];
 /// The experimental ethertype, which nobody else speaks.
 pub const OURS: [u8; 2] = [0x88, 0xb5];
 /// How long a test waits for what must come.

@@ -58,6 +58,8 @@ pub(super) enum Clock {
 pub(super) struct Config {
     pub method: Method,
     pub sending: Sending,
+    /// Whether sent packets go to the driver past the queueing discipline.
+    pub bypass: bool,
     pub filter: Option<String>,
     /// Most bytes of a packet that are kept.
     pub snaplen: u32,
@@ -116,6 +118,7 @@ impl Config {
         Ok(Self {
             method: method.unwrap_or(Method::Ring),
             sending: sending.unwrap_or(Sending::Sendmmsg),
+            bypass: name.choice("qdisc", &[("through", false), ("bypass", true)])?.unwrap_or(false),
             filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
             snaplen: number("snaplen", 1, MAX_SNAPLEN.into(), MAX_SNAPLEN.into())?,
             promiscuous: name.switch("promisc")?.unwrap_or(true),
@@ -181,6 +184,7 @@ mod tests {
         for (text, complaint) in [
             ("eth0?method=fast", "ring, recvmmsg, recv"),
             ("eth0?send=fast", "sendmmsg, sendto"),
+            ("eth0?qdisc=on", "through, bypass"),
             ("eth0?block_size=5000", "multiple of 4096"),
             ("eth0?retire=0ms", "1ms to 60s"),
             ("eth0?snaplen=0", "1 to 262144"),

@@ -5,6 +5,7 @@
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `recvmmsg`, `recv` | ring |
 //! | `send` | how a port sends: `sendmmsg`, a system call a batch, or `sendto`, one a packet | sendmmsg |
+//! | `qdisc` | of packets that are sent: `through` the interface's queueing discipline, or `bypass` | through |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
@@ -21,6 +22,15 @@
 //! On a loopback interface each packet is seen once, as it is received, and not when it is sent
 //! too. An interface that is down gives [`Readiness::Down`](crate::ring::Readiness) once, and
 //! packets when it has come up.
+//!
+//! `qdisc=bypass` (PACKET_QDISC_BYPASS, Linux 3.14) hands packets straight to the driver. That is
+//! faster, and leaves out what is on the way:
+//!
+//! - no queue but the driver's. While that is full, or the interface has no carrier, the kernel
+//!   drops what it is given, and says so: the packets stay in the ring, and each sync tries again;
+//! - no shaping, and no rule of `tc` on egress;
+//! - no copy for others: tcpdump on this host, and other ports that receive, do not see what is
+//!   sent (dev_queue_xmit_nit is not called).
 
 mod block;
 pub(super) mod clock;

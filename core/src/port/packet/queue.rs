@@ -69,7 +69,7 @@ impl PacketQueue {
         let (sender, tx) = match usage {
             Use::Receive => (None, Ring::absent(pool)?),
             Use::Send | Use::Both => {
-                (Some(Sender::new(config)), Ring::transmit(pool, config.slots)?)
+                (Some(Sender::open(&socket, config)?), Ring::transmit(pool, config.slots)?)
             }
         };
         let queue = Self {

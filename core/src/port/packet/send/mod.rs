@@ -29,9 +29,19 @@ struct Progress {
 }
 
 impl Sender {
-    pub(super) fn new(config: &Config) -> Self {
+    /// Sets a socket up for sending.
+    pub(super) fn open(socket: &Socket, config: &Config) -> Result<Self> {
+        if config.bypass {
+            let operation = "bypass the queueing discipline of";
+            socket.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32, operation).map_err(
+                |error| match error.errno() {
+                    Some(libc::ENOPROTOOPT) => error.remedy("qdisc=bypass needs Linux 3.14"),
+                    _ => error,
+                },
+            )?;
+        }
         let way = config.sending;
-        Self { way, calls: Calls::new(way == Sending::Sendto), progress: Progress::default() }
+        Ok(Self { way, calls: Calls::new(way == Sending::Sendto), progress: Progress::default() })
     }
 
     /// The way in use.
@@ -95,8 +105,9 @@ impl Progress {
 /// What is to be done after a system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
-    /// The queue is full: the packet stays for the next sync. The kernel has dropped it if it took
-    /// it at all, so sending it again sends it once.
+    /// The queue is full, of the discipline or, past it, of the driver: the packet stays for the
+    /// next sync. The kernel has dropped it if it took it at all, so sending it again sends it
+    /// once (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
     Wait,
     /// The packet will never go: leave it out, go on with the next.
     LeaveOut,
