@@ -16,7 +16,7 @@
 //!   +---------------------------------------+
 //!   | Queue: the backend, one of            |
 //!   |   packet:  AF_PACKET: ring, recvmmsg, |     opened by name, one or more
-//!   |            recv; sendmmsg             |     queues a Port
+//!   |            recv; sendmmsg, ring       |     queues a Port
 //!   |   xdp:     AF_XDP, by a claim         |
 //!   |   pcap:    a capture file             |
 //!   |   null:    endless, bottomless        |

@@ -8,6 +8,7 @@ mod fanout;
 #[path = "../child/lines.rs"]
 mod lines;
 mod names;
+mod ring;
 mod sending;
 
 use std::time::{Duration, Instant};
@@ -19,8 +20,14 @@ use sluicegate::ring::{Meta, Packet, Wait};
 /// Every way of receiving.
 pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
 /// Every way of sending.
-pub const WAYS: &[&str] =
-    &["send=sendmmsg", "send=sendto", "send=sendmmsg&qdisc=bypass", "send=sendto&qdisc=bypass"];
+pub const WAYS: &[&str] = &[
+    "send=sendmmsg",
+    "send=sendto",
+    "send=ring",
+    "send=sendmmsg&qdisc=bypass",
+    "send=sendto&qdisc=bypass",
+    "send=ring&qdisc=bypass",
+];
 /// The experimental ethertype, which nobody else speaks.
 pub const OURS: [u8; 2] = [0x88, 0xb5];
 /// How long a test waits for what must come.

@@ -23,6 +23,7 @@ fn a_port_that_only_sends_says_how() {
         ("left0", Use::Send, "sendmmsg"),
         ("left0?send=sendmmsg", Use::Send, "sendmmsg"),
         ("left0?send=sendto", Use::Send, "sendto"),
+        ("left0?send=ring", Use::Send, "ring"),
         ("left0?send=sendto", Use::Both, "ring"),
         ("left0?send=sendto&method=recv", Use::Both, "recv"),
     ] {

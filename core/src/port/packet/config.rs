@@ -35,6 +35,8 @@ pub(super) enum Sending {
     Sendmmsg,
     /// send(2), or sendmsg(2) for packets of several slots: one system call a packet.
     Sendto,
+    /// PACKET_TX_RING: frames in memory shared with the kernel, one system call for all of them.
+    Ring,
 }
 
 impl Sending {
@@ -42,6 +44,7 @@ impl Sending {
         match self {
             Self::Sendmmsg => "sendmmsg",
             Self::Sendto => "sendto",
+            Self::Ring => "ring",
         }
     }
 }
@@ -92,8 +95,8 @@ impl Config {
             "method",
             &[("ring", Method::Ring), ("recvmmsg", Method::Recvmmsg), ("recv", Method::Recv)],
         )?;
-        let sending =
-            name.choice("send", &[("sendmmsg", Sending::Sendmmsg), ("sendto", Sending::Sendto)])?;
+        let ways = [Sending::Sendmmsg, Sending::Sendto, Sending::Ring];
+        let sending = name.choice("send", &ways.map(|way| (way.name(), way)))?;
         let clock = name
             .choice("timestamp", &[("software", Clock::Software), ("hardware", Clock::Hardware)])?;
         let number = |key, low, high, default: u64| -> Result<u32> {
@@ -183,7 +186,7 @@ mod tests {
     fn options_are_checked() {
         for (text, complaint) in [
             ("eth0?method=fast", "ring, recvmmsg, recv"),
-            ("eth0?send=fast", "sendmmsg, sendto"),
+            ("eth0?send=fast", "sendmmsg, sendto, ring"),
             ("eth0?qdisc=on", "through, bypass"),
             ("eth0?block_size=5000", "multiple of 4096"),
             ("eth0?retire=0ms", "1ms to 60s"),

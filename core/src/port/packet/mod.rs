@@ -4,7 +4,7 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `recvmmsg`, `recv` | ring |
-//! | `send` | how a port sends: `sendmmsg`, a system call a batch, or `sendto`, one a packet | sendmmsg |
+//! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all that is there | sendmmsg |
 //! | `qdisc` | of packets that are sent: `through` the interface's queueing discipline, or `bypass` | through |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
@@ -22,6 +22,11 @@
 //! On a loopback interface each packet is seen once, as it is received, and not when it is sent
 //! too. An interface that is down gives [`Readiness::Down`](crate::ring::Readiness) once, and
 //! packets when it has come up.
+//!
+//! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback:
+//! sendmmsg is used there, said aloud. Packets are copied into frames once, and the driver reads
+//! them there. A frame has room for what the MTU allowed when the port was opened, 2016 bytes at
+//! least; what is longer is refused, though the MTU may have grown.
 //!
 //! `qdisc=bypass` (PACKET_QDISC_BYPASS, Linux 3.14) hands packets straight to the driver. That is
 //! faster, and leaves out what is on the way:
@@ -92,7 +97,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let mut opened = Vec::with_capacity(count);
     for socket in sockets {
         socket.attach_filter(REJECT_ALL)?;
-        opened.push(PacketQueue::new(socket, &config, &pool, options.usage, &mut fallbacks)?);
+        let usage = options.usage;
+        let queue = PacketQueue::new(socket, &config, &interface, &pool, usage, &mut fallbacks)?;
+        opened.push(queue);
     }
     if options.usage != Use::Send {
         let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());

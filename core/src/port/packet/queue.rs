@@ -12,6 +12,7 @@ use super::send::Sender;
 use super::socket::Socket;
 use super::{Fallback, REJECT_ALL, Use};
 use crate::error::{Error, Result};
+use crate::link;
 use crate::memory::Pool;
 use crate::port::QueueStats;
 use crate::ring::{Readiness, Ring, Wait};
@@ -55,6 +56,7 @@ impl PacketQueue {
     pub(super) fn new(
         socket: Socket,
         config: &Config,
+        interface: &link::Interface,
         pool: &Arc<Pool>,
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
@@ -68,9 +70,10 @@ impl PacketQueue {
         };
         let (sender, tx) = match usage {
             Use::Receive => (None, Ring::absent(pool)?),
-            Use::Send | Use::Both => {
-                (Some(Sender::open(&socket, config)?), Ring::transmit(pool, config.slots)?)
-            }
+            Use::Send | Use::Both => (
+                Some(Sender::open(&socket, config, interface, usage, fallbacks)?),
+                Ring::transmit(pool, config.slots)?,
+            ),
         };
         let queue = Self {
             socket,

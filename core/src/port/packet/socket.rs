@@ -34,6 +34,8 @@ unsafe impl Plain for libc::tpacket_stats_v3 {}
 // SAFETY: as above.
 unsafe impl Plain for libc::tpacket_req3 {}
 // SAFETY: as above.
+unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: as above.
 unsafe impl Plain for libc::packet_mreq {}
 
 impl Socket {
@@ -162,6 +164,26 @@ impl Socket {
         let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &mut size) };
         self.check(status, "look up")?;
         Ok(u32::try_from(address.sll_ifindex).ok())
+    }
+
+    /// The MTU that the interface it is bound to has now.
+    pub(super) fn mtu(&self) -> Result<u32> {
+        let Some(ifindex) = self.bound_to()? else { return Err(self.gone()) };
+        let mut request = libc::ifreq {
+            ifr_name: [0; libc::IFNAMSIZ],
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: ifindex.cast_signed() },
+        };
+        // By its name, which may have changed, the kernel tells more.
+        for question in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
+            // SAFETY: both read and write the ifreq alone, which lives on this stack.
+            let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), question, &raw mut request) };
+            self.check(status, "look up the MTU of").map_err(|error| match error.errno() {
+                Some(libc::ENODEV) => self.gone(),
+                _ => error,
+            })?;
+        }
+        // SAFETY: the second question was answered, in this field.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu }.cast_unsigned())
     }
 
     /// Sees packets for other hosts too, until the socket is closed.

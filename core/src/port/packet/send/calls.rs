@@ -29,8 +29,17 @@ pub(super) struct Calls {
 unsafe impl Send for Calls {}
 
 impl Calls {
-    pub(super) fn new(one_by_one: bool) -> Self {
-        let batch = if one_by_one { 1 } else { BATCH };
+    /// By sendmmsg.
+    pub(super) fn in_batches() -> Self {
+        Self::of(BATCH)
+    }
+
+    /// By send or sendmsg.
+    pub(super) fn one_by_one() -> Self {
+        Self::of(1)
+    }
+
+    fn of(batch: usize) -> Self {
         Self {
             batch,
             messages: Vec::with_capacity(batch),

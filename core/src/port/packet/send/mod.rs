@@ -1,22 +1,35 @@
 //! Sending: each way takes what the program has released, in order, and goes on where it stopped.
 
 mod calls;
+mod frames;
+mod limits;
 
 use std::io;
 
 use calls::Calls;
+use frames::FrameRing;
+use limits::Limits;
 
 use super::config::{Config, Sending};
+use super::link_type::link_type;
 use super::socket::Socket;
+use super::{Fallback, Use};
 use crate::error::{Error, Result};
+use crate::link;
 use crate::ring::Ring;
 
 /// The sending side of a socket.
 #[derive(Debug)]
 pub(super) struct Sender {
-    way: Sending,
-    calls: Calls,
+    way: Way,
     progress: Progress,
+}
+
+#[derive(Debug)]
+enum Way {
+    Sendmmsg(Calls),
+    Sendto(Calls),
+    Ring(FrameRing),
 }
 
 /// How far a transmit ring has been sent.
@@ -29,8 +42,14 @@ struct Progress {
 }
 
 impl Sender {
-    /// Sets a socket up for sending.
-    pub(super) fn open(socket: &Socket, config: &Config) -> Result<Self> {
+    /// Sets a socket up for sending through an interface.
+    pub(super) fn open(
+        socket: &Socket,
+        config: &Config,
+        interface: &link::Interface,
+        usage: Use,
+        fallbacks: &mut Vec<Fallback>,
+    ) -> Result<Self> {
         if config.bypass {
             let operation = "bypass the queueing discipline of";
             socket.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32, operation).map_err(
@@ -40,13 +59,31 @@ impl Sender {
                 },
             )?;
         }
-        let way = config.sending;
-        Ok(Self { way, calls: Calls::new(way == Sending::Sendto), progress: Progress::default() })
+        let way = match config.sending {
+            Sending::Sendmmsg => Way::Sendmmsg(Calls::in_batches()),
+            Sending::Sendto => Way::Sendto(Calls::one_by_one()),
+            Sending::Ring => match ring(socket, config, interface, usage)? {
+                Ok(ring) => Way::Ring(ring),
+                Err(reason) => {
+                    let fallback = Fallback { from: "transmit ring", to: "sendmmsg", reason };
+                    // Once for all queues.
+                    if !fallbacks.contains(&fallback) {
+                        fallbacks.push(fallback);
+                    }
+                    Way::Sendmmsg(Calls::in_batches())
+                }
+            },
+        };
+        Ok(Self { way, progress: Progress::default() })
     }
 
     /// The way in use.
     pub(super) fn way(&self) -> Sending {
-        self.way
+        match self.way {
+            Way::Sendmmsg(_) => Sending::Sendmmsg,
+            Way::Sendto(_) => Sending::Sendto,
+            Way::Ring(_) => Sending::Ring,
+        }
     }
 
     /// Packets the kernel has taken.
@@ -64,7 +101,10 @@ impl Sender {
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
         let progress = &mut self.progress;
         let before = progress.next;
-        let result = self.calls.send(socket, ring, progress);
+        let result = match &mut self.way {
+            Way::Sendmmsg(calls) | Way::Sendto(calls) => calls.send(socket, ring, progress),
+            Way::Ring(frames) => frames.send(socket, ring, progress),
+        };
         if ring.is_endless(progress.next) {
             progress.refused += 1;
             progress.next = ring.head();
@@ -81,10 +121,44 @@ impl Sender {
 
     /// Counts what waits as refused: it will not be sent.
     pub(super) fn give_up(&mut self, ring: &mut Ring) {
+        if let Way::Ring(frames) = &mut self.way {
+            frames.take_back();
+        }
         let progress = &mut self.progress;
         progress.refused += ring.to_send(progress.next).count() as u64;
         progress.next = ring.head();
         ring.publish(ring.before(progress.next));
+    }
+}
+
+/// Why a port that receives too has no ring to send by.
+const ONE_SOCKET: &str = "a port that receives too has one socket, and its rings would have to be \
+                          of one version: use a port that only sends";
+/// Why a loopback interface has none.
+const LOOPBACK: &str = "loopback gives frames back before their packets are received";
+
+/// The ring to send by, or the reason why there is none.
+fn ring(
+    socket: &Socket,
+    config: &Config,
+    interface: &link::Interface,
+    usage: Use,
+) -> Result<Result<FrameRing, String>> {
+    if usage == Use::Both {
+        // A second socket to send by would have the first receive what is sent: the kernel spares
+        // a packet socket its own packets only.
+        return Ok(Err(ONE_SOCKET.into()));
+    }
+    if interface.loopback {
+        return Ok(Err(LOOPBACK.into()));
+    }
+    let limits = Limits::of(interface, link_type(interface)?);
+    match FrameRing::new(socket, config.slots, limits) {
+        Ok(ring) => Ok(Ok(ring)),
+        Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
+            Ok(Err(error.to_string()))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -1,0 +1,302 @@
+//! Sending by a ring of frames shared with the kernel: PACKET_TX_RING (Linux 2.6.31).
+//!
+//! ```text
+//!   frame 0        frame 1        frame 2        frame 3        frame 4
+//!   +------------+ +------------+ +------------+ +------------+ +------------+
+//!   | AVAILABLE  | |  SENDING   | |SEND_REQUEST| |SEND_REQUEST| | AVAILABLE  |
+//!   | h | old    | | h | packet | | h | packet | | h | packet | | h | old    |
+//!   +------------+ +------------+ +------------+ +------------+ +------------+
+//!      ours again     a driver's     asked for,     as before      ours: `free`,
+//!                                    the kernel                    the next to
+//!                                    looks here                    be written
+//! ```
+//!
+//! A frame's status word is the only thing both sides touch. We write a packet into a frame and
+//! store SEND_REQUEST. When called, the kernel goes through the frames in order, from where it
+//! stopped, as long as they say so: it stores SENDING, and the frame is the kernel's, which hands
+//! its pages to the driver without copying them. Whoever frees the packet, on any CPU, stores
+//! AVAILABLE: from then on the frame is ours. Where a queue is full the kernel drops the packet,
+//! stores SEND_REQUEST again and stops there. What it does not like it marks WRONG_FORMAT and
+//! stops there, too, at each call: such a frame and those behind it are taken back and written
+//! anew without it, which can be because their packets stay in the program's ring until the
+//! kernel has taken them.
+//!
+//! TPACKET_V2, for of V3 the ring to send has only the longer header, and it came with Linux 4.11.
+//! Not PACKET_LOSS, by which the kernel skips what it does not like: nobody would count it.
+//!
+//! The kernel copies the pages of a frame where it says that the frame is ours before the packet
+//! has been read, for a veth or another packet socket (since Linux 4.20). A loopback interface
+//! does not, so there is no such ring there; a virtio_net with `napi_tx=off` does not either.
+//!
+//! Sources: net/packet/af_packet.c (tpacket_snd), Documentation/networking/packet_mmap.rst.
+#![allow(unsafe_code)]
+
+mod handover;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+
+use libc::tpacket2_hdr;
+
+use handover::{Answer, Handover};
+
+use super::limits::Limits;
+use super::{Failed, Progress};
+use crate::error::{Error, Result};
+use crate::memory::Mmap;
+use crate::port::packet::socket::Socket;
+use crate::ring::{Packet, Ring};
+
+/// Where a packet begins in its frame: TPACKET2_HDRLEN without the sockaddr_ll in it.
+const PACKET_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
+/// The status word within a frame.
+const STATUS_OFFSET: usize = offset_of!(tpacket2_hdr, tp_status);
+/// The shortest frame. Some room for an MTU that grows.
+const LEAST_FRAME_BYTES: usize = 2048;
+/// What the kernel allocates at once: a multiple of all page sizes there are.
+const BLOCK_BYTES: usize = 64 << 10;
+/// The most that a ring takes from the kernel: as much as one to receive has unless told otherwise.
+const MOST_BYTES: usize = 32 << 20;
+
+const _: () = assert!(PACKET_OFFSET == 32 && STATUS_OFFSET == 0);
+
+/// How a ring is divided. A frame never lies in two blocks, for all sizes are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    frame_bytes: usize,
+    frames: usize,
+    block_bytes: usize,
+}
+
+impl Layout {
+    /// As many frames as there are slots, or fewer if they are long, for packets of so many bytes.
+    fn of(slots: u32, packet_bytes: usize) -> Self {
+        let frame_bytes = (PACKET_OFFSET + packet_bytes).next_power_of_two();
+        let frame_bytes = frame_bytes.max(LEAST_FRAME_BYTES);
+        let block_bytes = frame_bytes.max(BLOCK_BYTES);
+        let frames = (slots as usize).min(MOST_BYTES / frame_bytes);
+        Self {
+            frame_bytes,
+            frames: frames.next_multiple_of(block_bytes / frame_bytes),
+            block_bytes,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.frames * self.frame_bytes
+    }
+
+    fn request(&self) -> libc::tpacket_req {
+        libc::tpacket_req {
+            tp_block_size: self.block_bytes as u32,
+            tp_block_nr: (self.bytes() / self.block_bytes) as u32,
+            tp_frame_size: self.frame_bytes as u32,
+            tp_frame_nr: self.frames as u32,
+        }
+    }
+}
+
+/// What has come of handing frames over.
+#[derive(Debug)]
+enum Outcome {
+    /// There may be more to send, and room for it.
+    More,
+    /// There is nothing to send, or no room for it.
+    Done,
+    /// The first packet will not be taken.
+    Barred,
+    /// The kernel has stopped for this reason.
+    Stopped(io::Error),
+}
+
+/// The frames, and which of them the kernel was asked to send.
+#[derive(Debug)]
+pub(super) struct FrameRing {
+    map: Mmap,
+    frame_bytes: usize,
+    frames: usize,
+    limits: Limits,
+    /// The next frame to write.
+    free: usize,
+    /// Frames before it that the kernel was asked to send and has not taken. Their packets are
+    /// those that begin at [`Progress::next`].
+    asked: usize,
+    /// The slot behind those packets.
+    next: u32,
+}
+
+impl FrameRing {
+    /// Sets the ring up on a socket.
+    pub(super) fn new(socket: &Socket, slots: u32, limits: Limits) -> Result<Self> {
+        let version = libc::tpacket_versions::TPACKET_V2 as i32;
+        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
+        let layout = Layout::of(slots, limits.most_bytes());
+        let request = layout.request();
+        socket
+            .set(libc::SOL_PACKET, libc::PACKET_TX_RING, request, "set up a transmit ring on")
+            .map_err(|error| match error.errno() {
+                Some(libc::ENOMEM) => {
+                    let mebibytes = layout.bytes() >> 20;
+                    error.remedy(format!("{mebibytes} MiB are needed: use fewer slots="))
+                }
+                _ => error,
+            })?;
+        let map = Mmap::shared(socket.fd().as_fd(), layout.bytes())
+            .map_err(|e| Error::system("map the transmit ring of", socket.object(), e))?;
+        // SAFETY: this is the kernel's ring, of as many frames as asked for.
+        Ok(unsafe { Self::over(map, layout, limits) })
+    }
+
+    /// The ring in `map`.
+    ///
+    /// # Safety
+    /// `map` is divided by `layout`, all frames in it are AVAILABLE, and whoever shares it hands
+    /// them over as described above.
+    unsafe fn over(map: Mmap, layout: Layout, mut limits: Limits) -> Self {
+        let Layout { frame_bytes, frames, .. } = layout;
+        limits.set_room(frame_bytes - PACKET_OFFSET);
+        Self { map, frame_bytes, frames, limits, free: 0, asked: 0, next: 0 }
+    }
+
+    /// Sends until there is nothing more to send, or no room for it.
+    pub(super) fn send(
+        &mut self,
+        socket: &Socket,
+        ring: &Ring,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let (mut was_down, mut has_looked) = (false, false);
+        loop {
+            let failed = match self.hand_over(ring, progress, || kick(socket)) {
+                Outcome::Done => return Ok(()),
+                Outcome::More => continue,
+                Outcome::Barred => Failed::LeaveOut,
+                Outcome::Stopped(error) => Failed::of(error, socket, &mut was_down)?,
+            };
+            match failed {
+                Failed::Wait => return Ok(()),
+                Failed::Again => {}
+                // The MTU may have changed, either way: it is looked up once a call.
+                Failed::LeaveOut if !std::mem::replace(&mut has_looked, true) => {
+                    self.limits.set_mtu(socket.mtu()? as usize);
+                    self.take_back();
+                }
+                Failed::LeaveOut => self.leave_out(ring, progress),
+            }
+        }
+    }
+
+    /// Asks the kernel to send what there is, has `kick` call it, and counts what it has taken.
+    fn hand_over(
+        &mut self,
+        ring: &Ring,
+        progress: &mut Progress,
+        kick: impl FnOnce() -> io::Result<()>,
+    ) -> Outcome {
+        self.fill(ring, progress);
+        if self.asked == 0 {
+            return if self.is_barred(ring, progress) { Outcome::Barred } else { Outcome::Done };
+        }
+        let called = kick();
+        match (self.collect(ring, progress), called) {
+            (Answer::Taken, _) => Outcome::More,
+            (Answer::Wrong, _) => Outcome::Barred,
+            (Answer::Waits, Err(error)) => Outcome::Stopped(error),
+            // The socket has no memory for more until some of it has been sent.
+            (Answer::Waits, Ok(())) => Outcome::Done,
+        }
+    }
+
+    /// Takes back the frames that the kernel has not taken.
+    pub(super) fn take_back(&mut self) {
+        let first = self.first_asked();
+        (0..self.asked).for_each(|i| self.handover((first + i) % self.frames).take_back());
+        (self.free, self.asked) = (first, 0);
+    }
+
+    /// Writes packets into frames until there are no more of either, or a packet comes that may
+    /// not go. That one is left out when it is the first: then those before it have left.
+    fn fill(&mut self, ring: &Ring, progress: &Progress) {
+        if self.asked == 0 {
+            self.next = progress.next;
+        }
+        for packet in ring.to_send(self.next) {
+            if !self.limits.allow(&packet) || !self.handover(self.free).is_ours() {
+                return;
+            }
+            self.write(&packet);
+            self.handover(self.free).ask();
+            self.free = if self.free + 1 == self.frames { 0 } else { self.free + 1 };
+            self.asked += 1;
+            self.next = ring.after(self.next, packet.slots());
+        }
+    }
+
+    /// Puts a packet into the next frame, which is ours.
+    #[inline]
+    fn write(&mut self, packet: &Packet<'_>) {
+        let frame = self.map.at(self.free * self.frame_bytes).as_ptr();
+        let mut bytes = 0;
+        for segment in packet.segments() {
+            // SAFETY: the frame is ours, and no packet that is allowed is longer than the room
+            // behind its header; segments lie in buffers or blocks, never in this mapping.
+            unsafe {
+                let to = frame.add(PACKET_OFFSET + bytes);
+                std::ptr::copy_nonoverlapping(segment.as_ptr(), to, segment.len());
+            }
+            bytes += segment.len();
+        }
+        let header: *mut tpacket2_hdr = frame.cast();
+        // SAFETY: the frame begins with its header, which is ours but for the status, and is
+        // aligned to 2048.
+        unsafe { (&raw mut (*header).tp_len).write(bytes as u32) };
+    }
+
+    /// Counts what the kernel has taken, and says what became of the first frame that it has not,
+    /// or that there is none.
+    fn collect(&mut self, ring: &Ring, progress: &mut Progress) -> Answer {
+        let first = self.first_asked();
+        let answer = |i: usize| self.handover((first + i) % self.frames).answer();
+        let taken = (0..self.asked).take_while(|&i| answer(i) == Answer::Taken).count();
+        let rest = if taken < self.asked { answer(taken) } else { Answer::Taken };
+        self.asked -= taken;
+        let slots = ring.to_send(progress.next).take(taken).map(|packet| packet.slots()).sum();
+        progress.sent(ring, taken, slots);
+        rest
+    }
+
+    /// Whether the first packet may not go.
+    fn is_barred(&self, ring: &Ring, progress: &Progress) -> bool {
+        ring.to_send(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
+    }
+
+    /// Leaves the first packet out: those behind it are to be written anew.
+    fn leave_out(&mut self, ring: &Ring, progress: &mut Progress) {
+        self.take_back();
+        if let Some(packet) = ring.to_send(progress.next).next() {
+            progress.refuse(ring, packet.slots());
+        }
+    }
+
+    fn first_asked(&self) -> usize {
+        (self.free + self.frames - self.asked) % self.frames
+    }
+
+    fn handover(&self, frame: usize) -> Handover<'_> {
+        let status = self.map.at(frame * self.frame_bytes + STATUS_OFFSET);
+        // SAFETY: the word lies in the mapping, is aligned to 2048, and both sides access it
+        // atomically only (the kernel by whole words and barriers).
+        Handover::of(unsafe { status.cast().as_ref() })
+    }
+}
+
+/// Has the kernel take the frames that it is asked to send.
+fn kick(socket: &Socket) -> io::Result<()> {
+    // SAFETY: there are no bytes to read; the kernel takes them from the ring.
+    let bytes =
+        unsafe { libc::send(socket.fd().as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
+    if bytes < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,139 @@
+//! The transmit ring: where there is none, an MTU that changes, queues that hold its frames.
+
+use std::time::Instant;
+
+use sluicegate::port::{Queue, Use};
+use sluicegate::ring::{Meta, Packet};
+
+use crate::{
+    PATIENCE, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
+};
+
+/// Frames of a few lengths, which tell their number.
+fn frames(n: u32) -> Vec<Vec<u8>> {
+    (0..n).map(|i| frame(i, 60 + (i as usize * 97) % 1400)).collect()
+}
+
+/// Puts frames into a queue, which takes them at its own pace.
+fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
+    let deadline = Instant::now() + PATIENCE;
+    for frame in frames {
+        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
+            queue.sync_tx().unwrap();
+            assert!(Instant::now() < deadline, "the transmit ring stays full");
+        }
+    }
+}
+
+#[test]
+fn where_there_can_be_no_ring_sendmmsg_is_used_and_the_reason_said() {
+    let Some(lab) = lab() else { return };
+    for (name, usage, method, reason) in [
+        ("left0?send=ring", Use::Both, "ring", "a port that receives too has one socket"),
+        ("left0?send=ring&method=recv", Use::Both, "recv", "one socket"),
+        ("left0/0-2?send=ring", Use::Both, "ring", "one socket"),
+        ("lo?send=ring", Use::Send, "sendmmsg", "loopback gives frames back before"),
+    ] {
+        let mut port = try_open(&lab, "left", name, usage).unwrap();
+        assert_eq!(port.method, method, "{name}");
+        let [fallback] = &port.fallbacks[..] else { panic!("{name}: {:?}", port.fallbacks) };
+        assert_eq!((fallback.from, fallback.to), ("transmit ring", "sendmmsg"), "{name}");
+        assert!(fallback.reason.contains(reason), "{name}: {}", fallback.reason);
+        send(&mut port.queues[0], &[frame(1, 60)]);
+        assert_eq!(port.queues[0].stats().unwrap().sent, 1, "{name}");
+    }
+    let port = try_open(&lab, "left", "left0?send=ring", Use::Receive).unwrap();
+    assert!(port.fallbacks.is_empty(), "nobody sends, nobody is told");
+}
+
+#[test]
+fn many_packets_go_through_few_frames() {
+    let Some(lab) = lab() else { return };
+    let sent = frames(1000);
+    for options in ["slots=16&send=ring", "slots=16&send=ring&qdisc=bypass"] {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        let mut queue = send_to(&lab, "left", &format!("left0?{options}"));
+        send(&mut queue, &sent);
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (1000, 0), "{options}");
+        let got = collect(&mut port.queues[0], sent.len(), is_ours);
+        assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{options}: {}", got.len());
+    }
+}
+
+/// The kernel finds that a frame is too long only when it looks, and then takes none behind it.
+#[test]
+fn an_mtu_that_changes_under_the_ring_is_found_out() {
+    let Some(lab) = lab() else { return };
+    let mut port = receive_from(&lab, "right", "packet:right0");
+    let mut queue = send_to(&lab, "left", "left0?send=ring");
+    // A frame has room for 2016 bytes.
+    let sent: Vec<Vec<u8>> = [60, 1514, 60, 1514, 1014, 1015, 2000, 2017, 64]
+        .into_iter()
+        .enumerate()
+        .map(|(i, bytes)| frame(i as u32, bytes))
+        .collect();
+    run(&lab, "right", "ip link set right0 mtu 9000");
+    let (mut all_sent, mut all_refused) = (0, 0);
+    for (mtu, goes) in [
+        (1500, &[0, 1, 2, 3, 4, 5, 8][..]),
+        (1000, &[0, 2, 4, 8]),
+        (1500, &[0, 1, 2, 3, 4, 5, 8]),
+        (9000, &[0, 1, 2, 3, 4, 5, 6, 8]),
+    ] {
+        run(&lab, "left", &format!("ip link set left0 mtu {mtu}"));
+        send(&mut queue, &sent);
+        all_sent += goes.len();
+        all_refused += sent.len() - goes.len();
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (all_sent as u64, all_refused as u64), "{mtu}");
+        let got = collect(&mut port.queues[0], goes.len(), is_ours);
+        assert!(
+            got.iter().map(|(_, bytes)| bytes).eq(goes.iter().map(|&i| &sent[i])),
+            "{mtu}: {} packets",
+            got.len()
+        );
+    }
+    assert_eq!(rest(&mut port.queues[0]), 0);
+    let all = queue.tx_mut().num_slots() - 1;
+    assert_eq!(queue.tx_mut().available(), all, "nothing is stuck");
+}
+
+/// A slow link with a long queue: the kernel takes the frames and keeps them, so that there are
+/// none to write into. What it has taken it sends, though the port is closed meanwhile.
+#[test]
+fn frames_in_a_queue_are_left_alone_and_outlive_the_port() {
+    let Some(lab) = lab() else { return };
+    run(&lab, "left", "tc qdisc add dev left0 root tbf rate 20mbit burst 2000 limit 4000000");
+    let mut port = receive_from(&lab, "right", "packet:right0");
+    let mut queue = send_to(&lab, "left", "left0?send=ring&slots=16");
+    let sent = frames(300);
+    push(&mut queue, &sent);
+    queue.close_tx().unwrap();
+    let stats = queue.stats().unwrap();
+    assert_eq!((stats.sent, stats.refused), (300, 0));
+    drop(queue);
+    let got = collect(&mut port.queues[0], sent.len(), is_ours);
+    assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{} packets", got.len());
+}
+
+/// With no carrier the driver takes nothing from who bypasses the queueing discipline.
+#[test]
+fn what_the_kernel_has_not_taken_at_the_end_is_refused_by_count() {
+    let Some(lab) = lab() else { return };
+    for way in ["send=sendmmsg&qdisc=bypass", "send=ring&qdisc=bypass"] {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        let mut queue = send_to(&lab, "left", &format!("left0?{way}"));
+        send(&mut queue, &frames(3));
+        run(&lab, "right", "ip link set right0 down");
+        push(&mut queue, &frames(40));
+        queue.close_tx().unwrap();
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (3, 40), "{way}");
+        run(&lab, "right", "ip link set right0 up");
+        let got = collect(&mut port.queues[0], 3, is_ours);
+        assert_eq!(got.len(), 3, "{way}");
+        drop(queue);
+        assert_eq!(rest(&mut port.queues[0]), 0, "{way}: what was given up does not go later");
+    }
+}
