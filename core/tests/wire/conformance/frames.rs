@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Queue, QueueStats, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::open;
@@ -45,9 +45,15 @@ pub fn frames(longest: usize) -> Vec<Vec<u8>> {
 }
 
 pub fn send(lab: &Wire, host: &str, interface: &str, frames: &[Vec<u8>]) {
-    lab.wait_for_link();
     let name = format!("packet:{interface}?slots=256");
-    let mut port = open(lab, host, &name, Use::Send);
+    let stats = send_by(lab, host, &name, frames);
+    assert_eq!(stats.sent, frames.len() as u64, "{stats:?}");
+}
+
+/// Sends by a port until each of the frames has been sent or refused, and closes it.
+pub fn send_by(lab: &Wire, host: &str, name: &str, frames: &[Vec<u8>]) -> QueueStats {
+    lab.wait_for_link();
+    let mut port = open(lab, host, name, Use::Send);
     let queue = &mut port.queues[0];
     for frame in frames {
         let meta = Meta::default();
@@ -58,9 +64,14 @@ pub fn send(lab: &Wire, host: &str, interface: &str, frames: &[Vec<u8>]) {
         }
     }
     let deadline = Instant::now() + patience();
-    while queue.stats().unwrap().sent < frames.len() as u64 {
+    loop {
         queue.sync_tx().unwrap();
-        assert!(Instant::now() < deadline, "{:?}", queue.stats());
+        let stats = queue.stats().unwrap();
+        if stats.sent + stats.refused == frames.len() as u64 {
+            queue.close_tx().unwrap();
+            return stats;
+        }
+        assert!(Instant::now() < deadline, "{stats:?}");
     }
 }
 

@@ -8,6 +8,7 @@
 mod frames;
 mod gaps;
 mod intake;
+mod sending;
 mod sharing;
 mod whole;
 
