@@ -1,0 +1,14 @@
+//! Packets made to a specification, by every sender; replayed from files; and counted at the
+//! other end.
+//!
+//! ```text
+//!   file, flags --> spec --> plan --+--> frames --> a port's transmit ring --> the wire
+//!                                   +--> eBPF ----> live frames -------------> the wire
+//! ```
+//!
+//! | module | what it knows |
+//! | --- | --- |
+//! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
+#![forbid(unsafe_code)]
+
+pub mod plan;

@@ -1,0 +1,236 @@
+//! The packets of a plan in memory, one after the other.
+
+use super::hash::{Key, below, hash};
+use super::{
+    Draw, Edit, Finish, Index, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term,
+};
+
+/// Makes the packets of one worker.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    plan: &'a Plan,
+    worker: u32,
+    workers: u32,
+    /// Where in the turns it is.
+    turn: usize,
+    progress: Vec<Progress>,
+    time_ns: fn() -> u64,
+}
+
+/// How far a stream is.
+#[derive(Clone, Debug)]
+struct Progress {
+    packets: Key,
+    flows: Key,
+    /// The number of its next packet.
+    number: u64,
+}
+
+/// What edits and checksums of one packet go by.
+struct Moment<'a> {
+    worker: u32,
+    number: u64,
+    flow: u64,
+    bytes: u64,
+    packets: &'a Key,
+    flows: &'a Key,
+    words: super::Words,
+    time_ns: fn() -> u64,
+}
+
+impl<'a> Frames<'a> {
+    /// The packets of worker `worker` of `workers`. The time is asked where a packet is to
+    /// carry it.
+    ///
+    /// # Panics
+    /// If there is no such worker, or nothing to be sent.
+    pub fn new(plan: &'a Plan, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
+        assert!(worker < workers, "worker {worker} of {workers}");
+        assert!(!plan.turns.is_empty(), "a plan without turns");
+        let progress = (0..plan.streams.len()).map(|stream| Progress {
+            packets: Key::of_packets(plan.seed, stream, worker),
+            flows: Key::of_flows(plan.seed, stream),
+            number: 0,
+        });
+        Self { plan, worker, workers, turn: 0, progress: progress.collect(), time_ns }
+    }
+
+    /// Puts the next packet into `room` and says how many bytes it has; `None`, with nothing
+    /// changed, if there is no room for it.
+    #[inline]
+    pub fn next_into(&mut self, room: &mut [u8]) -> Option<usize> {
+        let index = usize::from(self.plan.turns[self.turn]);
+        let stream = &self.plan.streams[index];
+        let progress = &mut self.progress[index];
+        let number = progress.number;
+        let bytes = stream.size(&progress.packets, number);
+        let frame = room.get_mut(..bytes)?;
+        progress.number += 1;
+        self.turn += 1;
+        if self.turn == self.plan.turns.len() {
+            self.turn = 0;
+        }
+        let moment = Moment {
+            worker: self.worker,
+            number,
+            flow: flow(number, stream.flows, self.worker, self.workers),
+            bytes: bytes as u64,
+            packets: &progress.packets,
+            flows: &progress.flows,
+            words: stream.words,
+            time_ns: self.time_ns,
+        };
+        frame.copy_from_slice(&stream.template[..bytes]);
+        moment.write(stream, frame);
+        Some(bytes)
+    }
+}
+
+/// The flow of a worker's packet.
+#[inline]
+fn flow(number: u64, flows: u32, worker: u32, workers: u32) -> u64 {
+    let (worker, workers, flows) = (u64::from(worker), u64::from(workers), u64::from(flows));
+    if worker >= flows {
+        // More workers than flows: some share one.
+        return worker % flows;
+    }
+    let own = (flows - worker).div_ceil(workers);
+    worker + number % own * workers
+}
+
+impl Stream {
+    /// How long a packet of it is.
+    #[inline]
+    fn size(&self, packets: &Key, number: u64) -> usize {
+        match &self.sizes {
+            Sizes::Fixed => self.template.len(),
+            Sizes::InTurn(sizes) => usize::from(sizes[(number % sizes.len() as u64) as usize]),
+            Sizes::AtRandom { first, count, draw } => {
+                let random = draw.of(packets, number, self.words.packet);
+                usize::from(*first) + below(random, u64::from(*count)) as usize
+            }
+        }
+    }
+}
+
+impl Draw {
+    #[inline]
+    fn of(self, key: &Key, number: u64, words: u8) -> u64 {
+        let number = number.wrapping_mul(u64::from(words)).wrapping_add(u64::from(self.word));
+        hash(*key, number) >> self.shift
+    }
+}
+
+impl Moment<'_> {
+    fn write(&self, stream: &Stream, frame: &mut [u8]) {
+        for edit in &stream.edits {
+            edit.put(frame, self.edited(edit));
+        }
+        for sum in &stream.sums {
+            let checksum = self.checksum(sum, stream, frame);
+            frame[usize::from(sum.at)..][..2].copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+
+    fn edited(&self, edit: &Edit) -> u64 {
+        edit.parts.iter().fold(edit.keep, |number, part| number | self.part(part))
+    }
+
+    fn part(&self, part: &Part) -> u64 {
+        let number = match &part.source {
+            Source::Steps { index, step } => self.index(index).wrapping_mul(*step),
+            Source::List { index, values } => values[self.index(index) as usize],
+            Source::Length { headers } => self.length(*headers),
+            Source::Sequence => self.number,
+            Source::Worker => u64::from(self.worker),
+            Source::Time => (self.time_ns)(),
+        };
+        (number.wrapping_add(part.base) << part.shift) & part.mask
+    }
+
+    fn index(&self, index: &Index) -> u64 {
+        let (key, number, words) = match index.per {
+            Per::Packet => (self.packets, self.number, self.words.packet),
+            Per::Flow => (self.flows, self.flow, self.words.flow),
+        };
+        match index.random {
+            Some(draw) => below(draw.of(key, number, words), index.count),
+            None => number % index.count,
+        }
+    }
+
+    fn length(&self, headers: u16) -> u64 {
+        self.bytes - u64::from(headers)
+    }
+
+    fn checksum(&self, sum: &Sum, stream: &Stream, frame: &[u8]) -> u16 {
+        let shortest = stream.sizes.shortest(&stream.template) as u64;
+        let by_size = match sum.by_size.as_slice() {
+            [] => 0,
+            sums => sums[(self.bytes - shortest) as usize],
+        };
+        let mut total = u64::from(sum.constant) + u64::from(by_size);
+        for term in &sum.terms {
+            total += self.term(term, stream, frame);
+        }
+        sum.finish.of(!fold(total))
+    }
+
+    fn term(&self, term: &Term, stream: &Stream, frame: &[u8]) -> u64 {
+        let (number, bytes) = match term.of {
+            Operand::Edit(index) => {
+                let edit = &stream.edits[usize::from(index)];
+                (edit.get(frame), edit.bytes)
+            }
+            Operand::Sum(index) => {
+                let at = usize::from(stream.sums[usize::from(index)].at);
+                (u64::from(u16::from_be_bytes([frame[at], frame[at + 1]])), 2)
+            }
+            Operand::Length { headers } => (self.length(headers), 2),
+        };
+        // A byte alone is the upper half of its pair.
+        let number = if bytes == 1 { number << 8 } else { number };
+        let folded = fold((number >> 32) + (number & 0xffff_ffff));
+        u64::from(if term.odd { folded.swap_bytes() } else { folded })
+    }
+}
+
+impl Edit {
+    #[inline]
+    fn put(&self, frame: &mut [u8], number: u64) {
+        let bytes = usize::from(self.bytes);
+        frame[usize::from(self.at)..][..bytes].copy_from_slice(&number.to_be_bytes()[8 - bytes..]);
+    }
+
+    #[inline]
+    fn get(&self, frame: &[u8]) -> u64 {
+        let bytes = &frame[usize::from(self.at)..][..usize::from(self.bytes)];
+        bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+}
+
+impl Finish {
+    /// The checksum that is sent for the right one.
+    #[inline]
+    pub fn of(self, right: u16) -> u16 {
+        match (self, right) {
+            (Self::Plain, _) => right,
+            (Self::NeverZero, 0) => 0xffff,
+            (Self::NeverZero, _) => right,
+            // Zero and 0xffff are the same number, and zero may mean that there is none.
+            (Self::Wrong, 0x5555) => 1,
+            (Self::Wrong, 0xaaaa) => 1,
+            (Self::Wrong, _) => right ^ 0x5555,
+        }
+    }
+}
+
+/// A sum of less than 2^48 as one of 16 bits: what is above is added below (RFC 1071).
+#[inline]
+pub fn fold(mut sum: u64) -> u16 {
+    sum = (sum & 0xffff_ffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum as u16
+}

@@ -1,0 +1,226 @@
+//! A plan: what is sent, worked out. Which bytes of a frame stay, which change from packet to
+//! packet and how, and which checksums follow from them.
+//!
+//! ```text
+//!   specification --> plan --+--> Frames: the packets in memory, one after the other
+//!   (a file, flags)          +--> eBPF: the same packets, made in the kernel
+//! ```
+//!
+//! Both go by the same rules, so that each sender sends the same packets:
+//!
+//! - A worker is a thread that sends. Its packet `n` is of the stream `turns[n % turns.len()]`,
+//!   and packet `m` of that stream in that worker, counted from 0.
+//! - The flows of a stream are dealt to the workers like cards: worker `w` of `W` has the flows
+//!   `w`, `w + W`, `w + 2 W`, …, and takes them in turn.
+//! - Nothing random has a state: it is a hash ([`hash`]) of a key and a number, of the packet or
+//!   of its flow. So any packet can be made without those before it.
+
+mod frames;
+mod hash;
+
+pub use frames::Frames;
+pub use hash::{Key, hash};
+
+/// What is sent, worked out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What the random numbers follow from.
+    pub seed: u64,
+    /// The kinds of packets.
+    pub streams: Vec<Stream>,
+    /// The stream of each packet, over and over: each as often as its weight says.
+    pub turns: Vec<u16>,
+}
+
+/// One kind of packets: the same layers, with other numbers in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// What it is called in reports.
+    pub name: String,
+    /// The longest frame, with zeros where an edit or a checksum goes. Shorter ones are its
+    /// beginning.
+    pub template: Vec<u8>,
+    /// Bytes of a frame, without the frame check sequence.
+    pub sizes: Sizes,
+    /// How many flows there are, over all workers; at least 1.
+    pub flows: u32,
+    /// How many random numbers of 64 bits a packet needs, and a flow.
+    pub words: Words,
+    /// What changes. No two of them touch the same byte.
+    pub edits: Vec<Edit>,
+    /// Checksums, the inner before the outer.
+    pub sums: Vec<Sum>,
+}
+
+/// How many random numbers of 64 bits are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// For each packet.
+    pub packet: u8,
+    /// For each flow.
+    pub flow: u8,
+}
+
+/// How long frames are, in bytes without the frame check sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All the same: the template's length.
+    Fixed,
+    /// One after the other, over and over.
+    InTurn(Vec<u16>),
+    /// `first` and the `count - 1` sizes above it, at random.
+    AtRandom {
+        /// The shortest.
+        first: u16,
+        /// How many sizes there are; at least 1.
+        count: u16,
+        /// Where the random number comes from: the packet's.
+        draw: Draw,
+    },
+}
+
+/// A number of one, two, four or eight bytes that changes, in network order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The offset of its first byte in the frame.
+    pub at: u16,
+    /// Bytes: 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// The bits that stay.
+    pub keep: u64,
+    /// What is put beside them.
+    pub parts: Vec<Part>,
+}
+
+/// Some bits of an [`Edit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which bits of the edit.
+    pub mask: u64,
+    /// How far from the right they stand.
+    pub shift: u8,
+    /// What is added to the source's number.
+    pub base: u64,
+    /// Where the number comes from.
+    pub source: Source,
+}
+
+/// A number that depends on the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An index times `step`, wrapping: a counter up or down, or a random number in a range.
+    Steps {
+        /// Which step.
+        index: Index,
+        /// How far apart they are.
+        step: u64,
+    },
+    /// One of a list.
+    List {
+        /// Which: its count is the list's length.
+        index: Index,
+        /// The list; at least one number.
+        values: Vec<u64>,
+    },
+    /// The frame's bytes less `headers`: what a length field says.
+    Length {
+        /// What is before the part that it counts.
+        headers: u16,
+    },
+    /// The packet's number in its stream and worker.
+    Sequence,
+    /// Which worker sends it.
+    Worker,
+    /// When it is made, in ns of CLOCK_MONOTONIC. The one thing that cannot be made again.
+    Time,
+}
+
+/// A number below `count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// Of what it depends.
+    pub per: Per,
+    /// How many there are; at least 1.
+    pub count: u64,
+    /// Random, from here; without it they come in turn.
+    pub random: Option<Draw>,
+}
+
+/// Whether something changes with the packet or only with the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// Every packet has its own.
+    Packet,
+    /// All packets of a flow have the same.
+    Flow,
+}
+
+/// Some bits of a packet's or a flow's random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// Which of the numbers.
+    pub word: u8,
+    /// How far its bits are moved to the right before: small ranges share a number.
+    pub shift: u8,
+}
+
+/// The Internet checksum (RFC 1071) of a part of the frame, and of a pseudo header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The offset of its two bytes in the frame.
+    pub at: u16,
+    /// The sum of what stays, as of 16-bit numbers in network order: not yet folded.
+    pub constant: u32,
+    /// Where sizes vary, what to add for a size: the sum of the template's bytes that are in such
+    /// a frame; the first for the shortest frame. Empty if it is the same for all.
+    pub by_size: Vec<u16>,
+    /// What changes in it.
+    pub terms: Vec<Term>,
+    /// What becomes of the result.
+    pub finish: Finish,
+}
+
+/// What an edit or another checksum adds to a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// What is added.
+    pub of: Operand,
+    /// It begins at an odd offset from where the sum begins.
+    pub odd: bool,
+}
+
+/// What a sum depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// An edit, by its index.
+    Edit(u16),
+    /// A checksum before this one, by its index.
+    Sum(u16),
+    /// A length that is in no edit, or a second time in a pseudo header: [`Source::Length`].
+    Length {
+        /// What is before the part that it counts.
+        headers: u16,
+    },
+}
+
+/// What becomes of a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// It is right.
+    Plain,
+    /// It is right, and never zero, which means that there is none (UDP; RFC 768).
+    NeverZero,
+    /// It is wrong, and not zero.
+    Wrong,
+}
+
+impl Sizes {
+    /// The shortest frame there is, with this template.
+    pub fn shortest(&self, template: &[u8]) -> usize {
+        match self {
+            Self::Fixed => template.len(),
+            Self::InTurn(sizes) => sizes.iter().copied().min().map_or(0, usize::from),
+            Self::AtRandom { first, .. } => usize::from(*first),
+        }
+    }
+}
