@@ -11,4 +11,5 @@
 //! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
 #![forbid(unsafe_code)]
 
+pub mod live;
 pub mod plan;

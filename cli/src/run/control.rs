@@ -1,4 +1,4 @@
-//! The watch over the workers: signals, time, status; and their pinning.
+//! The watch over the workers: signals, time, status.
 
 use std::io::{Stdout, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
+use sluicegate::link::pin_thread;
 use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
@@ -91,7 +90,7 @@ pub fn run<V: Visitor>(
                     scope,
                     move || {
                         let stop = StopOnDrop(shared);
-                        pin(cpu)?;
+                        cpu.map_or(Ok(()), pin_thread)?;
                         let outcome = receive(queue, visitor, shared, counters, cpu);
                         if outcome.error.is_none() {
                             // A file that has been read to its end does not end the others.
@@ -148,23 +147,6 @@ struct StopOnDrop<'a>(&'a Shared);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop.set();
-    }
-}
-
-fn pin(cpu: Option<usize>) -> Result<()> {
-    let Some(cpu) = cpu else { return Ok(()) };
-    let mut set = CpuSet::new();
-    match set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
-        Err(Errno::EINVAL) => {
-            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
-            let online = online.as_deref().map_or("unknown", str::trim);
-            Err(Error::Usage(format!(
-                "no CPU {cpu} to pin a thread to: online are {online}, and a cpuset may allow fewer"
-            )))
-        }
-        pinned => {
-            pinned.map_err(|error| Error::system("pin a thread to", format!("CPU {cpu}"), error))
-        }
     }
 }
 

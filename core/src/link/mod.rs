@@ -7,6 +7,7 @@
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.
 
+mod affinity;
 mod counter;
 mod cpu;
 mod driver_stats;
@@ -23,6 +24,7 @@ mod records;
 mod sample;
 mod veth;
 
+pub use affinity::pin_thread;
 pub use counter::Counter;
 pub use cpu::CpuCounters;
 pub use driver_stats::{Direction, QueueCounters};

@@ -41,6 +41,7 @@
 //! | `copies` | without a socket: rings into which that program copies packets |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
 //! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
+//! | [`live`] | sending without a socket: packets that a program makes |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
@@ -49,6 +50,7 @@ mod calls;
 mod clock;
 mod config;
 pub(crate) mod copies;
+pub mod live;
 mod open;
 mod receive;
 pub mod resident;

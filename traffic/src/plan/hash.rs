@@ -6,8 +6,11 @@ pub struct Key(pub u64);
 
 /// The constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 /// generators, 2014; the mixing function is Stafford's variant 13).
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-pub(crate) const MIX: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+pub(crate) mod constants {
+    pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    pub const MIX: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+}
+use constants::{GOLDEN, MIX};
 
 impl Key {
     /// The key of the packets of a stream in a worker.

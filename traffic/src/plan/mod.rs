@@ -18,7 +18,8 @@
 mod frames;
 mod hash;
 
-pub use frames::Frames;
+pub use frames::{Frames, fold};
+pub(crate) use hash::constants;
 pub use hash::{Key, hash};
 
 /// What is sent, worked out.
@@ -222,5 +223,16 @@ impl Sizes {
             Self::InTurn(sizes) => sizes.iter().copied().min().map_or(0, usize::from),
             Self::AtRandom { first, .. } => usize::from(*first),
         }
+    }
+}
+
+impl Stream {
+    /// Whether anything depends on the flow.
+    pub(crate) fn uses_flows(&self) -> bool {
+        let by_flow = |part: &Part| match &part.source {
+            Source::Steps { index, .. } | Source::List { index, .. } => index.per == Per::Flow,
+            _ => false,
+        };
+        self.edits.iter().flat_map(|edit| &edit.parts).any(by_flow)
     }
 }

@@ -97,6 +97,29 @@ pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Ve
     Ok((options.retval.cast_signed(), out))
 }
 
+/// Runs an XDP program `times` times on copies of a frame, which go where it sends them, until a
+/// signal is pending ([`io::ErrorKind::Interrupted`]). Linux 5.18.
+pub(crate) fn run_live(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    times: u32,
+    batch: u32,
+) -> io::Result<()> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        repeat: times.cast_signed(),
+        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: batch,
+        ..Default::default()
+    };
+    // SAFETY: `options` says its own size and, like the frame it names, outlives the call; no
+    // output is asked for but the numbers in it.
+    checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })
+        .map(|_| ())
+}
+
 /// A hold on a program by its number.
 pub(crate) fn program(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers only.

@@ -281,7 +281,7 @@ fn not_found(error: io::Error, interface: &Interface) -> Error {
 }
 
 /// What a failed bpf(2) means for the user.
-fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
+pub(super) fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
             operation: format!("{operation} {interface}"),

@@ -1,0 +1,174 @@
+//! Pieces of programs that reckon: hashes, numbers in a range, checksums.
+
+use sluicegate::filter::ebpf::Reg;
+use sluicegate::filter::ebpf::{Assembler, Size};
+
+use crate::plan::{Finish, Key, constants};
+
+/// to = the hash of `number` by `key`; as [`crate::plan::hash`]. `scratch` holds nothing afterwards.
+pub(super) fn hash(asm: &mut Assembler, key: Key, number: Reg, to: Reg, scratch: Reg) {
+    let [first, second] = constants::MIX;
+    if to != number {
+        asm.mov(to, number);
+    }
+    asm.load_constant(scratch, constants::GOLDEN);
+    asm.mul(to, scratch);
+    asm.load_constant(scratch, key.0.wrapping_add(constants::GOLDEN));
+    asm.add(to, scratch);
+    mix(asm, to, scratch, 30, Some(first));
+    mix(asm, to, scratch, 27, Some(second));
+    mix(asm, to, scratch, 31, None);
+}
+
+fn mix(asm: &mut Assembler, to: Reg, scratch: Reg, bits: i32, factor: Option<u64>) {
+    asm.mov(scratch, to);
+    asm.rsh(scratch, bits);
+    asm.xor(to, scratch);
+    if let Some(factor) = factor {
+        asm.load_constant(scratch, factor);
+        asm.mul(to, scratch);
+    }
+}
+
+/// random = a number below `count`; as the plan does it.
+pub(super) fn below(asm: &mut Assembler, random: Reg, count: u64, scratch: Reg) {
+    if count.is_power_of_two() {
+        mask(asm, random, count - 1, scratch);
+    } else if count <= 1 << 32 {
+        asm.mov32(random, random);
+        multiply(asm, random, count, scratch);
+        asm.rsh(random, 32);
+    } else {
+        asm.load_constant(scratch, count);
+        asm.rem(random, scratch);
+    }
+}
+
+/// number = number mod count.
+pub(super) fn modulo(asm: &mut Assembler, number: Reg, count: u64, scratch: Reg) {
+    if count.is_power_of_two() {
+        mask(asm, number, count - 1, scratch);
+    } else {
+        asm.load_constant(scratch, count);
+        asm.rem(number, scratch);
+    }
+}
+
+/// reg &= bits.
+pub(super) fn mask(asm: &mut Assembler, reg: Reg, bits: u64, scratch: Reg) {
+    match i32::try_from(bits) {
+        _ if bits == u64::MAX => {}
+        Ok(bits) => asm.and(reg, bits),
+        Err(_) if bits == u64::from(u32::MAX) => asm.mov32(reg, reg),
+        Err(_) => {
+            asm.load_constant(scratch, bits);
+            asm.and(reg, scratch);
+        }
+    }
+}
+
+/// reg += number, wrapping.
+pub(super) fn add(asm: &mut Assembler, reg: Reg, number: u64, scratch: Reg) {
+    match i32::try_from(number.cast_signed()) {
+        Ok(0) => {}
+        Ok(number) => asm.add(reg, number),
+        Err(_) => {
+            asm.load_constant(scratch, number);
+            asm.add(reg, scratch);
+        }
+    }
+}
+
+/// reg *= factor, wrapping.
+pub(super) fn multiply(asm: &mut Assembler, reg: Reg, factor: u64, scratch: Reg) {
+    match i32::try_from(factor.cast_signed()) {
+        Ok(1) => {}
+        Ok(factor) => asm.mul(reg, factor),
+        Err(_) => {
+            asm.load_constant(scratch, factor);
+            asm.mul(reg, scratch);
+        }
+    }
+}
+
+/// Stores a constant of eight bytes, as they stand.
+pub(super) fn store_constant(asm: &mut Assembler, base: Reg, at: i16, number: u64, scratch: Reg) {
+    match i32::try_from(number.cast_signed()) {
+        Ok(number) => asm.store(Size::DW, base + at, number),
+        Err(_) => {
+            asm.load_constant(scratch, number);
+            asm.store(Size::DW, base + at, scratch);
+        }
+    }
+}
+
+/// sum += a number that was loaded as it stands in the packet.
+pub(super) fn add_term(
+    asm: &mut Assembler,
+    sum: Reg,
+    term: Reg,
+    bytes: u8,
+    odd: bool,
+    scratch: Reg,
+) {
+    if bytes == 8 {
+        asm.mov(scratch, term);
+        asm.rsh(scratch, 32);
+        asm.mov32(term, term);
+        asm.add(term, scratch);
+    }
+    if odd {
+        // The carry of eight bits to the left comes back when the sum is folded.
+        asm.lsh(term, 8);
+    }
+    asm.add(sum, term);
+}
+
+/// sum = the checksum of what is summed up, as it stands in a packet. A sum of numbers as they lie
+/// in memory has its bytes as the packet wants them, in whatever order the machine reads
+/// (RFC 1071, 2 (B)).
+pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch: Reg) {
+    asm.mov(scratch, sum);
+    asm.rsh(scratch, 32);
+    asm.mov32(sum, sum);
+    asm.add(sum, scratch);
+    for _ in 0..3 {
+        asm.mov(scratch, sum);
+        asm.rsh(scratch, 16);
+        asm.and(sum, 0xffff);
+        asm.add(sum, scratch);
+    }
+    asm.xor(sum, 0xffff);
+    let done = asm.label();
+    match finish {
+        Finish::Plain => {}
+        Finish::NeverZero => {
+            asm.jne(sum, 0, done);
+            asm.mov(sum, 0xffff);
+        }
+        Finish::Wrong => {
+            let special = asm.label();
+            asm.jeq(sum, 0x5555, special);
+            asm.jeq(sum, 0xaaaa, special);
+            asm.xor(sum, 0x5555);
+            asm.jump(done);
+            asm.place(special);
+            asm.mov(sum, i32::from(1u16.to_be()));
+        }
+    }
+    asm.place(done);
+}
+
+/// The registers that a helper leaves alone, by what they hold in a program.
+pub(super) mod held {
+    use super::Reg;
+
+    /// The context.
+    pub const CONTEXT: Reg = Reg::R6;
+    /// The packet's number in its stream.
+    pub const NUMBER: Reg = Reg::R7;
+    /// The start of the packet.
+    pub const DATA: Reg = Reg::R8;
+    /// The start of the sheet.
+    pub const SHEET: Reg = Reg::R9;
+}

@@ -1,0 +1,430 @@
+//! From plan to program: straight-line eBPF that makes a worker's packets, one a run.
+//!
+//! ```text
+//!   whose turn is it? --> stream 0: number, flow, random numbers --> length --> bytes that stay
+//!                     \-> stream 1: ...                              --> edits --> checksums
+//!                                                                    --> count --> redirect
+//! ```
+//!
+//! Live frames keep what they held before, changed perhaps by who received them last. So each run
+//! writes the frame's first bytes whole, up to [`REWRITTEN`]; what lies behind stays, and with
+//! several streams, whose packets take the place of one another, it is copied from the sheet.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use sluicegate::filter::ebpf::Reg::*;
+use sluicegate::filter::ebpf::{
+    Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
+};
+
+use super::arith::{self, held::*};
+use super::sheet::{Sheet, Table, word};
+use crate::plan::{
+    Draw, Edit, Index, Key, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term, fold,
+};
+
+/// Bytes of a frame that are written anew for each packet, at least.
+const REWRITTEN: usize = 256;
+/// Where the stack keeps a packet's length; below it the flow, and then the random numbers.
+const LENGTH: i16 = -8;
+const FLOW: i16 = -16;
+const WORDS: i16 = -24;
+
+/// Who makes the packets, and where they go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    pub plan: &'a Plan,
+    pub worker: u32,
+    pub workers: u32,
+    /// The interface they go out of, by its index.
+    pub interface: u32,
+}
+
+/// A stream, and what the program needs of it.
+struct Lane<'a> {
+    stream: &'a Stream,
+    packets: Key,
+    flows: Key,
+    /// Its number of the next packet, in the sheet.
+    number: u32,
+    /// Tables that its parts, lengths and sums look into, in the order of their use.
+    template: Option<Table>,
+}
+
+/// What stands in the sheet before the first packet.
+pub(super) fn sheet(job: &Job<'_>) -> Vec<u64> {
+    let mut writer = Writer::new(*job, None);
+    // Tables are found while writing; without a map the program itself is of no use.
+    writer.write();
+    writer.sheet.words().to_vec()
+}
+
+/// The program, for a map that holds the sheet.
+pub(super) fn program(job: &Job<'_>, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
+    let mut writer = Writer::new(*job, Some(map.as_fd()));
+    writer.write();
+    writer.asm.finish()
+}
+
+struct Writer<'a> {
+    job: Job<'a>,
+    map: Option<BorrowedFd<'a>>,
+    asm: Assembler,
+    sheet: Sheet,
+    /// Where a packet that cannot be made ends.
+    refused: Label,
+}
+
+impl<'a> Writer<'a> {
+    fn new(job: Job<'a>, map: Option<BorrowedFd<'a>>) -> Self {
+        let mut asm = Assembler::new();
+        let refused = asm.label();
+        Self { job, map, asm, sheet: Sheet::new(job.plan), refused }
+    }
+
+    fn write(&mut self) {
+        let plan = self.job.plan;
+        self.asm.mov(CONTEXT, R1);
+        match self.map {
+            Some(map) => self.asm.load_map_value(SHEET, map, 0),
+            None => self.asm.load_constant(SHEET, 0),
+        }
+        let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
+        self.choose(&streams);
+        for (index, stream) in plan.streams.iter().enumerate() {
+            self.asm.place(streams[index]);
+            let template = (plan.streams.len() > 1 && stream.template.len() > REWRITTEN)
+                .then(|| self.sheet.bytes(&stream.template));
+            self.make(&Lane {
+                stream,
+                packets: Key::of_packets(plan.seed, index, self.job.worker),
+                flows: Key::of_flows(plan.seed, index),
+                number: Sheet::number_of(index),
+                template,
+            });
+        }
+        self.asm.place(self.refused);
+        self.count(word::REFUSED, 1);
+        self.asm.mov(R0, xdp_action::DROP);
+        self.asm.exit();
+    }
+
+    /// Goes to the stream whose turn it is.
+    fn choose(&mut self, streams: &[Label]) {
+        let turns = &self.job.plan.turns;
+        if streams.len() == 1 {
+            self.asm.jump(streams[0]);
+            return;
+        }
+        let table = self.sheet.table(turns.iter().map(|&turn| u64::from(turn)));
+        self.asm.load(Size::DW, R1, SHEET + word::TURN);
+        self.asm.mov(R2, R1);
+        self.asm.add(R2, 1);
+        let more = self.asm.label();
+        self.asm.jlt(R2, turns.len() as i32, more);
+        self.asm.mov(R2, 0);
+        self.asm.place(more);
+        self.asm.store(Size::DW, SHEET + word::TURN, R2);
+        self.look_up(table, R1, R2);
+        for (index, &stream) in streams.iter().enumerate().skip(1) {
+            self.asm.jeq(R1, index as i32, stream);
+        }
+        self.asm.jump(streams[0]);
+    }
+
+    /// index = the table's number at index. An index beyond it cannot be; the verifier wants to see
+    /// that, and it becomes the first.
+    fn look_up(&mut self, table: Table, index: Reg, scratch: Reg) {
+        let within = self.asm.label();
+        self.asm.jlt(index, table.count as i32, within);
+        self.asm.mov(index, 0);
+        self.asm.place(within);
+        self.asm.lsh(index, 3);
+        self.asm.mov(scratch, SHEET);
+        self.asm.add(scratch, table.at as i32);
+        self.asm.add(scratch, index);
+        self.asm.load(Size::DW, index, scratch + 0);
+    }
+
+    fn make(&mut self, lane: &Lane<'_>) {
+        self.take_number(lane);
+        self.draw_words(lane);
+        self.set_length(lane);
+        self.write_template(lane);
+        for edit in &lane.stream.edits {
+            self.write_edit(lane, edit);
+        }
+        for sum in &lane.stream.sums {
+            self.write_sum(lane, sum);
+        }
+        self.count(word::PACKETS, 1);
+        self.asm.load(Size::DW, R2, FP + LENGTH);
+        self.asm.load(Size::DW, R1, SHEET + word::BYTES);
+        self.asm.add(R1, R2);
+        self.asm.store(Size::DW, SHEET + word::BYTES, R1);
+        self.asm.mov(R1, self.job.interface.cast_signed());
+        self.asm.mov(R2, 0);
+        self.asm.call(Helper::REDIRECT);
+        self.asm.exit();
+    }
+
+    /// One program runs on one CPU and is all that writes to the sheet: no atomics.
+    fn count(&mut self, word: i16, by: i32) {
+        self.asm.load(Size::DW, R1, SHEET + word);
+        self.asm.add(R1, by);
+        self.asm.store(Size::DW, SHEET + word, R1);
+    }
+
+    /// The packet's number, and its flow's if somebody asks for it.
+    fn take_number(&mut self, lane: &Lane<'_>) {
+        let place = SHEET + lane.number as i16;
+        self.asm.load(Size::DW, NUMBER, place);
+        self.asm.mov(R1, NUMBER);
+        self.asm.add(R1, 1);
+        self.asm.store(Size::DW, place, R1);
+        if !lane.stream.uses_flows() {
+            return;
+        }
+        let (worker, workers) = (u64::from(self.job.worker), u64::from(self.job.workers));
+        let flows = u64::from(lane.stream.flows);
+        if worker >= flows {
+            arith::store_constant(&mut self.asm, FP, FLOW, worker % flows, R2);
+            return;
+        }
+        self.asm.mov(R1, NUMBER);
+        arith::modulo(&mut self.asm, R1, (flows - worker).div_ceil(workers), R2);
+        arith::multiply(&mut self.asm, R1, workers, R2);
+        arith::add(&mut self.asm, R1, worker, R2);
+        self.asm.store(Size::DW, FP + FLOW, R1);
+    }
+
+    /// The random numbers: the packet's, then the flow's.
+    fn draw_words(&mut self, lane: &Lane<'_>) {
+        let words = lane.stream.words;
+        for word in 0..words.packet {
+            self.asm.mov(R1, NUMBER);
+            self.draw_word(lane.packets, words.packet, word, WORDS - 8 * i16::from(word));
+        }
+        for word in 0..words.flow {
+            self.asm.load(Size::DW, R1, FP + FLOW);
+            let place = WORDS - 8 * i16::from(words.packet + word);
+            self.draw_word(lane.flows, words.flow, word, place);
+        }
+    }
+
+    fn draw_word(&mut self, key: Key, words: u8, word: u8, place: i16) {
+        arith::multiply(&mut self.asm, R1, u64::from(words), R2);
+        arith::add(&mut self.asm, R1, u64::from(word), R2);
+        arith::hash(&mut self.asm, key, R1, R1, R2);
+        self.asm.store(Size::DW, FP + place, R1);
+    }
+
+    /// Where the random number is.
+    fn drawn(lane: &Lane<'_>, per: Per, draw: Draw) -> Memory {
+        let before = match per {
+            Per::Packet => 0,
+            Per::Flow => lane.stream.words.packet,
+        };
+        FP + (WORDS - 8 * i16::from(before + draw.word))
+    }
+
+    /// Makes the frame as long as it is to be, and has R8 point to it.
+    fn set_length(&mut self, lane: &Lane<'_>) {
+        let longest = lane.stream.template.len() as i32;
+        match &lane.stream.sizes {
+            Sizes::Fixed => self.asm.store(Size::DW, FP + LENGTH, longest),
+            Sizes::InTurn(sizes) => {
+                let table = self.sheet.table(sizes.iter().map(|&size| u64::from(size)));
+                self.asm.mov(R1, NUMBER);
+                arith::modulo(&mut self.asm, R1, sizes.len() as u64, R2);
+                self.look_up(table, R1, R2);
+                self.asm.store(Size::DW, FP + LENGTH, R1);
+            }
+            Sizes::AtRandom { first, count, draw } => {
+                self.asm.load(Size::DW, R1, Self::drawn(lane, Per::Packet, *draw));
+                self.asm.rsh(R1, i32::from(draw.shift));
+                arith::below(&mut self.asm, R1, u64::from(*count), R2);
+                self.asm.add(R1, i32::from(*first));
+                self.asm.store(Size::DW, FP + LENGTH, R1);
+            }
+        }
+        let given = self.job.longest();
+        if lane.stream.sizes != Sizes::Fixed || longest != given {
+            self.asm.load(Size::DW, R2, FP + LENGTH);
+            self.asm.sub(R2, given);
+            self.asm.mov(R1, CONTEXT);
+            self.asm.call(Helper::XDP_ADJUST_TAIL);
+            self.asm.jne(R0, 0, self.refused);
+        }
+    }
+
+    /// Writes the bytes that stay, and finds the packet's bytes in R8.
+    fn write_template(&mut self, lane: &Lane<'_>) {
+        let template = &lane.stream.template;
+        let shortest = lane.stream.sizes.shortest(template);
+        let written = shortest.min(REWRITTEN);
+        if template.len() > written
+            && let Some(table) = lane.template
+        {
+            self.copy_from(table, template.len());
+        }
+        self.asm.load(Size::W, DATA, CONTEXT + xdp_md::DATA);
+        self.asm.load(Size::W, R2, CONTEXT + xdp_md::DATA_END);
+        self.asm.mov(R1, DATA);
+        self.asm.add(R1, shortest as i32);
+        self.asm.jgt(R1, R2, self.refused);
+        let (words, rest) = template[..written].as_chunks::<8>();
+        for (index, word) in words.iter().enumerate() {
+            let number = u64::from_ne_bytes(*word);
+            arith::store_constant(&mut self.asm, DATA, (index * 8) as i16, number, R1);
+        }
+        for (index, &byte) in rest.iter().enumerate() {
+            let at = (words.len() * 8 + index) as i16;
+            self.asm.store(Size::B, DATA + at, i32::from(byte));
+        }
+    }
+
+    /// Copies the whole template over the frame.
+    fn copy_from(&mut self, table: Table, longest: usize) {
+        self.asm.load(Size::DW, R4, FP + LENGTH);
+        self.asm.jgt(R4, longest as i32, self.refused);
+        self.asm.jeq(R4, 0, self.refused);
+        self.asm.mov(R1, CONTEXT);
+        self.asm.mov(R2, 0);
+        self.asm.mov(R3, SHEET);
+        self.asm.add(R3, table.at as i32);
+        self.asm.call(Helper::XDP_STORE_BYTES);
+        self.asm.jne(R0, 0, self.refused);
+    }
+
+    fn write_edit(&mut self, lane: &Lane<'_>, edit: &Edit) {
+        // The time is asked first: a helper leaves nothing in the lower registers.
+        let timed = edit.parts.iter().any(|part| part.source == Source::Time);
+        if timed {
+            self.asm.call(Helper::KTIME_NS);
+        }
+        self.asm.load_constant(R1, edit.keep);
+        for part in &edit.parts {
+            self.load_part(lane, part);
+            self.asm.or(R1, R2);
+        }
+        let size = size_of_edit(edit);
+        self.asm.to_be(size, R1);
+        self.asm.store(size, DATA + edit.at as i16, R1);
+    }
+
+    /// R2 = the part's bits, where they stand in the edit.
+    fn load_part(&mut self, lane: &Lane<'_>, part: &Part) {
+        match &part.source {
+            Source::Steps { index, step } => {
+                self.load_index(lane, index);
+                arith::multiply(&mut self.asm, R2, *step, R3);
+            }
+            Source::List { index, values } => {
+                let table = self.sheet.table(values.iter().copied());
+                self.load_index(lane, index);
+                self.look_up(table, R2, R3);
+            }
+            Source::Length { headers } => {
+                self.asm.load(Size::DW, R2, FP + LENGTH);
+                self.asm.sub(R2, i32::from(*headers));
+            }
+            Source::Sequence => self.asm.mov(R2, NUMBER),
+            Source::Worker => self.asm.mov(R2, self.job.worker.cast_signed()),
+            Source::Time => self.asm.mov(R2, R0),
+        }
+        arith::add(&mut self.asm, R2, part.base, R3);
+        if part.shift != 0 {
+            self.asm.lsh(R2, i32::from(part.shift));
+        }
+        arith::mask(&mut self.asm, R2, part.mask, R3);
+    }
+
+    /// R2 = the index.
+    fn load_index(&mut self, lane: &Lane<'_>, index: &Index) {
+        match (index.random, index.per) {
+            (Some(draw), per) => {
+                self.asm.load(Size::DW, R2, Self::drawn(lane, per, draw));
+                if draw.shift != 0 {
+                    self.asm.rsh(R2, i32::from(draw.shift));
+                }
+                arith::below(&mut self.asm, R2, index.count, R3);
+            }
+            (None, Per::Packet) => {
+                self.asm.mov(R2, NUMBER);
+                arith::modulo(&mut self.asm, R2, index.count, R3);
+            }
+            (None, Per::Flow) => {
+                self.asm.load(Size::DW, R2, FP + FLOW);
+                arith::modulo(&mut self.asm, R2, index.count, R3);
+            }
+        }
+    }
+
+    fn write_sum(&mut self, lane: &Lane<'_>, sum: &Sum) {
+        let stream = lane.stream;
+        let constant = fold(u64::from(sum.constant)).to_be();
+        self.asm.mov(R1, i32::from(constant));
+        if !sum.by_size.is_empty() {
+            let sums = sum.by_size.iter().map(|&sum| u64::from(sum.to_be()));
+            let table = self.sheet.table(sums);
+            self.asm.load(Size::DW, R2, FP + LENGTH);
+            self.asm.sub(R2, stream.sizes.shortest(&stream.template) as i32);
+            self.look_up(table, R2, R3);
+            self.asm.add(R1, R2);
+        }
+        for term in &sum.terms {
+            self.add_term(lane, term);
+        }
+        arith::finish_sum(&mut self.asm, R1, sum.finish, R2);
+        self.asm.store(Size::H, DATA + sum.at as i16, R1);
+    }
+
+    /// R1 += what the term says, as it stands in the packet.
+    fn add_term(&mut self, lane: &Lane<'_>, term: &Term) {
+        let bytes = match term.of {
+            Operand::Edit(index) => {
+                let edit = &lane.stream.edits[usize::from(index)];
+                self.asm.load(size_of_edit(edit), R2, DATA + edit.at as i16);
+                edit.bytes
+            }
+            Operand::Sum(index) => {
+                let at = lane.stream.sums[usize::from(index)].at;
+                self.asm.load(Size::H, R2, DATA + at as i16);
+                2
+            }
+            Operand::Length { headers } => {
+                self.asm.load(Size::DW, R2, FP + LENGTH);
+                self.asm.sub(R2, i32::from(headers));
+                self.asm.to_be(Size::H, R2);
+                2
+            }
+        };
+        arith::add_term(&mut self.asm, R1, R2, bytes, term.odd, R3);
+    }
+}
+
+fn size_of_edit(edit: &Edit) -> Size {
+    match edit.bytes {
+        1 => Size::B,
+        2 => Size::H,
+        4 => Size::W,
+        _ => Size::DW,
+    }
+}
+
+/// The frame pointer.
+const FP: Reg = Reg::FP;
+
+impl Job<'_> {
+    /// Bytes of the longest frame of all: what the kernel is given.
+    pub fn longest(&self) -> i32 {
+        self.plan.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0) as i32
+    }
+
+    /// The frame that the kernel is given.
+    pub fn frame(&self) -> Vec<u8> {
+        let longest = self.plan.streams.iter().map(|stream| &stream.template);
+        longest.max_by_key(|template| template.len()).cloned().unwrap_or_default()
+    }
+}

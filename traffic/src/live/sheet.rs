@@ -1,0 +1,65 @@
+//! What stands where in the memory that a program shares with us.
+
+use crate::plan::Plan;
+
+/// The words at the start: what the program counts.
+pub(super) mod word {
+    /// Packets handed to the interface.
+    pub const PACKETS: i16 = 0;
+    /// Their bytes.
+    pub const BYTES: i16 = 8;
+    /// Packets that the kernel refused to make as long as they should be.
+    pub const REFUSED: i16 = 16;
+    /// Where in the turns it is.
+    pub const TURN: i16 = 24;
+    /// Bytes of all of these; the streams' numbers come next.
+    pub const END: usize = 32;
+}
+
+/// A table of numbers of 64 bits, in the sheet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    /// Bytes from the sheet's start.
+    pub at: u32,
+    /// How many numbers.
+    pub count: u32,
+}
+
+/// Where everything is, and what is in it at the start.
+#[derive(Debug, Default)]
+pub(super) struct Sheet {
+    words: Vec<u64>,
+}
+
+impl Sheet {
+    /// With the counters of a plan's streams, and no table yet.
+    pub fn new(plan: &Plan) -> Self {
+        Self { words: vec![0; word::END / 8 + plan.streams.len()] }
+    }
+
+    /// Where the number of a stream's next packet stands.
+    pub fn number_of(stream: usize) -> u32 {
+        (word::END + stream * 8) as u32
+    }
+
+    /// Adds a table.
+    pub fn table(&mut self, numbers: impl IntoIterator<Item = u64>) -> Table {
+        let at = self.words.len();
+        self.words.extend(numbers);
+        Table { at: (at * 8) as u32, count: (self.words.len() - at) as u32 }
+    }
+
+    /// Adds bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Table {
+        self.table(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        }))
+    }
+
+    /// What it holds at the start.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+}
