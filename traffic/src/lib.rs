@@ -9,7 +9,10 @@
 //! | module | what it knows |
 //! | --- | --- |
 //! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
+//! | [`rate`] | how fast, and how near to it |
+//! | [`live`] | a plan as a program of the kernel: live frames |
 #![forbid(unsafe_code)]
 
 pub mod live;
 pub mod plan;
+pub mod rate;

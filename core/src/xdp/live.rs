@@ -175,7 +175,8 @@ impl Maker {
 /// A thread that runs a maker: until it is told to end, or has made all its packets.
 #[derive(Debug)]
 pub struct Running {
-    thread: JoinHandle<Result<()>>,
+    /// Until it is joined.
+    thread: Option<JoinHandle<Result<()>>>,
     ends: Arc<AtomicBool>,
 }
 
@@ -197,28 +198,36 @@ impl Running {
             }
             run(&maker, packets, &ending)
         });
-        Ok(Self { thread: thread.map_err(failed)?, ends })
+        Ok(Self { thread: Some(thread.map_err(failed)?), ends })
     }
 
     /// Whether it has ended, for whatever reason.
     pub fn is_finished(&self) -> bool {
-        self.thread.is_finished()
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends it, and waits for that: a millisecond or two.
     ///
     /// # Errors
-    /// Why it ended before, if it failed.
-    pub fn end(self) -> Result<()> {
+    /// Why it ended before, if it failed; said once.
+    pub fn end(&mut self) -> Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
         // Pairs with the thread's load; the signal orders the two.
         self.ends.store(true, Ordering::Release);
-        while !self.thread.is_finished() {
+        while !thread.is_finished() {
             // The thread is not joined, so its number is still its own; one that has just ended
             // need not be told.
-            let _ = pthread_kill(self.thread.as_pthread_t(), SIGNAL);
+            let _ = pthread_kill(thread.as_pthread_t(), SIGNAL);
             std::thread::sleep(INSIST);
         }
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever drops it does not ask how it went.
+        let _ = self.end();
     }
 }
 

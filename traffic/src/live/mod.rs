@@ -4,6 +4,7 @@
 //! workers have a program each, with its own sheet of counters and its own thread.
 
 mod arith;
+mod pace;
 mod program;
 mod sheet;
 
@@ -12,20 +13,25 @@ use sluicegate::link::Interface;
 use sluicegate::xdp::live::{Maker, Running, Sheet};
 
 use crate::plan::Plan;
+use crate::rate::{Gaps, Pace};
 use program::Job;
-use sheet::word;
+use sheet::{Table, word};
 
 /// One worker's share of a plan, ready to be sent.
 #[derive(Debug)]
 pub struct Live {
     sheet: Sheet,
+    gaps: Table,
     maker: Maker,
+    paced: bool,
 }
 
 /// One worker, sending.
 #[derive(Debug)]
 pub struct Sending {
     sheet: Sheet,
+    gaps: Table,
+    limit: Option<u64>,
     running: Running,
 }
 
@@ -38,28 +44,37 @@ pub struct Counters {
     pub bytes: u64,
     /// Packets that the kernel did not let become as long as they should be.
     pub refused: u64,
+    /// Times it was too far behind its timetable, and began a new one.
+    pub restarts: u64,
 }
 
 impl Live {
     /// Makes the program of worker `worker` of `workers`, which sends out of `interface`, of this
-    /// thread's network namespace. Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
+    /// thread's network namespace; at a pace, if there is one. Linux 5.18, CAP_BPF and
+    /// CAP_NET_ADMIN.
     ///
     /// # Errors
     /// A missing privilege; a plan too large for a program.
-    pub fn new(plan: &Plan, worker: u32, workers: u32, interface: &Interface) -> Result<Self> {
-        let job = Job { plan, worker, workers, interface: interface.index };
+    pub fn new(
+        plan: &Plan,
+        (worker, workers): (u32, u32),
+        interface: &Interface,
+        pace: Option<Pace>,
+    ) -> Result<Self> {
+        let job = Job { plan, worker, workers, interface: interface.index, paced: pace.is_some() };
         let sheet = Sheet::new(&program::sheet(&job))?;
+        set_pace(&sheet, pace);
         let instructions = program::program(&job, &sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let maker = Maker::load(c"sluice_live", &instructions, job.frame())?;
-        Ok(Self { sheet, maker })
+        Ok(Self { sheet, gaps: sheet::Sheet::gaps(plan), maker, paced: pace.is_some() })
     }
 
     /// The next packet, which is not sent.
     ///
     /// # Errors
-    /// The program refused to make it.
+    /// The program refused to make it, or it is not due yet.
     pub fn next_packet(&self) -> Result<Vec<u8>> {
         self.maker.once()
     }
@@ -70,7 +85,11 @@ impl Live {
     /// # Errors
     /// The system has no thread left.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        Ok(Sending { sheet: self.sheet, running: Running::start(self.maker, packets, cpu)? })
+        let Self { sheet, gaps, maker, paced } = self;
+        sheet.set(word::LIMIT as usize / 8, packets.unwrap_or(u64::MAX));
+        // With a timetable most runs of the program make no packet: it counts them itself.
+        let runs = packets.filter(|_| !paced);
+        Ok(Sending { sheet, gaps, limit: packets, running: Running::start(maker, runs, cpu)? })
     }
 }
 
@@ -82,26 +101,39 @@ impl Sending {
             packets: count(word::PACKETS),
             bytes: count(word::BYTES),
             refused: count(word::REFUSED),
+            restarts: count(word::RESTARTS),
         }
     }
 
-    /// Whether it has ended by itself.
-    pub fn is_finished(&self) -> bool {
-        self.running.is_finished()
+    /// How late packets were against the timetable, each burst's first.
+    pub fn gaps(&self) -> Gaps {
+        let first = self.gaps.at as usize / 8;
+        Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| self.sheet.get(index)))
     }
 
-    /// Ends it, within a few milliseconds.
+    /// Sends at another pace from now on; one that began without a pace goes on without.
+    pub fn set_pace(&self, pace: Pace) {
+        set_pace(&self.sheet, Some(pace));
+    }
+
+    /// Whether nothing more will be sent: all packets are, or it failed.
+    pub fn is_finished(&self) -> bool {
+        let all = |limit| self.counters().packets >= limit;
+        self.running.is_finished() || self.limit.is_some_and(all)
+    }
+
+    /// Ends it, within a few milliseconds; its counts stay.
     ///
     /// # Errors
     /// Why it ended before, if it failed.
-    pub fn end(self) -> Result<Counters> {
-        let Self { sheet, running } = self;
-        running.end()?;
-        let count = |word: i16| sheet.get(word as usize / 8);
-        Ok(Counters {
-            packets: count(word::PACKETS),
-            bytes: count(word::BYTES),
-            refused: count(word::REFUSED),
-        })
+    pub fn end(&mut self) -> Result<()> {
+        self.running.end()
+    }
+}
+
+fn set_pace(sheet: &Sheet, pace: Option<Pace>) {
+    if let Some(pace) = pace {
+        sheet.set(word::PERIOD as usize / 8, pace.period());
+        sheet.set(word::BURST as usize / 8, pace.burst.max(1).into());
     }
 }

@@ -18,6 +18,7 @@ use sluicegate::filter::ebpf::{
 };
 
 use super::arith::{self, held::*};
+use super::pace;
 use super::sheet::{Sheet, Table, word};
 use crate::plan::{
     Draw, Edit, Index, Key, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term, fold,
@@ -38,6 +39,8 @@ pub(super) struct Job<'a> {
     pub workers: u32,
     /// The interface they go out of, by its index.
     pub interface: u32,
+    /// Whether they keep to a timetable.
+    pub paced: bool,
 }
 
 /// A stream, and what the program needs of it.
@@ -88,6 +91,9 @@ impl<'a> Writer<'a> {
         match self.map {
             Some(map) => self.asm.load_map_value(SHEET, map, 0),
             None => self.asm.load_constant(SHEET, 0),
+        }
+        if self.job.paced {
+            pace::wait_until_due(&mut self.asm, Sheet::gaps(plan));
         }
         let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
         self.choose(&streams);

@@ -1,6 +1,7 @@
 //! What stands where in the memory that a program shares with us.
 
 use crate::plan::Plan;
+use crate::rate::Gaps;
 
 /// The words at the start: what the program counts.
 pub(super) mod word {
@@ -12,8 +13,22 @@ pub(super) mod word {
     pub const REFUSED: i16 = 16;
     /// Where in the turns it is.
     pub const TURN: i16 = 24;
+    /// From one burst to the next: [`crate::rate::Pace::period`]. We write it.
+    pub const PERIOD: i16 = 32;
+    /// Packets a burst. We write it.
+    pub const BURST: i16 = 40;
+    /// When the timetable began, in ns of CLOCK_MONOTONIC.
+    pub const START: i16 = 48;
+    /// When the next burst is due, since then.
+    pub const DUE: i16 = 56;
+    /// Packets left of this burst.
+    pub const IN_BURST: i16 = 64;
+    /// Times it was too late to keep to the timetable.
+    pub const RESTARTS: i16 = 72;
+    /// Packets after which none is due any more.
+    pub const LIMIT: i16 = 80;
     /// Bytes of all of these; the streams' numbers come next.
-    pub const END: usize = 32;
+    pub const END: usize = 88;
 }
 
 /// A table of numbers of 64 bits, in the sheet.
@@ -32,9 +47,16 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// With the counters of a plan's streams, and no table yet.
+    /// With the counters of a plan's streams, and no table but the histogram of a timetable.
     pub fn new(plan: &Plan) -> Self {
-        Self { words: vec![0; word::END / 8 + plan.streams.len()] }
+        let mut sheet = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
+        sheet.table(std::iter::repeat_n(0, Gaps::CLASSES));
+        sheet
+    }
+
+    /// The histogram, which is the same for all programs of a plan.
+    pub fn gaps(plan: &Plan) -> Table {
+        Table { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
     }
 
     /// Where the number of a stream's next packet stands.
