@@ -10,9 +10,11 @@
 //! | --- | --- |
 //! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
 //! | [`rate`] | how fast, and how near to it |
+//! | [`fill`] | packets in the slots of a transmit ring |
 //! | [`live`] | a plan as a program of the kernel: live frames |
 #![forbid(unsafe_code)]
 
+pub mod fill;
 pub mod live;
 pub mod plan;
 pub mod rate;

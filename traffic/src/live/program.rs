@@ -254,7 +254,7 @@ impl<'a> Writer<'a> {
                 self.asm.store(Size::DW, FP + LENGTH, R1);
             }
         }
-        let given = self.job.longest();
+        let given = self.job.plan.longest() as i32;
         if lane.stream.sizes != Sizes::Fixed || longest != given {
             self.asm.load(Size::DW, R2, FP + LENGTH);
             self.asm.sub(R2, given);
@@ -423,11 +423,6 @@ fn size_of_edit(edit: &Edit) -> Size {
 const FP: Reg = Reg::FP;
 
 impl Job<'_> {
-    /// Bytes of the longest frame of all: what the kernel is given.
-    pub fn longest(&self) -> i32 {
-        self.plan.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0) as i32
-    }
-
     /// The frame that the kernel is given.
     pub fn frame(&self) -> Vec<u8> {
         let longest = self.plan.streams.iter().map(|stream| &stream.template);

@@ -236,3 +236,10 @@ impl Stream {
         self.edits.iter().flat_map(|edit| &edit.parts).any(by_flow)
     }
 }
+
+impl Plan {
+    /// Bytes of the longest frame.
+    pub fn longest(&self) -> usize {
+        self.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0)
+    }
+}
