@@ -12,9 +12,11 @@
 //! | [`rate`] | how fast, and how near to it |
 //! | [`fill`] | packets in the slots of a transmit ring |
 //! | [`live`] | a plan as a program of the kernel: live frames |
+//! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
 #![forbid(unsafe_code)]
 
 pub mod fill;
 pub mod live;
 pub mod plan;
 pub mod rate;
+pub mod spec;

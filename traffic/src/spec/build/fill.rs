@@ -1,0 +1,66 @@
+//! What follows the headers.
+
+use crate::plan::{Key, hash};
+use crate::spec::place::Place;
+
+/// What follows the headers: as much of it as the frame has room for.
+#[derive(Clone, Debug, Default)]
+pub(in crate::spec) struct Fill {
+    pub(in crate::spec) content: Content,
+    /// How long it is where the frame's size says nothing.
+    pub(in crate::spec) length: Option<u16>,
+    /// Where that was said.
+    pub(in crate::spec) place: Place,
+}
+
+/// The bytes of a payload.
+#[derive(Clone, Debug, Default)]
+pub(in crate::spec) enum Content {
+    #[default]
+    Zeros,
+    /// These, and zeros behind them.
+    Once(Vec<u8>),
+    /// These, over and over.
+    Pattern(Vec<u8>),
+    /// Random ones, the same in all packets.
+    Random,
+}
+
+impl Fill {
+    /// How long it is where the frame's size says nothing.
+    pub(super) fn natural_length(&self) -> usize {
+        match (&self.content, self.length) {
+            (_, Some(length)) => length.into(),
+            (Content::Once(bytes) | Content::Pattern(bytes), None) => bytes.len(),
+            (Content::Zeros | Content::Random, None) => 0,
+        }
+    }
+
+    /// Whether it is what makes a frame long enough for Ethernet.
+    pub(super) fn fills(&self) -> bool {
+        self.length.is_none() && matches!(self.content, Content::Zeros | Content::Random)
+    }
+
+    pub(super) fn put(&self, room: &mut [u8], seed: u64, stream: usize) {
+        match &self.content {
+            Content::Zeros => {}
+            Content::Once(bytes) => {
+                let bytes = &bytes[..bytes.len().min(room.len())];
+                room[..bytes.len()].copy_from_slice(bytes);
+            }
+            Content::Pattern(bytes) => {
+                for (byte, pattern) in room.iter_mut().zip(bytes.iter().cycle()) {
+                    *byte = *pattern;
+                }
+            }
+            Content::Random => {
+                // A worker of its own: none has this number.
+                let key = Key::of_packets(seed, stream, u32::MAX);
+                for (number, bytes) in room.chunks_mut(8).enumerate() {
+                    let random = hash(key, number as u64).to_be_bytes();
+                    bytes.copy_from_slice(&random[..bytes.len()]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From what was said to what is sent: a stream's layers become a template, edits and checksums.
+//!
+//! ```text
+//!   layers --> draft: headers, and what is to change in them
+//!          --> template of the longest frame --> edits --> checksums, the inner ones first
+//! ```
+
+mod draws;
+mod edits;
+mod fill;
+mod sums;
+
+pub(super) use fill::{Content, Fill};
+
+use std::ops::Range;
+
+use super::header::Header;
+use super::layer::Bits;
+use super::place::{Fault, Place};
+use super::protocols::bytes;
+use super::size::{MAX_FRAME, Size, turns_of};
+use super::value::Value;
+use super::{Defaults, Stream};
+use crate::plan::{self, Finish, Sizes, Source};
+use draws::Draws;
+
+/// A frame on Ethernet is not shorter (IEEE 802.3, without the frame check sequence).
+const LEAST_FRAME: usize = 60;
+/// Layers of a stream: more are a mistake.
+const MAX_LAYERS: usize = 64;
+
+/// The headers of a stream, as far as they are laid.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    /// Which stream of the plan.
+    pub(super) stream: usize,
+    /// The headers' bytes.
+    pub(super) bytes: Vec<u8>,
+    /// What is to be in them besides.
+    changes: Vec<Laid>,
+    /// Checksums, the outer before the inner.
+    pub(super) sums: Vec<SumOf>,
+    /// The IP header directly below, extension headers aside.
+    pub(super) ip: Option<Ip>,
+    /// What follows the headers.
+    pub(super) fill: Option<Fill>,
+}
+
+/// Something in bits of the frame: their cell is counted from its beginning.
+#[derive(Clone, Debug)]
+pub(super) struct Laid {
+    pub(super) bits: Bits,
+    pub(super) what: What,
+}
+
+/// What is in bits of a frame.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Number(u128),
+    Value(Value),
+    /// The frame's bytes from here on.
+    LengthFrom(usize),
+    Source(Source),
+}
+
+/// What a layer above IP has to know of it.
+#[derive(Clone, Debug)]
+pub(super) struct Ip {
+    pub(super) version: u8,
+    /// Where its addresses stand, one after the other.
+    pub(super) addresses: Range<usize>,
+    /// Whether packets may be fragments.
+    pub(super) fragment: bool,
+}
+
+/// A checksum that is to be.
+#[derive(Clone, Debug)]
+pub(super) struct SumOf {
+    pub(super) at: usize,
+    /// What it covers.
+    pub(super) from: usize,
+    /// To the end of what the headers carry, if nothing is said.
+    pub(super) to: Option<usize>,
+    /// The addresses and the protocol of a pseudo header.
+    pub(super) pseudo: Option<(Range<usize>, u8)>,
+    pub(super) finish: Finish,
+}
+
+impl Draft {
+    pub(super) fn put(&mut self, laid: Laid) {
+        match laid.what {
+            What::Number(number) => write_bits(&mut self.bytes, laid.bits, number),
+            _ => self.changes.push(laid),
+        }
+    }
+}
+
+/// Puts a number into bits of a frame.
+fn write_bits(frame: &mut [u8], bits: Bits, number: u128) {
+    let cell = &mut frame[bits.at..][..bits.cell];
+    let mask = (u128::MAX >> (128 - u32::from(bits.width))) << bits.shift;
+    let old = cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
+    let new = old & !mask | number << bits.shift & mask;
+    cell.copy_from_slice(&new.to_be_bytes()[16 - bits.cell..]);
+}
+
+/// Works out a stream.
+pub(super) fn stream(
+    index: usize,
+    stream: &Stream,
+    seed: u64,
+    defaults: &Defaults,
+) -> Result<plan::Stream, Fault> {
+    let mut draft = lay(index, stream, defaults)?;
+    let frame = Frame::new(stream, &mut draft, seed)?;
+    let mut draws = Draws::default();
+    let sizes = sizes(stream, &mut draws)?;
+    let mut template = frame.template;
+    let end = matches!(sizes, Sizes::Fixed).then_some(frame.end);
+    let edits = edits::edits(&draft.changes, end, &mut template, &mut draws)
+        .map_err(|problem| Fault::new(&stream.place, "", problem))?;
+    let sums = sums::sums(&draft.sums, frame.end, &sizes, &edits, &mut template);
+    let (name, flows) = (stream.name.clone(), stream.flows);
+    Ok(plan::Stream { name, template, sizes, flows, words: draws.words(), edits, sums })
+}
+
+fn lay(index: usize, stream: &Stream, defaults: &Defaults) -> Result<Draft, Fault> {
+    check_order(stream)?;
+    let mut draft = Draft { stream: index, ..Draft::default() };
+    for (count, layer) in stream.layers.iter().enumerate() {
+        Header::lay(&mut draft, layer, &stream.layers[count + 1..], defaults)?;
+        if draft.bytes.len() > usize::from(MAX_FRAME) {
+            let problem = format!("the headers up to here are longer than {MAX_FRAME} bytes");
+            return Err(Fault::new(&layer.place, layer.protocol.name, problem));
+        }
+    }
+    Ok(draft)
+}
+
+/// What stands where in a stream, headers apart.
+fn check_order(stream: &Stream) -> Result<(), Fault> {
+    let layers = &stream.layers;
+    let Some(first) = layers.first() else {
+        let problem = "there are no layers: say layers = [\"ether\", \"ipv4\", \"udp\"]";
+        return Err(Fault::new(&stream.place, "", problem));
+    };
+    if !bytes::may_be_first(first.protocol) {
+        let problem = "the first layer is ether, or raw with a header of your own";
+        return Err(Fault::new(&first.place, first.protocol.name, problem));
+    }
+    if layers.len() > MAX_LAYERS {
+        let problem = format!("{} layers: at most {MAX_LAYERS}", layers.len());
+        return Err(Fault::new(&stream.place, "", problem));
+    }
+    for pair in layers.windows(2) {
+        if !bytes::may_follow(pair[0].protocol, pair[1].protocol) {
+            let problem = format!("nothing but payload follows {}", pair[0].protocol.name);
+            return Err(Fault::new(&pair[1].place, pair[1].protocol.name, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The longest frame of a stream, with its headers as the draft has them.
+struct Frame {
+    template: Vec<u8>,
+    /// Where what the headers carry ends: behind it there is only padding.
+    end: usize,
+}
+
+impl Frame {
+    fn new(stream: &Stream, draft: &mut Draft, seed: u64) -> Result<Self, Fault> {
+        let headers = draft.bytes.len();
+        let fill = draft.fill.take();
+        let (length, end) = match &stream.size {
+            Some((size, place)) => {
+                let (least, most) = size.bounds();
+                check_size(least, headers, place)?;
+                if let Some(Fill { length: Some(_), place, .. }) = &fill {
+                    let problem = "the size says how long it is: leave one of them out";
+                    return Err(Fault::new(place, "payload.length", problem));
+                }
+                (usize::from(most), usize::from(most))
+            }
+            None => {
+                let fills = fill.as_ref().is_some_and(Fill::fills);
+                let carried = headers + fill.as_ref().map_or(0, Fill::natural_length);
+                let length = if stream.pad { carried.max(LEAST_FRAME) } else { carried };
+                (length, if fills { length } else { carried })
+            }
+        };
+        if length > usize::from(MAX_FRAME) {
+            let problem = format!("its frame has {length} bytes: at most {MAX_FRAME}");
+            return Err(Fault::new(&stream.place, "", problem));
+        }
+        let mut template = std::mem::take(&mut draft.bytes);
+        template.resize(length, 0);
+        if let Some(fill) = fill {
+            fill.put(&mut template[headers..end], seed, draft.stream);
+        }
+        Ok(Self { template, end })
+    }
+}
+
+fn check_size(least: u16, headers: usize, place: &Place) -> Result<(), Fault> {
+    if usize::from(least) >= headers {
+        return Ok(());
+    }
+    let problem =
+        format!("{least} bytes are too few: the headers have {headers}, so at least {headers}");
+    Err(Fault::new(place, "size", problem))
+}
+
+/// The sizes of a stream's frames, as a plan has them.
+fn sizes(stream: &Stream, draws: &mut Draws) -> Result<Sizes, Fault> {
+    let Some((size, place)) = &stream.size else { return Ok(Sizes::Fixed) };
+    let wrong = |problem: String| Fault::new(place, "size", problem);
+    if size.bounds().0 == size.bounds().1 {
+        return Ok(Sizes::Fixed);
+    }
+    Ok(match size {
+        Size::InTurn(sizes) => Sizes::InTurn(sizes.clone()),
+        Size::Mix(weights) => {
+            let turns = turns_of(&weights.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
+            let sizes = turns.map_err(wrong)?.into_iter().map(|n| weights[usize::from(n)].0);
+            Sizes::InTurn(sizes.collect())
+        }
+        Size::Random { first, last } => {
+            let count = last - first + 1;
+            let draw = draws.draw(plan::Per::Packet, count.into()).map_err(wrong)?;
+            Sizes::AtRandom { first: *first, count, draw }
+        }
+    })
+}

@@ -1,0 +1,303 @@
+//! A specification in TOML.
+//!
+//! The tables are walked by hand rather than by serde: what a field may be says the table of
+//! layers, and every complaint is to have its place in the text.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::layer::{Layer, Protocol};
+use super::place::{Fault, Origin, Place, SpecError};
+use super::said::{Said, meant};
+use super::size::Size;
+use super::{MAX_STREAMS, Spec, Stream};
+
+/// The longest file: lists in it may be long.
+const MAX_FILE: u64 = 16 << 20;
+
+const KEYS: &[&str] = &["seed", "stream"];
+const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
+
+type Entry<'a, 'i> = (&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
+
+pub(super) fn read(path: &Path) -> Result<Spec, SpecError> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let problem = match read {
+        Err(error) => format!("it cannot be read: {error}"),
+        Ok(bytes) if bytes as u64 > MAX_FILE => format!("it has more than {MAX_FILE} bytes"),
+        Ok(_) => return parse(&name, &text, path.parent().unwrap_or(Path::new(""))),
+    };
+    let origin = Origin { name, text: Arc::default() };
+    Err(origin.locate(Fault::new(&Place::Nowhere, "", problem)))
+}
+
+pub(super) fn parse(name: &str, text: &str, base: &Path) -> Result<Spec, SpecError> {
+    let origin = Origin { name: name.into(), text: text.into() };
+    let parsed = DeTable::parse(text).map_err(|error| {
+        let place = error.span().map_or(Place::Nowhere, Place::Text);
+        Fault::new(&place, "TOML", error.message())
+    });
+    match parsed.and_then(|table| Walk { base }.spec(table.get_ref())) {
+        Ok((seed, streams)) => Ok(Spec { seed, streams, origin }),
+        Err(fault) => Err(origin.locate(fault)),
+    }
+}
+
+struct Walk<'a> {
+    base: &'a Path,
+}
+
+impl Walk<'_> {
+    fn spec(&self, table: &DeTable) -> Result<(Option<u64>, Vec<Stream>), Fault> {
+        let (mut seed, mut streams) = (None, Vec::new());
+        for (key, value) in in_order(table) {
+            match key.get_ref().as_ref() {
+                "seed" => seed = Some(number(value, 0..=u64::MAX.into(), "seed")? as u64),
+                "stream" => {
+                    for stream in array(value, "stream", "written [[stream]], once for each")? {
+                        streams.push(self.stream(streams.len(), stream)?);
+                    }
+                }
+                _ => return Err(unknown(key, "", KEYS)),
+            }
+        }
+        match streams.len() {
+            0 => {
+                let problem = "there is no stream: begin one by [[stream]]";
+                Err(Fault::new(&Place::Nowhere, "", problem))
+            }
+            1..=MAX_STREAMS => Ok((seed, streams)),
+            count => {
+                let problem = format!("{count} streams: at most {MAX_STREAMS}");
+                Err(Fault::new(&Place::Nowhere, "", problem))
+            }
+        }
+    }
+
+    fn stream(&self, index: usize, value: &Spanned<DeValue>) -> Result<Stream, Fault> {
+        let mut stream = Stream {
+            name: index.to_string(),
+            weight: 1,
+            flows: 1,
+            size: None,
+            pad: true,
+            layers: Vec::new(),
+            place: Place::Text(value.span()),
+        };
+        let table = table(value, "stream", "written [[stream]], once for each")?;
+        if let Some(name) = table.get("name") {
+            stream.name = text(name, "stream", "a text")?.to_owned();
+        }
+        let within = format!("stream {}", stream.name);
+        let mut entries = in_order(table);
+        // A complaint about layers and sizes does not hide an unknown key.
+        entries.sort_by_key(|(key, _)| STREAM_KEYS.contains(&key.get_ref().as_ref()));
+        for (key, value) in entries {
+            self.stream_key(&mut stream, key, value).map_err(|fault| fault.within(&within))?;
+        }
+        check_pad(&stream, table).map_err(|fault| fault.within(&within))?;
+        Ok(stream)
+    }
+
+    fn stream_key(
+        &self,
+        stream: &mut Stream,
+        key: &Spanned<Cow<str>>,
+        value: &Spanned<DeValue>,
+    ) -> Result<(), Fault> {
+        match key.get_ref().as_ref() {
+            "name" => {}
+            "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
+            "flows" => stream.flows = number(value, 1..=u32::MAX.into(), "flows")? as u32,
+            "size" => stream.size = Some((size(value)?, Place::Text(value.span()))),
+            "pad" => stream.pad = switch(value, "pad")?,
+            "layers" => {
+                let right = "a list of layers, like [\"ether\", { ipv4 = { ttl = 9 } }, \"udp\"]";
+                for layer in array(value, "layers", right)? {
+                    stream.layers.push(self.layer(layer)?);
+                }
+            }
+            _ => return Err(unknown(key, "", STREAM_KEYS)),
+        }
+        Ok(())
+    }
+
+    fn layer(&self, value: &Spanned<DeValue>) -> Result<Layer, Fault> {
+        let place = Place::Text(value.span());
+        let wrong = |problem| Fault::new(&place, "layers", problem);
+        if let DeValue::String(name) = value.get_ref() {
+            let protocol = Protocol::find(name).map_err(wrong)?;
+            return Ok(Layer::new(protocol, place));
+        }
+        let right = "a layer is its name, or { udp = { dport = 9 } }";
+        let entries = in_order(table(value, "layers", right)?);
+        let [(key, fields)] = entries.as_slice() else {
+            return Err(Fault::new(
+                &place,
+                "layers",
+                format!("here are {} names in one {{ }}: {right}", entries.len()),
+            ));
+        };
+        let place = Place::Text(key.span());
+        let protocol = Protocol::find(key.get_ref())
+            .map_err(|problem| Fault::new(&place, "layers", problem))?;
+        let mut layer = Layer::new(protocol, place);
+        let right = "{ } with its fields";
+        for (key, value) in in_order(table(fields, protocol.name, right)?) {
+            self.field(&mut layer, key, value)?;
+        }
+        Ok(layer)
+    }
+
+    fn field(
+        &self,
+        layer: &mut Layer,
+        key: &Spanned<Cow<str>>,
+        value: &Spanned<DeValue>,
+    ) -> Result<(), Fault> {
+        let protocol = layer.protocol;
+        let place = Place::Text(key.span());
+        let field = protocol
+            .field(key.get_ref())
+            .map_err(|problem| Fault::new(&place, protocol.name, problem))?;
+        let place = Place::Text(value.span());
+        let object = format!("{}.{}", protocol.name, field.name);
+        let wrong = |problem| Fault::new(&place, &*object, problem);
+        let said = said(value).map_err(wrong)?;
+        let given = meant(field, &said, self.base).map_err(wrong)?;
+        layer.set(field, given, place);
+        Ok(())
+    }
+}
+
+/// Frames with a size are as long as it says.
+fn check_pad(stream: &Stream, table: &DeTable) -> Result<(), Fault> {
+    match table.get("pad") {
+        Some(pad) if stream.size.is_some() => {
+            let problem = "the size says how long frames are: leave one of them out";
+            Err(Fault::new(&Place::Text(pad.span()), "pad", problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The entries as they stand in the text: the table has sorted them.
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+fn unknown(key: &Spanned<Cow<str>>, object: &str, known: &[&str]) -> Fault {
+    let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
+    Fault::new(&Place::Text(key.span()), object, problem)
+}
+
+fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
+    let span: Range<usize> = value.span();
+    let what = match value.get_ref() {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or a time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    };
+    Fault::new(&Place::Text(span), object, format!("{what} is not what belongs here: {right}"))
+}
+
+fn array<'a, 'i>(
+    value: &'a Spanned<DeValue<'i>>,
+    object: &str,
+    right: &str,
+) -> Result<&'a DeArray<'i>, Fault> {
+    match value.get_ref() {
+        DeValue::Array(array) => Ok(array),
+        _ => Err(not(value, object, right)),
+    }
+}
+
+fn table<'a, 'i>(
+    value: &'a Spanned<DeValue<'i>>,
+    object: &str,
+    right: &str,
+) -> Result<&'a DeTable<'i>, Fault> {
+    match value.get_ref() {
+        DeValue::Table(table) => Ok(table),
+        _ => Err(not(value, object, right)),
+    }
+}
+
+fn text<'a>(value: &'a Spanned<DeValue>, object: &str, right: &str) -> Result<&'a str, Fault> {
+    value.get_ref().as_str().ok_or_else(|| not(value, object, right))
+}
+
+fn switch(value: &Spanned<DeValue>, object: &str) -> Result<bool, Fault> {
+    value.get_ref().as_bool().ok_or_else(|| not(value, object, "true or false"))
+}
+
+fn number(
+    value: &Spanned<DeValue>,
+    range: std::ops::RangeInclusive<u128>,
+    object: &str,
+) -> Result<u128, Fault> {
+    let right = format!("a number from {} to {}", range.start(), range.end());
+    let number = integer(value.get_ref()).filter(|number| range.contains(number));
+    number.ok_or_else(|| match value.get_ref() {
+        DeValue::Integer(_) => {
+            Fault::new(&Place::Text(value.span()), object, format!("it is {right}"))
+        }
+        _ => not(value, object, &right),
+    })
+}
+
+/// A TOML integer, if it is not negative.
+fn integer(value: &DeValue) -> Option<u128> {
+    let integer = value.as_integer()?;
+    u128::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
+    let size = match value.get_ref() {
+        DeValue::String(text) => Size::parse(text),
+        DeValue::Integer(_) => match integer(value.get_ref()) {
+            Some(number) => Size::list(&[number]),
+            None => Err("a size is not negative".into()),
+        },
+        DeValue::Array(array) => {
+            let sizes: Option<Vec<_>> = array.iter().map(|one| integer(one.get_ref())).collect();
+            match sizes {
+                Some(sizes) if !sizes.is_empty() => Size::list(&sizes),
+                _ => Err("a list of sizes has numbers only, and at least one".into()),
+            }
+        }
+        _ => return Err(not(value, "size", "60, \"60,512,1514\", \"64-1500\" or \"imix\"")),
+    };
+    size.map_err(|problem| Fault::new(&Place::Text(value.span()), "size", problem))
+}
+
+/// What was said of a field.
+fn said(value: &Spanned<DeValue>) -> Result<Said, String> {
+    Ok(match value.get_ref() {
+        DeValue::String(text) => Said::Text(text.clone().into_owned()),
+        DeValue::Boolean(on) => Said::Switch(*on),
+        DeValue::Array(array) => Said::List(array.iter().map(said).collect::<Result<_, _>>()?),
+        DeValue::Integer(number) => match integer(value.get_ref()) {
+            Some(number) => Said::Number(number),
+            None => return Err(format!("{number} is negative, or far too much")),
+        },
+        DeValue::Float(number) => return Err(format!("{} is not whole", number.as_str())),
+        DeValue::Datetime(_) => return Err("a date or a time is nothing that fields take".into()),
+        DeValue::Table(_) => return Err("a table is nothing that fields take".into()),
+    })
+}

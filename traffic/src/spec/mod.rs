@@ -1,0 +1,138 @@
+//! What is to be sent, as people say it: streams of layers with fields.
+//!
+//! ```text
+//!   TOML --> file --+
+//!                   +--> Spec: streams of layers --> build --> Plan
+//!   flags ----------+
+//! ```
+//!
+//! | module | what it knows |
+//! | --- | --- |
+//! | `value`, `form` | the grammar of a field's value; how its numbers are written |
+//! | `size` | how long frames are |
+//! | `layer` | what layers there are: the table |
+//! | `protocols` | one file a protocol family: fields, and what follows from other layers |
+//! | `header`, `build` | headers, payload, edits and checksums: from layers to a plan |
+//! | `file`, `flags`, `said` | where a specification comes from |
+//! | `profiles` | specifications that are there already |
+//! | `place` | what is wrong, and where |
+//!
+//! ```
+//! use sluicegate_traffic::plan::Frames;
+//! use sluicegate_traffic::spec::{Defaults, Spec};
+//!
+//! let spec = Spec::parse(
+//!     "[[stream]]\n\
+//!      size = 60\n\
+//!      layers = ['ether', { ipv4 = { src = '198.18.0.0/16' } }, 'udp']\n",
+//! )?;
+//! let plan = spec.plan(&Defaults::default())?;
+//! let mut frame = [0; 2048];
+//! let mut frames = Frames::new(&plan, 0, 1, || 0);
+//! assert_eq!(frames.next_into(&mut frame), Some(60));
+//! assert_eq!(frame[26..28], [198, 18]);
+//! # Ok::<(), sluicegate_traffic::spec::SpecError>(())
+//! ```
+
+mod build;
+mod file;
+mod form;
+mod header;
+mod layer;
+mod place;
+mod protocols;
+mod said;
+mod size;
+mod value;
+
+use std::path::Path;
+
+use crate::plan::Plan;
+use layer::Layer;
+use place::{Fault, Origin, Place};
+use size::{Size, turns_of};
+
+pub use place::SpecError;
+
+/// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.
+const MAX_STREAMS: usize = 4096;
+
+/// What is to be sent, as it was said.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What random numbers follow from; 0 if nothing is said. The same seed gives the same
+    /// packets.
+    pub seed: Option<u64>,
+    streams: Vec<Stream>,
+    origin: Origin,
+}
+
+/// One kind of packets.
+#[derive(Clone, Debug)]
+struct Stream {
+    name: String,
+    /// How often its turn is, compared with others.
+    weight: u32,
+    flows: u32,
+    size: Option<(Size, Place)>,
+    /// Whether frames without a size are made long enough for Ethernet.
+    pad: bool,
+    layers: Vec<Layer>,
+    place: Place,
+}
+
+/// Addresses of Ethernet for where the specification says nothing: the sender knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// The source: the interface's own.
+    pub smac: [u8; 6],
+    /// The destination: that of the neighbour.
+    pub dmac: [u8; 6],
+}
+
+impl Default for Defaults {
+    /// Local addresses that no card has.
+    fn default() -> Self {
+        Self { smac: [2, 0, 0, 0, 0, 1], dmac: [2, 0, 0, 0, 0, 2] }
+    }
+}
+
+impl Spec {
+    /// Reads a specification in TOML. Files of payloads are found from the current directory.
+    ///
+    /// # Errors
+    /// What is wrong first in the text, with its line.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        file::parse("", text, Path::new(""))
+    }
+
+    /// Reads a file in TOML. Files of payloads are found from its directory.
+    ///
+    /// # Errors
+    /// The file cannot be read; what is wrong first in it, with its line.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        file::read(path)
+    }
+
+    /// Works out what is sent.
+    ///
+    /// # Errors
+    /// What does not fit together: layers that cannot follow each other, sizes too small for the
+    /// headers, the same bits said twice.
+    pub fn plan(&self, defaults: &Defaults) -> Result<Plan, SpecError> {
+        self.build(defaults).map_err(|fault| self.origin.locate(fault))
+    }
+
+    fn build(&self, defaults: &Defaults) -> Result<Plan, Fault> {
+        let seed = self.seed.unwrap_or(0);
+        let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();
+        let turns =
+            turns_of(&weights).map_err(|problem| Fault::new(&Place::Nowhere, "weight", problem))?;
+        let build = |(index, stream): (usize, &Stream)| {
+            build::stream(index, stream, seed, defaults)
+                .map_err(|fault| fault.within(&format!("stream {}", stream.name)))
+        };
+        let streams = self.streams.iter().enumerate().map(build).collect::<Result<_, _>>()?;
+        Ok(Plan { seed, streams, turns })
+    }
+}

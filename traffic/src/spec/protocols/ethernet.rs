@@ -1,0 +1,76 @@
+//! Ethernet and its tags (IEEE 802.3, 802.1Q).
+
+use super::arp;
+use crate::spec::form::Form;
+use crate::spec::header::Header;
+use crate::spec::layer::{Field, KnownAs, Layer, Protocol, Takes};
+use crate::spec::place::Fault;
+
+/// IEEE 802: an EtherType for local experiments.
+pub(in crate::spec) const EXPERIMENTAL: u128 = 0x88b5;
+
+const DOT1Q: u64 = 0x8100;
+const DOT1AD: u64 = 0x88a8;
+
+const ETHERTYPES: &[(&str, u64)] = &[
+    ("ipv4", 0x0800),
+    ("arp", 0x0806),
+    ("teb", 0x6558),
+    ("dot1q", DOT1Q),
+    ("ipv6", 0x86dd),
+    ("mpls", 0x8847),
+    ("dot1ad", DOT1AD),
+    ("lldp", 0x88cc),
+    ("ptp", 0x88f7),
+];
+
+pub(in crate::spec) const ETHER: Protocol = Protocol {
+    name: "ether",
+    bytes: 14,
+    fields: &[
+        Field::address("dst", 0, Form::Mac),
+        Field::address("src", 6, Form::Mac),
+        Field::number("type", 12, 2).named(ETHERTYPES),
+    ],
+    // As such it is carried by tunnels (RFC 1701: transparent Ethernet bridging).
+    known_as: KnownAs { ethertype: Some(0x6558), ip: Some(143), port: None },
+    lay: ether,
+};
+
+fn ether(header: &mut Header) -> Result<(), Fault> {
+    let asks = header.next().is_some_and(|next| next.protocol.is(&arp::ARP));
+    let dst = if asks { [0xff; 6] } else { header.defaults.dmac };
+    header.auto("dst", number(dst));
+    header.auto("src", number(header.defaults.smac));
+    header.says_ethertype("type")
+}
+
+/// A MAC address as a number.
+pub(super) fn number(mac: [u8; 6]) -> u128 {
+    mac.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+}
+
+pub(in crate::spec) const VLAN: Protocol = Protocol {
+    name: "vlan",
+    bytes: 4,
+    fields: &[
+        Field::part("pcp", 0, 2, 13, 3),
+        Field::part("dei", 0, 2, 12, 1),
+        Field::part("id", 0, 2, 0, 12).or("1"),
+        Field::number("type", 2, 2).named(ETHERTYPES),
+        // It stands in the header below.
+        Field::special("tpid", TPID),
+    ],
+    known_as: KnownAs { ethertype: Some(DOT1Q as u16), ip: None, port: None },
+    lay: |header| header.says_ethertype("type"),
+};
+
+const TPID: Takes =
+    Takes::Value(Form::Number { bits: 16, names: &[("dot1q", DOT1Q), ("dot1ad", DOT1AD)] });
+
+/// What the header below says of a tag with these layers above: of two tags the outer is the
+/// provider's (IEEE 802.1ad).
+pub(in crate::spec) fn tpid(above: &[Layer]) -> u128 {
+    let outer = above.first().is_some_and(|layer| layer.protocol.is(&VLAN));
+    u128::from(if outer { DOT1AD } else { DOT1Q })
+}

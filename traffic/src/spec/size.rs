@@ -1,0 +1,202 @@
+//! How long frames are: bytes without the frame check sequence.
+//!
+//! | text | the frames have |
+//! | --- | --- |
+//! | `60` | 60 bytes |
+//! | `60,512,1514` | these sizes in turn; in TOML also `[60, 512, 1514]` |
+//! | `64-1500` | a random size in this range |
+//! | `60..1514`, `60..1514/2` | a sweep, with a step: each size in turn |
+//! | `imix` | 60, 590 and 1514 bytes, of twelve frames 7, 4 and 1 |
+//! | `imix:64=7,594=4,1518=1` | these sizes, each as often as its weight says, well mixed |
+
+use std::fmt;
+
+use super::form::Form;
+use super::value::{Set, Value};
+
+/// The longest frame: offsets in a plan have 16 bits.
+pub(crate) const MAX_FRAME: u16 = 65_535;
+/// The most frames after which a mix of sizes repeats.
+const MAX_TURNS: u64 = 65_536;
+/// Simple IMIX: packets of 40, 576 and 1500 bytes, as frames.
+const IMIX: &[(u16, u32)] = &[(60, 7), (590, 4), (1514, 1)];
+
+/// How long the frames of a stream are, as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// One after the other; one, if all are the same.
+    InTurn(Vec<u16>),
+    /// At random, both ends included.
+    Random { first: u16, last: u16 },
+    /// Each as often as its weight says.
+    Mix(Vec<(u16, u32)>),
+}
+
+impl Size {
+    /// Reads a size; `Err` says what is wrong, and what would be right.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "imix" {
+            return Ok(Self::Mix(IMIX.to_vec()));
+        }
+        if let Some(weights) = text.strip_prefix("imix:") {
+            return mix(weights);
+        }
+        let value = Value::parse(text, Form::Number { bits: 16, names: &[] })
+            .map_err(|wrong| format!("{wrong}; a size is like 60, 60,512,1514, 64-1500 or imix"))?;
+        if value.per == crate::plan::Per::Flow {
+            return Err("a size goes by the packet, not by the flow".into());
+        }
+        let size = match value.set {
+            Set::List { random: true, .. } => {
+                return Err("sizes of a list come in turn: leave out any:".into());
+            }
+            Set::Range { first, last } => Self::Random { first: first as u16, last: last as u16 },
+            Set::List { values, .. } => Self::InTurn(values.iter().map(|n| *n as u16).collect()),
+            Set::Counter { first, last, step } => Self::InTurn(sweep(first, last, step)),
+            Set::One(number) | Set::Prefix { address: number, .. } => {
+                Self::InTurn(vec![number as u16])
+            }
+        };
+        if size.bounds().0 == 0 {
+            return Err("a frame without a byte cannot be".into());
+        }
+        Ok(size)
+    }
+
+    /// These sizes in turn.
+    pub(crate) fn list(sizes: &[u128]) -> Result<Self, String> {
+        let sizes: Vec<_> = sizes.iter().map(u128::to_string).collect();
+        Self::parse(&sizes.join(","))
+    }
+
+    /// The shortest and the longest.
+    pub(crate) fn bounds(&self) -> (u16, u16) {
+        let ends = |sizes: &mut dyn Iterator<Item = u16>| {
+            sizes.fold((u16::MAX, 0), |(least, most), size| (least.min(size), most.max(size)))
+        };
+        match self {
+            Self::InTurn(sizes) => ends(&mut sizes.iter().copied()),
+            Self::Random { first, last } => (*first, *last),
+            Self::Mix(weights) => ends(&mut weights.iter().map(|(size, _)| *size)),
+        }
+    }
+}
+
+fn sweep(first: u128, last: u128, step: u128) -> Vec<u16> {
+    let steps = first.abs_diff(last) / step;
+    let size = |n: u128| if first < last { first + n * step } else { first - n * step };
+    (0..=steps).map(|n| size(n) as u16).collect()
+}
+
+fn mix(text: &str) -> Result<Size, String> {
+    let mut weights = Vec::new();
+    for one in text.split(',') {
+        let wrong = || {
+            format!("'{}' is not a size and its weight, like 594=4, of at least 1 each", one.trim())
+        };
+        let (size, weight) = one.split_once('=').ok_or_else(wrong)?;
+        let size = size.trim().parse().ok().filter(|size| *size > 0).ok_or_else(wrong)?;
+        let weight = weight.trim().parse().ok().filter(|weight| *weight > 0).ok_or_else(wrong)?;
+        weights.push((size, weight));
+    }
+    let turns = turns_of(&weights.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
+    turns.map(|_| Size::Mix(weights))
+}
+
+/// Whose turn it is, over and over: each as often as its weight says, and well mixed. At every
+/// turn each is given its weight, and the one that has most pays for all.
+pub(super) fn turns_of(weights: &[u32]) -> Result<Vec<u16>, String> {
+    let common = weights.iter().fold(0, |a, b| gcd(a, *b)).max(1);
+    let weights: Vec<_> = weights.iter().map(|weight| i64::from(weight / common)).collect();
+    let all: i64 = weights.iter().sum();
+    if all as u64 > MAX_TURNS {
+        return Err(format!(
+            "the weights repeat after {all} packets: at most {MAX_TURNS}, take smaller ones"
+        ));
+    }
+    let mut credit = vec![0; weights.len()];
+    let mut turns = Vec::with_capacity(all as usize);
+    for _ in 0..all {
+        for (credit, weight) in credit.iter_mut().zip(&weights) {
+            *credit += weight;
+        }
+        // Of equals the first.
+        let next = (0..credit.len()).rev().max_by_key(|index| credit[*index]).unwrap_or(0);
+        credit[next] -= all;
+        turns.push(next as u16);
+    }
+    Ok(turns)
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::InTurn(sizes) => match sizes.as_slice() {
+                [first, .., last] if sizes.len() > 8 => {
+                    write!(to, "{} sizes from {first} to {last}", sizes.len())
+                }
+                sizes => {
+                    let sizes: Vec<_> = sizes.iter().map(u16::to_string).collect();
+                    to.write_str(&sizes.join(","))
+                }
+            },
+            Self::Random { first, last } => write!(to, "{first}-{last}"),
+            Self::Mix(weights) => {
+                let weights: Vec<_> = weights.iter().map(|(s, w)| format!("{s}={w}")).collect();
+                write!(to, "imix:{}", weights.join(","))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_meant() {
+        let rows = [
+            ("one size", "60", Size::InTurn(vec![60])),
+            ("several in turn", "60,512, 1514", Size::InTurn(vec![60, 512, 1514])),
+            ("at random", "64-1500", Size::Random { first: 64, last: 1500 }),
+            ("a sweep", "60..64/2", Size::InTurn(vec![60, 62, 64])),
+            ("a sweep down", "64..61", Size::InTurn(vec![64, 63, 62, 61])),
+            ("the usual mix", "imix", Size::Mix(vec![(60, 7), (590, 4), (1514, 1)])),
+            ("a mix of one's own", "imix:64=7, 594=4", Size::Mix(vec![(64, 7), (594, 4)])),
+        ];
+        for (name, text, size) in rows {
+            assert_eq!(Size::parse(text), Ok(size), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let rows = [
+            ("nothing", "", "a size is like 60"),
+            ("no byte", "0", "a frame without a byte"),
+            ("no byte among others", "60,0", "a frame without a byte"),
+            ("too long", "65536", "65536 is too much"),
+            ("by flow", "flow:60,70", "by the packet"),
+            ("a list at random", "any:60,70", "in turn"),
+            ("a mix without weights", "imix:64,594", "'64' is not a size and its weight"),
+            ("a weight of zero", "imix:64=0", "of at least 1 each"),
+            ("weights too fine", "imix:64=1,594=100000", "at most 65536"),
+        ];
+        for (name, text, part) in rows {
+            let error = Size::parse(text).expect_err(name);
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn turns_keep_to_the_weights_and_mix_well() {
+        assert_eq!(turns_of(&[7, 4, 1]), Ok(vec![0, 1, 0, 0, 1, 0, 2, 0, 1, 0, 1, 0]));
+        assert_eq!(turns_of(&[300, 100]), Ok(vec![0, 0, 1, 0]), "without the common factor");
+        assert_eq!(turns_of(&[5]), Ok(vec![0]));
+    }
+}

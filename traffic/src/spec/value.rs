@@ -1,0 +1,469 @@
+//! The value of a field: what its packets have there.
+//!
+//! | text | the packets have |
+//! | --- | --- |
+//! | `9` | 9 |
+//! | `9,10,53` | these in turn; in TOML also `[9, 10, 53]` |
+//! | `any:9,10,53` | one of these at random |
+//! | `1024-65535` | a random number from 1024 to 65535 |
+//! | `198.18.0.0/16` | a random address in this prefix; of an IPv4, IPv6 or MAC address |
+//! | `1024..65535` | 1024, 1025, …, 65535, and from the beginning |
+//! | `65535..1024` | the same downwards |
+//! | `1000..2000/10` | 1000, 1010, …, 2000: with a step |
+//! | `flow:` before any of these | the same, but by the number of the flow, not of the packet: each flow has one value |
+//!
+//! ```text
+//! value  = ["flow:"] set
+//! set    = "any:" one *("," one)  |  one 1*("," one)
+//!        | one ".." one ["/" step]  |  address "/" bits  |  one  |  one "-" one
+//! one    = what the field's form says: a number, a name, flags, an address
+//! ```
+//!
+//! What belongs to what is clear at every step: no form has a comma, a slash or `..` in it, and
+//! `flow:` and `any:` are no beginnings of addresses, for `l`, `o`, `w`, `n` and `y` are not
+//! hexadecimal. Names may have a `-` in them (`echo-request`), so the whole text is looked up
+//! before it is taken for a range; no address has one.
+
+use std::fmt;
+
+use super::form::{Form, number};
+use crate::plan::Per;
+
+/// The most numbers in a list: they stand in memory, and in the kernel's.
+const MAX_LIST: usize = 65_536;
+
+/// What a field has in the packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// What it goes by. A number that stays goes by the packet.
+    pub(crate) per: Per,
+    pub(crate) set: Set,
+}
+
+/// The numbers that a field takes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    One(u128),
+    /// At least two.
+    List {
+        values: Vec<u128>,
+        random: bool,
+    },
+    /// From `first` towards `last`, in turn. `last` is another number than `first`, and may be
+    /// less.
+    Counter {
+        first: u128,
+        last: u128,
+        step: u128,
+    },
+    /// At random; `first` is less than `last`.
+    Range {
+        first: u128,
+        last: u128,
+    },
+    /// At random: any lower bits behind the upper `bits` of `address`.
+    Prefix {
+        address: u128,
+        bits: u8,
+    },
+}
+
+impl From<u128> for Value {
+    fn from(number: u128) -> Self {
+        Self { per: Per::Packet, set: Set::One(number) }
+    }
+}
+
+impl Value {
+    /// Reads a value; `Err` says what is wrong, and what would be right.
+    pub(crate) fn parse(text: &str, form: Form) -> Result<Self, String> {
+        let text = text.trim();
+        let (per, text) = match text.strip_prefix("flow:") {
+            Some(rest) => (Per::Flow, rest.trim_start()),
+            None => (Per::Packet, text),
+        };
+        let set = match text.strip_prefix("any:") {
+            Some(list) => list_of(list, true, form)?,
+            None if text.contains(',') => list_of(text, false, form)?,
+            None => Self::span(text, form)?,
+        };
+        // What never changes goes by nothing, so that each value is written in one way.
+        let per = if let Set::One(_) = set { Per::Packet } else { per };
+        Ok(Self { per, set })
+    }
+
+    /// What is not a list.
+    fn span(text: &str, form: Form) -> Result<Set, String> {
+        if let Some((first, rest)) = text.split_once("..") {
+            return counter(first, rest, form);
+        }
+        if let Some((address, bits)) = text.split_once('/') {
+            return prefix(text, address, bits, form);
+        }
+        match (form.read(text), text.split_once('-')) {
+            (Ok(number), _) => Ok(Set::One(number)),
+            (Err(wrong), None) => Err(wrong),
+            (Err(_), Some((first, last))) => range(text, first, last, form),
+        }
+    }
+
+    /// These numbers in turn.
+    pub(crate) fn list(values: Vec<u128>) -> Result<Self, String> {
+        Ok(Self { per: Per::Packet, set: list(values, false)? })
+    }
+
+    /// The number, if it stays.
+    pub(crate) fn fixed(&self) -> Option<u128> {
+        if let Set::One(number) = self.set { Some(number) } else { None }
+    }
+
+    /// Whether some packet may have such a number there. Of counters and random numbers it is
+    /// supposed.
+    pub(crate) fn may_be(&self, such: impl Fn(u128) -> bool) -> bool {
+        match &self.set {
+            Set::One(number) => such(*number),
+            Set::List { values, .. } => values.iter().any(|number| such(*number)),
+            _ => true,
+        }
+    }
+
+    /// The value as it is written.
+    pub(crate) fn shown(&self, form: Form) -> Shown<'_> {
+        Shown { value: self, form }
+    }
+}
+
+fn list_of(text: &str, random: bool, form: Form) -> Result<Set, String> {
+    let values: Result<_, _> = text.split(',').map(|one| form.read(one.trim())).collect();
+    let hint = |wrong| match text.contains("..") || text.contains('/') {
+        true => format!("{wrong}; a list has single ones, a range or a prefix stands alone"),
+        false => wrong,
+    };
+    list(values.map_err(hint)?, random)
+}
+
+fn list(values: Vec<u128>, random: bool) -> Result<Set, String> {
+    match values.as_slice() {
+        [] => Err("the list is empty".into()),
+        [one] => Ok(Set::One(*one)),
+        _ if values.len() > MAX_LIST => {
+            Err(format!("a list of {} is too long: at most {MAX_LIST}", values.len()))
+        }
+        _ => Ok(Set::List { values, random }),
+    }
+}
+
+fn counter(first: &str, rest: &str, form: Form) -> Result<Set, String> {
+    let (last, step) = match rest.split_once('/') {
+        Some((last, step)) => (last, step.trim()),
+        None => (rest, "1"),
+    };
+    let (first, last) = (form.read(first.trim())?, form.read(last.trim())?);
+    let wrong = || format!("the step '{step}' is not a number from 1 on, decimal or 0x…");
+    let step = number(step).filter(|step| *step > 0).ok_or_else(wrong)?;
+    let steps = first.abs_diff(last) / step;
+    if steps == 0 {
+        return Ok(Set::One(first));
+    }
+    if steps >= u128::from(u64::MAX) {
+        return Err("a counter has fewer than 2^64 steps: count in a smaller range".into());
+    }
+    same_unit(first, last, "counter", form)?;
+    Ok(Set::Counter { first, last, step })
+}
+
+fn prefix(text: &str, address: &str, bits: &str, form: Form) -> Result<Set, String> {
+    if !form.is_address() {
+        return Err(format!(
+            "'{text}': a prefix is of an address; a random range is 10-20, a step 10..20/2"
+        ));
+    }
+    let address = form.read(address.trim())?;
+    let most = form.bits();
+    let wrong = || format!("'/{}' is not a length of a prefix, from 0 to {most}", bits.trim());
+    let bits = number(bits.trim()).filter(|bits| *bits <= most.into()).ok_or_else(wrong)? as u8;
+    match form.most().checked_shr(bits.into()).unwrap_or(0) {
+        0 => Ok(Set::One(address)),
+        lower => Ok(Set::Prefix { address: address & !lower, bits }),
+    }
+}
+
+fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String> {
+    let wrong = |_| format!("'{text}' is not {}, and no range first-last of such", form.right());
+    let (first, last) = (first.trim(), last.trim());
+    let read = |one: &str| match number(one) {
+        // Too large a number is told as that.
+        Some(_) => form.read(one),
+        None => form.read(one).map_err(wrong),
+    };
+    let (first, last) = (read(first)?, read(last)?);
+    if first > last {
+        return Err(format!(
+            "'{text}': a random range is from the lesser to the greater; a counter down is \
+             {}..{}",
+            Value::from(first).shown(form),
+            Value::from(last).shown(form)
+        ));
+    }
+    if first == last {
+        return Ok(Set::One(first));
+    }
+    same_unit(first, last, "random range that is no prefix", form)?;
+    Ok(Set::Range { first, last })
+}
+
+/// A carry from one edit of a plan to another cannot be said.
+fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), String> {
+    let unit = form.unit_bits();
+    match first.checked_shr(unit.into()) == last.checked_shr(unit.into()) {
+        true => Ok(()),
+        false => Err(format!(
+            "a {what} changes only the lower {unit} bits of {} bits: the upper ones of both \
+             ends are to be the same",
+            form.bits()
+        )),
+    }
+}
+
+/// A value as it is written; parsed again it is the same.
+pub(crate) struct Shown<'a> {
+    value: &'a Value,
+    form: Form,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        if self.value.per == Per::Flow {
+            to.write_str("flow:")?;
+        }
+        let form = self.form;
+        match &self.value.set {
+            Set::One(number) => form.write(*number, to),
+            Set::List { values, random } => {
+                to.write_str(if *random { "any:" } else { "" })?;
+                for (place, value) in values.iter().enumerate() {
+                    to.write_str(if place > 0 { "," } else { "" })?;
+                    form.write(*value, to)?;
+                }
+                Ok(())
+            }
+            Set::Counter { first, last, step } => {
+                form.write(*first, to)?;
+                to.write_str("..")?;
+                form.write(*last, to)?;
+                if *step > 1 { write!(to, "/{step}") } else { Ok(()) }
+            }
+            Set::Range { first, last } => {
+                // A name may have a dash of its own.
+                let form = form.nameless();
+                form.write(*first, to)?;
+                to.write_str("-")?;
+                form.write(*last, to)
+            }
+            Set::Prefix { address, bits } => {
+                form.write(*address, to)?;
+                write!(to, "/{bits}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::spec::form::Flag;
+
+    const BYTE: Form = Form::Number { bits: 8, names: &[] };
+    const WORD: Form = Form::Number { bits: 32, names: &[] };
+    const NAMED: Form = Form::Number { bits: 8, names: &[("echo-request", 8), ("reply", 0)] };
+    const FLAGS: Form = Form::Flags {
+        bits: 9,
+        names: &[
+            Flag { name: "syn", letters: "S", bit: 2 },
+            Flag { name: "ack", letters: "A", bit: 16 },
+        ],
+    };
+
+    fn list(values: &[u128], random: bool) -> Set {
+        Set::List { values: values.to_vec(), random }
+    }
+
+    #[test]
+    fn what_is_written_is_meant() {
+        let (v4, v6) = (0xc612_0000, 0x2001_0db8_u128 << 96);
+        let rows = [
+            ("a number", "9", BYTE, Set::One(9)),
+            ("blanks around it", "  9 ", BYTE, Set::One(9)),
+            ("a hexadecimal one", "0xFf", BYTE, Set::One(255)),
+            ("a list", "9,10, 53", BYTE, list(&[9, 10, 53], false)),
+            ("a list with a number twice", "9,9", BYTE, list(&[9, 9], false)),
+            ("a list at random", "any:9,10", BYTE, list(&[9, 10], true)),
+            ("a list of one", "any:9", BYTE, Set::One(9)),
+            ("a range", "1-200", BYTE, Set::Range { first: 1, last: 200 }),
+            ("a range with blanks", "0x1 - 200", BYTE, Set::Range { first: 1, last: 200 }),
+            ("a range of one", "7-7", BYTE, Set::One(7)),
+            ("a counter", "1..9", BYTE, Set::Counter { first: 1, last: 9, step: 1 }),
+            ("a counter down", "9..1", BYTE, Set::Counter { first: 9, last: 1, step: 1 }),
+            ("with a step", "1..9/0x2", BYTE, Set::Counter { first: 1, last: 9, step: 2 }),
+            ("a step beyond the end", "1..9/10", BYTE, Set::One(1)),
+            ("an address", "198.18.0.0", Form::Ipv4, Set::One(v4)),
+            ("a prefix", "198.18.0.0/16", Form::Ipv4, Set::Prefix { address: v4, bits: 16 }),
+            (
+                "any of its addresses",
+                "198.18.9.9/16",
+                Form::Ipv4,
+                Set::Prefix { address: v4, bits: 16 },
+            ),
+            ("a whole address", "198.18.0.0/32", Form::Ipv4, Set::One(v4)),
+            ("all addresses", "0.0.0.0/0", Form::Ipv4, Set::Prefix { address: 0, bits: 0 }),
+            (
+                "addresses counted",
+                "198.18.0.0..198.18.0.8/4",
+                Form::Ipv4,
+                Set::Counter { first: v4, last: v4 + 8, step: 4 },
+            ),
+            (
+                "addresses in a range",
+                "198.18.0.0-198.18.0.8",
+                Form::Ipv4,
+                Set::Range { first: v4, last: v4 + 8 },
+            ),
+            (
+                "IPv6 beside ..",
+                "2001:db8::..2001:db8::9",
+                Form::Ipv6,
+                Set::Counter { first: v6, last: v6 + 9, step: 1 },
+            ),
+            ("all of IPv6", "::/0", Form::Ipv6, Set::Prefix { address: 0, bits: 0 }),
+            ("IPv4 in IPv6", "::ffff:1.2.3.4", Form::Ipv6, Set::One(0xffff_0102_0304)),
+            ("a MAC address", "02:00:00:00:0A:ff", Form::Mac, Set::One(0x0200_0000_0aff)),
+            (
+                "a prefix of one",
+                "02:00:00:00:00:00/24",
+                Form::Mac,
+                Set::Prefix { address: 0x0200_0000_0000, bits: 24 },
+            ),
+            ("a name with a dash", "echo-request", NAMED, Set::One(8)),
+            ("names in a range", "reply-echo-request", NAMED, Set::Range { first: 0, last: 8 }),
+            ("flags by letters", "SA", FLAGS, Set::One(18)),
+            ("flags by names", "syn + ack", FLAGS, Set::One(18)),
+            ("a list of flags", "S,SA,0x100", FLAGS, list(&[2, 18, 256], false)),
+        ];
+        for (name, text, form, set) in rows {
+            let value = Value::parse(text, form);
+            assert_eq!(value, Ok(Value { per: Per::Packet, set }), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn flow_ties_what_changes_to_the_flow() {
+        let per = |text| Value::parse(text, Form::Ipv4).map(|value| value.per);
+        assert_eq!(per("flow:198.18.0.0/16"), Ok(Per::Flow));
+        assert_eq!(per("flow: any:198.18.0.1,198.18.0.2"), Ok(Per::Flow));
+        assert_eq!(per("198.18.0.0/16"), Ok(Per::Packet));
+        assert_eq!(per("flow:198.18.0.1"), Ok(Per::Packet), "what stays is nobody's");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let rows = [
+            ("nothing", "", BYTE, "'' is not a number from 0 to 255"),
+            ("too much", "256", BYTE, "256 is too much: the 8 bits of the field hold 255"),
+            ("too much in a range", "9-256", BYTE, "256 is too much"),
+            ("a sign", "-5", BYTE, "'-5' is not a number"),
+            ("a plus", "+5", BYTE, "'+5' is not a number"),
+            ("far too much", "340282366920938463463374607431768211456", BYTE, "is not a number"),
+            ("downwards", "9-5", BYTE, "a counter down is 9..5"),
+            ("a prefix of numbers", "9/4", BYTE, "a prefix is of an address"),
+            ("a step of zero", "1..9/0", BYTE, "the step '0'"),
+            ("a step that is none", "1..9/x", BYTE, "the step 'x'"),
+            ("a counter without an end", "1..", BYTE, "'' is not a number"),
+            ("three dots", "1...9", BYTE, "'.9' is not a number"),
+            ("a list with a hole", "1,,2", BYTE, "'' is not a number"),
+            ("a range in a list", "1,5..9", BYTE, "a range or a prefix stands alone"),
+            ("a prefix in a list", "1.1.1.1,1.0.0.0/8", Form::Ipv4, "stands alone"),
+            ("too long a prefix", "198.18.0.0/33", Form::Ipv4, "from 0 to 32"),
+            ("a prefix without bits", "198.18.0.0/", Form::Ipv4, "from 0 to 32"),
+            ("IPv6 in IPv4", "2001:db8::1", Form::Ipv4, "not an IPv4 address like 198.18.0.1"),
+            ("a number for an address", "7", Form::Mac, "not a MAC address"),
+            ("a MAC address with dashes", "02-00-00-00-00-01", Form::Mac, "not a MAC address"),
+            ("one byte too many", "02:00:00:00:00:01:02", Form::Mac, "not a MAC address"),
+            (
+                "a counter that carries over",
+                "02:00:00:00:00:00..02:ff:00:00:00:00",
+                Form::Mac,
+                "a counter changes only the lower 32 bits of 48 bits",
+            ),
+            (
+                "a range that carries over",
+                "::1-1::",
+                Form::Ipv6,
+                "changes only the lower 64 bits of 128 bits",
+            ),
+            ("too far to count", "::..1::", Form::Ipv6, "fewer than 2^64 steps"),
+            ("a flag that is none", "SX", FLAGS, "syn, ack, with + between, or letters of SA"),
+            ("a name that is none", "reqest", NAMED, "or echo-request, reply"),
+        ];
+        for (name, text, form, part) in rows {
+            let error = Value::parse(text, form).expect_err(name);
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
+
+    fn forms() -> impl Strategy<Value = Form> {
+        prop::sample::select(vec![BYTE, WORD, NAMED, FLAGS, Form::Mac, Form::Ipv4, Form::Ipv6])
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "\\PC*", form in forms()) {
+            let _ = Value::parse(&text, form);
+        }
+
+        #[test]
+        fn what_is_nearly_right_reads_back_as_it_is_shown(
+            text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
+            form in forms(),
+        ) {
+            if let Ok(value) = Value::parse(&text, form) {
+                let shown = value.shown(form).to_string();
+                prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
+            }
+        }
+
+        #[test]
+        fn values_read_back_as_they_are_shown(
+            form in forms(),
+            flow: bool,
+            random: bool,
+            numbers in prop::collection::vec(any::<u128>(), 2..5),
+            step in 1_u128..300,
+            kind in 0..5,
+        ) {
+            let unit = form.most() >> (form.bits() - form.unit_bits());
+            let numbers: Vec<_> = numbers.iter().map(|number| number & unit).collect();
+            let (first, last) = (numbers[0], numbers[1]);
+            let (least, most) = (first.min(last), first.max(last));
+            prop_assume!(least < most && first.abs_diff(last) >= step);
+            prop_assume!(first.abs_diff(last) < u128::from(u64::MAX));
+            let set = match kind {
+                0 => Set::One(first),
+                1 => Set::List { values: numbers, random },
+                2 => Set::Counter { first, last, step },
+                3 => Set::Range { first: least, last: most },
+                _ if form.is_address() => Set::Prefix { address: 0, bits: form.bits() / 3 },
+                _ => Set::One(last),
+            };
+            let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
+                Per::Flow
+            } else {
+                Per::Packet
+            };
+            let value = Value { per, set };
+            let shown = value.shown(form).to_string();
+            prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
+        }
+    }
+}
