@@ -50,7 +50,7 @@ struct Lane<'a> {
     flows: Key,
     /// Its number of the next packet, in the sheet.
     number: u32,
-    /// Tables that its parts, lengths and sums look into, in the order of their use.
+    /// The whole template, where frames of other streams take its place.
     template: Option<Table>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
         self.choose(&streams);
         for (index, stream) in plan.streams.iter().enumerate() {
             self.asm.place(streams[index]);
-            let template = (plan.streams.len() > 1 && stream.template.len() > REWRITTEN)
+            let template = (plan.streams.len() > 1 && stream.template.len() > written(stream))
                 .then(|| self.sheet.bytes(&stream.template));
             self.make(&Lane {
                 stream,
@@ -268,10 +268,7 @@ impl<'a> Writer<'a> {
     fn write_template(&mut self, lane: &Lane<'_>) {
         let template = &lane.stream.template;
         let shortest = lane.stream.sizes.shortest(template);
-        let written = shortest.min(REWRITTEN);
-        if template.len() > written
-            && let Some(table) = lane.template
-        {
+        if let Some(table) = lane.template {
             self.copy_from(table, template.len());
         }
         self.asm.load(Size::W, DATA, CONTEXT + xdp_md::DATA);
@@ -279,7 +276,7 @@ impl<'a> Writer<'a> {
         self.asm.mov(R1, DATA);
         self.asm.add(R1, shortest as i32);
         self.asm.jgt(R1, R2, self.refused);
-        let (words, rest) = template[..written].as_chunks::<8>();
+        let (words, rest) = template[..written(lane.stream)].as_chunks::<8>();
         for (index, word) in words.iter().enumerate() {
             let number = u64::from_ne_bytes(*word);
             arith::store_constant(&mut self.asm, DATA, (index * 8) as i16, number, R1);
@@ -408,6 +405,11 @@ impl<'a> Writer<'a> {
         };
         arith::add_term(&mut self.asm, R1, R2, bytes, term.odd, R3);
     }
+}
+
+/// How many bytes of a stream's frames are written one by one: all have as many.
+fn written(stream: &Stream) -> usize {
+    stream.sizes.shortest(&stream.template).min(REWRITTEN)
 }
 
 fn size_of_edit(edit: &Edit) -> Size {

@@ -1,0 +1,95 @@
+//! Programs of the kernel make the packets that the plan says, bit by bit.
+
+use sluicegate::Error;
+use sluicegate::link::Interface;
+use sluicegate_traffic::live::Live;
+use sluicegate_traffic::plan::{Frames, Plan};
+use sluicegate_traffic::spec::{Defaults, Spec};
+
+/// Each with a sentence.
+const SPECS: &[(&str, &str)] = &[
+    ("a packet that never changes", "[[stream]]\nsize = 60\nlayers = ['ether', 'ipv4', 'udp']"),
+    (
+        "random addresses and ports, whose checksums follow",
+        "seed = 3\n[[stream]]\nsize = 60\nlayers = ['ether', { ipv4 = { src = '198.18.0.0/16' } }, \
+         { udp = { sport = '1024-65535' } }]",
+    ),
+    (
+        "counters up and down, with steps, and lists",
+        "[[stream]]\nlayers = ['ether', { ipv4 = { id = '0..65535/7', ttl = '64..32' } }, \
+         { udp = { sport = '9,10,53', dport = 'any:53,123,389' } }]",
+    ),
+    (
+        "fields that are the flow's",
+        "[[stream]]\nflows = 10\nlayers = ['ether', { ipv4 = { src = 'flow:198.18.0.0/15' } }, \
+         { tcp = { sport = 'flow:1024-65535', seq = '0..4294967295/1460', flags = 'SA' } }]",
+    ),
+    (
+        "sizes in turn, and a payload that the checksum covers",
+        "[[stream]]\nsize = 'imix'\nlayers = ['ether', 'ipv4', 'udp', { payload = { pattern = '00ff' } }]",
+    ),
+    (
+        "random sizes, even and odd",
+        "[[stream]]\nsize = '61-1514'\nlayers = ['ether', 'ipv4', 'udp', { payload = { random = true } }]",
+    ),
+    (
+        "IPv6 addresses of two numbers, and VLAN tags of two fields",
+        "[[stream]]\nlayers = ['ether', { vlan = { id = '1-100', pcp = '0..7' } }, \
+         { ipv6 = { src = '2001:db8::/32', flow-label = '0-1048575' } }, 'udp']",
+    ),
+    (
+        "several streams, of weights and lengths of their own",
+        "[[stream]]\nweight = 3\nsize = 60\nlayers = ['ether', 'ipv4', 'udp']\n\
+         [[stream]]\nsize = 1000\nlayers = ['ether', { ipv4 = { src = '198.18.0.0/24' } }, 'tcp', \
+         { payload = { random = true } }]\n\
+         [[stream]]\nweight = 2\nsize = '100-200'\nlayers = ['ether', 'ipv6', 'udp', \
+         { payload = { text = 'hello' } }]",
+    ),
+    (
+        "checksums that are wrong on purpose",
+        "[[stream]]\nlayers = ['ether', { ipv4 = { checksum = 'bad', src = '198.18.0.0/16' } }, \
+         { udp = { checksum = 'bad' } }]",
+    ),
+    (
+        "a checksum within what another one covers",
+        "[[stream]]\nlayers = ['ether', 'ipv4', 'udp', { vxlan = { vni = '1-16777215' } }, 'ether', \
+         { ipv4 = { src = '198.18.0.0/16' } }, { udp = { sport = '1-65535' } }]",
+    ),
+];
+
+fn plan(spec: &str) -> Plan {
+    let spec = Spec::parse(spec).unwrap_or_else(|error| panic!("{spec}\n{error}"));
+    spec.plan(&Defaults::default()).unwrap()
+}
+
+/// The program of a worker, unless there is no privilege to load one.
+fn live(plan: &Plan, worker: (u32, u32)) -> Option<Live> {
+    // No packet is sent, so none needs to be there.
+    let interface = Interface { index: 1, ..Interface::default() };
+    match Live::new(plan, worker, &interface, None) {
+        Ok(live) => Some(live),
+        Err(Error::Privilege { operation, capability, .. }) => {
+            eprintln!("skipped: {operation} needs {capability}; get it by sudo");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn programs_make_the_packets_that_the_plan_says() {
+    for (sentence, spec) in SPECS {
+        let plan = plan(spec);
+        for worker in [(0, 1), (2, 3)] {
+            let Some(live) = live(&plan, worker) else { return };
+            let mut frames = Frames::new(&plan, worker.0, worker.1, || 0);
+            let mut room = [0; 2048];
+            for number in 0..2000 {
+                let bytes = frames.next_into(&mut room).unwrap();
+                let made =
+                    live.next_packet().unwrap_or_else(|e| panic!("{sentence}, {number}: {e}"));
+                assert_eq!(made, &room[..bytes], "{sentence}: packet {number} of {worker:?}");
+            }
+        }
+    }
+}
