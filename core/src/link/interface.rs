@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use netlink_packet_core::{NlasIterator, Parseable, ParseableParametrized};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -102,6 +103,25 @@ impl fmt::Display for Mac {
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
+
+/// Six bytes in hex, with colons between.
+impl FromStr for Mac {
+    type Err = NotMac;
+
+    fn from_str(text: &str) -> std::result::Result<Self, NotMac> {
+        let byte = |part: &str| {
+            let hex = (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+            hex.then(|| u8::from_str_radix(part, 16).ok()).flatten().ok_or(NotMac)
+        };
+        let bytes = text.split(':').map(byte).collect::<std::result::Result<Vec<u8>, _>>()?;
+        bytes.try_into().map(Self).map_err(|_| NotMac)
+    }
+}
+
+/// A text that is no Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an Ethernet address is like 02:00:00:00:00:01")]
+pub struct NotMac;
 
 /// An IP address and the length of its network's prefix in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

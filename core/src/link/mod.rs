@@ -21,6 +21,7 @@ pub mod netns;
 mod process;
 mod rates;
 mod records;
+mod routes;
 mod sample;
 mod veth;
 
@@ -29,13 +30,14 @@ pub use counter::Counter;
 pub use cpu::CpuCounters;
 pub use driver_stats::{Direction, QueueCounters};
 pub use ethtool::{Channels, Ethtool};
-pub use interface::{Address, Interface, LinkStats, Mac};
+pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 pub(crate) use interrupts::Deferred;
 pub use interrupts::restore_interrupts;
 pub use lab::{Lab, LabConfig, Shape};
 pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
+pub use routes::{carries_default_route, neighbour};
 pub use sample::{InterfaceSample, Sample, Sampler};
 pub use veth::VethEnd;
 
