@@ -33,6 +33,16 @@ impl Card {
         self.after = self.sampler.sample().ok();
     }
 
+    /// Packets that the interface has sent since the beginning, and that it dropped in place of
+    /// sending them; from whomever they came.
+    pub fn sent(&mut self) -> Option<(u64, u64)> {
+        self.look();
+        let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
+        let (before, after) = (stats(&self.before)?, stats(self.after.as_ref()?)?);
+        let sent = after.tx_packets.saturating_sub(before.tx_packets);
+        Some((sent, after.tx_dropped.saturating_sub(before.tx_dropped)))
+    }
+
     /// Adds what the counters said then, or say now. A packet that the card had no buffer for has
     /// come in and is lost; where there is a filter, nobody knows whether it would have passed.
     /// Returns what the host has dropped, of all its interfaces together: a note, for once a run.

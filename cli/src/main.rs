@@ -7,6 +7,7 @@ mod card;
 mod claims;
 mod count;
 mod exit;
+mod generate;
 mod lab;
 mod notice;
 mod print;
@@ -45,6 +46,7 @@ enum Command {
     Claims(claims::ClaimsArgs),
     Count(count::Args),
     Detach(claims::DetachArgs),
+    Generate(generate::Args),
     Lab(lab::Args),
     Top(top::Args),
 }
@@ -56,6 +58,7 @@ fn main() -> std::process::ExitCode {
         Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),
         Command::Detach(args) => claims::detach(args),
+        Command::Generate(args) => generate::generate(args),
         Command::Lab(args) => lab::run(args),
         Command::Top(args) => top::run(args),
     })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::port::Port;
+use sluicegate::port::{Port, PortName};
 
 use crate::args::Common;
 use crate::card::Card;
@@ -16,7 +16,7 @@ use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent
 
 /// What a frame occupies on the wire besides the bytes counted here: preamble and start
 /// delimiter 8, frame check sequence 4, gap between frames 12.
-const L1_OVERHEAD_BYTES: u64 = 24;
+pub const L1_OVERHEAD_BYTES: u64 = 24;
 
 /// The result of a traffic command.
 #[derive(Debug, Serialize)]
@@ -37,6 +37,9 @@ pub struct Report {
     pub elapsed_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
+    /// Of commands that send.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub sending: Option<Sending>,
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
@@ -63,6 +66,33 @@ pub struct Traffic {
     pub pps: f64,
     pub bps_l1: f64,
     pub bps_l2: f64,
+}
+
+/// What became of packets that were sent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sending {
+    /// Packets made and handed on.
+    pub attempted: u64,
+    /// Of these, packets that were taken.
+    pub accepted: u64,
+    /// Packets that the interface says it has sent meanwhile, whoever they came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface_sent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Paced>,
+}
+
+/// How near a sender came to the rate it was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Paced {
+    /// Packets a second that were asked for.
+    pub asked_pps: f64,
+    /// How late the first packet of a burst was, against the timetable: half of them no later, and
+    /// 99 of 100. In ns.
+    pub late_p50_ns: u64,
+    pub late_p99_ns: u64,
+    /// Times it was too far behind to make up for it.
+    pub restarts: u64,
 }
 
 /// A fall to a slower method.
@@ -129,6 +159,29 @@ impl Report {
             host_dropped: 0,
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
+            sending: None,
+            threads: Vec::new(),
+            ledger: Ledger::default(),
+            files: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// The report on a sender that is no port.
+    pub fn of_sender(command: &'static str, port: &PortName, method: &'static str) -> Self {
+        Self {
+            command,
+            port: port.to_string(),
+            backend: method.into(),
+            method,
+            mode: None,
+            fallbacks: Vec::new(),
+            notices: Vec::new(),
+            card: None,
+            host_dropped: 0,
+            elapsed_s: 0.0,
+            traffic: Traffic::over(0, 0, Duration::ZERO),
+            sending: None,
             threads: Vec::new(),
             ledger: Ledger::default(),
             files: None,
@@ -209,6 +262,7 @@ impl Report {
             notices: reports.iter().flat_map(|r| r.notices.clone()).collect(),
             elapsed_s: elapsed,
             traffic,
+            sending: None,
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
             files: None,
@@ -263,6 +317,12 @@ impl Report {
             };
             let (count, bytes) = (files.count, show_bytes(files.bytes));
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
+        }
+        if let Some(paced) = self.sending.as_ref().and_then(|sending| sending.pace.as_ref()) {
+            let asked = show_pps(paced.asked_pps);
+            let late = |ns| show_duration(Duration::from_nanos(ns));
+            let (half, most) = (late(paced.late_p50_ns), late(paced.late_p99_ns));
+            writeln!(out, "  asked for {asked}; late by {half} (p50), {most} (p99)")?;
         }
         self.print_ledger(out)
     }
@@ -336,6 +396,7 @@ mod tests {
             fallbacks: Vec::new(),
             elapsed_s: 1.0,
             traffic: Traffic::over(10, 600, Duration::from_secs(1)),
+            sending: None,
             threads: Vec::new(),
             ledger,
             files: None,

@@ -242,4 +242,23 @@ impl Plan {
     pub fn longest(&self) -> usize {
         self.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0)
     }
+
+    /// Bytes of a frame on average, without the frame check sequence.
+    pub fn mean_bytes(&self) -> f64 {
+        let means: Vec<f64> = self.streams.iter().map(Stream::mean_bytes).collect();
+        let sum: f64 = self.turns.iter().map(|&turn| means[usize::from(turn)]).sum();
+        sum / self.turns.len().max(1) as f64
+    }
+}
+
+impl Stream {
+    fn mean_bytes(&self) -> f64 {
+        match &self.sizes {
+            Sizes::Fixed => self.template.len() as f64,
+            Sizes::InTurn(sizes) => {
+                sizes.iter().map(|&size| f64::from(size)).sum::<f64>() / sizes.len() as f64
+            }
+            Sizes::AtRandom { first, count, .. } => f64::from(*first) + f64::from(count - 1) / 2.0,
+        }
+    }
 }

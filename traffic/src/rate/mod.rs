@@ -1,10 +1,12 @@
 //! How fast packets are sent, and how near to it they came.
 
 mod gaps;
+mod timetable;
 
 use std::time::Duration;
 
 pub use gaps::Gaps;
+pub use timetable::Timetable;
 
 /// A pace: a burst of packets, back to back, again and again.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,5 +28,10 @@ impl Pace {
     pub fn period(&self) -> u64 {
         let ns = 1e9 * f64::from(self.burst.max(1)) / self.pps;
         ((ns * f64::from(1u32 << PERIOD_BITS)).round() as u64).max(1)
+    }
+
+    /// What each of several workers does, so that all together keep this pace.
+    pub fn shared_by(self, workers: u32) -> Self {
+        Self { pps: self.pps / f64::from(workers.max(1)), ..self }
     }
 }

@@ -1,0 +1,80 @@
+//! Sending live frames: a worker each with a program of its own.
+
+use sluicegate::error::Result;
+use sluicegate::link::netns;
+use sluicegate_traffic::live::{Live, Sending};
+use sluicegate_traffic::rate::Gaps;
+
+use super::run::{Done, Orders};
+
+/// What sends live frames.
+#[derive(Debug)]
+pub struct LiveSender {
+    netns: Option<String>,
+    ready: Vec<Live>,
+    sending: Vec<Sending>,
+}
+
+impl LiveSender {
+    /// Of these programs, a worker each.
+    pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Self {
+        Self { netns: netns.map(str::to_owned), ready, sending: Vec::new() }
+    }
+
+    /// Begins to send.
+    pub fn start(&mut self, orders: &Orders) -> Result<()> {
+        let ready = std::mem::take(&mut self.ready);
+        let workers = ready.len();
+        let sending = netns::within(self.netns.as_deref(), move || {
+            let start = |(index, live): (usize, Live)| {
+                live.start(orders.share(index, workers), orders.cpu(index))
+            };
+            ready.into_iter().enumerate().map(start).collect::<Result<Vec<_>>>()
+        })?;
+        self.sending = sending;
+        Ok(())
+    }
+
+    /// Packets and bytes of each worker so far.
+    pub fn counts(&self) -> Vec<(u64, u64)> {
+        let counts = self.sending.iter().map(Sending::counters);
+        counts.map(|counters| (counters.packets, counters.bytes)).collect()
+    }
+
+    /// Whether all workers have sent what they should, or one cannot go on.
+    pub fn is_finished(&self) -> bool {
+        self.sending.iter().all(Sending::is_finished)
+    }
+
+    /// Ends all workers. The first failure of one is the answer.
+    pub fn end(&mut self) -> Result<()> {
+        let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
+        ends.into_iter().collect()
+    }
+
+    /// What each worker did.
+    pub fn done(&self) -> Vec<Done> {
+        self.sending
+            .iter()
+            .map(|sending| {
+                let counters = sending.counters();
+                Done {
+                    packets: counters.packets,
+                    bytes: counters.bytes,
+                    refused: counters.refused,
+                    restarts: counters.restarts,
+                    // A run of the kernel's never sleeps.
+                    busy: 1.0,
+                }
+            })
+            .collect()
+    }
+
+    /// How late packets were.
+    pub fn gaps(&self) -> Gaps {
+        self.sending.iter().fold(Gaps::default(), |mut all, sending| {
+            all.merge(&sending.gaps());
+            all
+        })
+    }
+}

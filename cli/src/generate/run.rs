@@ -1,0 +1,174 @@
+//! The watch over what sends: time, signals, status.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use sluicegate::error::{Error, Result};
+use sluicegate_traffic::rate::Gaps;
+
+use super::live::LiveSender;
+use super::ring::RingSender;
+use crate::args::Common;
+use crate::run::Counters;
+use crate::signals::Signals;
+use crate::status::Status;
+
+/// The time between two looks at whether it is over, in ms.
+const TICK_MS: u16 = 20;
+
+/// What sends.
+#[derive(Debug)]
+pub enum Sender {
+    /// Programs in the kernel.
+    Live(LiveSender),
+    /// Threads that fill a port's transmit rings.
+    Ring(RingSender),
+}
+
+/// What its workers are told.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// Packets to send, all workers together.
+    pub count: Option<u64>,
+    /// The CPUs they run on, in turns; anywhere if empty.
+    pub cpus: Vec<usize>,
+}
+
+/// What one worker did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Packets it made and handed on.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, packets that were not taken.
+    pub refused: u64,
+    /// Times it was too far behind its timetable.
+    pub restarts: u64,
+    /// The share of the time it was on a CPU.
+    pub busy: f64,
+}
+
+impl Orders {
+    /// How many packets worker `index` of `workers` sends.
+    pub fn share(&self, index: usize, workers: usize) -> Option<u64> {
+        let (index, workers) = (index as u64, workers as u64);
+        self.count.map(|count| count / workers + u64::from(index < count % workers))
+    }
+
+    /// The CPU of a worker.
+    pub fn cpu(&self, index: usize) -> Option<usize> {
+        self.cpus.get(index % self.cpus.len().max(1)).copied()
+    }
+}
+
+impl Sender {
+    fn start(&mut self, orders: &Orders) -> Result<()> {
+        match self {
+            Self::Live(live) => live.start(orders),
+            Self::Ring(ring) => ring.start(orders),
+        }
+    }
+
+    fn counts(&self) -> Vec<(u64, u64)> {
+        match self {
+            Self::Live(live) => live.counts(),
+            Self::Ring(ring) => ring.counts(),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Self::Live(live) => live.is_finished(),
+            Self::Ring(ring) => ring.is_finished(),
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match self {
+            Self::Live(live) => live.end(),
+            Self::Ring(ring) => ring.end(),
+        }
+    }
+
+    /// What each worker did.
+    pub fn done(&self) -> Vec<Done> {
+        match self {
+            Self::Live(live) => live.done(),
+            Self::Ring(ring) => ring.done(),
+        }
+    }
+
+    /// How late packets were against the timetable; empty without one.
+    pub fn gaps(&self) -> Gaps {
+        match self {
+            Self::Live(live) => live.gaps(),
+            Self::Ring(ring) => ring.gaps(),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// From the start to the end.
+    pub elapsed: Duration,
+    /// What failed first.
+    pub result: Result<()>,
+}
+
+/// Sends until all is sent, the time is over, somebody asks for the end, or something fails.
+///
+/// # Errors
+/// It could not begin.
+pub fn run(
+    sender: &mut Sender,
+    common: &Common,
+    signals: &Signals,
+    status: &mut Status,
+) -> Result<Ended> {
+    let cpus = common.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone());
+    let start = Instant::now();
+    sender.start(&Orders { count: common.count, cpus })?;
+    let interval = status.interval();
+    let mut next_look = interval;
+    let waited = loop {
+        let elapsed = start.elapsed();
+        if sender.is_finished() || common.duration.is_some_and(|end| elapsed >= end) {
+            break Ok(());
+        }
+        if elapsed >= next_look {
+            status.show(&counters(sender), elapsed);
+            next_look = elapsed + interval;
+        }
+        match wait(signals, common.duration.map(|end| end.saturating_sub(elapsed))) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    let elapsed = start.elapsed();
+    let ended = sender.end();
+    Ok(Ended { elapsed, result: waited.and(ended) })
+}
+
+fn counters(sender: &Sender) -> Vec<Counters> {
+    let counters = |(packets, bytes)| {
+        let counters = Counters::default();
+        counters.add(packets, bytes);
+        counters
+    };
+    sender.counts().into_iter().map(counters).collect()
+}
+
+/// Waits a moment; true if a signal asks for the end.
+fn wait(signals: &Signals, left: Option<Duration>) -> Result<bool> {
+    let left = left.map_or(TICK_MS, |left| left.as_millis().min(TICK_MS.into()) as u16);
+    match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], left.max(1)) {
+        Ok(0) | Err(Errno::EINTR) => Ok(false),
+        Ok(_) => Ok(signals.take()),
+        Err(error) => Err(Error::system("wait for", "signals", error)),
+    }
+}
