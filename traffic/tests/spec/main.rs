@@ -1,0 +1,38 @@
+//! Specifications and what becomes of them: by 200 that are made at random, by samples, and by
+//! what is wrong with wrong ones. Packets are looked at by a reader of headers that is only here,
+//! by etherparse, and by tshark.
+
+mod errors;
+mod generate;
+mod generated;
+mod headers;
+mod samples;
+mod tshark;
+
+use sluicegate_traffic::plan::{Frames, Plan};
+use sluicegate_traffic::spec::{Defaults, Spec};
+
+/// What becomes of a specification.
+fn plan(text: &str) -> Plan {
+    let spec = Spec::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    spec.plan(&Defaults::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The time that packets carry here.
+const TIME_NS: u64 = 0x0123_4567_89ab_cdef;
+
+/// The first packets of a worker.
+fn frames(plan: &Plan, worker: u32, workers: u32, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = Frames::new(plan, worker, workers, || TIME_NS);
+    let mut room = vec![0xee; 65_536];
+    let next = |_| {
+        let bytes = frames.next_into(&mut room).expect("room for the longest");
+        room[..bytes].to_vec()
+    };
+    (0..count).map(next).collect()
+}
+
+/// The only packet of a stream of these layers.
+fn frame(layers: &str) -> Vec<u8> {
+    frames(&plan(&format!("[[stream]]\nlayers = [{layers}]\n")), 0, 1, 1).remove(0)
+}

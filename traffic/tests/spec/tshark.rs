@@ -1,0 +1,128 @@
+//! What Wireshark's dissectors say of the packets: written by others, from the same RFCs.
+
+use std::path::Path;
+use std::process::Command;
+
+use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::ring::{Meta, Packet};
+
+use crate::generate::{Random, stream};
+use crate::generated::SPECIFICATIONS;
+use crate::{frames, plan};
+
+/// Writes packets into a file.
+fn write(path: &Path, packets: &[Vec<u8>]) {
+    let options = OpenOptions { usage: Use::Send, ..OpenOptions::default() };
+    let name = format!("pcap:{}", path.display()).parse().unwrap();
+    let mut file = Port::open(&name, &options).unwrap().queues.remove(0);
+    let mut meta = Meta::default();
+    for (second, packet) in (1..).zip(packets) {
+        // Far apart: nothing looks repeated.
+        meta.timestamp_ns = second * 1_000_000_000;
+        while !file.tx_mut().push(&Packet::new(&meta, packet)) {
+            file.sync_tx().unwrap();
+        }
+    }
+    file.close_tx().unwrap();
+}
+
+/// What tshark says of each packet, in these fields.
+fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-r"]).arg(path).args(["-T", "fields", "-E", "separator=|"]);
+    for protocol in ["ip", "udp", "tcp"] {
+        command.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
+    }
+    // Each packet by itself: they belong to no conversation.
+    for setting in ["tcp.analyze_sequence_numbers", "ip.defragment", "ipv6.defragment"] {
+        command.args(["-o", &format!("{setting}:FALSE")]);
+    }
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let ran = command.output().unwrap();
+    let complaint = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{complaint}");
+    let lines = String::from_utf8(ran.stdout).unwrap();
+    lines.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
+}
+
+fn have_tshark() -> bool {
+    let found = Command::new("tshark").arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: needs tshark; get it by scripts/setup.sh");
+    }
+    found
+}
+
+/// Wireshark's words for what is wrong with a packet, not only unusual.
+const COMPLAINTS: &[&str] = &["hecksum", "ength", "alformed", "ogus", "runcated", "hort", "exceed"];
+/// It wonders about a packet that has nothing in it.
+const EMPTY: &str = "IPv6 payload length equals 0";
+/// Severity: error. Below it are warnings and notes on what random numbers mean.
+const ERROR: u32 = 0x80_0000;
+/// A checksum's status: it is right, or there is none.
+const GOOD: &str = "1";
+const NONE: &str = "3";
+
+/// The protocols with a checksum whose status it tells, and their names here.
+const CHECKED: &[(&str, &str)] = &[
+    ("ip.checksum.status", "ipv4"),
+    ("udp.checksum.status", "udp"),
+    ("tcp.checksum.status", "tcp"),
+    ("icmp.checksum.status", "icmp"),
+    ("icmpv6.checksum.status", "icmpv6"),
+];
+
+#[test]
+fn it_has_nothing_to_say_against_200_generated_specifications() {
+    if !have_tshark() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pcap");
+    let mut packets = Vec::new();
+    let mut from = Vec::new();
+    for seed in 0..SPECIFICATIONS {
+        let made = stream(&mut Random::new(seed));
+        for packet in frames(&plan(&made.text), 0, 1, 10) {
+            packets.push(packet);
+            from.push((made.text.clone(), made.layers.clone()));
+        }
+    }
+    write(&path, &packets);
+    let mut fields = vec!["_ws.expert.severity", "_ws.expert.message", "gre.checksum.status"];
+    fields.extend(CHECKED.iter().map(|row| row.0));
+    let said = tshark(&path, &fields);
+    assert_eq!(said.len(), packets.len());
+    for (line, (text, layers)) in said.iter().zip(&from) {
+        check(line, layers).unwrap_or_else(|problem| panic!("{problem}: {line:?}\n{text}"));
+    }
+}
+
+fn check(line: &[String], layers: &[&str]) -> Result<(), String> {
+    let [severities, messages, gre, checksums @ ..] = line else { return Err("no line".into()) };
+    let severities = severities.split(',').filter_map(|number| number.parse::<u32>().ok());
+    if severities.max().is_some_and(|severity| severity >= ERROR) {
+        return Err("an error".into());
+    }
+    let wrong = |message: &&str| COMPLAINTS.iter().any(|complaint| message.contains(complaint));
+    if let Some(message) = messages.split(',').filter(|m| !m.contains(EMPTY)).find(wrong) {
+        return Err(format!("a complaint: {message}"));
+    }
+    if !gre.split(',').all(|status| ["", GOOD].contains(&status)) {
+        return Err("the checksum of gre".into());
+    }
+    for ((_, protocol), statuses) in CHECKED.iter().zip(checksums) {
+        let statuses: Vec<_> = statuses.split(',').filter(|status| !status.is_empty()).collect();
+        let layers = layers.iter().filter(|layer| *layer == protocol).count();
+        let right = |status: &&str| [GOOD, NONE].contains(status);
+        if statuses.len() != layers || !statuses.iter().all(right) {
+            return Err(format!("{layers} checksums of {protocol}: {statuses:?}"));
+        }
+        if statuses.contains(&NONE) && *protocol != "udp" {
+            return Err(format!("no checksum in {protocol}"));
+        }
+    }
+    Ok(())
+}
