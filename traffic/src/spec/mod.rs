@@ -36,6 +36,7 @@
 
 mod build;
 mod file;
+mod flags;
 mod form;
 mod header;
 mod layer;
@@ -52,6 +53,7 @@ use layer::Layer;
 use place::{Fault, Origin, Place};
 use size::{Size, turns_of};
 
+pub use flags::Flags;
 pub use place::SpecError;
 
 /// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.

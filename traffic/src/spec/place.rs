@@ -12,7 +12,6 @@ pub(crate) enum Place {
     /// These bytes of the file.
     Text(Range<usize>),
     /// This flag of the command line.
-    #[expect(dead_code, reason = "flags come next")]
     Flag(&'static str),
 }
 

@@ -1,8 +1,9 @@
-//! Specifications and what becomes of them: by 200 that are made at random, by samples, and by
-//! what is wrong with wrong ones. Packets are looked at by a reader of headers that is only here,
+//! Specifications and what becomes of them: by 200 that are made at random, by samples, flags
+//! and profiles, and by what is wrong with wrong ones. Packets are looked at by a reader of headers that is only here,
 //! by etherparse, and by tshark.
 
 mod errors;
+mod flags;
 mod generate;
 mod generated;
 mod headers;

@@ -11,7 +11,7 @@ use crate::generated::SPECIFICATIONS;
 use crate::{frames, plan};
 
 /// Writes packets into a file.
-fn write(path: &Path, packets: &[Vec<u8>]) {
+pub fn write(path: &Path, packets: &[Vec<u8>]) {
     let options = OpenOptions { usage: Use::Send, ..OpenOptions::default() };
     let name = format!("pcap:{}", path.display()).parse().unwrap();
     let mut file = Port::open(&name, &options).unwrap().queues.remove(0);
@@ -27,7 +27,7 @@ fn write(path: &Path, packets: &[Vec<u8>]) {
 }
 
 /// What tshark says of each packet, in these fields.
-fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+pub fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(path).args(["-T", "fields", "-E", "separator=|"]);
     for protocol in ["ip", "udp", "tcp"] {
@@ -47,7 +47,7 @@ fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     lines.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
 }
 
-fn have_tshark() -> bool {
+pub fn have_tshark() -> bool {
     let found = Command::new("tshark").arg("--version").output().is_ok();
     if !found {
         println!("skipped: needs tshark; get it by scripts/setup.sh");

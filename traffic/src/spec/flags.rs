@@ -1,0 +1,265 @@
+//! A specification from flags of a command, and flags that change one.
+//!
+//! Both say fields of layers, in the words of a file: a stream from flags is one of which only
+//! the layers are there, and which the flags then change.
+
+use std::path::Path;
+
+use super::form::Form;
+use super::layer::{Field, Given, Layer, Protocol};
+use super::place::{Fault, Origin, Place, SpecError};
+use super::protocols::bytes::PAYLOAD;
+use super::protocols::ethernet::{ETHER, VLAN};
+use super::protocols::icmp::{ICMP, ICMPV6};
+use super::protocols::ipv4::IPV4;
+use super::protocols::ipv6::IPV6;
+use super::protocols::tcp::TCP;
+use super::protocols::udp::UDP;
+use super::said::{Said, meant};
+use super::size::Size;
+use super::value::{Set, Value};
+use super::{Spec, Stream};
+use crate::plan::Per;
+
+/// What a user says by flags. What is not said is left as it is, or has its default: UDP from
+/// 198.18.0.1 to 198.18.0.2 (2001:db8::1 and ::2 where one of them is of IPv6), ports 9
+/// (discard), frames as short as can be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--size`: bytes of a frame without the frame check sequence, like `60`, `60,512,1514`,
+    /// `64-1500` or `imix`.
+    pub size: Option<String>,
+    /// `--smac`: the source on Ethernet.
+    pub smac: Option<String>,
+    /// `--dmac`: the destination on Ethernet.
+    pub dmac: Option<String>,
+    /// `--src`: the source address. Of IPv6, it makes IPv6.
+    pub src: Option<String>,
+    /// `--dst`: the destination address. Of IPv6, it makes IPv6.
+    pub dst: Option<String>,
+    /// `--sport`: the source port.
+    pub sport: Option<String>,
+    /// `--dport`: the destination port.
+    pub dport: Option<String>,
+    /// `--proto`: `udp`, `tcp` or `icmp`.
+    pub proto: Option<String>,
+    /// `--vlan`: identifiers of tags, the outer before the inner.
+    pub vlan: Vec<String>,
+    /// `--flows`: how many flows there are. Then what the other flags vary, varies by the flow;
+    /// if they vary nothing, the source port does.
+    pub flows: Option<u32>,
+    /// `--tcp-flags`: flags of TCP, like `S` or `syn+ack`.
+    pub tcp_flags: Option<String>,
+    /// `--payload`: `hex:…`, `text:…`, `pattern:…` (hexadecimal, over and over), `file:…` or
+    /// `random`.
+    pub payload: Option<String>,
+}
+
+impl Spec {
+    /// One stream, as flags have it.
+    ///
+    /// # Errors
+    /// What makes no sense, with its flag.
+    pub fn from_flags(flags: &Flags) -> Result<Self, SpecError> {
+        let origin = Origin::default();
+        let stream = flags.stream().map_err(|fault| origin.locate(fault))?;
+        let mut spec = Self { seed: None, streams: vec![stream], origin };
+        spec.apply(&Flags { proto: None, ..flags.clone() })?;
+        Ok(spec)
+    }
+
+    /// Changes what flags say, in each stream that has it: of several such layers in the outer
+    /// one.
+    ///
+    /// # Errors
+    /// What makes no sense, with its flag; a flag that nothing here is changed by.
+    pub fn apply(&mut self, flags: &Flags) -> Result<(), SpecError> {
+        let change = flags.change(&mut self.streams);
+        change.map_err(|fault| self.origin.locate(fault))
+    }
+}
+
+/// A flag, the layers that have what it says, and the field there.
+struct Row {
+    flag: &'static str,
+    said: fn(&Flags) -> Option<&String>,
+    protocols: &'static [&'static Protocol],
+    field: &'static str,
+}
+
+const ROWS: &[Row] = &[
+    Row { flag: "--smac", said: |flags| flags.smac.as_ref(), protocols: &[&ETHER], field: "src" },
+    Row { flag: "--dmac", said: |flags| flags.dmac.as_ref(), protocols: &[&ETHER], field: "dst" },
+    Row { flag: "--src", said: |flags| flags.src.as_ref(), protocols: IP, field: "src" },
+    Row { flag: "--dst", said: |flags| flags.dst.as_ref(), protocols: IP, field: "dst" },
+    Row { flag: "--sport", said: |flags| flags.sport.as_ref(), protocols: PORTS, field: "sport" },
+    Row { flag: "--dport", said: |flags| flags.dport.as_ref(), protocols: PORTS, field: "dport" },
+    Row {
+        flag: "--tcp-flags",
+        said: |flags| flags.tcp_flags.as_ref(),
+        protocols: &[&TCP],
+        field: "flags",
+    },
+];
+
+const IP: &[&Protocol] = &[&IPV4, &IPV6];
+const PORTS: &[&Protocol] = &[&UDP, &TCP];
+
+impl Flags {
+    /// The layers of a stream from flags, without what is said of their fields.
+    fn stream(&self) -> Result<Stream, Fault> {
+        // No other text of an address has a colon.
+        let is_v6 = |text: &Option<String>| {
+            let text = text.as_deref().unwrap_or_default();
+            text.trim_start_matches("flow:").trim_start_matches("any:").contains(':')
+        };
+        let v6 = is_v6(&self.src) || is_v6(&self.dst);
+        let upper = match (self.proto.as_deref(), v6) {
+            (None, _) if self.tcp_flags.is_some() => &TCP,
+            (None | Some("udp"), _) => &UDP,
+            (Some("tcp"), _) => &TCP,
+            (Some("icmp"), false) => &ICMP,
+            (Some("icmp"), true) => &ICMPV6,
+            (Some(other), _) => {
+                let problem = format!("'{other}' is not udp, tcp or icmp");
+                return Err(Fault::new(&Place::Flag("--proto"), "", problem));
+            }
+        };
+        // Zeros fill the frame; so they belong to the packet and are no padding.
+        let layers = [&ETHER, if v6 { &IPV6 } else { &IPV4 }, upper, &PAYLOAD];
+        let mut layers = layers.map(|protocol| Layer::new(protocol, Place::Nowhere)).to_vec();
+        if let (Some(2..), false) = (self.flows, self.varies()) {
+            spread(&mut layers[2]);
+        }
+        Ok(Stream {
+            name: "0".into(),
+            weight: 1,
+            flows: 1,
+            size: None,
+            pad: true,
+            layers,
+            place: Place::Nowhere,
+        })
+    }
+
+    /// Whether a flag makes the packets of flows differ.
+    fn varies(&self) -> bool {
+        let said = ROWS.iter().filter_map(|row| (row.said)(self));
+        // Only of what stays is the text a single number or address.
+        said.chain(&self.vlan).any(|text| {
+            [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
+                .iter()
+                .any(|form| Value::parse(text, *form).is_ok_and(|value| value.fixed().is_none()))
+        })
+    }
+
+    fn change(&self, streams: &mut [Stream]) -> Result<(), Fault> {
+        if self.proto.is_some() {
+            let problem = "the layers are there already: leave it out";
+            return Err(Fault::new(&Place::Flag("--proto"), "", problem));
+        }
+        if self.flows == Some(0) {
+            return Err(Fault::new(&Place::Flag("--flows"), "", "there is at least 1 flow"));
+        }
+        let place = Place::Flag("--size");
+        let size = self.size.as_deref().map(Size::parse).transpose();
+        let size = size.map_err(|problem| Fault::new(&place, "", problem))?;
+        for stream in &mut *streams {
+            stream.flows = self.flows.unwrap_or(stream.flows);
+            if let Some(size) = &size {
+                stream.size = Some((size.clone(), place.clone()));
+                stream.pad = true;
+            }
+            self.tag(stream)?;
+            self.load(stream)?;
+        }
+        for row in ROWS {
+            if let Some(text) = (row.said)(self) {
+                self.change_field(row, text, streams)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change_field(&self, row: &Row, text: &str, streams: &mut [Stream]) -> Result<(), Fault> {
+        let place = Place::Flag(row.flag);
+        let mut found = false;
+        for stream in streams {
+            let has = |layer: &&mut Layer| row.protocols.iter().any(|p| layer.protocol.is(p));
+            let Some(layer) = stream.layers.iter_mut().find(has) else { continue };
+            found = true;
+            self.set(layer, row.field, text, &place)?;
+        }
+        if found {
+            return Ok(());
+        }
+        let names: Vec<_> = row.protocols.iter().map(|protocol| protocol.name).collect();
+        let problem = format!("there is no {} in what is sent: leave it out", names.join(" or "));
+        Err(Fault::new(&place, "", problem))
+    }
+
+    /// Says a field; by the flow, if there are flows.
+    fn set(&self, layer: &mut Layer, name: &str, text: &str, place: &Place) -> Result<(), Fault> {
+        let wrong = |problem| Fault::new(place, "", problem);
+        let field: &'static Field = layer.protocol.field(name).map_err(wrong)?;
+        let given = meant(field, &Said::Text(text.to_owned()), Path::new("")).map_err(wrong)?;
+        let given = match given {
+            Given::Value(Value { set, per }) => {
+                let tied = self.flows.is_some() && !matches!(set, Set::One(_));
+                Given::Value(Value { set, per: if tied { Per::Flow } else { per } })
+            }
+            other => other,
+        };
+        layer.set(field, given, place.clone());
+        Ok(())
+    }
+
+    /// Puts tags behind Ethernet's addresses.
+    fn tag(&self, stream: &mut Stream) -> Result<(), Fault> {
+        let place = Place::Flag("--vlan");
+        let ether = stream.layers.iter().position(|layer| layer.protocol.is(&ETHER));
+        for text in self.vlan.iter().rev() {
+            let Some(ether) = ether else {
+                return Err(Fault::new(&place, "", "there is no ether that a tag could follow"));
+            };
+            let mut tag = Layer::new(&VLAN, place.clone());
+            self.set(&mut tag, "id", text, &place)?;
+            stream.layers.insert(ether + 1, tag);
+        }
+        Ok(())
+    }
+
+    /// Gives a stream another payload.
+    fn load(&self, stream: &mut Stream) -> Result<(), Fault> {
+        let Some(text) = &self.payload else { return Ok(()) };
+        let place = Place::Flag("--payload");
+        let wrong = |problem: String| Fault::new(&place, "", problem);
+        let (kind, said) = match text.split_once(':') {
+            None if text == "random" => ("random", Said::Switch(true)),
+            Some((kind @ ("hex" | "text" | "pattern" | "file"), rest)) => {
+                (kind, Said::Text(rest.to_owned()))
+            }
+            _ => {
+                let right = "hex:00ff, text:hello, pattern:55aa, file:data or random";
+                return Err(wrong(format!("'{text}' is not {right}")));
+            }
+        };
+        let field = PAYLOAD.fields.iter().find(|field| field.name == kind);
+        let Some(field) = field else { return Ok(()) };
+        let mut payload = Layer::new(&PAYLOAD, place.clone());
+        payload.set(field, meant(field, &said, Path::new("")).map_err(wrong)?, place.clone());
+        stream.layers.retain(|layer| !layer.protocol.is(&PAYLOAD));
+        stream.layers.push(payload);
+        Ok(())
+    }
+}
+
+/// Gives each flow a number of its own where no flag does.
+fn spread(upper: &mut Layer) {
+    let field = upper.protocol.fields.iter().find(|field| ["sport", "id"].contains(&field.name));
+    if let Some(field) = field {
+        let first = if field.name == "sport" { 1024 } else { 0 };
+        let set = Set::Counter { first, last: 65_535, step: 1 };
+        upper.set(field, Given::Value(Value { per: Per::Flow, set }), Place::Nowhere);
+    }
+}
