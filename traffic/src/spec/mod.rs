@@ -41,6 +41,7 @@ mod form;
 mod header;
 mod layer;
 mod place;
+mod profiles;
 mod protocols;
 mod said;
 mod size;
@@ -55,6 +56,7 @@ use size::{Size, turns_of};
 
 pub use flags::Flags;
 pub use place::SpecError;
+pub use profiles::{PROFILES, Profile};
 
 /// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.
 const MAX_STREAMS: usize = 4096;

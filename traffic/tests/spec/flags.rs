@@ -107,6 +107,26 @@ fn payloads_are_said_with_their_kind() {
 }
 
 #[test]
+fn flags_change_what_a_profile_says() {
+    let mut spec = Spec::profile("syn-flood").unwrap();
+    let flags = Flags {
+        dst: some("198.19.9.9"),
+        dport: some("443"),
+        vlan: vec!["7".into()],
+        size: some("90"),
+        ..Flags::default()
+    };
+    spec.apply(&flags).unwrap();
+    let plan = spec.plan(&Defaults::default()).unwrap();
+    let frame = &crate::frames(&plan, 0, 1, 1)[0];
+    assert_eq!(frame.len(), 90);
+    assert_eq!(frame[12..18], [0x81, 0, 0, 7, 8, 0]);
+    assert_eq!(frame[34..38], [198, 19, 9, 9]);
+    assert_eq!(frame[40..42], 443_u16.to_be_bytes());
+    assert_eq!(frame[51], 2, "SYN is still there");
+}
+
+#[test]
 fn a_wrong_flag_is_named() {
     let none = Flags::default();
     let rows = [
@@ -167,7 +187,7 @@ fn a_wrong_flag_is_named() {
         let error = planned(&flags).expect_err(name);
         assert_eq!(error.to_string(), expected, "{name}");
     }
-    let mut profile = Spec::from_flags(&none).unwrap();
+    let mut profile = Spec::profile("imix").unwrap();
     let error = profile.apply(&Flags { proto: some("tcp"), ..none }).unwrap_err();
     assert_eq!(error.to_string(), "--proto: the layers are there already: leave it out");
 }

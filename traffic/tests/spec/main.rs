@@ -7,6 +7,7 @@ mod flags;
 mod generate;
 mod generated;
 mod headers;
+mod profiles;
 mod samples;
 mod tshark;
 
