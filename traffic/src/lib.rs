@@ -13,10 +13,12 @@
 //! | [`fill`] | packets in the slots of a transmit ring |
 //! | [`live`] | a plan as a program of the kernel: live frames |
 //! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
+//! | [`show`] | what will be sent, for people |
 #![forbid(unsafe_code)]
 
 pub mod fill;
 pub mod live;
 pub mod plan;
 pub mod rate;
+pub mod show;
 pub mod spec;

@@ -37,15 +37,15 @@
 mod build;
 mod file;
 mod flags;
-mod form;
+pub(crate) mod form;
 mod header;
-mod layer;
+pub(crate) mod layer;
 mod place;
 mod profiles;
-mod protocols;
+pub(crate) mod protocols;
 mod said;
 mod size;
-mod value;
+pub(crate) mod value;
 
 use std::path::Path;
 
@@ -67,21 +67,21 @@ pub struct Spec {
     /// What random numbers follow from; 0 if nothing is said. The same seed gives the same
     /// packets.
     pub seed: Option<u64>,
-    streams: Vec<Stream>,
+    pub(crate) streams: Vec<Stream>,
     origin: Origin,
 }
 
 /// One kind of packets.
 #[derive(Clone, Debug)]
-struct Stream {
-    name: String,
+pub(crate) struct Stream {
+    pub(crate) name: String,
     /// How often its turn is, compared with others.
     weight: u32,
-    flows: u32,
-    size: Option<(Size, Place)>,
+    pub(crate) flows: u32,
+    pub(crate) size: Option<(Size, Place)>,
     /// Whether frames without a size are made long enough for Ethernet.
     pad: bool,
-    layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
     place: Place,
 }
 
@@ -125,6 +125,12 @@ impl Spec {
     /// headers, the same bits said twice.
     pub fn plan(&self, defaults: &Defaults) -> Result<Plan, SpecError> {
         self.build(defaults).map_err(|fault| self.origin.locate(fault))
+    }
+
+    /// Whether packets of a stream carry a stamp.
+    pub(crate) fn is_stamped(&self, stream: usize) -> bool {
+        let layers = self.streams.get(stream).map_or(&[][..], |stream| &stream.layers);
+        layers.iter().any(|layer| layer.protocol.is(&protocols::bytes::STAMP))
     }
 
     fn build(&self, defaults: &Defaults) -> Result<Plan, Fault> {

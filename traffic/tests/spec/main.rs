@@ -9,6 +9,7 @@ mod generated;
 mod headers;
 mod profiles;
 mod samples;
+mod show;
 mod tshark;
 
 use sluicegate_traffic::plan::{Frames, Plan};

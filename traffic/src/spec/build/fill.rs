@@ -5,17 +5,17 @@ use crate::spec::place::Place;
 
 /// What follows the headers: as much of it as the frame has room for.
 #[derive(Clone, Debug, Default)]
-pub(in crate::spec) struct Fill {
-    pub(in crate::spec) content: Content,
+pub(crate) struct Fill {
+    pub(crate) content: Content,
     /// How long it is where the frame's size says nothing.
-    pub(in crate::spec) length: Option<u16>,
+    pub(crate) length: Option<u16>,
     /// Where that was said.
-    pub(in crate::spec) place: Place,
+    pub(crate) place: Place,
 }
 
 /// The bytes of a payload.
 #[derive(Clone, Debug, Default)]
-pub(in crate::spec) enum Content {
+pub(crate) enum Content {
     #[default]
     Zeros,
     /// These, and zeros behind them.

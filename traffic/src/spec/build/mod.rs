@@ -10,7 +10,7 @@ mod edits;
 mod fill;
 mod sums;
 
-pub(super) use fill::{Content, Fill};
+pub(crate) use fill::{Content, Fill};
 
 use std::ops::Range;
 
@@ -31,31 +31,31 @@ const MAX_LAYERS: usize = 64;
 
 /// The headers of a stream, as far as they are laid.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(crate) struct Draft {
     /// Which stream of the plan.
-    pub(super) stream: usize,
+    pub(crate) stream: usize,
     /// The headers' bytes.
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// What is to be in them besides.
     changes: Vec<Laid>,
     /// Checksums, the outer before the inner.
-    pub(super) sums: Vec<SumOf>,
+    pub(crate) sums: Vec<SumOf>,
     /// The IP header directly below, extension headers aside.
-    pub(super) ip: Option<Ip>,
+    pub(crate) ip: Option<Ip>,
     /// What follows the headers.
-    pub(super) fill: Option<Fill>,
+    pub(crate) fill: Option<Fill>,
 }
 
 /// Something in bits of the frame: their cell is counted from its beginning.
 #[derive(Clone, Debug)]
-pub(super) struct Laid {
-    pub(super) bits: Bits,
-    pub(super) what: What,
+pub(crate) struct Laid {
+    pub(crate) bits: Bits,
+    pub(crate) what: What,
 }
 
 /// What is in bits of a frame.
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(crate) enum What {
     Number(u128),
     Value(Value),
     /// The frame's bytes from here on.
@@ -65,29 +65,29 @@ pub(super) enum What {
 
 /// What a layer above IP has to know of it.
 #[derive(Clone, Debug)]
-pub(super) struct Ip {
-    pub(super) version: u8,
+pub(crate) struct Ip {
+    pub(crate) version: u8,
     /// Where its addresses stand, one after the other.
-    pub(super) addresses: Range<usize>,
+    pub(crate) addresses: Range<usize>,
     /// Whether packets may be fragments.
-    pub(super) fragment: bool,
+    pub(crate) fragment: bool,
 }
 
 /// A checksum that is to be.
 #[derive(Clone, Debug)]
-pub(super) struct SumOf {
-    pub(super) at: usize,
+pub(crate) struct SumOf {
+    pub(crate) at: usize,
     /// What it covers.
-    pub(super) from: usize,
+    pub(crate) from: usize,
     /// To the end of what the headers carry, if nothing is said.
-    pub(super) to: Option<usize>,
+    pub(crate) to: Option<usize>,
     /// The addresses and the protocol of a pseudo header.
-    pub(super) pseudo: Option<(Range<usize>, u8)>,
-    pub(super) finish: Finish,
+    pub(crate) pseudo: Option<(Range<usize>, u8)>,
+    pub(crate) finish: Finish,
 }
 
 impl Draft {
-    pub(super) fn put(&mut self, laid: Laid) {
+    pub(crate) fn put(&mut self, laid: Laid) {
         match laid.what {
             What::Number(number) => write_bits(&mut self.bytes, laid.bits, number),
             _ => self.changes.push(laid),

@@ -6,7 +6,7 @@ use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol};
 use crate::spec::place::Fault;
 
-pub(in crate::spec) const ARP: Protocol = Protocol {
+pub(crate) const ARP: Protocol = Protocol {
     name: "arp",
     bytes: 28,
     fields: &[

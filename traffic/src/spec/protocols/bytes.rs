@@ -11,9 +11,9 @@ use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
 use crate::spec::place::Fault;
 
 /// The most bytes that a specification gives: a frame has no more.
-pub(in crate::spec) const MAX_BYTES: usize = 65_535;
+pub(crate) const MAX_BYTES: usize = 65_535;
 
-pub(in crate::spec) const RAW: Protocol = Protocol {
+pub(crate) const RAW: Protocol = Protocol {
     name: "raw",
     bytes: 0,
     fields: &[Field::special("hex", Takes::Hex(MAX_BYTES))],
@@ -26,7 +26,7 @@ pub(in crate::spec) const RAW: Protocol = Protocol {
 
 /// What a receiver knows a packet by: `Sl`, the number of the stream, the worker, the packet's
 /// number in both, and when it was made.
-pub(in crate::spec) const STAMP: Protocol =
+pub(crate) const STAMP: Protocol =
     Protocol { name: "stamp", bytes: 16, fields: &[], known_as: KnownAs::NOTHING, lay: stamp };
 
 fn stamp(header: &mut Header) -> Result<(), Fault> {
@@ -49,7 +49,7 @@ fn stamp(header: &mut Header) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(in crate::spec) const PAYLOAD: Protocol = Protocol {
+pub(crate) const PAYLOAD: Protocol = Protocol {
     name: "payload",
     bytes: 0,
     fields: &[
@@ -96,17 +96,17 @@ fn payload(header: &mut Header) -> Result<(), Fault> {
 }
 
 /// Whether it is no header that a header could name.
-pub(in crate::spec) fn is_data(protocol: &Protocol) -> bool {
+pub(crate) fn is_data(protocol: &Protocol) -> bool {
     [&RAW, &STAMP, &PAYLOAD].iter().any(|data| protocol.is(data))
 }
 
 /// Whether a frame may begin with it.
-pub(in crate::spec) fn may_be_first(protocol: &Protocol) -> bool {
+pub(crate) fn may_be_first(protocol: &Protocol) -> bool {
     protocol.is(&ethernet::ETHER) || protocol.is(&RAW)
 }
 
 /// Whether the one may follow the other, whatever headers say of each other.
-pub(in crate::spec) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
+pub(crate) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
     match () {
         () if below.is(&PAYLOAD) => false,
         () if below.is(&STAMP) => above.is(&PAYLOAD),
@@ -115,7 +115,7 @@ pub(in crate::spec) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
 }
 
 /// Bytes in hexadecimal, with blanks or colons between them if that reads better.
-pub(in crate::spec) fn hex(text: &str, most: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn hex(text: &str, most: usize) -> Result<Vec<u8>, String> {
     let wrong = || "these are not bytes in hexadecimal, like 00ff10 or 00 ff 10".to_owned();
     let text = text.trim();
     let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -130,7 +130,7 @@ pub(in crate::spec) fn hex(text: &str, most: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Bytes in hexadecimal, as [`hex`] reads them.
-pub(in crate::spec) struct Hex<'a>(pub(in crate::spec) &'a [u8]);
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {

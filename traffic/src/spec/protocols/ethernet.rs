@@ -7,7 +7,7 @@ use crate::spec::layer::{Field, KnownAs, Layer, Protocol, Takes};
 use crate::spec::place::Fault;
 
 /// IEEE 802: an EtherType for local experiments.
-pub(in crate::spec) const EXPERIMENTAL: u128 = 0x88b5;
+pub(crate) const EXPERIMENTAL: u128 = 0x88b5;
 
 const DOT1Q: u64 = 0x8100;
 const DOT1AD: u64 = 0x88a8;
@@ -24,7 +24,7 @@ const ETHERTYPES: &[(&str, u64)] = &[
     ("ptp", 0x88f7),
 ];
 
-pub(in crate::spec) const ETHER: Protocol = Protocol {
+pub(crate) const ETHER: Protocol = Protocol {
     name: "ether",
     bytes: 14,
     fields: &[
@@ -50,7 +50,7 @@ pub(super) fn number(mac: [u8; 6]) -> u128 {
     mac.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 
-pub(in crate::spec) const VLAN: Protocol = Protocol {
+pub(crate) const VLAN: Protocol = Protocol {
     name: "vlan",
     bytes: 4,
     fields: &[
@@ -70,7 +70,7 @@ const TPID: Takes =
 
 /// What the header below says of a tag with these layers above: of two tags the outer is the
 /// provider's (IEEE 802.1ad).
-pub(in crate::spec) fn tpid(above: &[Layer]) -> u128 {
+pub(crate) fn tpid(above: &[Layer]) -> u128 {
     let outer = above.first().is_some_and(|layer| layer.protocol.is(&VLAN));
     u128::from(if outer { DOT1AD } else { DOT1Q })
 }

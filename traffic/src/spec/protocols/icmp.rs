@@ -28,7 +28,7 @@ const V6_TYPES: &[(&str, u64)] = &[
     ("neighbor-advertisement", 136),
 ];
 
-pub(in crate::spec) const ICMP: Protocol = Protocol {
+pub(crate) const ICMP: Protocol = Protocol {
     name: "icmp",
     bytes: 8,
     fields: &fields(TYPES),
@@ -36,7 +36,7 @@ pub(in crate::spec) const ICMP: Protocol = Protocol {
     lay: |header| header.checksum(2, Cover::Rest, Finish::Plain, false),
 };
 
-pub(in crate::spec) const ICMPV6: Protocol = Protocol {
+pub(crate) const ICMPV6: Protocol = Protocol {
     name: "icmpv6",
     bytes: 8,
     fields: &fields(V6_TYPES),

@@ -16,7 +16,7 @@ const FLAGS: &[Flag] = &[
     Flag { name: "reserved", letters: "", bit: 4 },
 ];
 
-pub(in crate::spec) const IPV4: Protocol = Protocol {
+pub(crate) const IPV4: Protocol = Protocol {
     name: "ipv4",
     bytes: 20,
     fields: &[

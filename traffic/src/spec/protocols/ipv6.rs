@@ -7,7 +7,7 @@ use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol, Takes};
 use crate::spec::place::Fault;
 
-pub(in crate::spec) const IPV6: Protocol = Protocol {
+pub(crate) const IPV6: Protocol = Protocol {
     name: "ipv6",
     bytes: 40,
     fields: &[
@@ -37,7 +37,7 @@ fn lay(header: &mut Header) -> Result<(), Fault> {
 /// The longest data of an extension header: its length has eight bits, and counts eight bytes.
 const MAX_DATA: usize = 256 * 8 - 4;
 
-pub(in crate::spec) const HOP_BY_HOP: Protocol = Protocol {
+pub(crate) const HOP_BY_HOP: Protocol = Protocol {
     name: "hop-by-hop",
     bytes: 2,
     fields: OPTIONS,
@@ -45,7 +45,7 @@ pub(in crate::spec) const HOP_BY_HOP: Protocol = Protocol {
     lay: options,
 };
 
-pub(in crate::spec) const DESTINATION: Protocol = Protocol {
+pub(crate) const DESTINATION: Protocol = Protocol {
     name: "destination",
     bytes: 2,
     fields: OPTIONS,
@@ -74,7 +74,7 @@ fn options(header: &mut Header) -> Result<(), Fault> {
     extension(header)
 }
 
-pub(in crate::spec) const ROUTING: Protocol = Protocol {
+pub(crate) const ROUTING: Protocol = Protocol {
     name: "routing",
     bytes: 4,
     fields: &[
@@ -103,7 +103,7 @@ fn extension(header: &mut Header) -> Result<(), Fault> {
     header.says_protocol("next-header")
 }
 
-pub(in crate::spec) const FRAGMENT: Protocol = Protocol {
+pub(crate) const FRAGMENT: Protocol = Protocol {
     name: "fragment",
     bytes: 8,
     fields: &[

@@ -1,15 +1,15 @@
 //! One file a protocol family: where its fields stand, and what follows from the layers around.
 
-pub(super) mod arp;
-pub(super) mod bytes;
-pub(super) mod ethernet;
-pub(super) mod icmp;
-pub(super) mod ipv4;
-pub(super) mod ipv6;
-pub(super) mod mpls;
-pub(super) mod tcp;
-pub(super) mod tunnel;
-pub(super) mod udp;
+pub(crate) mod arp;
+pub(crate) mod bytes;
+pub(crate) mod ethernet;
+pub(crate) mod icmp;
+pub(crate) mod ipv4;
+pub(crate) mod ipv6;
+pub(crate) mod mpls;
+pub(crate) mod tcp;
+pub(crate) mod tunnel;
+pub(crate) mod udp;
 
 /// Differentiated services (RFC 8126's registry): classes of traffic with names.
 const DSCP: &[(&str, u64)] = &[
@@ -41,16 +41,20 @@ const ECN: &[(&str, u64)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3
 
 /// IP protocols and IPv6 next headers that have names here.
 const IP_PROTOCOLS: &[(&str, u64)] = &[
+    ("hop-by-hop", 0),
     ("icmp", 1),
     ("igmp", 2),
     ("ipip", 4),
     ("tcp", 6),
     ("udp", 17),
     ("ipv6", 41),
+    ("routing", 43),
+    ("fragment", 44),
     ("gre", 47),
     ("esp", 50),
     ("ah", 51),
     ("icmpv6", 58),
+    ("destination", 60),
     ("ospf", 89),
     ("sctp", 132),
 ];

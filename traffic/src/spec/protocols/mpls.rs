@@ -4,7 +4,7 @@ use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol};
 use crate::spec::place::Fault;
 
-pub(in crate::spec) const MPLS: Protocol = Protocol {
+pub(crate) const MPLS: Protocol = Protocol {
     name: "mpls",
     bytes: 4,
     fields: &[

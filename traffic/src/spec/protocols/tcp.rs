@@ -24,7 +24,7 @@ const FLAGS: &[Flag] = &[
 /// The header's length has four bits, and counts words: fifteen, five without options.
 const MAX_OPTIONS: usize = 40;
 
-pub(in crate::spec) const TCP: Protocol = Protocol {
+pub(crate) const TCP: Protocol = Protocol {
     name: "tcp",
     bytes: 20,
     fields: &[
@@ -70,7 +70,7 @@ fn lay(header: &mut Header) -> Result<(), Fault> {
 
 /// An option of the TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::spec) enum TcpOption {
+pub(crate) enum TcpOption {
     Mss(Value),
     WindowScale(Value),
     SackOk,
@@ -90,7 +90,7 @@ const fn bits(bits: u8) -> Form {
 
 impl TcpOption {
     /// Reads an option.
-    pub(in crate::spec) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("'{}' is no TCP option: there are {RIGHT}", text.trim());
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name.trim(), Some(value.trim())),

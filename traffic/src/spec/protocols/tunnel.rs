@@ -9,7 +9,7 @@ use crate::spec::place::Fault;
 
 const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: &[] });
 
-pub(in crate::spec) const GRE: Protocol = Protocol {
+pub(crate) const GRE: Protocol = Protocol {
     name: "gre",
     bytes: 4,
     fields: &[
@@ -56,7 +56,7 @@ fn gre(header: &mut Header) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(in crate::spec) const VXLAN: Protocol = Protocol {
+pub(crate) const VXLAN: Protocol = Protocol {
     name: "vxlan",
     bytes: 8,
     fields: &[

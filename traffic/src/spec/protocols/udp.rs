@@ -9,7 +9,7 @@ use crate::spec::place::Fault;
 /// What is sent there is thrown away (RFC 863).
 const DISCARD: u128 = 9;
 
-pub(in crate::spec) const UDP: Protocol = Protocol {
+pub(crate) const UDP: Protocol = Protocol {
     name: "udp",
     bytes: 8,
     fields: &[
