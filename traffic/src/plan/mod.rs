@@ -12,7 +12,7 @@
 //!   and packet `m` of that stream in that worker, counted from 0.
 //! - The flows of a stream are dealt to the workers like cards: worker `w` of `W` has the flows
 //!   `w`, `w + W`, `w + 2 W`, …, and takes them in turn.
-//! - Nothing random has a state: it is a hash ([`hash`]) of a key and a number, of the packet or
+//! - Nothing random has a state: it is a hash ([`hash()`]) of a key and a number, of the packet or
 //!   of its flow. So any packet can be made without those before it.
 
 mod frames;
