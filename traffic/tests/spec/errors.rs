@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::{Defaults, Spec, SpecError};
 
 fn error(text: &str) -> SpecError {
@@ -203,6 +204,18 @@ fn the_line_and_the_field_are_named() {
             "udp: it cannot follow ether, which has no number for it",
         ),
         (
+            "what a tag is, said twice",
+            layers("{ ether = { type = 1 } },\n{ vlan = { tpid = 2 } }"),
+            Some(5),
+            "vlan.tpid: it stands in ether below, which has something else there",
+        ),
+        (
+            "a tag behind raw bytes",
+            layers("'ether', 'raw',\n{ vlan = { tpid = 2 } }"),
+            Some(5),
+            "vlan.tpid: it stands in raw below",
+        ),
+        (
             "IPv4 in VXLAN",
             layers("'ether', 'ipv4', 'udp', 'vxlan',\n'ipv4'"),
             Some(5),
@@ -306,9 +319,15 @@ fn no_text_is_too_strange() {
             }
         }
         let text: String = text.into_iter().collect();
-        let planned = Spec::parse(&text).and_then(|spec| spec.plan(&Defaults::default()));
-        if let Err(error) = planned {
-            assert!(!error.to_string().is_empty());
+        let shown = Spec::parse(&text).and_then(|spec| {
+            let plan = spec.plan(&Defaults::default())?;
+            let mut shown = String::new();
+            show(&spec, &plan, 3, &mut shown).unwrap();
+            Ok(shown)
+        });
+        match shown {
+            Ok(shown) => assert!(shown.contains("packet 3: stream "), "{text}"),
+            Err(error) => assert!(error.to_string().len() > 10, "{text}"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Ethernet and its tags (IEEE 802.3, 802.1Q).
 
-use super::arp;
+use super::{arp, tunnel};
 use crate::spec::form::Form;
 use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Layer, Protocol, Takes};
@@ -73,4 +73,17 @@ const TPID: Takes =
 pub(crate) fn tpid(above: &[Layer]) -> u128 {
     let outer = above.first().is_some_and(|layer| layer.protocol.is(&VLAN));
     u128::from(if outer { DOT1AD } else { DOT1Q })
+}
+
+/// What a tag is stands in the layer below: which has to have a place for it.
+pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
+    let Some(setting) = tag.setting("tpid") else { return Ok(()) };
+    let types = ["type", "protocol"];
+    let said = types.iter().any(|field| below.setting(field).is_some());
+    if said || ![ETHER.name, VLAN.name, tunnel::GRE.name].contains(&below.protocol.name) {
+        let name = below.protocol.name;
+        let problem = format!("it stands in {name} below, which has something else there");
+        return Err(tag.fault(setting, problem));
+    }
+    Ok(())
 }
