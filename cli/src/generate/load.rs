@@ -1,4 +1,4 @@
-//! From the flags to the plan: the specification, and the addresses it leaves to the sender.
+//! From specification to plan: with the addresses that it leaves to the sender.
 
 use std::net::Ipv4Addr;
 
@@ -6,18 +6,16 @@ use etherparse::{NetSlice, SlicedPacket};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, neighbour};
 use sluicegate_traffic::plan::{Frames, Plan};
-use sluicegate_traffic::spec::{Defaults, Spec, SpecError};
+use sluicegate_traffic::spec::{Defaults, Spec};
 
-use super::Args;
+use super::options::wrong;
 
-/// Works out what is sent.
-pub fn plan(args: &Args, interface: Option<&Interface>) -> Result<Plan> {
-    let mut spec = Spec::read(&args.spec).map_err(wrong)?;
-    spec.seed = args.seed.or(spec.seed);
-    let mut defaults = Defaults::default();
-    if let Some(mac) = interface.and_then(|it| it.mac) {
-        defaults.smac = mac.0;
-    }
+/// Works out what is sent out of an interface, or into a file.
+///
+/// # Errors
+/// What does not fit together; packets of which nobody knows to whom they go.
+pub fn plan(spec: &Spec, interface: Option<&Interface>, netns: Option<&str>) -> Result<Plan> {
+    let defaults = of_interface(interface);
     let plan = spec.plan(&defaults).map_err(wrong)?;
     let Some(interface) = interface.filter(|it| it.mac.is_some()) else { return Ok(plan) };
     // Where another default changes nothing, the specification names its receiver itself.
@@ -25,19 +23,34 @@ pub fn plan(args: &Args, interface: Option<&Interface>) -> Result<Plan> {
     if spec.plan(&other).map_err(wrong)? == plan {
         return Ok(plan);
     }
-    defaults.dmac = receiver(&plan, interface, args.common.netns.as_deref())?;
-    spec.plan(&defaults).map_err(wrong)
+    let dmac = receiver(&plan, interface, netns)?;
+    spec.plan(&Defaults { dmac, ..defaults }).map_err(wrong)
 }
 
-fn wrong(error: SpecError) -> Error {
-    Error::Usage(error.to_string())
+/// The same to be looked at only: where nobody knows the receiver, one that there is not.
+///
+/// # Errors
+/// What does not fit together.
+pub fn plan_to_show(
+    spec: &Spec,
+    interface: Option<&Interface>,
+    netns: Option<&str>,
+) -> Result<Plan> {
+    let known = plan(spec, interface, netns);
+    known.or_else(|_| spec.plan(&of_interface(interface)).map_err(wrong))
+}
+
+fn of_interface(interface: Option<&Interface>) -> Defaults {
+    let defaults = Defaults::default();
+    let smac = interface.and_then(|it| it.mac).map_or(defaults.smac, |mac| mac.0);
+    Defaults { smac, ..defaults }
 }
 
 /// The Ethernet address of whom the first packet is for.
 fn receiver(plan: &Plan, interface: &Interface, netns: Option<&str>) -> Result<[u8; 6]> {
     let unknown = |why: String| {
         let name = &interface.name;
-        Error::Usage(format!("to whom on {name}? {why}: name it, ether = {{ dst = \"…\" }}"))
+        Error::Usage(format!("to whom on {name}? {why}: say it by --dmac or ether = {{ dst }}"))
     };
     let Some(address) = destination(plan) else {
         return Err(unknown("the packets have no IPv4 address that a neighbour has".into()));

@@ -10,10 +10,10 @@ use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::Pace;
 
-use super::Args;
 use super::live::LiveSender;
 use super::ring::RingSender;
 use super::run::Sender;
+use crate::args::Common;
 use crate::notice;
 
 /// A way to send.
@@ -54,84 +54,88 @@ impl FromStr for Method {
     }
 }
 
-/// Opens what sends.
-pub fn open(
-    args: &Args,
-    interface: Option<&Interface>,
-    plan: &Arc<Plan>,
-    pace: Option<Pace>,
-) -> Result<Sender> {
-    let port = &args.port;
-    let Some(interface) = interface else {
-        return match args.method {
-            Method::Auto => ring(args, port, plan, pace),
-            _ => Err(port.error("--method is for interfaces")),
+/// How to send, as the user has it.
+pub struct Way<'a> {
+    /// To what.
+    pub port: &'a PortName,
+    /// Which way, where the port leaves it open.
+    pub method: Method,
+    /// Threads, CPUs, the network namespace.
+    pub common: &'a Common,
+    /// How fast.
+    pub pace: Option<Pace>,
+}
+
+impl Way<'_> {
+    /// Opens what sends: out of an interface, or without one to a file.
+    ///
+    /// # Errors
+    /// A method that the port does not go with; whatever opening it fails at.
+    pub fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
+        let Some(interface) = interface.filter(|_| self.port.is_bare()) else {
+            return match self.method {
+                Method::Auto => self.ring(self.port, plan),
+                _ => {
+                    let reason = "--method goes with a bare interface: this port says how to send";
+                    Err(self.port.error(reason))
+                }
+            };
         };
-    };
-    if !port.is_bare() {
-        return match args.method {
-            Method::Auto => ring(args, port, plan, pace),
-            _ => Err(port.error("the port says how to send: leave --method out, or the kind")),
-        };
+        match self.method {
+            Method::Auto => self.live(interface, plan).or_else(|error| {
+                let port = self.port;
+                notice::say(format_args!("{port}: sendmmsg in place of live frames: {error}"));
+                self.packet("sendmmsg", plan)
+            }),
+            Method::Live => self.live(interface, plan),
+            Method::Xdp => match self.port.of_kind(Kind::Xdp) {
+                Some(port) => self.ring(&port, plan),
+                None => Err(self.port.error("--method xdp goes with no option of packet:")),
+            },
+            Method::TxRing => self.packet("ring", plan),
+            Method::Sendmmsg => self.packet("sendmmsg", plan),
+            Method::Sendto => self.packet("sendto", plan),
+        }
     }
-    let packet = |send: &str| {
-        let mut port = port.clone();
+
+    /// How many threads send.
+    fn workers(&self) -> u32 {
+        let cpus = self.common.cpus.as_ref().map_or(1, |cpus| cpus.0.len() as u32);
+        self.common.threads.unwrap_or(cpus.max(1))
+    }
+
+    fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
+        if !interface.up {
+            let name = &interface.name;
+            return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
+        }
+        let workers = self.workers();
+        let pace = self.pace.map(|pace| pace.shared_by(workers));
+        let netns = self.common.netns.as_deref();
+        // A program sends to an interface of the namespace that it is run in.
+        let programs = netns::within(netns, || {
+            (0..workers)
+                .map(|worker| Live::new(plan, (worker, workers), interface, pace))
+                .collect::<Result<Vec<_>>>()
+        })?;
+        Ok(Sender::Live(LiveSender::new(programs, netns)))
+    }
+
+    fn packet(&self, send: &str, plan: &Arc<Plan>) -> Result<Sender> {
+        let mut port = self.port.clone();
         port.set_default("send", send);
-        ring(args, &port, plan, pace)
-    };
-    match args.method {
-        Method::Auto => match live(args, interface, plan, pace) {
-            Ok(sender) => Ok(sender),
-            Err(error) => {
-                notice::say(format_args!("{}: sendmmsg in place of live frames: {error}", port));
-                packet("sendmmsg")
-            }
-        },
-        Method::Live => live(args, interface, plan, pace),
-        Method::Xdp => match port.of_kind(Kind::Xdp) {
-            Some(port) => ring(args, &port, plan, pace),
-            None => Err(port.error("--method xdp goes with no option of packet:")),
-        },
-        Method::TxRing => packet("ring"),
-        Method::Sendmmsg => packet("sendmmsg"),
-        Method::Sendto => packet("sendto"),
+        self.ring(&port, plan)
     }
-}
 
-/// How many threads send.
-fn workers(args: &Args) -> u32 {
-    let cpus = args.common.cpus.as_ref().map_or(1, |cpus| cpus.0.len() as u32);
-    args.common.threads.unwrap_or(cpus.max(1))
-}
-
-fn live(args: &Args, interface: &Interface, plan: &Plan, pace: Option<Pace>) -> Result<Sender> {
-    if !interface.up {
-        return Err(down(interface));
+    fn ring(&self, port: &PortName, plan: &Arc<Plan>) -> Result<Sender> {
+        let options = OpenOptions {
+            usage: Use::Send,
+            netns: self.common.netns.clone(),
+            queues: if port.kind() == Kind::Xdp { 0 } else { self.workers() },
+            ..OpenOptions::default()
+        };
+        let opened = Port::open(port, &options)?;
+        notice::fallbacks(&opened);
+        Ok(Sender::Ring(RingSender::new(opened, plan, self.pace)))
     }
-    let workers = workers(args);
-    let pace = pace.map(|pace| pace.shared_by(workers));
-    let netns = args.common.netns.as_deref();
-    // A program sends to an interface of the namespace it is run in.
-    let programs = netns::within(netns, || {
-        (0..workers)
-            .map(|worker| Live::new(plan, (worker, workers), interface, pace))
-            .collect::<Result<Vec<_>>>()
-    })?;
-    Ok(Sender::Live(LiveSender::new(programs, netns)))
-}
-
-fn ring(args: &Args, port: &PortName, plan: &Arc<Plan>, pace: Option<Pace>) -> Result<Sender> {
-    let options = OpenOptions {
-        usage: Use::Send,
-        netns: args.common.netns.clone(),
-        queues: if port.kind() == Kind::Xdp { 0 } else { workers(args) },
-        ..OpenOptions::default()
-    };
-    let opened = Port::open(port, &options)?;
-    notice::fallbacks(&opened);
-    Ok(Sender::Ring(RingSender::new(opened, plan, pace)))
-}
-
-fn down(interface: &Interface) -> Error {
-    Error::Usage(format!("{0} is down: ip link set {0} up", interface.name))
 }

@@ -7,44 +7,55 @@
 mod live;
 mod load;
 mod method;
+mod options;
 mod pace;
 mod report;
 mod ring;
 mod run;
 
-use std::io::stdout;
-use std::path::PathBuf;
+use std::io::{Write, stdout};
 use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{self, carries_default_route};
 use sluicegate::port::PortName;
+use sluicegate_traffic::show::show;
+use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
 use crate::notice;
 use crate::signals::Signals;
 use crate::status::Status;
-use method::Method;
+use method::{Method, Way};
+use options::SpecArgs;
 use pace::Rate;
 use report::Sent;
 
 const EXAMPLES: &str = "\
 Examples:
-  sluice generate left0 --netns lab-left --spec flood.toml --duration 10s
-  sluice generate eth1 --spec mix.toml --rate 1Mpps --method live --cpus 2,3
-  sluice generate pcap:out.pcapng --spec mix.toml --count 1000
-  sluice generate eth1 --spec mix.toml --show";
+  sluice generate eth1 --src 198.18.0.0/16 --dst 198.18.1.2 --dport 9 --duration 10s
+  sluice generate eth1 --profile imix --rate 5Gbps --cpus 2,3
+  sluice generate eth1 --spec mix.toml --rate 1Mpps --burst 32 --method sendmmsg
+  sluice generate pcap:out.pcapng --profile syn-flood --count 1000
+  sluice generate --profile dns-amplification --show
+
+Fields: 9 fixed, 9,10,53 in turn, 1024-65535 at random, 198.18.0.0/16 at random in a prefix,
+1..1000 counted up, flow:… the same in all packets of a flow. docs/generate.md says all.";
 
 /// Make packets to a specification and send them
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// What to send to: eth0 (the fastest way there is), packet:eth0, xdp:eth0, pcap:FILE, null:
-    port: PortName,
+    #[arg(required_unless_present = "show")]
+    port: Option<PortName>,
 
-    /// The specification, in TOML
-    #[arg(long, value_name = "FILE")]
-    spec: PathBuf,
+    #[command(flatten)]
+    what: SpecArgs,
+
+    /// Show what would be sent, and the first packets of it, and send nothing
+    #[arg(long, value_name = "PACKETS", num_args = 0..=1, default_missing_value = "3")]
+    show: Option<usize>,
 
     /// The way to send, where the port leaves a choice
     #[arg(long, default_value = "auto", value_name = "auto|live|xdp|tx-ring|sendmmsg|sendto")]
@@ -59,10 +70,6 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..))]
     burst: u32,
 
-    /// What random fields follow from: the same seed gives the same packets
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-
     /// Send out of an interface that carries the host's default route; it must be named
     #[arg(long, value_name = "IFACE")]
     yes_send_on: Option<String>,
@@ -73,15 +80,21 @@ pub struct Args {
 
 /// Runs the command.
 pub fn generate(args: Args) -> anyhow::Result<()> {
-    let interface = interface_of(&args.port, args.common.netns.as_deref())?;
+    let spec = args.what.spec()?;
+    if let Some(packets) = args.show {
+        return show_plan(&args, &spec, packets);
+    }
+    let Some(port) = &args.port else { return Ok(()) };
+    let interface = interface_of(port, args.common.netns.as_deref())?;
     if let Some(interface) = &interface {
         may_send(&interface.name, &args)?;
     }
-    let plan = Arc::new(load::plan(&args, interface.as_ref())?);
+    let plan = Arc::new(load::plan(&spec, interface.as_ref(), args.common.netns.as_deref())?);
     let speed = interface.as_ref().and_then(|it| link_speed(&it.name));
     let pace = args.rate.map(|rate| rate.pace(&plan, args.burst, speed)).transpose()?;
-    let mut sender = method::open(&args, interface.as_ref(), &plan, pace)?;
-    let mut sent = Sent::of(&args, &sender);
+    let way = Way { port, method: args.method, common: &args.common, pace };
+    let mut sender = way.open(interface.as_ref(), &plan)?;
+    let mut sent = Sent::of(port, &args.common, &sender);
     args.common.become_user()?;
     let signals = Signals::catch()?;
     let mut status = Status::new(&args.common, false);
@@ -91,6 +104,17 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     sent.count(&sender, ended.elapsed, pace);
     sent.into_report().print(&mut stdout().lock(), args.common.json)?;
     Ok(ended.result?)
+}
+
+/// Needs no privilege, and no interface.
+fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
+    let netns = args.common.netns.as_deref();
+    let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
+    let plan = load::plan_to_show(spec, interface.as_ref(), netns)?;
+    let mut text = String::new();
+    show(spec, &plan, packets, &mut text)?;
+    stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<link::Interface>> {

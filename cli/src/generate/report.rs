@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use sluicegate::ledger::Role;
+use sluicegate::port::PortName;
 use sluicegate_traffic::rate::{Gaps, Pace};
 
-use super::Args;
 use super::run::{Done, Sender};
+use crate::args::Common;
 use crate::card::Card;
 use crate::report::{Paced, Report, Sending, Thread, Traffic};
 
@@ -19,16 +20,15 @@ pub struct Sent {
 
 impl Sent {
     /// Of a sender that is about to begin.
-    pub fn of(args: &Args, sender: &Sender) -> Self {
-        let common = &args.common;
+    pub fn of(port: &PortName, common: &Common, sender: &Sender) -> Self {
         let mut report = match sender {
-            Sender::Live(_) => Report::of_sender("generate", &args.port, "live"),
+            Sender::Live(_) => Report::of_sender("generate", port, "live"),
             Sender::Ring(ring) => Report::of_port("generate", ring.port(), common),
         };
         report.card = None;
         Self {
             report,
-            card: Card::watch(&args.port, common.netns.as_deref()),
+            card: Card::watch(port, common.netns.as_deref()),
             cpus: common.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
         }
     }

@@ -16,6 +16,8 @@ const DISCARD: u16 = 9;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The flag of an entry whose address is known (`ATF_COM`, linux/if_arp.h).
 const COMPLETE: u32 = 0x02;
+/// The flag of a route that refuses (`RTF_REJECT`, linux/route.h).
+const REFUSES: u32 = 0x0200;
 
 /// Whether the host sends packets for the rest of the world out of this interface.
 ///
@@ -73,11 +75,13 @@ fn default_of_four(table: &str, interface: &str) -> bool {
 }
 
 /// Columns: destination, its length, source, its length, gateway, metric, references, use, flags,
-/// interface. The kernel's own route that refuses everything is on `lo`.
+/// interface. The kernel has a route of its own on `lo` that refuses everything.
 fn default_of_six(table: &str, interface: &str) -> bool {
     table.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        matches!(words[..], [_, "00", _, _, _, _, _, _, _, name] if name == interface)
+        let [_, "00", _, _, _, _, _, _, flags, name] = words[..] else { return false };
+        let flags = u32::from_str_radix(flags, 16).unwrap_or(0);
+        name == interface && flags & REFUSES == 0
     })
 }
 
@@ -114,6 +118,7 @@ mod tests {
         assert_eq!(found("eth0"), (true, false));
         assert_eq!(found("eth1"), (false, false));
         assert_eq!(found("eth2"), (false, true));
+        assert_eq!(found("lo"), (false, false), "refuses everything");
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! What to send, as the command line says it: a file, a profile, flags, or flags that change one of
+//! the former.
+
+use std::path::PathBuf;
+
+use sluicegate::error::{Error, Result};
+use sluicegate_traffic::spec::{Flags, PROFILES, Spec, SpecError};
+
+/// The specification's flags.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "What to send")]
+pub struct SpecArgs {
+    /// A specification in TOML (docs/generate.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    spec: Option<PathBuf>,
+
+    /// A ready specification: syn-flood, udp-flood, dns-amplification, imix, rfc2544, …
+    #[arg(long, value_name = "NAME", long_help = profiles())]
+    profile: Option<String>,
+
+    /// Bytes of a frame without its check sequence: 60, 60,512,1514 (in turn), 64-1500, imix
+    #[arg(long, value_name = "BYTES")]
+    size: Option<String>,
+
+    /// Source on Ethernet [default: the interface's]
+    #[arg(long, value_name = "MAC")]
+    smac: Option<String>,
+
+    /// Destination on Ethernet [default: the neighbour's that the packets are for]
+    #[arg(long, value_name = "MAC")]
+    dmac: Option<String>,
+
+    /// Source address; a prefix is one of its addresses at random: 198.18.0.0/16
+    #[arg(long, value_name = "ADDRESS")]
+    src: Option<String>,
+
+    /// Destination address
+    #[arg(long, value_name = "ADDRESS")]
+    dst: Option<String>,
+
+    /// Source port; a range is one of them at random: 1024-65535
+    #[arg(long, value_name = "PORT")]
+    sport: Option<String>,
+
+    /// Destination port
+    #[arg(long, value_name = "PORT")]
+    dport: Option<String>,
+
+    /// Protocol: udp, tcp or icmp
+    #[arg(long, value_name = "NAME")]
+    proto: Option<String>,
+
+    /// VLAN tag; again for one inside it
+    #[arg(long, value_name = "ID")]
+    vlan: Vec<String>,
+
+    /// Flows: what varies then varies by the flow
+    #[arg(long, value_name = "N")]
+    flows: Option<u32>,
+
+    /// TCP flags: S, SA, syn+ack
+    #[arg(long, value_name = "FLAGS")]
+    tcp_flags: Option<String>,
+
+    /// Payload: hex:…, text:…, pattern:…, file:… or random
+    #[arg(long, value_name = "WHAT")]
+    payload: Option<String>,
+
+    /// What random fields follow from: the same seed gives the same packets
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SpecArgs {
+    /// The specification that they mean.
+    ///
+    /// # Errors
+    /// What is wrong, with its line or its flag.
+    pub fn spec(&self) -> Result<Spec> {
+        let flags = self.flags();
+        let base = match (&self.spec, &self.profile) {
+            (Some(path), _) => Some(Spec::read(path)),
+            (None, Some(name)) => Some(Spec::profile(name)),
+            (None, None) => None,
+        };
+        let mut spec = match base.transpose().map_err(wrong)? {
+            Some(mut spec) => {
+                spec.apply(&flags).map_err(wrong)?;
+                spec
+            }
+            None => Spec::from_flags(&flags).map_err(wrong)?,
+        };
+        spec.seed = self.seed.or(spec.seed);
+        Ok(spec)
+    }
+
+    fn flags(&self) -> Flags {
+        let of = self.clone();
+        Flags {
+            size: of.size,
+            smac: of.smac,
+            dmac: of.dmac,
+            src: of.src,
+            dst: of.dst,
+            sport: of.sport,
+            dport: of.dport,
+            proto: of.proto,
+            vlan: of.vlan,
+            flows: of.flows,
+            tcp_flags: of.tcp_flags,
+            payload: of.payload,
+        }
+    }
+}
+
+/// A specification that makes no sense is wrong usage.
+pub fn wrong(error: SpecError) -> Error {
+    Error::Usage(error.to_string())
+}
+
+fn profiles() -> String {
+    let lines = PROFILES.iter().map(|profile| format!("\n{:18} {}", profile.name, profile.about()));
+    format!("A ready specification; flags beside it change it:{}", lines.collect::<String>())
+}
