@@ -5,6 +5,7 @@
 mod child;
 mod ends;
 mod files;
+mod generate;
 mod live;
 mod messages;
 mod mirror;

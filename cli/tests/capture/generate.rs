@@ -1,0 +1,143 @@
+//! `sluice generate`: what is made, sent and counted.
+
+use std::path::Path;
+
+use pcap::Capture;
+
+use crate::support::*;
+
+/// Several kinds of packets, of lengths and fields that vary.
+const SPEC: &str = "seed = 5\n\
+    [[stream]]\nweight = 2\nsize = '60-1514'\n\
+    layers = ['ether', { ipv4 = { src = '198.18.0.0/16', dst = '203.0.113.1' } }, \
+    { udp = { sport = '1024-65535', dport = 9 } }, { payload = { random = true } }]\n\
+    [[stream]]\nflows = 7\n\
+    layers = ['ether', { vlan = { id = '1-4000' } }, { ipv6 = { src = 'flow:2001:db8::/64', \
+    dst = '2001:db8:113::1' } }, { tcp = { flags = 'S', seq = '0..4000000000/1460' } }]\n";
+/// A filter for them and nothing else.
+const GENERATED: &str = "dst host 203.0.113.1 or (vlan and dst host 2001:db8:113::1)";
+/// Nobody's address: the host answers none of them.
+const NOBODY: &str = "02:00:00:00:00:99";
+
+fn frames(path: &Path) -> Vec<Vec<u8>> {
+    let mut capture = Capture::from_file(path).unwrap();
+    std::iter::from_fn(|| capture.next_packet().ok().map(|packet| packet.data.to_vec())).collect()
+}
+
+#[test]
+fn every_way_of_sending_sends_the_same_packets() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let spec = folder.path().join("spec.toml");
+    std::fs::write(&spec, SPEC).unwrap();
+    let generate = |more: &[&str]| {
+        let what = ["--spec", spec.to_str().unwrap(), "--dmac", NOBODY, "--count", "3000"];
+        run(&[&["generate"], more, &what, &["--json"]].concat()).good()
+    };
+    let file = folder.path().join("made.pcap");
+    // Into a file the source is not the interface's: it is said.
+    let smac = "02:00:00:00:00:11";
+    let to_file = format!("pcap:{}", file.display());
+    assert_eq!(generate(&[&to_file, "--smac", smac])["attempted"], 3000);
+    let made = frames(&file);
+    assert_eq!(made.len(), 3000);
+    for (port, method) in [
+        ("left0", "live"),
+        ("left0", "sendmmsg"),
+        ("left0", "sendto"),
+        ("left0", "tx-ring"),
+        ("left0", "xdp"),
+        ("left0", "auto"),
+    ] {
+        let path = folder.path().join(format!("{method}.pcap"));
+        let capture = Running::start(&[
+            "capture",
+            "right0?blocks=64",
+            "--netns",
+            &right,
+            "-f",
+            GENERATED,
+            "-w",
+            path.to_str().unwrap(),
+            "--json",
+        ]);
+        // A pace that this machine's captures keep up with, however busy it is.
+        let sent = generate(&[
+            port, "--netns", &left, "--method", method, "--smac", smac, "--rate", "50kpps",
+        ]);
+        assert_eq!((&sent["attempted"], &sent["accepted"]), (&3000.into(), &3000.into()), "{sent}");
+        assert!(sent["pace"]["late_p99_ns"].is_u64(), "{method}: {sent}");
+        let report = capture.stop().good();
+        assert_eq!(report["packets"], 3000, "{method}: {report}");
+        let came = frames(&path);
+        for (number, (came, made)) in came.iter().zip(&made).enumerate() {
+            assert_eq!(came, made, "{method}: packet {number}");
+        }
+    }
+}
+
+#[test]
+fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for (sentence, more) in [
+        ("a packet", &["--count", "1"][..]),
+        ("no multiple of anything", &["--count", "1001"]),
+        ("at a pace, in bursts", &["--count", "777", "--rate", "1Mpps", "--burst", "64"]),
+        ("two workers, with flows of their own", &["--count", "1000", "--threads", "2"]),
+    ] {
+        for method in ["live", "sendmmsg"] {
+            let what = ["--dmac", NOBODY, "--method", method, "--netns", &left, "--json"];
+            let sent = run(&[&["generate", "left0"], &what[..], more].concat()).good();
+            let count: u64 = more[1].parse().unwrap();
+            assert_eq!(sent["attempted"], count, "{method}, {sentence}: {sent}");
+            assert_eq!(sent["ledger"]["out"], count, "{method}, {sentence}: {sent}");
+        }
+    }
+    let running = Running::unawaited(&mut sluice(&[
+        "generate", "left0", "--dmac", NOBODY, "--netns", &left, "--json",
+    ]));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ended = running.stop();
+    let report = ended.good();
+    assert!(report["attempted"].as_u64().unwrap() > 0, "{report}");
+    let claims = run(&["claims", "left0", "--netns", &left, "--json"]).report();
+    assert_eq!(claims["program"], serde_json::Value::Null, "nothing is attached: {claims}");
+}
+
+#[test]
+fn it_does_not_send_to_the_world_unasked() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let exec = |words: &[&str]| {
+        let mut command = std::process::Command::new("ip");
+        assert!(command.args(["-n", &left]).args(words).status().unwrap().success());
+    };
+    exec(&["route", "add", "default", "via", "198.18.0.2"]);
+    let generate = ["generate", "left0", "--netns", &left, "--count", "1", "--dmac", NOBODY];
+    let refused = run(&generate);
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.err.contains("--yes-send-on left0"), "{}", refused.err);
+    let asked = run(&[&generate[..], &["--yes-send-on", "left0"]].concat());
+    assert_eq!(asked.status, Some(0), "{asked:?}");
+}
+
+#[test]
+fn what_would_be_sent_is_shown_without_privilege_or_interface() {
+    let shown = run(&["generate", "--profile", "syn-flood", "--show", "1"]);
+    assert_eq!(shown.status, Some(0), "{shown:?}");
+    for word in ["tcp", "198.18.", "0x0000:", "packet 1"] {
+        assert!(shown.out.contains(word), "{word}: {}", shown.out);
+    }
+    for (arguments, complaint) in [
+        (&["--sport", "70000"][..], "--sport"),
+        (&["--profile", "slow"], "there is no profile"),
+        (&["--rate", "fast"], "a rate is like"),
+        (&["--method", "quick"], "sendmmsg"),
+    ] {
+        let wrong = run(&[&["generate", "null:"], arguments].concat());
+        assert_eq!(wrong.status, Some(2), "{wrong:?}");
+        assert!(wrong.err.contains(complaint), "{complaint}: {}", wrong.err);
+    }
+}
