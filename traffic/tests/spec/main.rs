@@ -2,6 +2,7 @@
 //! and profiles, and by what is wrong with wrong ones. Packets are looked at by a reader of headers that is only here,
 //! by etherparse, and by tshark.
 
+mod docs;
 mod errors;
 mod flags;
 mod generate;

@@ -230,6 +230,7 @@ fn a_payload_is_what_it_is_said_to_be() {
 fn a_random_payload_follows_from_the_seed_and_the_stream() {
     let stream = "[[stream]]\nsize = 1000\nlayers = ['ether', { payload = { random = true } }]\n";
     let of = |text: &str, worker| frames(&plan(text), worker, 2, 2);
+    assert_eq!(plan(&format!("seed = {}\n{stream}", u64::MAX)).seed, u64::MAX);
     let one = of(stream, 0);
     assert_eq!(one[0], one[1], "it stays the same");
     assert_eq!(one, of(stream, 1), "whoever sends it");
