@@ -13,14 +13,14 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use super::fault::{Fault, Origin, Position, SpecError};
 use super::layer::{Layer, Protocol};
-use super::place::{Fault, Origin, Place, SpecError};
 use super::said::{Said, meant};
 use super::size::Size;
 use super::{MAX_STREAMS, Spec, Stream};
 
 /// The longest file: lists in it may be long.
-const MAX_FILE: u64 = 16 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 const KEYS: &[&str] = &["seed", "stream"];
 const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
@@ -37,13 +37,13 @@ pub(super) fn read(path: &Path) -> Result<Spec, SpecError> {
         Ok(_) => return parse(&name, &text, path.parent().unwrap_or(Path::new(""))),
     };
     let origin = Origin { name, text: Arc::default() };
-    Err(origin.locate(Fault::new(&Place::Nowhere, "", problem)))
+    Err(origin.locate(Fault::new(&Position::Nowhere, "", problem)))
 }
 
 pub(super) fn parse(name: &str, text: &str, base: &Path) -> Result<Spec, SpecError> {
     let origin = Origin { name: name.into(), text: text.into() };
     let parsed = DeTable::parse(text).map_err(|error| {
-        let place = error.span().map_or(Place::Nowhere, Place::Text);
+        let place = error.span().map_or(Position::Nowhere, Position::Text);
         Fault::new(&place, "TOML", error.message())
     });
     match parsed.and_then(|table| Walk { base }.spec(table.get_ref())) {
@@ -73,12 +73,12 @@ impl Walk<'_> {
         match streams.len() {
             0 => {
                 let problem = "there is no stream: begin one by [[stream]]";
-                Err(Fault::new(&Place::Nowhere, "", problem))
+                Err(Fault::new(&Position::Nowhere, "", problem))
             }
             1..=MAX_STREAMS => Ok((seed, streams)),
             count => {
                 let problem = format!("{count} streams: at most {MAX_STREAMS}");
-                Err(Fault::new(&Place::Nowhere, "", problem))
+                Err(Fault::new(&Position::Nowhere, "", problem))
             }
         }
     }
@@ -91,7 +91,7 @@ impl Walk<'_> {
             size: None,
             pad: true,
             layers: Vec::new(),
-            place: Place::Text(value.span()),
+            place: Position::Text(value.span()),
         };
         let table = table(value, "stream", "written [[stream]], once for each")?;
         if let Some(name) = table.get("name") {
@@ -118,7 +118,7 @@ impl Walk<'_> {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
             "flows" => stream.flows = number(value, 1..=u32::MAX.into(), "flows")? as u32,
-            "size" => stream.size = Some((size(value)?, Place::Text(value.span()))),
+            "size" => stream.size = Some((size(value)?, Position::Text(value.span()))),
             "pad" => stream.pad = switch(value, "pad")?,
             "layers" => {
                 let right = "a list of layers, like [\"ether\", { ipv4 = { ttl = 9 } }, \"udp\"]";
@@ -132,7 +132,7 @@ impl Walk<'_> {
     }
 
     fn layer(&self, value: &Spanned<DeValue>) -> Result<Layer, Fault> {
-        let place = Place::Text(value.span());
+        let place = Position::Text(value.span());
         let wrong = |problem| Fault::new(&place, "layers", problem);
         if let DeValue::String(name) = value.get_ref() {
             let protocol = Protocol::find(name).map_err(wrong)?;
@@ -147,7 +147,7 @@ impl Walk<'_> {
                 format!("here are {} names in one {{ }}: {right}", entries.len()),
             ));
         };
-        let place = Place::Text(key.span());
+        let place = Position::Text(key.span());
         let protocol = Protocol::find(key.get_ref())
             .map_err(|problem| Fault::new(&place, "layers", problem))?;
         let mut layer = Layer::new(protocol, place);
@@ -165,11 +165,11 @@ impl Walk<'_> {
         value: &Spanned<DeValue>,
     ) -> Result<(), Fault> {
         let protocol = layer.protocol;
-        let place = Place::Text(key.span());
+        let place = Position::Text(key.span());
         let field = protocol
             .field(key.get_ref())
             .map_err(|problem| Fault::new(&place, protocol.name, problem))?;
-        let place = Place::Text(value.span());
+        let place = Position::Text(value.span());
         let object = format!("{}.{}", protocol.name, field.name);
         let wrong = |problem| Fault::new(&place, &*object, problem);
         let said = said(value).map_err(wrong)?;
@@ -184,7 +184,7 @@ fn check_pad(stream: &Stream, table: &DeTable) -> Result<(), Fault> {
     match table.get("pad") {
         Some(pad) if stream.size.is_some() => {
             let problem = "the size says how long frames are: leave one of them out";
-            Err(Fault::new(&Place::Text(pad.span()), "pad", problem))
+            Err(Fault::new(&Position::Text(pad.span()), "pad", problem))
         }
         _ => Ok(()),
     }
@@ -199,7 +199,7 @@ fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
 
 fn unknown(key: &Spanned<Cow<str>>, object: &str, known: &[&str]) -> Fault {
     let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
-    Fault::new(&Place::Text(key.span()), object, problem)
+    Fault::new(&Position::Text(key.span()), object, problem)
 }
 
 fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
@@ -213,7 +213,7 @@ fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     };
-    Fault::new(&Place::Text(span), object, format!("{what} is not what belongs here: {right}"))
+    Fault::new(&Position::Text(span), object, format!("{what} is not what belongs here: {right}"))
 }
 
 fn array<'a, 'i>(
@@ -255,7 +255,7 @@ fn number(
     let number = integer(value.get_ref()).filter(|number| range.contains(number));
     number.ok_or_else(|| match value.get_ref() {
         DeValue::Integer(_) => {
-            Fault::new(&Place::Text(value.span()), object, format!("it is {right}"))
+            Fault::new(&Position::Text(value.span()), object, format!("it is {right}"))
         }
         _ => not(value, object, &right),
     })
@@ -283,7 +283,7 @@ fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
         }
         _ => return Err(not(value, "size", "60, \"60,512,1514\", \"64-1500\" or \"imix\"")),
     };
-    size.map_err(|problem| Fault::new(&Place::Text(value.span()), "size", problem))
+    size.map_err(|problem| Fault::new(&Position::Text(value.span()), "size", problem))
 }
 
 /// What was said of a field.

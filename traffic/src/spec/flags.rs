@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
+use super::fault::{Fault, Origin, Position, SpecError};
 use super::form::Form;
 use super::layer::{Field, Given, Layer, Protocol};
-use super::place::{Fault, Origin, Place, SpecError};
 use super::protocols::bytes::PAYLOAD;
 use super::protocols::ethernet::{ETHER, VLAN};
 use super::protocols::icmp::{ICMP, ICMPV6};
@@ -122,12 +122,12 @@ impl Flags {
             (Some("icmp"), true) => &ICMPV6,
             (Some(other), _) => {
                 let problem = format!("'{other}' is not udp, tcp or icmp");
-                return Err(Fault::new(&Place::Flag("--proto"), "", problem));
+                return Err(Fault::new(&Position::Flag("--proto"), "", problem));
             }
         };
         // Zeros fill the frame; so they belong to the packet and are no padding.
         let layers = [&ETHER, if v6 { &IPV6 } else { &IPV4 }, upper, &PAYLOAD];
-        let mut layers = layers.map(|protocol| Layer::new(protocol, Place::Nowhere)).to_vec();
+        let mut layers = layers.map(|protocol| Layer::new(protocol, Position::Nowhere)).to_vec();
         if let (Some(2..), false) = (self.flows, self.varies()) {
             spread(&mut layers[2]);
         }
@@ -138,7 +138,7 @@ impl Flags {
             size: None,
             pad: true,
             layers,
-            place: Place::Nowhere,
+            place: Position::Nowhere,
         })
     }
 
@@ -156,12 +156,12 @@ impl Flags {
     fn change(&self, streams: &mut [Stream]) -> Result<(), Fault> {
         if self.proto.is_some() {
             let problem = "the layers are there already: leave it out";
-            return Err(Fault::new(&Place::Flag("--proto"), "", problem));
+            return Err(Fault::new(&Position::Flag("--proto"), "", problem));
         }
         if self.flows == Some(0) {
-            return Err(Fault::new(&Place::Flag("--flows"), "", "there is at least 1 flow"));
+            return Err(Fault::new(&Position::Flag("--flows"), "", "there is at least 1 flow"));
         }
-        let place = Place::Flag("--size");
+        let place = Position::Flag("--size");
         let size = self.size.as_deref().map(Size::parse).transpose();
         let size = size.map_err(|problem| Fault::new(&place, "", problem))?;
         for stream in &mut *streams {
@@ -182,7 +182,7 @@ impl Flags {
     }
 
     fn change_field(&self, row: &Row, text: &str, streams: &mut [Stream]) -> Result<(), Fault> {
-        let place = Place::Flag(row.flag);
+        let place = Position::Flag(row.flag);
         let mut found = false;
         for stream in streams {
             let has = |layer: &&mut Layer| row.protocols.iter().any(|p| layer.protocol.is(p));
@@ -199,7 +199,13 @@ impl Flags {
     }
 
     /// Says a field; by the flow, if there are flows.
-    fn set(&self, layer: &mut Layer, name: &str, text: &str, place: &Place) -> Result<(), Fault> {
+    fn set(
+        &self,
+        layer: &mut Layer,
+        name: &str,
+        text: &str,
+        place: &Position,
+    ) -> Result<(), Fault> {
         let wrong = |problem| Fault::new(place, "", problem);
         let field: &'static Field = layer.protocol.field(name).map_err(wrong)?;
         let given = meant(field, &Said::Text(text.to_owned()), Path::new("")).map_err(wrong)?;
@@ -216,7 +222,7 @@ impl Flags {
 
     /// Puts tags behind Ethernet's addresses.
     fn tag(&self, stream: &mut Stream) -> Result<(), Fault> {
-        let place = Place::Flag("--vlan");
+        let place = Position::Flag("--vlan");
         let ether = stream.layers.iter().position(|layer| layer.protocol.is(&ETHER));
         for text in self.vlan.iter().rev() {
             let Some(ether) = ether else {
@@ -232,7 +238,7 @@ impl Flags {
     /// Gives a stream another payload.
     fn load(&self, stream: &mut Stream) -> Result<(), Fault> {
         let Some(text) = &self.payload else { return Ok(()) };
-        let place = Place::Flag("--payload");
+        let place = Position::Flag("--payload");
         let wrong = |problem: String| Fault::new(&place, "", problem);
         let (kind, said) = match text.split_once(':') {
             None if text == "random" => ("random", Said::Switch(true)),
@@ -260,6 +266,6 @@ fn spread(upper: &mut Layer) {
     if let Some(field) = field {
         let first = if field.name == "sport" { 1024 } else { 0 };
         let set = Set::Counter { first, last: 65_535, step: 1 };
-        upper.set(field, Given::Value(Value { per: Per::Flow, set }), Place::Nowhere);
+        upper.set(field, Given::Value(Value { per: Per::Flow, set }), Position::Nowhere);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Defaults;
 use super::build::{Draft, Ip, Laid, SumOf, What};
+use super::fault::Fault;
 use super::layer::{Bits, Given, KnownAs, Layer, Setting};
-use super::place::Fault;
 use super::protocols::{bytes, ethernet};
 use super::value::{Set, Value};
 use crate::plan::Finish;

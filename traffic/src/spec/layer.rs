@@ -6,9 +6,9 @@
 
 use std::fmt;
 
+use super::fault::{Fault, Position};
 use super::form::Form;
 use super::header::Header;
-use super::place::{Fault, Place};
 use super::protocols::tcp::TcpOption;
 use super::protocols::{arp, bytes, ethernet, icmp, ipv4, ipv6, mpls, tcp, tunnel, udp};
 use super::value::Value;
@@ -186,7 +186,7 @@ pub(crate) struct Layer {
     pub(crate) protocol: &'static Protocol,
     /// In the order in which they are said.
     pub(crate) settings: Vec<Setting>,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 /// What is said of a field.
@@ -194,7 +194,7 @@ pub(crate) struct Layer {
 pub(crate) struct Setting {
     pub(crate) field: &'static Field,
     pub(crate) given: Given,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 /// See [`Takes`].
@@ -239,12 +239,12 @@ impl Protocol {
 }
 
 impl Layer {
-    pub(crate) fn new(protocol: &'static Protocol, place: Place) -> Self {
+    pub(crate) fn new(protocol: &'static Protocol, place: Position) -> Self {
         Self { protocol, settings: Vec::new(), place }
     }
 
     /// Says something of a field, in place of what was said before.
-    pub(crate) fn set(&mut self, field: &'static Field, given: Given, place: Place) {
+    pub(crate) fn set(&mut self, field: &'static Field, given: Given, place: Position) {
         self.settings.retain(|setting| setting.field.name != field.name);
         self.settings.push(Setting { field, given, place });
     }

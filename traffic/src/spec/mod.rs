@@ -15,7 +15,7 @@
 //! | `header`, `build` | headers, payload, edits and checksums: from layers to a plan |
 //! | `file`, `flags`, `said` | where a specification comes from |
 //! | `profiles` | specifications that are there already |
-//! | `place` | what is wrong, and where |
+//! | `fault` | what is wrong, and where |
 //!
 //! ```
 //! use sluicegate_traffic::plan::Frames;
@@ -35,12 +35,12 @@
 //! ```
 
 mod build;
+mod fault;
 mod file;
 mod flags;
 pub(crate) mod form;
 mod header;
 pub(crate) mod layer;
-mod place;
 mod profiles;
 pub(crate) mod protocols;
 mod said;
@@ -50,16 +50,18 @@ pub(crate) mod value;
 use std::path::Path;
 
 use crate::plan::Plan;
+use fault::{Fault, Origin, Position};
 use layer::Layer;
-use place::{Fault, Origin, Place};
 use size::{Size, turns_of};
 
+pub use fault::SpecError;
 pub use flags::Flags;
-pub use place::SpecError;
 pub use profiles::{PROFILES, Profile};
 
 /// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.
 const MAX_STREAMS: usize = 4096;
+/// The most memory that templates, sizes, lists and sums of a plan take.
+const MAX_BYTES: usize = 64 << 20;
 
 /// What is to be sent, as it was said.
 #[derive(Clone, Debug)]
@@ -78,11 +80,11 @@ pub(crate) struct Stream {
     /// How often its turn is, compared with others.
     weight: u32,
     pub(crate) flows: u32,
-    pub(crate) size: Option<(Size, Place)>,
+    pub(crate) size: Option<(Size, Position)>,
     /// Whether frames without a size are made long enough for Ethernet.
     pad: bool,
     pub(crate) layers: Vec<Layer>,
-    place: Place,
+    place: Position,
 }
 
 /// Addresses of Ethernet for where the specification says nothing: the sender knows them.
@@ -136,13 +138,28 @@ impl Spec {
     fn build(&self, defaults: &Defaults) -> Result<Plan, Fault> {
         let seed = self.seed.unwrap_or(0);
         let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();
-        let turns =
-            turns_of(&weights).map_err(|problem| Fault::new(&Place::Nowhere, "weight", problem))?;
+        let turns = turns_of(&weights)
+            .map_err(|problem| Fault::new(&Position::Nowhere, "weight", problem))?;
         let build = |(index, stream): (usize, &Stream)| {
             build::stream(index, stream, seed, defaults)
                 .map_err(|fault| fault.within(&format!("stream {}", stream.name)))
         };
-        let streams = self.streams.iter().enumerate().map(build).collect::<Result<_, _>>()?;
+        let mut streams = Vec::new();
+        let mut bytes = 0;
+        for (planned, stream) in self.streams.iter().enumerate().map(build).zip(&self.streams) {
+            let planned = planned?;
+            bytes += build::memory_bytes(&planned);
+            if bytes > MAX_BYTES {
+                let problem = format!(
+                    "up to here more than {} MiB are needed: take shorter frames, fewer streams \
+                     or sizes",
+                    MAX_BYTES >> 20
+                );
+                let object = format!("stream {}", stream.name);
+                return Err(Fault::new(&stream.place, object, problem));
+            }
+            streams.push(planned);
+        }
         Ok(Plan { seed, streams, turns })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::place::{Fault, Origin, Place, SpecError};
+use super::fault::{Fault, Origin, Position, SpecError};
 use super::size::Size;
 use super::{Spec, file};
 
@@ -65,12 +65,12 @@ impl Spec {
         let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
             let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
             let problem = format!("there is no profile '{name}': there are {}", names.join(", "));
-            return Err(Origin::default().locate(Fault::new(&Place::Nowhere, "", problem)));
+            return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
         };
         let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;
         if let Some(size) = profile.size {
             for stream in &mut spec.streams {
-                stream.size = Some((Size::InTurn(vec![size]), Place::Nowhere));
+                stream.size = Some((Size::InTurn(vec![size]), Position::Nowhere));
             }
         }
         Ok(spec)

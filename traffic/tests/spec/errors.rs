@@ -300,6 +300,15 @@ fn a_file_is_named() {
 }
 
 #[test]
+fn a_plan_does_not_take_all_memory() {
+    let stream = "[[stream]]\nsize = 65535\nlayers = ['ether']\n";
+    let error = error(&stream.repeat(1100));
+    let shown = error.to_string();
+    assert!(shown.contains("stream 1024: up to here more than 64 MiB are needed"), "{shown}");
+    assert_eq!(error.line(), Some(1024 * 3 + 1));
+}
+
+#[test]
 fn no_text_is_too_strange() {
     // Pieces of specifications, cut and put together anyhow.
     let whole = "seed = 7\n[[stream]]\nname = 'é'\nweight = 3\nflows = 9\nsize = '64-99'\nlayers = [\

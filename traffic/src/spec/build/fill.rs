@@ -1,7 +1,7 @@
 //! What follows the headers.
 
 use crate::plan::{Key, hash};
-use crate::spec::place::Place;
+use crate::spec::fault::Position;
 
 /// What follows the headers: as much of it as the frame has room for.
 #[derive(Clone, Debug, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct Fill {
     /// How long it is where the frame's size says nothing.
     pub(crate) length: Option<u16>,
     /// Where that was said.
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 /// The bytes of a payload.

@@ -14,9 +14,9 @@ pub(crate) use fill::{Content, Fill};
 
 use std::ops::Range;
 
+use super::fault::{Fault, Position};
 use super::header::Header;
 use super::layer::Bits;
-use super::place::{Fault, Place};
 use super::protocols::{bytes, ethernet};
 use super::size::{MAX_FRAME, Size, turns_of};
 use super::value::Value;
@@ -124,6 +124,18 @@ pub(super) fn stream(
     Ok(plan::Stream { name, template, sizes, flows, words: draws.words(), edits, sums })
 }
 
+/// The memory that the longer parts of a stream take.
+pub(super) fn memory_bytes(stream: &plan::Stream) -> usize {
+    let sizes = if let Sizes::InTurn(sizes) = &stream.sizes { sizes.len() * 2 } else { 0 };
+    let sums: usize = stream.sums.iter().map(|sum| sum.by_size.len() * 2).sum();
+    let parts = stream.edits.iter().flat_map(|edit| &edit.parts);
+    let lists = parts.map(|part| match &part.source {
+        Source::List { values, .. } => values.len() * 8,
+        _ => 0,
+    });
+    stream.template.len() + sizes + sums + lists.sum::<usize>()
+}
+
 fn lay(index: usize, stream: &Stream, defaults: &Defaults) -> Result<Draft, Fault> {
     check_order(stream)?;
     let mut draft = Draft { stream: index, ..Draft::default() };
@@ -203,7 +215,7 @@ impl Frame {
     }
 }
 
-fn check_size(least: u16, headers: usize, place: &Place) -> Result<(), Fault> {
+fn check_size(least: u16, headers: usize, place: &Position) -> Result<(), Fault> {
     if usize::from(least) >= headers {
         return Ok(());
     }

@@ -1,10 +1,10 @@
 //! ARP (RFC 826), of IPv4 addresses on Ethernet.
 
 use super::ethernet;
+use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol};
-use crate::spec::place::Fault;
 
 pub(crate) const ARP: Protocol = Protocol {
     name: "arp",

@@ -5,10 +5,10 @@ use std::fmt;
 use super::ethernet;
 use crate::plan::Source;
 use crate::spec::build::{Content, Fill, What};
+use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::Header;
 use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
-use crate::spec::place::Fault;
 
 /// The most bytes that a specification gives: a frame has no more.
 pub(crate) const MAX_BYTES: usize = 65_535;

@@ -1,10 +1,10 @@
 //! Ethernet and its tags (IEEE 802.3, 802.1Q).
 
 use super::{arp, tunnel};
+use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Layer, Protocol, Takes};
-use crate::spec::place::Fault;
 
 /// IEEE 802: an EtherType for local experiments.
 pub(crate) const EXPERIMENTAL: u128 = 0x88b5;

@@ -3,10 +3,10 @@
 use super::{DSCP, ECN, IP_PROTOCOLS};
 use crate::plan::Finish;
 use crate::spec::build::Ip;
+use crate::spec::fault::Fault;
 use crate::spec::form::{Flag, Form};
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Bits, Field, KnownAs, Protocol, Takes};
-use crate::spec::place::Fault;
 
 const MORE_FRAGMENTS: u128 = 1;
 

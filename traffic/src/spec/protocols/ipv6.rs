@@ -2,10 +2,10 @@
 
 use super::{DSCP, ECN, IP_PROTOCOLS};
 use crate::spec::build::Ip;
+use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol, Takes};
-use crate::spec::place::Fault;
 
 pub(crate) const IPV6: Protocol = Protocol {
     name: "ipv6",

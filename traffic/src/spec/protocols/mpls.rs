@@ -1,8 +1,8 @@
 //! MPLS (RFC 3032, RFC 5462). The last label says by itself that it is the bottom of the stack.
 
+use crate::spec::fault::Fault;
 use crate::spec::header::Header;
 use crate::spec::layer::{Field, KnownAs, Protocol};
-use crate::spec::place::Fault;
 
 pub(crate) const MPLS: Protocol = Protocol {
     name: "mpls",

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use crate::plan::Finish;
+use crate::spec::fault::Fault;
 use crate::spec::form::{Flag, Form};
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
-use crate::spec::place::Fault;
 use crate::spec::value::Value;
 
 const FLAGS: &[Flag] = &[

@@ -2,10 +2,10 @@
 
 use super::ethernet;
 use crate::plan::Finish;
+use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
-use crate::spec::place::Fault;
 
 const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: &[] });
 

@@ -2,9 +2,9 @@
 
 use super::tunnel;
 use crate::plan::Finish;
+use crate::spec::fault::Fault;
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Field, KnownAs, Protocol};
-use crate::spec::place::Fault;
 
 /// What is sent there is thrown away (RFC 863).
 const DISCARD: u128 = 9;

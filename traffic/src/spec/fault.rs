@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Where something was said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// Nowhere: it is a default.
     #[default]
     Nowhere,
@@ -26,7 +26,7 @@ pub(crate) struct Origin {
 /// What is wrong, before it is known how the text looks there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     /// Of what: "stream dns: udp.sport".
     pub(crate) object: String,
     /// What is wrong, and what would be right.
@@ -35,7 +35,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(
-        place: &Place,
+        place: &Position,
         object: impl Into<String>,
         problem: impl Into<String>,
     ) -> Self {
@@ -111,9 +111,9 @@ impl Origin {
             excerpt: String::new(),
         };
         match place {
-            Place::Nowhere => error.position.clone_from(&self.name),
-            Place::Flag(flag) => error.position = flag.to_owned(),
-            Place::Text(span) => self.show(span, &mut error),
+            Position::Nowhere => error.position.clone_from(&self.name),
+            Position::Flag(flag) => error.position = flag.to_owned(),
+            Position::Text(span) => self.show(span, &mut error),
         }
         error
     }
