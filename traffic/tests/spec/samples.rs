@@ -306,9 +306,54 @@ fn each_random_bit_of_a_prefix_is_used() {
 }
 
 #[test]
-fn a_field_shares_its_cell_with_what_stays_and_what_changes() {
-    let layers = "['ether', { vlan = { pcp = '0..7', dei = 1, id = '4095..4093' } }]";
-    let frames = frames(&plan(&format!("[[stream]]\nlayers = {layers}\n")), 0, 1, 4);
-    let tags: Vec<_> = frames.iter().map(|frame| hex(&frame[14..16])).collect();
-    assert_eq!(tags, ["1fff", "3ffe", "5ffd", "7fff"]);
+fn parts_of_a_cell_vary_each_for_itself() {
+    let rows = [
+        (
+            "a tag: two counters around a bit that stays",
+            "{ vlan = { pcp = '0..7', dei = 1, id = '4095..4093' } }",
+            14,
+            ["1fff", "3ffe", "5ffd", "7fff"],
+        ),
+        (
+            "flags and offset of a fragment",
+            "{ ipv4 = { flags = 'mf,0', frag = '8191..8190' } }",
+            20,
+            ["3fff", "1ffe", "3fff", "1ffe"],
+        ),
+        (
+            "half of the first word of IPv6",
+            "{ ipv6 = { ecn = '0..3', dscp = 'ef', flow-label = '0xfffff,1' } }",
+            14,
+            ["6b8fffff", "6b900001", "6bafffff", "6bb00001"],
+        ),
+        (
+            "an option of TCP at an odd offset",
+            "'ipv4', { tcp = { options = ['nop', 'mss=536,1460'] } }",
+            54,
+            ["0102040218", "01020405b4", "0102040218", "01020405b4"],
+        ),
+        (
+            "what a tag is",
+            "{ vlan = { tpid = 'dot1q,dot1ad' } }",
+            12,
+            ["8100", "88a8", "8100", "88a8"],
+        ),
+    ];
+    for (name, layers, at, expected) in rows {
+        let text = format!("[[stream]]\nlayers = ['ether', {layers}]\n");
+        let frames = frames(&plan(&text), 0, 1, 4);
+        let cells: Vec<_> =
+            frames.iter().map(|frame| hex(&frame[at..][..expected[0].len() / 2])).collect();
+        assert_eq!(cells, expected, "{name}");
+    }
+}
+
+#[test]
+fn an_error_of_icmp_quotes_what_it_is_about() {
+    let frame =
+        frame("'ether', 'ipv4', { icmp = { type = 'unreachable', code = 3 } }, 'ipv4', 'udp'");
+    assert_eq!(frame.len(), 70);
+    assert_eq!(sum(&frame[34..]), 0xffff, "the outer checksum");
+    assert_eq!(sum(&frame[42..62]), 0xffff, "the inner one");
+    assert_eq!(hex(&frame[62..68]), "000900090008");
 }
