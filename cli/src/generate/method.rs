@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, netns};
+use sluicegate::link::{Interface, netns, xdp_abilities};
 use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
@@ -105,13 +105,10 @@ impl Way<'_> {
     }
 
     fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
-        if !interface.up {
-            let name = &interface.name;
-            return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
-        }
+        let netns = self.common.netns.as_deref();
+        takes_live_frames(interface, netns)?;
         let workers = self.workers();
         let pace = self.pace.map(|pace| pace.shared_by(workers));
-        let netns = self.common.netns.as_deref();
         // A program sends to an interface of the namespace that it is run in.
         let programs = netns::within(netns, || {
             (0..workers)
@@ -137,5 +134,26 @@ impl Way<'_> {
         let opened = Port::open(port, &options)?;
         notice::fallbacks(&opened);
         Ok(Sender::Ring(RingSender::new(opened, plan, self.pace)))
+    }
+}
+
+/// What keeps live frames from leaving an interface, as far as the kernel says (since 6.3).
+fn takes_live_frames(interface: &Interface, netns: Option<&str>) -> Result<()> {
+    let name = &interface.name;
+    if !interface.up {
+        return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
+    }
+    match xdp_abilities(netns, interface)? {
+        Some(abilities) if !abilities.sends_redirected() => Err(Error::Unsupported {
+            feature: format!("sending live frames out of {name}"),
+            remedy: match interface.kind.as_str() {
+                "veth" => "the other end needs NAPI: ethtool -K OTHER_END gro on".into(),
+                _ => format!(
+                    "the driver takes no redirected packets; some do with a program attached: \
+                     sluice attach {name}"
+                ),
+            },
+        }),
+        _ => Ok(()),
     }
 }

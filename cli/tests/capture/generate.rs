@@ -141,3 +141,20 @@ fn what_would_be_sent_is_shown_without_privilege_or_interface() {
         assert!(wrong.err.contains(complaint), "{complaint}: {}", wrong.err);
     }
 }
+
+#[test]
+fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let mut ethtool = std::process::Command::new("ip");
+    ethtool.args(["netns", "exec", &right, "ethtool", "-K", "right0", "gro", "off"]);
+    assert!(ethtool.status().unwrap().success());
+    let generate =
+        ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--count", "10", "--json"];
+    let live = run(&[&generate[..], &["--method", "live"]].concat());
+    assert_eq!(live.status, Some(3), "{live:?}");
+    assert!(live.err.contains("gro on"), "{}", live.err);
+    let auto = run(&generate);
+    assert!(auto.err.contains("sendmmsg in place of live frames"), "{}", auto.err);
+    assert_eq!(auto.good()["ledger"]["out"], 10);
+}

@@ -23,6 +23,7 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 1 << 2;
 const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
 const NETDEV_XDP_RX_METADATA_TIMESTAMP: u64 = 1;
 const NETDEV_XDP_RX_METADATA_HASH: u64 = 2;
@@ -41,6 +42,12 @@ pub struct XdpAbilities {
 }
 
 impl XdpAbilities {
+    /// Whether it sends packets that an XDP program redirects to it. Some drivers do only with a
+    /// program attached, a veth only when its other end has NAPI.
+    pub fn sends_redirected(&self) -> bool {
+        self.actions & NETDEV_XDP_ACT_NDO_XMIT != 0
+    }
+
     /// Whether AF_XDP sockets can have the driver's own buffers.
     pub fn zero_copy(&self) -> bool {
         self.actions & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
