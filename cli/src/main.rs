@@ -12,8 +12,10 @@ mod lab;
 mod notice;
 mod print;
 mod privileges;
+mod replay;
 mod report;
 mod run;
+mod send;
 mod signals;
 mod status;
 mod top;
@@ -46,8 +48,9 @@ enum Command {
     Claims(claims::ClaimsArgs),
     Count(count::Args),
     Detach(claims::DetachArgs),
-    Generate(generate::Args),
+    Generate(Box<generate::Args>),
     Lab(lab::Args),
+    Replay(replay::Args),
     Top(top::Args),
 }
 
@@ -58,8 +61,9 @@ fn main() -> std::process::ExitCode {
         Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),
         Command::Detach(args) => claims::detach(args),
-        Command::Generate(args) => generate::generate(args),
+        Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),
+        Command::Replay(args) => replay::replay(args),
         Command::Top(args) => top::run(args),
     })
 }

@@ -85,8 +85,9 @@ pub struct Sending {
 /// How near a sender came to the rate it was asked for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Paced {
-    /// Packets a second that were asked for.
-    pub asked_pps: f64,
+    /// Packets a second that were asked for; none where packets have times of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_pps: Option<f64>,
     /// How late the first packet of a burst was, against the timetable: half of them no later, and
     /// 99 of 100. In ns.
     pub late_p50_ns: u64,
@@ -319,10 +320,12 @@ impl Report {
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
         }
         if let Some(paced) = self.sending.as_ref().and_then(|sending| sending.pace.as_ref()) {
-            let asked = show_pps(paced.asked_pps);
             let late = |ns| show_duration(Duration::from_nanos(ns));
             let (half, most) = (late(paced.late_p50_ns), late(paced.late_p99_ns));
-            writeln!(out, "  asked for {asked}; late by {half} (p50), {most} (p99)")?;
+            let asked = paced
+                .asked_pps
+                .map_or_else(String::new, |pps| format!("asked for {}; ", show_pps(pps)));
+            writeln!(out, "  {asked}late by {half} (p50), {most} (p99)")?;
         }
         self.print_ledger(out)
     }

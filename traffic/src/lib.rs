@@ -10,15 +10,15 @@
 //! | --- | --- |
 //! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
 //! | [`rate`] | how fast, and how near to it |
-//! | [`fill`] | packets in the slots of a transmit ring |
+//! | [`source`] | packets for a transmit ring: made to a plan, or read from a file; when they are due |
 //! | [`live`] | a plan as a program of the kernel: live frames |
 //! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
 //! | [`show`] | what will be sent, for people |
 #![forbid(unsafe_code)]
 
-pub mod fill;
 pub mod live;
 pub mod plan;
 pub mod rate;
 pub mod show;
+pub mod source;
 pub mod spec;

@@ -9,12 +9,11 @@ use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::Pace;
+use sluicegate_traffic::source::{Made, Source};
 
-use super::live::LiveSender;
-use super::ring::RingSender;
-use super::run::Sender;
 use crate::args::Common;
 use crate::notice;
+use crate::send::{LiveSender, Orders, RingSender, Sender, monotonic_ns};
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +132,13 @@ impl Way<'_> {
         };
         let opened = Port::open(port, &options)?;
         notice::fallbacks(&opened);
-        Ok(Sender::Ring(RingSender::new(opened, plan, self.pace)))
+        let (plan, pace) = (Arc::clone(plan), self.pace);
+        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {
+            let packets = orders.share(worker as usize, workers as usize);
+            let pace = pace.map(|pace| pace.shared_by(workers));
+            Ok(Box::new(Made::new(&plan, (worker, workers), packets, pace, monotonic_ns)))
+        };
+        Ok(Sender::Ring(RingSender::new(opened, Box::new(supply))))
     }
 }
 

@@ -4,32 +4,23 @@
 //!   specification --> plan --> sender: live frames, or a port's transmit ring --> ledger
 //! ```
 
-mod live;
 mod load;
 mod method;
 mod options;
-mod pace;
-mod report;
-mod ring;
-mod run;
 
 use std::io::{Write, stdout};
 use std::sync::Arc;
 
-use sluicegate::error::{Error, Result};
-use sluicegate::link::{self, carries_default_route};
 use sluicegate::port::PortName;
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
-use crate::notice;
+use crate::send::{Rate, Sent, interface_of, link_speed, may_send, run};
 use crate::signals::Signals;
 use crate::status::Status;
 use method::{Method, Way};
 use options::SpecArgs;
-use pace::Rate;
-use report::Sent;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,20 +76,21 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         return show_plan(&args, &spec, packets);
     }
     let Some(port) = &args.port else { return Ok(()) };
-    let interface = interface_of(port, args.common.netns.as_deref())?;
+    let netns = args.common.netns.as_deref();
+    let interface = interface_of(port, netns)?;
     if let Some(interface) = &interface {
-        may_send(&interface.name, &args)?;
+        may_send(&interface.name, netns, args.yes_send_on.as_deref())?;
     }
-    let plan = Arc::new(load::plan(&spec, interface.as_ref(), args.common.netns.as_deref())?);
+    let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
     let speed = interface.as_ref().and_then(|it| link_speed(&it.name));
     let pace = args.rate.map(|rate| rate.pace(&plan, args.burst, speed)).transpose()?;
     let way = Way { port, method: args.method, common: &args.common, pace };
     let mut sender = way.open(interface.as_ref(), &plan)?;
-    let mut sent = Sent::of(port, &args.common, &sender);
+    let mut sent = Sent::of("generate", port, &args.common, &sender);
     args.common.become_user()?;
     let signals = Signals::catch()?;
     let mut status = Status::new(&args.common, false);
-    let ended = run::run(&mut sender, &args.common, &signals, &mut status);
+    let ended = run(&mut sender, &args.common, &signals, &mut status);
     status.done();
     let ended = ended?;
     sent.count(&sender, ended.elapsed, pace);
@@ -115,36 +107,4 @@ fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     show(spec, &plan, packets, &mut text)?;
     stdout().lock().write_all(text.as_bytes())?;
     Ok(())
-}
-
-fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<link::Interface>> {
-    use sluicegate::port::Kind;
-    match port.kind() {
-        Kind::Packet | Kind::Xdp => link::interface(netns, port.name()).map(Some),
-        Kind::Pcap | Kind::Null => Ok(None),
-        Kind::Mirror => Err(port.error("a mirror: port only receives: send to packet: or xdp:")),
-    }
-}
-
-/// Refuses to send where the host's own way to the world is.
-fn may_send(interface: &str, args: &Args) -> Result<()> {
-    if args.yes_send_on.as_deref() == Some(interface) {
-        return Ok(());
-    }
-    if carries_default_route(args.common.netns.as_deref(), interface)? {
-        return Err(Error::Usage(format!(
-            "{interface} carries this host's default route: what is sent there leaves for the \
-             world; if that is wanted, add --yes-send-on {interface}"
-        )));
-    }
-    if let Some(other) = &args.yes_send_on {
-        notice::say(format_args!("--yes-send-on {other}: it is {interface} that is sent to"));
-    }
-    Ok(())
-}
-
-/// Bits a second, where the driver says.
-fn link_speed(interface: &str) -> Option<f64> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
-    text.trim().parse::<f64>().ok().filter(|mbit| *mbit > 0.0).map(|mbit| mbit * 1e6)
 }

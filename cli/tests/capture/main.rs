@@ -10,5 +10,6 @@ mod live;
 mod messages;
 mod mirror;
 mod privileges;
+mod replay;
 mod snaplen;
 mod support;

@@ -1,14 +1,16 @@
 //! The packets of a plan in memory, one after the other.
 
+use std::borrow::Borrow;
+
 use super::hash::{Key, below, hash};
 use super::{
     Draw, Edit, Finish, Index, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term,
 };
 
-/// Makes the packets of one worker.
+/// Makes the packets of one worker, of a plan that is borrowed or shared.
 #[derive(Clone, Debug)]
-pub struct Frames<'a> {
-    plan: &'a Plan,
+pub struct Frames<P> {
+    plan: P,
     worker: u32,
     workers: u32,
     /// Where in the turns it is.
@@ -38,36 +40,39 @@ struct Moment<'a> {
     time_ns: fn() -> u64,
 }
 
-impl<'a> Frames<'a> {
+impl<P: Borrow<Plan>> Frames<P> {
     /// The packets of worker `worker` of `workers`. The time is asked where a packet is to
     /// carry it.
     ///
     /// # Panics
     /// If there is no such worker, or nothing to be sent.
-    pub fn new(plan: &'a Plan, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
+    pub fn new(plan: P, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
         assert!(worker < workers, "worker {worker} of {workers}");
-        assert!(!plan.turns.is_empty(), "a plan without turns");
-        let progress = (0..plan.streams.len()).map(|stream| Progress {
-            packets: Key::of_packets(plan.seed, stream, worker),
-            flows: Key::of_flows(plan.seed, stream),
+        let Plan { seed, streams, turns } = plan.borrow();
+        assert!(!turns.is_empty(), "a plan without turns");
+        let progress = (0..streams.len()).map(|stream| Progress {
+            packets: Key::of_packets(*seed, stream, worker),
+            flows: Key::of_flows(*seed, stream),
             number: 0,
         });
-        Self { plan, worker, workers, turn: 0, progress: progress.collect(), time_ns }
+        let progress = progress.collect();
+        Self { plan, worker, workers, turn: 0, progress, time_ns }
     }
 
     /// Puts the next packet into `room` and says how many bytes it has; `None`, with nothing
     /// changed, if there is no room for it.
     #[inline]
     pub fn next_into(&mut self, room: &mut [u8]) -> Option<usize> {
-        let index = usize::from(self.plan.turns[self.turn]);
-        let stream = &self.plan.streams[index];
+        let plan = self.plan.borrow();
+        let index = usize::from(plan.turns[self.turn]);
+        let stream = &plan.streams[index];
         let progress = &mut self.progress[index];
         let number = progress.number;
         let bytes = stream.size(&progress.packets, number);
         let frame = room.get_mut(..bytes)?;
         progress.number += 1;
         self.turn += 1;
-        if self.turn == self.plan.turns.len() {
+        if self.turn == plan.turns.len() {
             self.turn = 0;
         }
         let moment = Moment {

@@ -51,8 +51,8 @@ impl Timetable {
     }
 
     /// How late bursts were.
-    pub fn into_gaps(self) -> Gaps {
-        self.gaps
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
     }
 }
 

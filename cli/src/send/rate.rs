@@ -50,6 +50,14 @@ impl FromStr for Rate {
 }
 
 impl Rate {
+    /// The pace of packets whose lengths nobody knows before; none for rates of bits.
+    pub fn of_packets(self) -> Option<Pace> {
+        match self {
+            Self::Packets(pps) => Some(Pace { pps, burst: 1 }),
+            Self::Layer1(_) | Self::Layer2(_) | Self::OfLink(_) => None,
+        }
+    }
+
     /// The pace of a plan's packets at this rate. `speed` is the link's, in bit/s.
     ///
     /// # Errors

@@ -1,31 +1,25 @@
 //! From packets to slots: filling a port's transmit ring.
 
+use std::sync::Arc;
+
 use sluicegate::ring::RingMut;
 
-use crate::plan::Frames;
+use super::Filled;
+use crate::plan::{Frames, Plan};
 
 /// Puts a worker's packets into transmit rings.
 #[derive(Debug)]
-pub struct Filler<'a> {
-    frames: Frames<'a>,
+pub(super) struct Filler {
+    frames: Frames<Arc<Plan>>,
     /// A packet that is longer than a slot's buffer, on its way into several.
     long: Vec<u8>,
     /// How many of its bytes there are; 0 where none waits.
     waiting: usize,
 }
 
-/// What was put into a ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
-    /// Packets.
-    pub packets: u32,
-    /// Their bytes, without the frame check sequence.
-    pub bytes: u64,
-}
-
-impl<'a> Filler<'a> {
+impl Filler {
     /// Of these packets, of which none is longer than `longest` bytes.
-    pub fn new(frames: Frames<'a>, longest: usize) -> Self {
+    pub fn new(frames: Frames<Arc<Plan>>, longest: usize) -> Self {
         Self { frames, long: vec![0; longest], waiting: 0 }
     }
 

@@ -19,7 +19,6 @@ use crate::status::Status;
 const TICK_MS: u16 = 20;
 
 /// What sends.
-#[derive(Debug)]
 pub enum Sender {
     /// Programs in the kernel.
     Live(LiveSender),

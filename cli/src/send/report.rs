@@ -20,10 +20,10 @@ pub struct Sent {
 
 impl Sent {
     /// Of a sender that is about to begin.
-    pub fn of(port: &PortName, common: &Common, sender: &Sender) -> Self {
+    pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
         let mut report = match sender {
-            Sender::Live(_) => Report::of_sender("generate", port, "live"),
-            Sender::Ring(ring) => Report::of_port("generate", ring.port(), common),
+            Sender::Live(_) => Report::of_sender(command, port, "live"),
+            Sender::Ring(ring) => Report::of_port(command, ring.port(), common),
         };
         report.card = None;
         Self {
@@ -35,6 +35,7 @@ impl Sent {
 
     /// Fills in what the workers did.
     pub fn count(&mut self, sender: &Sender, elapsed: Duration, pace: Option<Pace>) {
+        let gaps = sender.gaps();
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (packets, refused) = (sum(|done| done.packets), sum(|done| done.refused));
@@ -70,7 +71,7 @@ impl Sent {
             attempted: packets,
             accepted,
             interface_sent: interface.map(|(sent, _)| sent),
-            pace: pace.map(|pace| paced(pace, &sender.gaps(), sum(|done| done.restarts))),
+            pace: (gaps.count() > 0).then(|| paced(pace, &gaps, sum(|done| done.restarts))),
         });
     }
 
@@ -80,7 +81,12 @@ impl Sent {
     }
 }
 
-fn paced(pace: Pace, gaps: &Gaps, restarts: u64) -> Paced {
+fn paced(pace: Option<Pace>, gaps: &Gaps, restarts: u64) -> Paced {
     let late = |share| gaps.percentile(share).unwrap_or(0);
-    Paced { asked_pps: pace.pps, late_p50_ns: late(0.5), late_p99_ns: late(0.99), restarts }
+    Paced {
+        asked_pps: pace.map(|pace| pace.pps),
+        late_p50_ns: late(0.5),
+        late_p99_ns: late(0.99),
+        restarts,
+    }
 }

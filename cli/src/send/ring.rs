@@ -1,0 +1,173 @@
+//! Sending through a port: a worker for each queue fills its transmit ring.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use sluicegate::error::{Error, Result};
+use sluicegate::link::pin_thread;
+use sluicegate::port::{Port, Queue};
+use sluicegate_traffic::rate::Gaps;
+use sluicegate_traffic::source::Source;
+
+use super::run::{Done, Orders};
+use crate::run::Counters;
+
+/// Packets between two looks at the clock and at whether to go on.
+const BATCH: u32 = 64;
+
+/// Gives a worker its packets: its number, and of how many.
+pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
+
+/// What sends through a port.
+pub struct RingSender {
+    port: Port,
+    supply: Supply,
+    ends: Arc<AtomicBool>,
+    workers: Vec<Worker>,
+    outcomes: Vec<Outcome>,
+}
+
+struct Worker {
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<Outcome>>,
+}
+
+/// How a worker ended.
+#[derive(Debug)]
+struct Outcome {
+    done: Done,
+    gaps: Gaps,
+    result: Result<()>,
+}
+
+impl RingSender {
+    /// Sends through a port.
+    pub fn new(port: Port, supply: Supply) -> Self {
+        let (workers, outcomes) = (Vec::new(), Vec::new());
+        Self { port, supply, ends: Arc::default(), workers, outcomes }
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Begins to send.
+    pub fn start(&mut self, orders: &Orders) -> Result<()> {
+        let queues = std::mem::take(&mut self.port.queues);
+        let workers = queues.len();
+        for (index, queue) in queues.into_iter().enumerate() {
+            let counters = Arc::<Counters>::default();
+            let share = Share {
+                queue,
+                source: (self.supply)(index as u32, workers as u32, orders)?,
+                cpu: orders.cpu(index),
+                counters: Arc::clone(&counters),
+                ends: Arc::clone(&self.ends),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("queue-{index}"))
+                .spawn(move || share.send())
+                .map_err(|e| Error::system("start", "a worker thread", e))?;
+            self.workers.push(Worker { counters, thread: Some(thread) });
+        }
+        Ok(())
+    }
+
+    /// Packets and bytes of each worker so far.
+    pub fn counts(&self) -> Vec<(u64, u64)> {
+        let totals = self.workers.iter().map(|worker| worker.counters.totals());
+        totals.map(|totals| (totals.packets, totals.bytes)).collect()
+    }
+
+    /// Whether all workers have ended.
+    pub fn is_finished(&self) -> bool {
+        let finished = |worker: &Worker| worker.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        self.workers.iter().all(finished)
+    }
+
+    /// Ends all workers. The first failure of one is the answer.
+    pub fn end(&mut self) -> Result<()> {
+        // Pairs with the workers' loads; nothing else is published through it.
+        self.ends.store(true, Ordering::Relaxed);
+        let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
+        let join = |thread: JoinHandle<_>| thread.join();
+        let ended: Vec<Outcome> = threads
+            .map(|thread| join(thread).unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        self.outcomes.extend(ended);
+        let results = self.outcomes.iter_mut().map(|outcome| {
+            // Said once.
+            std::mem::replace(&mut outcome.result, Ok(()))
+        });
+        results.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// What each worker did.
+    pub fn done(&self) -> Vec<Done> {
+        self.outcomes.iter().map(|outcome| outcome.done).collect()
+    }
+
+    /// How late packets were.
+    pub fn gaps(&self) -> Gaps {
+        self.outcomes.iter().fold(Gaps::default(), |mut all, outcome| {
+            all.merge(&outcome.gaps);
+            all
+        })
+    }
+}
+
+/// One worker's share of the work.
+struct Share {
+    queue: Queue,
+    source: Box<dyn Source>,
+    cpu: Option<usize>,
+    counters: Arc<Counters>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Share {
+    fn send(mut self) -> Outcome {
+        let start = now();
+        let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
+        // What is in the ring goes out, whatever happened.
+        result = result.and(self.queue.close_tx());
+        let refused = self.queue.stats().map_or(0, |stats| stats.refused);
+        let totals = self.counters.totals();
+        let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+        let elapsed = now().saturating_sub(start).as_secs_f64();
+        let done = Done {
+            packets: totals.packets,
+            bytes: totals.bytes,
+            refused,
+            restarts: self.source.restarts(),
+            busy: processor.map_or(0.0, |time| time.as_secs_f64() / elapsed.max(1e-9)),
+        };
+        Outcome { done, gaps: self.source.lateness(), result }
+    }
+
+    fn send_all(&mut self) -> Result<()> {
+        // Pairs with the store of `end`.
+        while !self.source.is_finished() && !self.ends.load(Ordering::Relaxed) {
+            let filled = self.source.fill(&mut self.queue.tx_mut(), BATCH, monotonic_ns())?;
+            self.counters.add(filled.packets.into(), filled.bytes);
+            if self.queue.sync_tx()? == 0 && filled.packets == 0 {
+                // Nothing is due, or the ring is full and the kernel takes nothing.
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The time of packets' timetables, in ns.
+pub fn monotonic_ns() -> u64 {
+    now().as_nanos() as u64
+}

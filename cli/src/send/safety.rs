@@ -1,0 +1,45 @@
+//! Where may be sent to.
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{self, Interface, carries_default_route};
+use sluicegate::port::{Kind, PortName};
+
+use crate::notice;
+
+/// The interface that a port sends out of; none for files.
+///
+/// # Errors
+/// A port that only receives; no such interface.
+pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
+    match port.kind() {
+        Kind::Packet | Kind::Xdp => link::interface(netns, port.name()).map(Some),
+        Kind::Pcap | Kind::Null => Ok(None),
+        Kind::Mirror => Err(port.error("a mirror: port only receives: send to packet: or xdp:")),
+    }
+}
+
+/// Refuses to send where the host's own way to the world is, unless it is named.
+///
+/// # Errors
+/// That it is refused; the routes cannot be read.
+pub fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<()> {
+    if yes == Some(interface) {
+        return Ok(());
+    }
+    if carries_default_route(netns, interface)? {
+        return Err(Error::Usage(format!(
+            "{interface} carries this host's default route: what is sent there leaves for the \
+             world; if that is wanted, add --yes-send-on {interface}"
+        )));
+    }
+    if let Some(other) = yes {
+        notice::say(format_args!("--yes-send-on {other}: it is {interface} that is sent to"));
+    }
+    Ok(())
+}
+
+/// Bits a second, where the driver says.
+pub fn link_speed(interface: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    text.trim().parse::<f64>().ok().filter(|mbit| *mbit > 0.0).map(|mbit| mbit * 1e6)
+}

@@ -1,0 +1,108 @@
+//! `sluice replay`: what a file holds arrives as it stands there, and when it should.
+
+use std::path::Path;
+
+use pcap::Capture;
+
+use crate::support::*;
+
+/// Packets that only these tests send.
+const REPLAYED: &str = "udp dst port 9 and dst net 198.19.0.0/16";
+
+/// Bytes and times in ns of a file's packets.
+fn packets(path: &Path) -> Vec<(Vec<u8>, i64)> {
+    let mut capture = Capture::from_file_with_precision(path, pcap::Precision::Nano).unwrap();
+    std::iter::from_fn(|| {
+        let packet = capture.next_packet().ok()?;
+        let time = packet.header.ts;
+        Some((packet.data.to_vec(), time.tv_sec * 1_000_000_000 + time.tv_usec))
+    })
+    .collect()
+}
+
+/// A file of packets of several lengths and flows, as many ns apart.
+fn recording(path: &Path, count: u32, apart_ns: i64) {
+    let to = format!("pcap:{}", path.display());
+    let count = count.to_string();
+    let dmac = "02:00:00:00:00:99";
+    run(&["generate", &to, "--profile", "imix", "--dmac", dmac, "--count", &count, "--json"])
+        .good();
+    let mut file = std::fs::read(path).unwrap();
+    let nanoseconds = file[..4] == 0xa1b2_3c4d_u32.to_le_bytes();
+    let (mut at, mut time) = (24, 1_700_000_000_000_000_000_i64);
+    while at < file.len() {
+        let fraction = time % 1_000_000_000 / if nanoseconds { 1 } else { 1000 };
+        let stamp = [(time / 1_000_000_000) as u32, fraction as u32].map(u32::to_le_bytes);
+        file[at..at + 8].copy_from_slice(stamp.as_flattened());
+        let captured = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap());
+        at += 16 + captured as usize;
+        time += apart_ns;
+    }
+    std::fs::write(path, file).unwrap();
+}
+
+#[test]
+fn what_a_file_holds_arrives_as_it_stands_there() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 1000, 100_000);
+    let recorded = packets(&file);
+    assert_eq!(recorded.len(), 1000);
+    for (tempo, rounds) in
+        [(&[][..], 1), (&["--speed", "10"], 2), (&["--rate", "20kpps"], 2), (&["--top-speed"], 3)]
+    {
+        let path = folder.path().join("came.pcap");
+        let capture = Running::start(&[
+            "capture",
+            "right0?blocks=64",
+            "--netns",
+            &right,
+            "-f",
+            REPLAYED,
+            "-w",
+            path.to_str().unwrap(),
+            "--json",
+        ]);
+        let rounds_said = rounds.to_string();
+        let what = ["replay", file.to_str().unwrap(), "left0", "--netns", &left, "--json"];
+        let sent = run(&[&what[..], &["--loop", &rounds_said], tempo].concat()).good();
+        assert_eq!(sent["attempted"], 1000 * rounds, "{tempo:?}: {sent}");
+        assert_eq!(sent["pace"].is_object(), tempo != ["--top-speed"], "{sent}");
+        assert_eq!(capture.stop().good()["packets"], 1000 * rounds, "{tempo:?}");
+        let came = packets(&path);
+        let expected = recorded.iter().cycle();
+        for (number, ((came, _), (sent, _))) in came.iter().zip(expected).enumerate() {
+            assert_eq!(came, sent, "{tempo:?}: packet {number}");
+        }
+        if tempo.is_empty() {
+            // Never early, whatever the machine does: each has a timetable of its own.
+            let all = came[999].1 - came[0].1;
+            assert!(all >= 999 * 100_000 * 9 / 10, "sent within {all} ns, recorded over 99.9 ms");
+        }
+    }
+}
+
+#[test]
+fn a_filter_a_count_and_a_broken_file_are_kept_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 100, 1000);
+    let path = file.to_str().unwrap();
+    let short = packets(&file).iter().filter(|(bytes, _)| bytes.len() == 60).count();
+    for (sentence, more, count) in [
+        ("a filter", &["-f", "less 60"][..], short),
+        ("a count", &["--count", "7"], 7),
+        ("a count beyond one round", &["--count", "150", "--loop", "0"], 150),
+    ] {
+        let replayed = run(&[&["replay", path, "null:", "--top-speed", "--json"], more].concat());
+        assert_eq!(replayed.good()["attempted"], count, "{sentence}");
+    }
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 10]).unwrap();
+    let broken = run(&["replay", path, "null:", "--top-speed", "--json"]);
+    assert_eq!(broken.status, Some(1), "{broken:?}");
+    assert_eq!(broken.report()["attempted"], 99, "what came before is sent: {broken:?}");
+    assert!(broken.err.contains("recorded.pcap"), "{}", broken.err);
+}

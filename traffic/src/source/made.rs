@@ -1,0 +1,63 @@
+//! Packets made to a plan.
+
+use std::sync::Arc;
+
+use sluicegate::error::Result;
+use sluicegate::ring::RingMut;
+
+use super::fill::Filler;
+use super::{Filled, Source};
+use crate::plan::{Frames, Plan};
+use crate::rate::{Gaps, Pace, Timetable};
+
+/// A worker's packets of a plan, endlessly many or some.
+#[derive(Debug)]
+pub struct Made {
+    filler: Filler,
+    left: Option<u64>,
+    timetable: Option<Timetable>,
+}
+
+impl Made {
+    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at a pace if there
+    /// is one. `time_ns` is asked where a packet is to carry the time.
+    pub fn new(
+        plan: &Arc<Plan>,
+        (worker, workers): (u32, u32),
+        packets: Option<u64>,
+        pace: Option<Pace>,
+        time_ns: fn() -> u64,
+    ) -> Self {
+        let frames = Frames::new(Arc::clone(plan), worker, workers, time_ns);
+        let timetable = pace.map(Timetable::new);
+        Self { filler: Filler::new(frames, plan.longest()), left: packets, timetable }
+    }
+}
+
+impl Source for Made {
+    #[inline]
+    fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
+        let mut most = self.left.map_or(most, |left| left.min(most.into()) as u32);
+        if let Some(timetable) = &mut self.timetable {
+            most = timetable.due(now_ns, most);
+        }
+        let filled = self.filler.fill(ring, most);
+        if let Some(timetable) = &mut self.timetable {
+            timetable.sent(filled.packets);
+        }
+        self.left = self.left.map(|left| left - u64::from(filled.packets));
+        Ok(filled)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    fn lateness(&self) -> Gaps {
+        self.timetable.as_ref().map(Timetable::gaps).cloned().unwrap_or_default()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.timetable.as_ref().map_or(0, Timetable::restarts)
+    }
+}
