@@ -11,6 +11,7 @@ mod headers;
 mod profiles;
 mod samples;
 mod show;
+mod strange;
 mod tshark;
 
 use sluicegate_traffic::plan::{Frames, Plan};
