@@ -1,6 +1,6 @@
 //! Specifications and what becomes of them: by 200 that are made at random, by samples, flags
-//! and profiles, and by what is wrong with wrong ones. Packets are looked at by a reader of headers that is only here,
-//! by etherparse, and by tshark.
+//! and profiles, and by what is wrong with wrong ones. Packets are looked at by a reader of headers
+//! that is only here, by etherparse, and by tshark; programs of the kernel make the same.
 
 mod docs;
 mod errors;
@@ -8,6 +8,7 @@ mod flags;
 mod generate;
 mod generated;
 mod headers;
+mod live;
 mod profiles;
 mod samples;
 mod show;

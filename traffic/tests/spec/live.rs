@@ -3,8 +3,12 @@
 use sluicegate::Error;
 use sluicegate::link::Interface;
 use sluicegate_traffic::live::Live;
-use sluicegate_traffic::plan::{Frames, Plan};
-use sluicegate_traffic::spec::{Defaults, Spec};
+use sluicegate_traffic::plan::{Plan, Source};
+use sluicegate_traffic::spec::{Defaults, PROFILES, Spec};
+
+use crate::generate::{Random, stream};
+use crate::generated::SPECIFICATIONS;
+use crate::{frames, plan};
 
 /// Each with a sentence.
 const SPECS: &[(&str, &str)] = &[
@@ -57,14 +61,9 @@ const SPECS: &[(&str, &str)] = &[
     ),
 ];
 
-fn plan(spec: &str) -> Plan {
-    let spec = Spec::parse(spec).unwrap_or_else(|error| panic!("{spec}\n{error}"));
-    spec.plan(&Defaults::default()).unwrap()
-}
-
 /// The program of a worker, unless there is no privilege to load one.
 fn live(plan: &Plan, worker: (u32, u32)) -> Option<Live> {
-    // No packet is sent, so none needs to be there.
+    // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
     match Live::new(plan, worker, &interface, None) {
         Ok(live) => Some(live),
@@ -76,20 +75,52 @@ fn live(plan: &Plan, worker: (u32, u32)) -> Option<Live> {
     }
 }
 
+/// Whether a packet says when it was made: no two are the same then.
+fn is_timed(plan: &Plan) -> bool {
+    let edits = plan.streams.iter().flat_map(|stream| &stream.edits);
+    edits.flat_map(|edit| &edit.parts).any(|part| part.source == Source::Time)
+}
+
+/// Compares the packets that programs make with those of the plan; false without the privilege.
+fn compare(what: &str, plan: &Plan, packets: usize) -> bool {
+    for worker in [(0, 1), (2, 3)] {
+        let Some(live) = live(plan, worker) else { return false };
+        let expected = frames(plan, worker.0, worker.1, packets);
+        for (number, expected) in expected.iter().enumerate() {
+            let made = live.next_packet().unwrap_or_else(|e| panic!("{what}, {number}: {e}"));
+            assert_eq!(&made, expected, "{what}: packet {number} of {worker:?}");
+        }
+    }
+    true
+}
+
 #[test]
 fn programs_make_the_packets_that_the_plan_says() {
     for (sentence, spec) in SPECS {
-        let plan = plan(spec);
-        for worker in [(0, 1), (2, 3)] {
-            let Some(live) = live(&plan, worker) else { return };
-            let mut frames = Frames::new(&plan, worker.0, worker.1, || 0);
-            let mut room = [0; 2048];
-            for number in 0..2000 {
-                let bytes = frames.next_into(&mut room).unwrap();
-                let made =
-                    live.next_packet().unwrap_or_else(|e| panic!("{sentence}, {number}: {e}"));
-                assert_eq!(made, &room[..bytes], "{sentence}: packet {number} of {worker:?}");
-            }
+        if !compare(sentence, &plan(spec), 2000) {
+            return;
         }
     }
+    for profile in PROFILES {
+        let plan = Spec::profile(profile.name).unwrap().plan(&Defaults::default()).unwrap();
+        compare(profile.name, &plan, 200);
+    }
+}
+
+#[test]
+fn programs_make_the_packets_of_specifications_at_random() {
+    let mut compared = 0;
+    for seed in 0..SPECIFICATIONS {
+        let made = stream(&mut Random::new(seed));
+        let plan = plan(&made.text);
+        // Live frames have one page.
+        if plan.longest() > 3000 || is_timed(&plan) {
+            continue;
+        }
+        if !compare(&format!("specification {seed}\n{}", made.text), &plan, 50) {
+            return;
+        }
+        compared += 1;
+    }
+    assert!(compared > SPECIFICATIONS / 2, "{compared} of {SPECIFICATIONS}");
 }
