@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns, xdp_abilities};
-use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::Pace;
@@ -73,7 +73,7 @@ impl Way<'_> {
     pub fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
         let Some(interface) = interface.filter(|_| self.port.is_bare()) else {
             return match self.method {
-                Method::Auto => self.ring(self.port, plan),
+                Method::Auto => self.ring(self.port, plan, None),
                 _ => {
                     let reason = "--method goes with a bare interface: this port says how to send";
                     Err(self.port.error(reason))
@@ -82,18 +82,18 @@ impl Way<'_> {
         };
         match self.method {
             Method::Auto => self.live(interface, plan).or_else(|error| {
-                let port = self.port;
-                notice::say(format_args!("{port}: sendmmsg in place of live frames: {error}"));
-                self.packet("sendmmsg", plan)
+                let reason = error.to_string();
+                let instead = Fallback { from: "live frames", to: "sendmmsg", reason };
+                self.packet("sendmmsg", plan, Some(instead))
             }),
             Method::Live => self.live(interface, plan),
             Method::Xdp => match self.port.of_kind(Kind::Xdp) {
-                Some(port) => self.ring(&port, plan),
+                Some(port) => self.ring(&port, plan, None),
                 None => Err(self.port.error("--method xdp goes with no option of packet:")),
             },
-            Method::TxRing => self.packet("ring", plan),
-            Method::Sendmmsg => self.packet("sendmmsg", plan),
-            Method::Sendto => self.packet("sendto", plan),
+            Method::TxRing => self.packet("ring", plan, None),
+            Method::Sendmmsg => self.packet("sendmmsg", plan, None),
+            Method::Sendto => self.packet("sendto", plan, None),
         }
     }
 
@@ -117,20 +117,22 @@ impl Way<'_> {
         Ok(Sender::Live(LiveSender::new(programs, netns)))
     }
 
-    fn packet(&self, send: &str, plan: &Arc<Plan>) -> Result<Sender> {
+    fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Option<Fallback>) -> Result<Sender> {
         let mut port = self.port.clone();
         port.set_default("send", send);
-        self.ring(&port, plan)
+        self.ring(&port, plan, fallen)
     }
 
-    fn ring(&self, port: &PortName, plan: &Arc<Plan>) -> Result<Sender> {
+    /// Through a port; `fallen` is what was tried before.
+    fn ring(&self, port: &PortName, plan: &Arc<Plan>, fallen: Option<Fallback>) -> Result<Sender> {
         let options = OpenOptions {
             usage: Use::Send,
             netns: self.common.netns.clone(),
             queues: if port.kind() == Kind::Xdp { 0 } else { self.workers() },
             ..OpenOptions::default()
         };
-        let opened = Port::open(port, &options)?;
+        let mut opened = Port::open(port, &options)?;
+        opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened);
         let (plan, pace) = (Arc::clone(plan), self.pace);
         let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {

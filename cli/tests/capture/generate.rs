@@ -156,5 +156,7 @@ fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
     assert!(live.err.contains("gro on"), "{}", live.err);
     let auto = run(&generate);
     assert!(auto.err.contains("sendmmsg in place of live frames"), "{}", auto.err);
-    assert_eq!(auto.good()["ledger"]["out"], 10);
+    let report = auto.good();
+    assert_eq!(report["ledger"]["out"], 10);
+    assert_eq!(report["fallbacks"][0]["from"], "live frames", "{report}");
 }
