@@ -1,8 +1,9 @@
 //! Interfaces, the namespaces they live in, and the lab.
 //!
 //! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
-//! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP; [`Sampler`] and [`Rates`] turn
-//! counters into rates; [`Lab`] builds hosts out of namespaces and veth links.
+//! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP;
+//! [`Sampler`] and [`Rates`] turn counters into rates; [`Lab`] builds hosts out of namespaces and
+//! veth links.
 //!
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.
@@ -19,6 +20,7 @@ mod netdev;
 mod netlink;
 pub mod netns;
 mod process;
+mod queues;
 mod rates;
 mod records;
 mod routes;
@@ -36,6 +38,7 @@ pub use interrupts::restore_interrupts;
 pub use lab::{Lab, LabConfig, Shape};
 pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
+pub(crate) use queues::transmit_queues;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
 pub use routes::{carries_default_route, neighbour};
 pub use sample::{InterfaceSample, Sample, Sampler};

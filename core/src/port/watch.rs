@@ -37,6 +37,8 @@ pub(super) struct Watch {
     interface: link::Interface,
     /// The port receives from all queues the interface has.
     all: bool,
+    /// It sends, alone or too.
+    sends: bool,
     direction: Direction,
     // What the last answer was. Each says all by itself, so no order is needed between them.
     /// Queues there are, of the port's direction.
@@ -65,27 +67,24 @@ struct State {
 }
 
 impl Watch {
-    /// Begins to watch, and says which queues the port has: those named, or all. To be called in
+    /// Begins to watch an interface, before the port's program is attached to it. To be called in
     /// the interface's network namespace.
-    pub fn over(
-        name: &PortName,
-        interface: &link::Interface,
-        usage: Use,
-    ) -> Result<(Self, RangeInclusive<u32>)> {
+    ///
+    /// # Errors
+    /// The port names a queue that the interface cannot have.
+    pub fn over(name: &PortName, interface: &link::Interface, usage: Use) -> Result<Self> {
         let mut ethtool = Ethtool::open(None)?;
         let direction = match usage {
             Use::Send => Direction::Transmit,
             _ => Direction::Receive,
         };
+        let made = direction.made(interface);
         let there = direction.queues(&mut ethtool, &interface.name);
-        let there = there.unwrap_or_else(|| direction.made(interface)).clamp(1, QUEUES_MAX);
-        let queues = name.queues().unwrap_or(0..=there - 1);
-        if *queues.end() >= there {
-            return Err(name.error(format!(
-                "{} has {}, numbered from 0: `ethtool -l {0}` shows them",
-                interface.name,
-                direction.count(there)
-            )));
+        let there = there.unwrap_or(made).clamp(1, QUEUES_MAX);
+        // With the program there may be more than now: whether they are there is seen then. What
+        // can never be need not have a program attached to be refused.
+        if name.queues().is_some_and(|queues| *queues.end() >= made.max(there)) {
+            return Err(direction.beyond(name, interface, there));
         }
         let state = State {
             ethtool,
@@ -98,41 +97,67 @@ impl Watch {
             longest: None,
             said_mtu: 0,
         };
-        let watch = Self {
+        Ok(Self {
             interface: interface.clone(),
             there: AtomicU32::new(there),
             up: AtomicBool::new(interface.up),
             removed: AtomicBool::new(false),
             all: name.queues().is_none() && usage != Use::Send,
+            sends: usage != Use::Receive,
             direction,
             state: Mutex::new(state),
-        };
-        Ok((watch, queues))
+        })
     }
 
-    /// The queues the port has, now that its program is attached: virtio_net makes queues for what
-    /// XDP sends, one for each CPU, where the host gave it more than it uses, and receives by them
-    /// too.
-    pub fn attached(&mut self, queues: RangeInclusive<u32>) -> RangeInclusive<u32> {
+    /// The queues the port has, now that its program is attached: those it names, or all.
+    ///
+    /// virtio_net makes queues for what XDP sends, one for each CPU, where the host gave it more
+    /// than it uses, and receives by them too. XDP sends by them without a lock
+    /// (virtnet_xdp_get_sq): a port receives by them, and one that sends does not have them,
+    /// whether or not the program was there before. To be called in the interface's network
+    /// namespace.
+    ///
+    /// # Errors
+    /// The port names a queue that is not there, or none to send by.
+    pub fn attached(&mut self, name: &PortName) -> Result<RangeInclusive<u32>> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let before = state.opened;
         let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
-        let Some(there) = there.filter(|&there| there > state.opened) else { return queues };
-        self.there.store(there, Relaxed);
-        state.most = there;
-        if self.all {
-            state.opened = there;
-            return 0..=there - 1;
+        let there = there.unwrap_or(before);
+        let to_send = if self.sends { link::transmit_queues(&self.interface) } else { None };
+        let to_send = to_send.unwrap_or(there).clamp(1, there);
+        let queues = name.queues().unwrap_or(0..=to_send - 1);
+        if *queues.end() >= there {
+            return Err(self.direction.beyond(name, &self.interface, there));
         }
-        if self.direction == Direction::Receive {
+        if *queues.end() >= to_send {
+            return Err(name.error(format!(
+                "a port that sends has the {} of {}, numbered from 0, that are not kept for XDP's \
+                 own sending, and no others",
+                Direction::Transmit.count(to_send),
+                self.interface.name
+            )));
+        }
+        self.there.store(there, Relaxed);
+        (state.opened, state.most) = (there, there);
+        let lacks = self.direction == Direction::Receive && *queues.end() + 1 < there;
+        if lacks && self.all {
             state.notices.push_back(format!(
-                "{} has {} now that it has a program, {} before: what comes to those that are \
-                 not named is the host's",
+                "{} has {}, and {} that a port may send by: what comes to the others is not \
+                 received here",
                 self.interface.name,
                 self.direction.count(there),
-                state.opened
+                Direction::Transmit.count(to_send)
+            ));
+        } else if lacks && there > before {
+            state.notices.push_back(format!(
+                "{} has {} now that it has a program, {before} before: what comes to those that \
+                 are not named is not received here",
+                self.interface.name,
+                self.direction.count(there)
             ));
         }
-        queues
+        Ok(queues)
     }
 
     /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
@@ -207,8 +232,8 @@ impl Watch {
         self.there.store(there, Relaxed);
         if self.all && there > state.most {
             state.notices.push_back(format!(
-                "{} has {} now, {} when this was opened: what comes to the new ones is the \
-                 host's; start again to have it",
+                "{} has {} now, {} when this was opened: what comes to the new ones is not \
+                 received here; start again to have it",
                 self.interface.name,
                 self.direction.count(there),
                 state.opened
@@ -295,6 +320,14 @@ impl Direction {
         }
     }
 
+    fn beyond(self, name: &PortName, interface: &link::Interface, there: u32) -> Error {
+        name.error(format!(
+            "{} has {}, numbered from 0: `ethtool -l {0}` shows them",
+            interface.name,
+            self.count(there)
+        ))
+    }
+
     fn count(self, queues: u32) -> String {
         let direction = match self {
             Self::Receive => "receive",
@@ -328,8 +361,8 @@ mod tests {
     fn a_queue_does_not_wait_for_another_that_asks() {
         let lo = link::interface(None, "lo").unwrap();
         let name: PortName = "xdp:lo".parse().unwrap();
-        let (watch, queues) = Watch::over(&name, &lo, Use::Receive).unwrap();
-        assert_eq!(queues, 0..=0);
+        let mut watch = Watch::over(&name, &lo, Use::Receive).unwrap();
+        assert_eq!(watch.attached(&name).unwrap(), 0..=0);
         let asking = watch.state();
         watch.look(0, Looker::Idle).unwrap();
         assert!(watch.look(1, Looker::Busy).is_err(), "what is known is told");
@@ -338,41 +371,87 @@ mod tests {
         drop(asking);
     }
 
-    #[test]
-    fn queues_that_come_with_the_program_are_the_ports() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return;
-        }
-        let lab = link::Lab::scratch_with(link::Shape::Pair, 4).unwrap();
+    /// What a port gets of an interface that has room for 4 queues, receives by `before` and sends
+    /// by `to_send`, and has `after` to receive by once its program is attached: its queues or why
+    /// it is refused, and what is said.
+    fn opened(
+        lab: &link::Lab,
+        (name, usage): (&str, Use),
+        (before, after, to_send): (u32, u32, u32),
+    ) -> (std::result::Result<RangeInclusive<u32>, String>, Option<String>) {
         let netns = lab.netns("right");
         let set = |queues: u32| {
             let mut command = std::process::Command::new("ethtool");
-            command.args(["-L", "right0", "rx", &queues.to_string()]);
+            command.args(["-L", "right0", "rx", &queues.to_string(), "tx", &to_send.to_string()]);
             let status = link::netns::spawn(&netns, &mut command).unwrap().wait().unwrap();
             assert!(status.success(), "{queues} queues");
         };
+        set(before);
         let right0 = link::interface(Some(&netns), "right0").unwrap();
-        for (name, usage, before, after, expected, told, why) in [
-            ("xdp:right0", Use::Receive, 2, 4, 0..=3, false, "all are received from"),
-            ("xdp:right0", Use::Both, 2, 4, 0..=3, false, "and sent by"),
-            ("xdp:right0", Use::Receive, 4, 4, 0..=3, false, "a driver that adds none"),
-            ("xdp:right0/0-1", Use::Receive, 2, 4, 0..=1, true, "those that are named"),
-            ("xdp:right0/0-1", Use::Receive, 4, 4, 0..=1, false, "the others were there before"),
+        let name: PortName = name.parse().unwrap();
+        let opened = link::netns::within(Some(&netns), || {
+            let mut watch = Watch::over(&name, &right0, usage)?;
+            // As a driver does when a program is attached.
+            set(after);
+            let queues = watch.attached(&name)?;
+            let notice = watch.take_notice();
+            // Nothing has changed since.
+            watch.ask(&mut watch.state());
+            watch.look(*queues.end(), Looker::Idle)?;
+            assert_eq!(watch.take_notice(), None, "{name}");
+            Ok((queues, notice))
+        });
+        match opened {
+            Ok((queues, notice)) => (Ok(queues), notice),
+            Err(error) => (Err(error.to_string()), None),
+        }
+    }
+
+    fn lab_of_four() -> Option<link::Lab> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root; get it by sudo");
+            return None;
+        }
+        Some(link::Lab::scratch_with(link::Shape::Pair, 4).unwrap())
+    }
+
+    #[test]
+    fn queues_that_come_with_the_program_are_the_ports_to_receive_by() {
+        use Use::{Both, Receive, Send};
+        let Some(lab) = lab_of_four() else { return };
+        for (name, usage, counts, expected, told, why) in [
+            ("xdp:right0", Receive, (2, 4, 2), 0..=3, false, "all are received from"),
+            ("xdp:right0", Receive, (4, 4, 2), 0..=3, false, "a driver that adds none"),
+            ("xdp:right0/0-1", Receive, (2, 4, 2), 0..=1, true, "those that are named"),
+            ("xdp:right0/0-1", Receive, (4, 4, 2), 0..=1, false, "the others were there before"),
+            ("xdp:right0/0-3", Receive, (2, 4, 2), 0..=3, false, "added ones can be named"),
+            ("xdp:right0/3-3", Receive, (2, 4, 2), 3..=3, false, "nobody need be told"),
+            ("xdp:right0", Both, (2, 4, 2), 0..=1, true, "added ones are not sent by"),
+            ("xdp:right0", Both, (4, 4, 2), 0..=1, true, "nor where the program is there already"),
+            ("xdp:right0", Both, (4, 4, 4), 0..=3, false, "all are of both directions"),
+            ("xdp:right0/0-1", Both, (2, 4, 2), 0..=1, true, "those that are named, to send too"),
+            ("xdp:right0", Send, (2, 4, 2), 0..=1, false, "it only sends"),
         ] {
-            set(before);
-            let name: PortName = name.parse().unwrap();
-            let (queues, notice) = link::netns::within(Some(&netns), || {
-                let (mut watch, queues) = Watch::over(&name, &right0, usage)?;
-                // As a driver does when a program is attached.
-                set(after);
-                let queues = watch.attached(queues);
-                watch.look(*queues.end(), Looker::Idle)?;
-                Ok((queues, watch.take_notice()))
-            })
-            .unwrap();
-            assert_eq!(queues, expected, "{why}");
-            assert_eq!(notice.is_some(), told, "{why}: {notice:?}");
+            let (queues, notice) = opened(&lab, (name, usage), counts);
+            assert_eq!(queues, Ok(expected), "{name}, {usage:?}: {why}");
+            assert_eq!(notice.is_some(), told, "{name}, {usage:?}: {why}: {notice:?}");
+        }
+    }
+
+    #[test]
+    fn queues_that_are_not_there_with_the_program_either_are_refused() {
+        use Use::{Both, Receive, Send};
+        let Some(lab) = lab_of_four() else { return };
+        for (name, usage, counts, expected, why) in [
+            ("xdp:right0/0-2", Receive, (2, 2, 2), "has 2 receive queues", "none were added"),
+            ("mirror:right0/3-3", Receive, (2, 3, 2), "has 3 receive queues", "too few were"),
+            ("xdp:right0/0-4", Receive, (2, 4, 2), "has 2 receive queues", "there is no room"),
+            ("xdp:right0/0-2", Both, (2, 4, 2), "has the 2 transmit queues of right0", "of both"),
+            ("xdp:right0/0-2", Send, (2, 4, 2), "has 2 transmit queues", "it only sends"),
+        ] {
+            let (queues, _) = opened(&lab, (name, usage), counts);
+            let error = queues.expect_err(why);
+            assert!(error.contains(expected), "{why}: {error}");
         }
     }
 }

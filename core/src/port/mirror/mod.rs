@@ -76,9 +76,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let _ = link::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-        let (mut watch, queues) = Watch::over(name, &interface, options.usage)?;
+        let mut watch = Watch::over(name, &interface, options.usage)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
-        let queues = watch.attached(queues);
+        let queues = watch.attached(name)?;
         let job = Job {
             name,
             interface: &interface,

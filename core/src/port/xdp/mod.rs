@@ -20,6 +20,9 @@
 //! receives, in native mode and without zero-copy, gets rings, unless `method`, `mode`,
 //! `busy_poll` or a pool of its own says that it is to be sockets.
 //!
+//! virtio_net has more queues while a native program is attached, made for XDP's own sending. A port
+//! that only receives has them too; one that sends has the others, by which the host sends as well.
+//!
 //! A queue has one socket. Where that of another port has it already, there are rings, too. With
 //! different filters, any number of processes so take different packets of one queue.
 //!
@@ -95,13 +98,13 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let (mut watch, queues) = Watch::over(name, interface, options.usage)?;
+    let mut watch = Watch::over(name, interface, options.usage)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
     let obstacle = if by_card { hardware::obstacle(interface) } else { None };
     let read = by_card && obstacle.is_none();
     let (resident, reason) = Resident::join_for(interface, config.mode, read)?;
-    let queues = watch.attached(queues);
+    let queues = watch.attached(name)?;
     let mut fallbacks = fallbacks(reason);
     let mut stamp = config.stamp;
     if by_card && let Some(reason) = hardware::reason(obstacle, &resident) {
