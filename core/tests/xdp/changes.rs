@@ -156,6 +156,23 @@ fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
 }
 
 #[test]
+fn a_program_that_took_its_queues_along_is_what_is_said_to_be_gone() {
+    for name in ["mirror:right0", "xdp:right0"] {
+        let Some(lab) = lab_with(2) else { return };
+        let mut port = open(&lab, name).unwrap();
+        let (resident, interface) = (find(&lab).unwrap().unwrap(), right0(&lab));
+        netns::within(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
+        // As virtio_net does.
+        set_queues(&lab, "left", 1);
+        set_queues(&lab, "right", 1);
+        // The queue that is no more: the other has nothing else to say.
+        port.queues.remove(0);
+        let error = wait_for_word(&mut port).unwrap_err().to_string();
+        assert!(error.starts_with("the XDP program of right0 is gone"), "{name}: {error}");
+    }
+}
+
+#[test]
 fn an_interface_that_was_removed_is_not_said_to_have_lost_its_program() {
     for name in ["xdp:right0?method=af_xdp", "mirror:right0", "xdp:right0?action=drop"] {
         let Some(lab) = lab() else { return };

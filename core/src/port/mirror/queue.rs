@@ -163,9 +163,9 @@ impl CopyQueue {
             return Ok(false);
         }
         self.checked = Instant::now();
-        self.around.watch.look(self.number, Looker::Idle)?;
-        let up = self.around.watch.is_up()?;
         self.check_attached()?;
+        self.look_around(Looker::Idle)?;
+        let up = self.around.watch.is_up()?;
         let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)
     }
@@ -176,7 +176,15 @@ impl CopyQueue {
         if !std::mem::replace(&mut self.came, false) {
             self.check_attached()?;
         }
-        self.around.watch.look(self.number, Looker::Busy)
+        self.look_around(Looker::Busy)
+    }
+
+    fn look_around(&self, looker: Looker) -> Result<()> {
+        self.around.watch.look(self.number, looker).or_else(|gone| {
+            // A driver that adds queues with the program takes them away with it.
+            self.check_attached()?;
+            Err(gone)
+        })
     }
 
     fn check_attached(&self) -> Result<()> {

@@ -165,7 +165,11 @@ impl XdpQueue {
                 self.upkeep.watch.say_unpolled();
             }
         }
-        self.upkeep.watch.look(self.number, looker)
+        self.upkeep.watch.look(self.number, looker).or_else(|gone| {
+            // A driver that adds queues with the program takes them away with it.
+            self.check_attached()?;
+            Err(gone)
+        })
     }
 
     pub(crate) fn take_notice(&self) -> Option<String> {
