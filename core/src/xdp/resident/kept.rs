@@ -1,12 +1,14 @@
 //! Keeping the program on an interface though nobody uses it: `sluice attach`, `sluice detach`.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::{Resident, privileged};
+use super::{LOOK_AGAIN, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Attachment};
@@ -15,18 +17,21 @@ use crate::xdp::bpf::{self, Attachment};
 const PINS: &str = "/sys/fs/bpf/sluice";
 /// The link's name there.
 const LINK: &str = "link";
+/// How long others may hold the lock: what is done with it takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Resident {
     /// Keeps the program on the interface though all users end, until [`detach`](Self::detach).
     ///
     /// # Errors
-    /// No BPF file system, or a missing privilege. Nothing is kept then.
+    /// No BPF file system, a missing privilege, or somebody who holds the lock on what is kept.
+    /// Nothing is kept then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
         let failed = |error| {
             Error::system("keep the XDP program in", PINS, error)
                 .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
         };
-        let _alone = alone().map_err(failed)?;
+        let _alone = alone(made(Path::new(PINS)).map_err(failed)?, PATIENCE)?;
         if self.is_kept(interface) {
             return Ok(());
         }
@@ -39,7 +44,8 @@ impl Resident {
     }
 
     /// Whether it is kept though all users end. What was kept of a program that is off, or of an
-    /// interface that is gone, does not count: another may have its number by now.
+    /// interface that is gone, does not count: another may have its number by now. Nor does what
+    /// this process may not look at.
     pub fn is_kept(&self, interface: &Interface) -> bool {
         let ours = Attachment { program: self.program, interface: interface.index };
         pins(interface)
@@ -53,7 +59,7 @@ impl Resident {
     /// Takes the program off the interface, whoever uses it: their ports end with an error.
     ///
     /// # Errors
-    /// The kernel refused.
+    /// The kernel refused, or somebody holds the lock on what is kept.
     pub fn detach(&self, interface: &Interface) -> Result<()> {
         take_off(interface, self.link.as_fd())?;
         self.control.set_detached();
@@ -65,7 +71,8 @@ impl Resident {
     /// namespace.
     ///
     /// # Errors
-    /// A foreign program on the interface, a missing privilege.
+    /// A foreign program on the interface, a missing privilege, somebody who holds the lock on what
+    /// is kept.
     pub fn detach_any(interface: &Interface) -> Result<bool> {
         let Some((program, ..)) = super::look(interface)? else { return Ok(false) };
         let link = bpf::link_of(program).map_err(|error| super::not_found(error, interface))?;
@@ -88,8 +95,7 @@ impl Resident {
             return Err(Error::Gone {
                 object: format!("the XDP program of {}", self.interface),
                 remedy:
-                    "somebody took it off (`sluice detach` does), and the host gets all packets \
-                         again; start again to attach it anew"
+                    "somebody took it off (`sluice detach` does): start again to attach it anew"
                         .into(),
             });
         }
@@ -100,20 +106,48 @@ impl Resident {
 /// Takes what is kept of a program away, and the program off the interface.
 fn take_off(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
     let failed = |operation| move |error| privileged(error, operation, &interface.name);
-    // Without it nothing is kept, and nobody there to be disturbed.
-    let _alone = alone();
+    // Where there is no folder nothing is kept, and nobody there to be disturbed.
+    let folder = existing(Path::new(PINS)).map_err(failed("take the pins away of"))?;
+    let _alone = folder.map(|folder| alone(folder, PATIENCE)).transpose()?;
     sweep();
     clear(&pins(interface)?).map_err(failed("take the pins away of"))?;
     bpf::detach(link).map_err(failed("detach from"))
 }
 
+/// The folder of what is kept, made where there is none. Only its owner may open it: whoever can,
+/// can hold the lock.
+fn made(folder: &Path) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = File::open(folder)?;
+    // It may have been there before. Where it is not ours to close, the lock has a limit.
+    let _ = folder.set_permissions(Permissions::from_mode(0o700));
+    Ok(folder)
+}
+
+/// The same, if there is one.
+fn existing(folder: &Path) -> io::Result<Option<File>> {
+    match File::open(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Lets nobody else change what is kept, as long as the answer lives: of two that attach at once,
 /// one that fails would take away what the other has pinned.
-fn alone() -> io::Result<File> {
-    std::fs::create_dir_all(PINS)?;
-    let folder = File::open(PINS)?;
-    folder.lock()?;
-    Ok(folder)
+fn alone(folder: File, patience: Duration) -> Result<File> {
+    let end = Instant::now() + patience;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(error) => {
+                let remedy = format!("`fuser -v {PINS}` shows who holds it, with flock(2)");
+                return Err(Error::system("lock", PINS, io::Error::from(error)).remedy(remedy));
+            }
+        }
+    }
 }
 
 /// Removes what is kept of programs whose interfaces are gone: the kernel keeps pins until somebody
@@ -189,6 +223,38 @@ mod tests {
                 None
             }
         }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_made_to_be_looked_at() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("sluice");
+        assert!(existing(&path).unwrap().is_none());
+        assert!(!path.exists());
+        let file = above.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(existing(&file.join("sluice")).is_err(), "it cannot be told");
+        for before in [None, Some(0o755)] {
+            if let Some(mode) = before {
+                std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            }
+            let mode = made(&path).unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{before:?}: it is its owner's alone");
+        }
+        assert!(existing(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_lock_that_somebody_holds_is_not_waited_for_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || existing(folder.path()).unwrap().unwrap();
+        let patience = Duration::from_millis(30);
+        let held = alone(open(), patience).unwrap();
+        let error = alone(open(), patience).unwrap_err().to_string();
+        assert!(error.contains("lock /sys/fs/bpf/sluice"), "{error}");
+        assert!(error.contains("fuser -v /sys/fs/bpf/sluice"), "{error}");
+        drop(held);
+        alone(open(), patience).expect("it was let go");
     }
 
     #[test]
