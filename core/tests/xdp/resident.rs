@@ -122,6 +122,9 @@ fn what_was_kept_of_another_program_is_not_kept() {
     assert_eq!(found.program(), program, "it stays without users");
     detach(&found);
     assert!(find(&lab).unwrap().is_none());
+    let error = keep(&found).expect_err("it is off");
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(!std::path::Path::new(&folder).exists(), "nothing is pinned");
 }
 
 #[test]

@@ -24,14 +24,16 @@ impl Resident {
     /// Keeps the program on the interface though all users end, until [`detach`](Self::detach).
     ///
     /// # Errors
-    /// No BPF file system, a missing privilege, or somebody who holds the lock on what is kept.
-    /// Nothing is kept then.
+    /// No BPF file system, a missing privilege, or somebody who holds the lock on what is kept; the
+    /// program is off by now. Nothing is kept then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
         let failed = |error| {
             Error::system("keep the XDP program in", PINS, error)
                 .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
         };
         let _alone = alone(made(Path::new(PINS)).map_err(failed)?, PATIENCE)?;
+        // Who detaches has the lock, too: a program that is on now stays until this is done.
+        self.check_attached()?;
         if self.is_kept(interface) {
             return Ok(());
         }
