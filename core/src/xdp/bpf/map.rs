@@ -82,19 +82,17 @@ pub(crate) fn put(
     write_entry(map, key, &value.as_raw_fd().to_ne_bytes(), write)
 }
 
-/// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, or its values not as many
-/// as `value`.
+/// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, its values not as many as
+/// `value`, or each CPU has values of its own.
 pub(crate) fn write_entry(
     map: BorrowedFd<'_>,
     key: u32,
     value: &[u8],
     write: Write,
 ) -> io::Result<()> {
-    let sizes = map_info(map)?;
-    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: key and value are as long as the map's, which is what the kernel reads.
+    check_sizes(map, value.len())?;
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads where there is
+    // one value for all CPUs.
     checked(unsafe {
         libbpf_sys::bpf_map_update_elem(
             map.as_raw_fd(),
@@ -108,11 +106,9 @@ pub(crate) fn write_entry(
 
 /// Reads an entry of a map; none if there is none. `EINVAL` as in [`write_entry`].
 pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io::Result<bool> {
-    let sizes = map_info(map)?;
-    if (sizes.key_size, sizes.value_size as usize) != (4, value.len()) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes.
+    check_sizes(map, value.len())?;
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes
+    // where there is one value for all CPUs.
     let status = unsafe {
         libbpf_sys::bpf_map_lookup_elem(
             map.as_raw_fd(),
@@ -124,6 +120,23 @@ pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io:
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether a map's entries are read and written as a key of 4 bytes and a value of so many. Of a
+/// map with values for each CPU the kernel copies one for every CPU there can be.
+fn check_sizes(map: BorrowedFd<'_>, value_bytes: usize) -> io::Result<()> {
+    let info = map_info(map)?;
+    let per_cpu = matches!(
+        info.type_,
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY
+            | libbpf_sys::BPF_MAP_TYPE_PERCPU_HASH
+            | libbpf_sys::BPF_MAP_TYPE_LRU_PERCPU_HASH
+            | libbpf_sys::BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE
+    );
+    match (info.key_size, info.value_size as usize) == (4, value_bytes) && !per_cpu {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
@@ -181,4 +194,34 @@ pub(crate) fn token() -> io::Result<OwnedFd> {
 pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: a structure of numbers; its pointers are null.
     unsafe { info(map, libbpf_sys::bpf_map_info::default()) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn only_entries_of_one_value_of_the_right_size_are_read_and_written() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root; get it by sudo");
+            return;
+        }
+        let shared = create_mapped_array(c"test", 8, 1).unwrap();
+        let each = create_per_cpu_value(c"test", 8).unwrap();
+        for (map, bytes, fits, sentence) in [
+            (&shared, 8, true, "one value for all"),
+            (&shared, 4, false, "it would be written beyond its end"),
+            (&shared, 16, false, "half of it would be anything"),
+            (&each, 8, false, "the kernel copies as many values as there are CPUs"),
+        ] {
+            // With room for more, should the check fail.
+            let mut room = vec![0; 1 << 20];
+            let value = &mut room[..bytes];
+            let read = read_entry(map.as_fd(), 0, value);
+            let written = write_entry(map.as_fd(), 0, value, Write::Any);
+            assert_eq!((read.is_ok(), written.is_ok()), (fits, fits), "{sentence}");
+        }
+    }
 }
