@@ -20,12 +20,12 @@ struct Mock {
 
 impl Mock {
     fn new(rings: u32, start: u32) -> Self {
-        Self::stamping(rings, start, true)
+        Self::with(rings, start, CELLS, true)
     }
 
-    fn stamping(rings: u32, start: u32, stamped: bool) -> Self {
+    fn with(rings: u32, start: u32, cells: u32, stamped: bool) -> Self {
         let geometry =
-            Geometry::new(Sharing::Queue, rings, 0..=rings - 1, SNAPLEN, Some(CELLS)).unwrap();
+            Geometry::new(Sharing::Queue, rings, 0..=rings - 1, SNAPLEN, Some(cells)).unwrap();
         let geometry = Geometry { stamped, ..geometry };
         let bytes = geometry.ring_bytes() as usize * rings as usize;
         let (fd, map) = Mmap::memfd(c"sluice-test", bytes, false).unwrap();
@@ -56,11 +56,12 @@ impl Mock {
         let produced = self.word(ring, at::PRODUCED).load(Ordering::Relaxed);
         let consumed = self.word(ring, at::CONSUMED).load(Ordering::Acquire);
         self.word(ring, at::MATCHED).fetch_add(1, Ordering::Relaxed);
-        if produced.wrapping_sub(consumed) >= CELLS {
+        let cells = self.copies.geometry.cells;
+        if produced.wrapping_sub(consumed) >= cells {
             self.word(ring, at::LOST).fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        let cell = self.copies.geometry.cell_bytes() as usize * (produced % CELLS) as usize;
+        let cell = self.copies.geometry.cell_bytes() as usize * (produced % cells) as usize;
         let start = ring as usize * self.copies.geometry.ring_bytes() as usize;
         let cell = self.copies.map.at(start + at::CELLS as usize + cell);
         assert!(packet.len() <= SNAPLEN as usize);
@@ -198,7 +199,7 @@ fn a_packet_that_is_there_only_later_comes_next() {
 #[test]
 fn without_times_no_ring_waits_for_another_to_be_empty() {
     const RINGS: u32 = 3;
-    let mock = Mock::stamping(RINGS, 0, false);
+    let mock = Mock::with(RINGS, 0, CELLS, false);
     let (mut reader, _) = mock.reader(RINGS, 0);
     let mut ring = Ring::receive_indirect(&mock.pool, 4).unwrap();
     assert!(mock.put(1, 201) && mock.put(2, 202) && mock.put(2, 203));
@@ -217,6 +218,20 @@ fn without_times_no_ring_waits_for_another_to_be_empty() {
     assert!(of(0..200).eq(0..21), "each ring in its order: {got:?}");
     assert!(of(200..255).eq([201, 202, 203]), "{got:?}");
     assert!(got[..9].contains(&203), "none waits longer than a turn of each other: {got:?}");
+}
+
+#[test]
+fn without_times_a_turn_ends_though_there_is_more() {
+    let mock = Mock::with(3, u32::MAX - 70, 256, false);
+    let (mut reader, _) = mock.reader(3, u32::MAX - 70);
+    let mut ring = Ring::receive_indirect(&mock.pool, 512).unwrap();
+    assert!((0..200).all(|number| mock.put(0, number)));
+    assert!((200..203).all(|number| mock.put(1, number)));
+    assert!((0..66).all(|number| mock.put(2, number)));
+    let got = receive(&mut reader, &mut ring);
+    // 64 of each that has as many, and then the next.
+    let turns: [std::ops::Range<u8>; 6] = [0..64, 200..203, 0..64, 64..128, 64..66, 128..200];
+    assert_eq!(got, turns.into_iter().flatten().collect::<Vec<u8>>());
 }
 
 #[test]

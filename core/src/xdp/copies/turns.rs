@@ -5,12 +5,12 @@ use std::collections::BinaryHeap;
 
 /// Packets of a turn, where packets have no times: about as many as a CPU deals with before it
 /// looks for other work (NAPI_POLL_WEIGHT of linux/netdevice.h).
-pub(super) const TURN: u32 = 64;
+const TURN: u32 = 64;
 
 /// The rings that have packets to be read, and their order.
 ///
-/// It is asked for a ring once a run of packets, and costs by the logarithm of how many rings have
-/// packets: on a machine of many CPUs most have none, and packets come in bursts.
+/// It is asked for a ring once for each run of packets, which costs by the logarithm of how many
+/// rings have packets: on a machine of many CPUs most have none, and packets come in bursts.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// By the time of each ring's next packet; otherwise one after the other.
