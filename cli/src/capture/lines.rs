@@ -14,7 +14,7 @@ use crate::print::Printer;
 
 /// Lines that wait for the end of a batch are handed on early beyond this many bytes.
 const BUFFER_BYTES: usize = 64 << 10;
-/// How often a queue says that nothing comes.
+/// How often a queue in which nothing comes says so and lets lines go.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Prints one queue's packets to standard output, in their order among those of all queues.
@@ -92,14 +92,12 @@ impl Lines {
         self.flow
     }
 
-    /// Nothing has come for a moment: others need not wait.
+    /// Nothing has come for a moment: others need not wait, and what has waited long enough goes.
     pub fn idle(&mut self) -> ControlFlow<()> {
-        if let Some(quiet) = &mut self.quiet {
-            let until_ns = quiet.look();
-            if self.promised.elapsed() >= PATIENCE {
-                self.promised = Instant::now();
-                self.flow = self.order.quiet(self.queue, until_ns);
-            }
+        let until_ns = self.quiet.as_mut().map_or(0, Quiet::look);
+        if self.promised.elapsed() >= PATIENCE {
+            self.promised = Instant::now();
+            self.flow = self.order.quiet(self.queue, until_ns);
         }
         self.flow
     }

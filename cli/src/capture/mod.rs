@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, Summary};
 use sluicegate::ledger::Role;
-use sluicegate::port::{Kind, Port, Queue};
+use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::Direction;
 
 use file::{File, Numbers};
@@ -97,7 +97,7 @@ impl Session {
         // Before the merging thread is there.
         signals::hold()?;
         let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
-        let live = ports.iter().any(|port| port.name.kind() != Kind::Pcap);
+        let live = are_live(ports.iter().map(|port| &port.name));
         let (merging, mut hand_ons) = match &file {
             Some(file) if recorders > 1 => merging(options, recorders, live, file)?,
             _ => (None, vec![HandOn::Write]),
@@ -237,6 +237,26 @@ impl Session {
         }
         error.map_or_else(|| exit::first_error(&mut ended.outcomes), Err)
     }
+}
+
+/// Whether a source that says nothing holds the others up for the window only. Files have all the
+/// time there is, and wait for a pipe without harm. Of two pipes neither waits without: whoever
+/// writes the one that is not read may have to let packets go.
+fn are_live<'a>(names: impl Iterator<Item = &'a PortName>) -> bool {
+    let mut pipes = 0;
+    for name in names {
+        match name.kind() {
+            Kind::Pcap => pipes += usize::from(is_pipe(name.name())),
+            _ => return true,
+        }
+    }
+    pipes > 1
+}
+
+/// Whether what is read as a capture file is written meanwhile.
+fn is_pipe(path: &str) -> bool {
+    let path = if path == "-" { "/dev/stdin" } else { path };
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file())
 }
 
 /// Starts the thread that merges, and makes each recorder's end of the channels.

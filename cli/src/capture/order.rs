@@ -2,9 +2,9 @@
 //!
 //! Each queue's lines are in order. A line may go when no other queue can still have an earlier
 //! one: each has a later line waiting, has said that nothing older will come, or has ended. A live
-//! queue that says nothing holds the others up for the window at most, from their arrival on, and for no more lines than
-//! there is room for: a live queue that waited would lose packets, so it loses the order. Files have
-//! all the time there is.
+//! queue that says nothing holds the others up for the window at most, from their arrival on, and for
+//! no more lines than there is room for: a live queue that waited would lose packets, so it loses the
+//! order. Files have all the time there is.
 
 use std::collections::VecDeque;
 use std::io::{self, Write, stdout};

@@ -122,6 +122,39 @@ fn a_pipe_that_brings_nothing_for_a_while_is_waited_for() {
 }
 
 #[test]
+fn a_silent_pipe_does_not_hold_up_another_for_longer_than_the_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let [late, early] = ["late.pcap", "early.pcap"].map(path);
+    numbered(&late, 10..20, 10_000, 2000);
+    numbered(&early, 0..1, 0, 2000);
+    let [late, early] = [late, early].map(|path| std::fs::read(path).unwrap());
+    let ports = ["1", "2"].map(|name| {
+        nix::unistd::mkfifo(&path(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        format!("pcap:{}", path(name).display())
+    });
+    // Of ten packets, all there are as long as nobody goes on.
+    for (more, bytes) in [
+        (&["-w", "-", "--format", "pcap"][..], late.len()),
+        (&["--time-format", "epoch", "--nano"], 10 * 20),
+    ] {
+        // Both directions, for a FIFO opened to be written only waits for its reader.
+        let [mut talks, mut silent] = ["1", "2"]
+            .map(|name| std::fs::File::options().read(true).write(true).open(path(name)).unwrap());
+        talks.write_all(&late).unwrap();
+        silent.write_all(&early[..24]).unwrap();
+        let arguments = [&["capture", &ports[0], &ports[1], "--json"], more].concat();
+        let mut capture = Running::unawaited(&mut sluice(&arguments));
+        capture.has_written(bytes);
+        silent.write_all(&early[24..]).unwrap();
+        drop((talks, silent));
+        let report = capture.end().good();
+        assert_eq!(report["packets"], 11, "{more:?}");
+        assert_eq!(report["ledger"]["notes"]["out_of_order"], 1, "{more:?}: {report}");
+    }
+}
+
+#[test]
 fn with_sync_each_file_and_its_name_are_brought_to_the_disk() {
     if !have(&["strace"]) {
         return;
