@@ -3,13 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use sluicegate::error::Result;
-use sluicegate::port::PortName;
+use sluicegate::port::{PortName, RETIRE};
 
 /// A packet is not in the kernel's hands for longer than this before it comes to us, but for the
 /// time in which a block of a packet ring is filled. What comes after a promise is late.
 const DELIVERY: Duration = Duration::from_millis(40);
-/// That time where `retire=` does not say another.
-const RETIRE: Duration = Duration::from_millis(10);
 
 /// The looks that found nothing.
 #[derive(Clone, Copy, Debug)]

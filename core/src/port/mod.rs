@@ -15,6 +15,7 @@ mod watch;
 mod xdp;
 
 pub use name::{Kind, PortName};
+pub use packet::RETIRE;
 pub use queue::{Queue, QueueStats};
 
 pub use crate::ring::{Interface, LINKTYPE_ETHERNET};

@@ -7,6 +7,10 @@ use crate::port::PortName;
 
 use super::fanout::{Fanout, FanoutMode};
 
+/// After this time a `packet:` port's block is handed over though it is not full, where `retire=`
+/// does not say another: so long a packet may lie there.
+pub const RETIRE: Duration = Duration::from_millis(10);
+
 /// How packets come from the kernel, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -110,7 +114,7 @@ impl Config {
             let value = block_bytes.to_string();
             return Err(name.wrong("block_size", &value, "use a multiple of 4096"));
         }
-        let retire = name.duration("retire")?.unwrap_or(Duration::from_millis(10));
+        let retire = name.duration("retire")?.unwrap_or(RETIRE);
         if retire < Duration::from_millis(1) || retire > Duration::from_secs(60) {
             return Err(name.wrong("retire", &format!("{retire:?}"), "use 1ms to 60s"));
         }

@@ -48,6 +48,7 @@ mod send;
 mod socket;
 mod vlan;
 
+pub use config::RETIRE;
 pub(super) use queue::PacketQueue;
 
 use std::sync::Arc;
