@@ -103,8 +103,8 @@ impl Drop for Deferred {
 /// The settings or the record cannot be written.
 pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     let id = id_of(interface)?;
-    // Records of namespaces that are gone stay: nobody can tell. A socket keeps one alive that is in
-    // no list (/proc, /run/netns; listns(2) of Linux 6.19 leaves it out), and numbers come again.
+    // Records of namespaces that are gone stay: nobody can tell. A socket keeps one alive that is
+    // in no list (/proc, /run/netns; listns(2) of Linux 6.19 leaves it out), and numbers come again.
     let dead = |record: &Record| !record.users.iter().any(|user| user.lives());
     if !Record::load(&Records::read(&RECORDS), &id).is_some_and(|record| dead(&record)) {
         return Ok(false);

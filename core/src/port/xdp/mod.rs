@@ -20,8 +20,9 @@
 //! receives, in native mode and without zero-copy, gets rings, unless `method`, `mode`,
 //! `busy_poll` or a pool of its own says that it is to be sockets.
 //!
-//! virtio_net has more queues while a native program is attached, made for XDP's own sending. A port
-//! that only receives has them too; one that sends has the others, by which the host sends as well.
+//! virtio_net has more queues while a native program is attached, made for XDP's own sending. A
+//! port that only receives has them too; one that sends has the others, by which the host sends as
+//! well.
 //!
 //! A queue has one socket. Where that of another port has it already, there are rings, too. With
 //! different filters, any number of processes so take different packets of one queue.

@@ -202,8 +202,8 @@ fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
 pub(super) fn not_at_attaching(interface: &Interface) -> String {
     format!(
         "the XDP program on {0} was attached without reading the card's times: end its users \
-         (`sluice claims {0}` shows them; where it is kept, `sluice detach {0}` takes it off) and \
-         open this port first",
+         (`sluice claims {0}` shows them; where it is kept, `sluice detach {0}` takes it off, and \
+         ends them) and open this port first",
         interface.name
     )
 }

@@ -127,8 +127,8 @@ impl Resident {
                 return match wish {
                     ModeWish::Only(mode) if mode != resident.mode => Err(Error::Usage(format!(
                         "{}: the resident program is attached in {} mode; its users have to end \
-                         (see `sluice claims {0}`; `sluice detach {0}` takes it off) before it can \
-                         be in {} mode",
+                         (see `sluice claims {0}`; `sluice detach {0}` ends them and takes it off) \
+                         before it can be in {} mode",
                         interface.name,
                         resident.mode.name(),
                         mode.name()
@@ -136,8 +136,8 @@ impl Resident {
                     ModeWish::Best if resident.mode != Mode::Native => {
                         let reason = format!(
                             "the resident program of {} is attached in {} mode already; its users \
-                             have to end (see `sluice claims {0}`; `sluice detach {0}` takes it \
-                             off) before it can be in native mode",
+                             have to end (see `sluice claims {0}`; `sluice detach {0}` ends them \
+                             and takes it off) before it can be in native mode",
                             interface.name,
                             resident.mode.name()
                         );
@@ -308,7 +308,8 @@ fn other_version(interface: &Interface) -> Error {
     Error::Unsupported {
         feature: format!("the resident program on {}", interface.name),
         remedy: format!(
-            "another version of sluice attached it: end its users, or `sluice detach {}`",
+            "another version of sluice attached it: end its users, or `sluice detach {}`, after \
+             which they get no more packets",
             interface.name
         ),
     }
