@@ -29,8 +29,10 @@ mkdir -p "$logs"
 # builds meanwhile would change them under a guest.
 programs=
 rm -rf "$vm/tests" && mkdir "$vm/tests"
-for program in $(cargo test --package sluicegate --test wire --test xdp --no-run \
-    --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
+cargo test --package sluicegate --test wire --test xdp --no-run \
+    --message-format=json-render-diagnostics >"$vm/built"
+built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
+for program in $built; do
     cp "$program" "$vm/tests"
     programs="$programs $vm/tests/$(basename "$program")"
 done
