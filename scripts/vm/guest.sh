@@ -27,9 +27,14 @@ if [ "${driver:?}" != veth ]; then
     export SLUICE_TEST_WIRE=eth0,eth1
 fi
 
-# The tests that are wanted of those that a program has.
+# The tests that are wanted of those that a program has. It is a program of the host's: what it
+# needs may not be here.
 tests_of() {
-    "$1" --list --format terse 2>/dev/null | sed -n 's/: test$//p' | grep -E "${tests:?}"
+    if ! "$1" --list --format terse >/tmp/list 2>/tmp/said; then
+        echo "vm: cannot list the tests of $1: $(tail -n 1 /tmp/said)" >&2
+        return
+    fi
+    sed -n 's/: test$//p' /tmp/list | grep -E "${tests:?}"
 }
 
 # is_known_to_hang PROGRAM TEST: the list has tests without their modules.
@@ -37,11 +42,11 @@ is_known_to_hang() {
     echo "${hangs?}" | grep -q -x -F "$1 ${2##*::}"
 }
 
-# run PROGRAM TEST SECONDS: leaves its status in /tmp/status.
+# run PROGRAM TEST SECONDS: leaves its status in $ended. Each test has a file of its own: one that
+# was left may end after all, while another runs.
 run() {
-    rm -f /tmp/status
     timeout -s KILL "$3" "$1" --exact "$2" --nocapture 2>&1 </dev/null
-    echo $? >/tmp/status
+    echo $? >"$ended"
 }
 
 # The same for what cannot even be killed: it is waited for, and then left.
@@ -49,22 +54,24 @@ run_and_leave() {
     run "$1" "$2" 60 &
     for _ in $(seq 65); do
         sleep 1
-        [ ! -s /tmp/status ] || return
+        [ ! -s "$ended" ] || return
     done
-    echo 137 >/tmp/status
+    ended=$ended.left
+    echo 137 >"$ended"
     dmesg | tail -n 1
 }
 
 # try PROGRAM NAME TEST: one test, and what is to be known of it.
 try() {
     echo "vm: begin $2 $3"
+    ended=/tmp/ended.$2.$3
     start=$(date +%s)
     if is_known_to_hang "$2" "$3"; then
         run_and_leave "$1" "$3"
     else
         run "$1" "$3" "${seconds:?}"
     fi
-    read -r status </tmp/status
+    read -r status <"$ended"
     took=$(($(date +%s) - start))
     echo
     echo "vm: end $2 $3 $status $took"
