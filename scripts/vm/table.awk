@@ -1,5 +1,5 @@
 # awk -f faults.awk -f table.awk KERNEL-DRIVER.log...: the tables of docs/vm.md from what guests have
-# said.
+# said. With -v unused=FILE, which known faults no test was seen for, into that.
 BEGIN { FS = " \\| " }
 
 FNR == 1 {
@@ -16,15 +16,40 @@ FNR == 1 {
 
 # The firmware has left the cursor where it pleased.
 /vm: kernel / { sub(/.*vm: kernel /, ""); version[kernel] = $0 }
-/^vm: begin / { split($0, word, " "); test = word[3] " " word[4]; status[test, run] = "died"; words = "" }
+/^vm: begin / {
+    split($0, word, " ")
+    begun = word[3] " " word[4]
+    see(begun, "died")
+    words = ""
+}
 { words = words $0 "\n" }
 
-/^vm: end / {
+is_end($0) {
     split($0, word, " ")
-    test = word[3] " " word[4]
-    status[test, run] = verdict(kernel, driver, test, word[5], words)
-    if (status[test, run] == "ok" && words ~ /\nskipped: /) status[test, run] = "skipped"
-    if (!(test in tests)) { tests[test]; test_of[++n_tests] = test }
+    if (word[3] " " word[4] == begun) see(begun, verdict(kernel, driver, begun, word[5], words))
+}
+
+# What a test was seen to do in this run. It has one row, wherever it has moved.
+function see(test, result) {
+    results[test, run] = result
+    if (test in tests) return
+    tests[test]
+    all_of[plain(test)] = all_of[plain(test)] test "\n"
+    if (!(plain(test) in rows)) { rows[plain(test)]; row_of[++n_rows] = plain(test) }
+}
+
+# Of those of one name, the one that did worst.
+function result_of(row, run,    n, i, all, result, worst) {
+    n = split(all_of[row], all, "\n")
+    for (i = 1; i < n; i++) {
+        result = ((all[i], run) in results) ? results[all[i], run] : ""
+        if (worst == "" || rank(result) > rank(worst)) worst = result
+    }
+    return worst
+}
+
+function rank(result) {
+    return result == "" ? 0 : result == "ok" ? 1 : result == "skipped" ? 2 : result == "driver" ? 3 : 4
 }
 
 # asked | got | came | went | why
@@ -110,18 +135,17 @@ END {
     printf "\n| --- |"
     for (j = 1; j <= n_drivers; j++) printf " --- |"
     print ""
-    for (t = 1; t <= n_tests; t++) {
-        printf "| %s |", test_of[t]
+    for (t = 1; t <= n_rows; t++) {
+        printf "| %s |", row_of[t]
         for (j = 1; j <= n_drivers; j++) {
             good = bad = known = left = ""
             n_good = n_left = 0
             for (i = 1; i <= n_kernels; i++) {
-                run = kernel_of[i] "-" driver_of[j]
-                result = ((test_of[t], run) in status) ? status[test_of[t], run] : ""
+                result = result_of(row_of[t], kernel_of[i] "-" driver_of[j])
                 if (result == "ok") good = good (n_good++ ? ", " : "") kernel_of[i]
                 else if (result == "skipped") left = left (n_left++ ? ", " : "") kernel_of[i]
                 else if (result == "driver") {
-                    why = why_it_fails(kernel_of[i], driver_of[j], test_of[t])
+                    why = why_it_fails(kernel_of[i], driver_of[j], row_of[t])
                     known = known (known ? ", " : "") kernel_of[i] " driver [" note(why) "]"
                 } else if (result != "") bad = bad (bad ? ", " : "") kernel_of[i] " " result
             }
@@ -139,4 +163,5 @@ END {
     list("skipped", "Skipped:")
     list("left out", "Left out, as the driver or the kernel refused:")
     list("seen", "Seen:")
+    if (unused) print_unused_faults(unused)
 }
