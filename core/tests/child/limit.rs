@@ -1,5 +1,8 @@
 //! A child is waited for, but not for ever: one that hangs fails its test, where the whole run
 //! would hang with it and say nothing.
+//!
+//! One that has lost its parent is nobody's child any more, and is not found: where such a one holds
+//! what a child has spoken into, that is said.
 
 use std::fmt::Debug;
 use std::fs;
@@ -43,12 +46,15 @@ pub fn limited_to<T: Debug + Send + 'static>(
     }
     let family = family(child);
     let commands: Vec<String> = family.iter().map(|&pid| command(pid)).collect();
-    for pid in family {
+    for &pid in &family {
         // It may have ended by itself.
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
     }
     match told.recv_timeout(GONE) {
         Ok(said) => panic!("hung for {limit:?}: {commands:?}; had said: {said:?}"),
+        Err(_) if family.iter().all(|&pid| has_ended(pid)) => panic!(
+            "hung for {limit:?}: {commands:?}: all have ended, and somebody else holds their output"
+        ),
         Err(_) => panic!("hung for {limit:?}, and does not die: {commands:?}"),
     }
 }
@@ -72,6 +78,12 @@ fn family(first: u32) -> Vec<u32> {
         at += 1;
     }
     family
+}
+
+/// Whether a process is no more, but for its status.
+pub fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// A process's command line; its name where it has none any more.

@@ -1,7 +1,7 @@
 //! A line of a child's that is waited for.
 
 use std::fmt::Debug;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use crate::child::limited;
 
@@ -12,16 +12,19 @@ pub fn until<R: Read + Debug + Send + 'static>(
     from: R,
     start: &'static str,
 ) -> (String, BufReader<R>) {
-    let (said, found, rest) = limited(child, move || {
+    let read = limited(child, move || {
         let (mut rest, mut said) = (BufReader::new(from), String::new());
         loop {
             let at = said.len();
-            let bytes = rest.read_line(&mut said).unwrap_or(0);
+            let bytes = rest.read_line(&mut said)?;
             let found = bytes > 0 && said[at..].starts_with(start);
             if found || bytes == 0 {
-                return (said, found, rest);
+                return Ok((said, found, rest));
             }
         }
+    });
+    let (said, found, rest) = read.unwrap_or_else(|error: io::Error| {
+        panic!("what process {child} says cannot be read: {error}");
     });
     assert!(found, "no line of process {child} begins with '{start}': {said}");
     (said, rest)

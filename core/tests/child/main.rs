@@ -4,16 +4,27 @@
 mod child;
 mod lines;
 
+use std::fs;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::kill;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 fn shell(script: &str) -> Child {
     let mut sh = Command::new("sh");
     sh.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for what takes a moment.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// What a test fails with.
@@ -34,15 +45,38 @@ fn a_child_that_hangs_is_killed_with_its_own_and_named() {
     let mut child = shell("echo so far >&2; sleep 1000 & echo $!; wait; echo over");
     let (said, _rest) = lines::until(child.id(), child.stdout.take().unwrap(), "");
     let sleeper = Pid::from_raw(said.trim().parse().unwrap());
-    assert!(kill(sleeper, None).is_ok(), "it sleeps");
+    let sleeps = || fs::read(format!("/proc/{sleeper}/comm")).is_ok_and(|it| it == b"sleep\n");
+    eventually("it sleeps", sleeps);
     let id = child.id();
     let said = failure(|| child::limited_to(Duration::ZERO, id, || child.wait_with_output()));
-    for part in ["sh -c echo so far", "sleep 1000", "had said", "so far\\n"] {
+    // The script has the same words, within its own.
+    for part in ["\"sh -c echo so far", "\"sleep 1000\"", "had said", "so far\\n"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     // Whoever gets the orphan may take its time to bury it.
-    let stat = std::fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
-    assert!(stat.is_empty() || stat.contains(") Z ") || stat.contains(") X "), "{stat}");
+    eventually("it has ended", || child::has_ended(sleeper.as_raw() as u32));
+}
+
+#[test]
+fn somebody_else_who_holds_the_output_of_a_child_is_told_from_one_that_does_not_die() {
+    let mut child = shell("sleep 1000 & echo $!");
+    let (said, rest) = lines::until(child.id(), child.stdout.take().unwrap(), "");
+    let sleeper = Pid::from_raw(said.trim().parse().unwrap());
+    let id = child.id();
+    eventually("the shell has ended", || child::has_ended(id));
+    let read = move || io::read_to_string(rest);
+    let said = failure(|| child::limited_to(Duration::ZERO, id, read));
+    kill(sleeper, Signal::SIGKILL).unwrap();
+    assert!(said.contains("somebody else holds their output"), "{said}");
+    child::end(child);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_the_end() {
+    let mut child = shell("printf 'one\\n\\377\\nthree\\n'");
+    let said = failure(|| lines::until(child.id(), child.stdout.take().unwrap(), "three"));
+    assert!(said.contains("cannot be read"), "{said}");
+    child::end(child);
 }
 
 #[test]
