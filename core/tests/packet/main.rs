@@ -11,6 +11,7 @@ mod names;
 mod ring;
 mod sending;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sluicegate::link::Lab;
@@ -62,7 +63,8 @@ pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
 /// Runs a command on a host; it must succeed.
 pub fn run(lab: &Lab, host: &str, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
-    assert!(lab.exec(host, &words).unwrap().success(), "{host}: {command}");
+    let child = lab.spawn(host, Command::new(words[0]).args(&words[1..])).unwrap();
+    assert!(child::end(child).status.success(), "{host}: {command}");
 }
 
 /// A broadcast frame of our ethertype, with a number in it.

@@ -8,7 +8,8 @@ use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
-    PATIENCE, WAYS, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
+    PATIENCE, WAYS, child, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to,
+    try_open,
 };
 
 /// Queues that send out of left0, one for each way of sending.
@@ -176,7 +177,7 @@ fn who_only_sends_receives_nothing() {
     // It is not even on the kernel's list of those who do: the columns Proto and R.
     let mut list = Command::new("cat");
     let list = lab.spawn("right", list.arg("/proc/net/packet").stdout(Stdio::piped())).unwrap();
-    let list = String::from_utf8(list.wait_with_output().unwrap().stdout).unwrap();
+    let list = String::from_utf8(child::end(list).stdout).unwrap();
     let ours: Vec<&str> = list.lines().nth(1).expect("one socket").split_whitespace().collect();
     assert_eq!((ours[3], ours[5]), ("0000", "0"), "{list}");
 }
