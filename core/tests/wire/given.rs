@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{Ethtool, netns};
+
+use crate::child;
 
 /// There is one wire: one test has it.
 static TAKEN: Mutex<()> = Mutex::new(());
@@ -111,8 +113,10 @@ impl End {
     /// Runs a command on this host, and says what it has to complain of.
     fn inside(&self, command: &str) {
         let words = ["netns", "exec", &self.netns].into_iter().chain(command.split(' '));
-        let said = match Command::new("ip").args(words).output() {
-            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        let mut ip = Command::new("ip");
+        ip.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let said = match ip.spawn() {
+            Ok(child) => String::from_utf8_lossy(&child::end(child).stderr).trim().to_owned(),
             Err(error) => error.to_string(),
         };
         if !said.is_empty() {
@@ -163,7 +167,8 @@ impl End {
 }
 
 fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
+    let child = Command::new("ip").args(arguments.split_whitespace()).spawn().unwrap();
+    let status = child::end(child).status;
     if !status.success() {
         println!("ip {arguments}: {status}");
     }

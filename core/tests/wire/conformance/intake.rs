@@ -1,5 +1,6 @@
 //! What a port lets in: by filter, direction and address, and how much of each packet.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sluicegate::port::Use;
@@ -7,6 +8,7 @@ use sluicegate::ring::{Direction, Packet, Wait};
 
 use super::frames::{frame, frames, receive, send};
 use super::{METHODS, lab, open, receiver, sources};
+use crate::child;
 use crate::hosts::patience;
 
 #[test]
@@ -57,12 +59,10 @@ fn promiscuous_mode_is_on_while_the_port_is_open() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     let promiscuous = || {
-        let output = std::process::Command::new("ip")
-            .args(["-n", &netns, "-d", "link", "show", "right0"])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        !text.contains("promiscuity 0")
+        let mut ip = Command::new("ip");
+        ip.args(["-n", &netns, "-d", "link", "show", "right0"]).stdout(Stdio::piped());
+        let shown = child::end(ip.spawn().unwrap()).stdout;
+        !String::from_utf8_lossy(&shown).contains("promiscuity 0")
     };
     assert!(lab.run("right", "ip link set right0 promisc off"));
     assert!(!promiscuous());
