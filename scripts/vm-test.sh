@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs the conformance suite and the tests of XDP on drivers in QEMU, on other kernels and with
-# the drivers of cards that it emulates: one guest after the other, without a network of the
+# the drivers of cards that it emulates: several guests side by side, without a network of the
 # host's. The result is target/vm/table.md, of all guests that have run; KEEP=1 puts it into
 # docs/vm.md.
 #
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
-#     veth"  TESTS=REGEX
+#     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
 #
 # virtio_net:2 and virtio_net:4 have so many queue pairs, for which QEMU needs TAP devices: root, or
 # user namespaces. Two are in use, as there are two CPUs; with four there is one for each CPU besides,
@@ -13,28 +13,46 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+whole=
+[ -n "${KERNELS:-}${DRIVERS:-}${TESTS:-}" ] || whole=yes
 KERNELS=${KERNELS:-6.1 6.12 7.2}
 DRIVERS=${DRIVERS:-igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4 veth}
+# A guest waits half of its time, for its own timers.
+JOBS=${JOBS:-$(($(nproc) + 1))}
+case $JOBS in
+'' | *[!0-9]* | 0*)
+    echo "vm-test: JOBS=$JOBS: how many guests are to run at once, at least 1" >&2
+    exit 2
+    ;;
+esac
 # Seconds that one test may take, and one guest.
-TEST_SECONDS=${TEST_SECONDS:-180}
-GUEST_SECONDS=${GUEST_SECONDS:-1200}
+TEST_SECONDS=${TEST_SECONDS:-300}
+GUEST_SECONDS=${GUEST_SECONDS:-2400}
+
+# Whether the list is whole, before anything takes its time.
+awk -f scripts/vm/faults.awk
 
 export KERNELS
 scripts/setup.sh --vm
 vm=$(cd "${CARGO_TARGET_DIR:-target}/vm" && pwd)
 logs=$vm/logs
-mkdir -p "$logs"
+# What one guest has for itself lies in runs/KERNEL-DRIVER.
+runs=$vm/runs
+rm -rf "$vm/tests" "$runs"
+mkdir -p "$logs" "$vm/tests" "$runs"
 
 # The tests are built here and run there: the guests see this machine's files. Copies, for who
 # builds meanwhile would change them under a guest.
 programs=
-rm -rf "$vm/tests" && mkdir "$vm/tests"
 cargo test --package sluicegate --test wire --test xdp --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
 for program in $built; do
     cp "$program" "$vm/tests"
     programs="$programs $vm/tests/$(basename "$program")"
+done
+for kernel in $KERNELS; do
+    scripts/vm/initramfs.sh "$vm/kernel-$kernel" >"$runs/image-$kernel"
 done
 
 # How many queue pairs the cards of a driver are asked to have; nothing where QEMU decides.
@@ -70,10 +88,10 @@ hangs() {
         scripts/vm/faults
 }
 
-# boot KERNEL DRIVER: one guest, its console into a file.
+# boot KERNEL DRIVER: one guest, its console into a file. The machine stays usable meanwhile.
 boot() {
-    image=$(scripts/vm/initramfs.sh "$vm/kernel-$1")
-    cat >"$vm/job" <<END
+    run=$runs/$1-$2
+    cat >"$run/job" <<END
 driver=$2
 hangs='$(hangs "$1" "$2")'
 tests='${TESTS:-.}'
@@ -84,38 +102,69 @@ END
     [ -z "$(pairs "$2")" ] || wire=scripts/vm/wire.sh
     # In the background, for a shell that waits for what is in front hears no signal.
     # shellcheck disable=SC2046,SC2086 # words, or none
-    timeout "$GUEST_SECONDS" $wire qemu-system-x86_64 -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
-        -nographic -no-reboot -nic none -kernel "$image" -initrd "$vm/kernel-$1/initramfs" \
-        -append "console=ttyS0 quiet panic=-1 vm_modules=${2%:*} vm_job=$vm/job vm_run=$PWD/scripts/vm/guest.sh" \
+    timeout "$GUEST_SECONDS" nice $wire qemu-system-x86_64 \
+        -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
+        -nographic -no-reboot -nic none \
+        -kernel "$(cat "$runs/image-$1")" -initrd "$vm/kernel-$1/initramfs" \
+        -append "console=ttyS0 quiet panic=-1 vm_modules=${2%:*} vm_job=$run/job vm_run=$PWD/scripts/vm/guest.sh" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-        $(devices "$2") </dev/null >"$logs/raw" 2>&1 &
+        $(devices "$2") </dev/null >"$run/raw" 2>&1 &
     guest=$!
     wait $guest || echo "vm-test: the guest did not end well"
     guest=
-    tr -d '\r\000' <"$logs/raw" >"$logs/$1-$2.log"
+    tr -d '\r\000' <"$run/raw" >"$logs/$1-$2.log"
 }
 
-# After ^C too no guest goes on; its wire ends with it.
-guest=
-trap '[ -z "$guest" ] || { kill "$guest" && wait "$guest" || true; }' EXIT
-trap 'exit 130' INT TERM HUP
+# try KERNEL DRIVER: one guest, and a line for each of its tests; whether all is well.
+try() {
+    echo "== Linux $1, $2"
+    if [ -n "$(pairs "$2")" ] && ! scripts/vm/wire.sh true; then
+        echo "vm-test: skipped: no wire of TAP devices, which takes root, or user namespaces"
+        return
+    fi
+    boot "$1" "$2"
+    awk -f scripts/vm/faults.awk -f scripts/vm/verdicts.awk -v kernel="$1" -v driver="$2" \
+        "$logs/$1-$2.log"
+}
 
-failed=0
-for kernel in $KERNELS; do
-    for driver in $DRIVERS; do
-        echo "== Linux $kernel, $driver"
-        if [ -n "$(pairs "$driver")" ] && ! scripts/vm/wire.sh true; then
-            echo "vm-test: skipped: no TAP devices in a network namespace of their own: run as root"
-            continue
-        fi
-        boot "$kernel" "$driver"
-        awk -f scripts/vm/faults.awk -f scripts/vm/verdicts.awk -v kernel="$kernel" \
-            -v driver="$driver" "$logs/$kernel-$driver.log" || failed=$((failed + 1))
+# One guest after the other, of those that no other worker has taken: who makes a guest's folder
+# has it. What is to be said of it is said when it ends, in one piece.
+work() {
+    guest=
+    # After ^C too no guest goes on; its wire ends with it.
+    trap '[ -z "$guest" ] || { kill "$guest" && wait "$guest" || true; }' EXIT
+    trap 'exit 130' INT TERM HUP
+    for kernel in $KERNELS; do
+        for driver in $DRIVERS; do
+            run=$runs/$kernel-$driver
+            mkdir "$run" 2>/dev/null || continue
+            try "$kernel" "$driver" >"$run/said" 2>&1 || touch "$run/failed"
+            flock "$runs/lock" cat "$run/said"
+        done
     done
+}
+
+workers=
+# shellcheck disable=SC2086 # words, or none
+trap '[ -z "$workers" ] || { kill $workers 2>/dev/null || true; wait; }' EXIT
+trap 'exit 130' INT TERM HUP
+for _ in $(seq "$JOBS"); do
+    work &
+    workers="$workers $!"
 done
+# shellcheck disable=SC2086 # words
+for worker in $workers; do
+    wait "$worker"
+done
+workers=
+
 # Of all guests that have run, now or before.
-awk -f scripts/vm/faults.awk -f scripts/vm/table.awk "$logs"/*-*.log >"$vm/table.md"
+awk -v unused="${whole:+$vm/unused}" -f scripts/vm/faults.awk -f scripts/vm/table.awk \
+    "$logs"/*-*.log >"$vm/table.md"
 echo "== $vm/table.md"
+if [ -n "$whole" ]; then
+    sed 's/^/scripts\/vm\/faults: /' "$vm/unused"
+fi
 if [ -n "${KEEP:-}" ]; then
     awk -v table="$vm/table.md" '
         /^<!-- end/ { within = 0 }
@@ -124,4 +173,5 @@ if [ -n "${KEEP:-}" ]; then
     ' docs/vm.md >"$vm/page"
     cat "$vm/page" >docs/vm.md
 fi
+failed=$(find "$runs" -name failed | wc -l)
 [ "$failed" -eq 0 ] || { echo "vm-test: tests failed in $failed guests" >&2 && exit 1; }
