@@ -6,7 +6,7 @@ use sluicegate::port::Use;
 use sluicegate::ring::{Readiness, Wait};
 
 use super::frames::{frame, receive, receive_now, send};
-use super::{lab, open, receiver, sources};
+use super::{lab, lab_in_any_order, open, receiver, sources};
 use crate::hosts::{patience, thinned};
 
 #[test]
@@ -55,7 +55,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
 
 #[test]
 fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_back() {
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_in_any_order() else { return };
     let set = |state| {
         assert!(lab.run("right", &format!("ip link set right0 {state}")));
     };

@@ -61,6 +61,11 @@ fn lab() -> Option<Wire> {
     hosts::wire(1)
 }
 
+/// The same for who does not look at the order of packets.
+fn lab_in_any_order() -> Option<Wire> {
+    hosts::wire_in_any_order(1)
+}
+
 /// A port that receives on the right host; none if its driver cannot have it. In a lab each can be
 /// had.
 fn receiver(lab: &Wire, name: &str) -> Option<Port> {
