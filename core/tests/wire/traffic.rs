@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
+use sluicegate::Error;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
 
@@ -29,17 +30,32 @@ pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Resu
     Port::open(&name.parse()?, &options)
 }
 
-/// Opens a port of the right host to receive, or says why that cannot be. In a lab only zero-copy
-/// cannot.
+/// Opens a port of the right host to receive, or says why that cannot be.
 pub fn open_if_possible(wire: &Wire, name: &str) -> Option<Port> {
     match open(wire, "right", name, Use::Receive) {
         Ok(port) => Some(port),
         Err(error) => {
-            assert!(!wire.is_lab() || name.contains("zero-copy"), "{name}: {error}");
-            println!("left out: {name}: {error}");
+            left_out(wire, name, &error);
             None
         }
     }
+}
+
+/// Says which port was refused, if it may be.
+pub fn left_out(wire: &Wire, name: &str, error: &Error) {
+    assert!(may_be_refused(wire, name, error), "{name}: {error}");
+    println!("left out: {name}: {error}");
+}
+
+/// Whether a port need not be there: in a lab only by zero-copy; on other interfaces in each mode
+/// that takes the driver. Packet sockets and skb mode are Linux's own, and who names no mode gets
+/// that at least; but sockets take packets of several buffers since 6.6.
+pub fn may_be_refused(wire: &Wire, name: &str, error: &Error) -> bool {
+    if wire.is_lab() {
+        return name.contains("zero-copy");
+    }
+    let by_driver = name.contains("mode=") && !name.contains("mode=skb");
+    by_driver || error.to_string().contains("need Linux 6.6")
 }
 
 /// Puts frames into a queue and waits until they are sent.

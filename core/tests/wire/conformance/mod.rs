@@ -15,7 +15,7 @@ mod whole;
 use sluicegate::port::{Port, Use};
 
 use crate::hosts::{self, Wire};
-use crate::traffic;
+use crate::traffic::{self, open_if_possible as receiver};
 
 /// Ways of receiving by packet sockets.
 const METHODS: &[&str] = &[
@@ -64,18 +64,6 @@ fn lab() -> Option<Wire> {
 /// The same for who does not look at the order of packets.
 fn lab_in_any_order() -> Option<Wire> {
     hosts::wire_in_any_order(1)
-}
-
-/// A port that receives on the right host; none if its driver cannot have it. In a lab each can be
-/// had.
-fn receiver(lab: &Wire, name: &str) -> Option<Port> {
-    match traffic::open(lab, "right", name, Use::Receive) {
-        Err(error) if !lab.is_lab() => {
-            println!("left out: {name}: {error}");
-            None
-        }
-        port => Some(port.unwrap()),
-    }
 }
 
 fn open(lab: &Wire, host: &str, name: &str, usage: Use) -> Port {
