@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::Ethtool;
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use crate::MODES;
@@ -31,7 +31,7 @@ fn a_port_goes_on_when_the_link_is_back() {
         }
         assert!(wire.run("right", "ip link set right0 up"));
         send(&wire, &sent);
-        assert_eq!(found(&receive(&mut port, sent.len()), &sent), sent.len(), "{name}");
+        assert_eq!(found(&receive(&mut port.queues, sent.len()), &sent), sent.len(), "{name}");
     }
 }
 
@@ -53,16 +53,62 @@ fn the_number_of_channels_changes_under_a_port() {
     let mirrors = ["mirror:right0?mode=native".to_owned(), "mirror:right0?mode=skb".to_owned()];
     for name in names().chain(mirrors) {
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };
+        // All that the port has, however many its program has made.
+        let mut there = u32::MAX;
         for n in [1, channels.combined] {
             let before = Instant::now();
+            // The kernel refuses it where sockets would go; copies have none to be in the way.
             let done = set(n);
             println!("seen: {name}: to {n} channels: {done} after {:?}", before.elapsed());
+            let now = if done { n } else { there };
+            let left = check_queues(&name, &mut port.queues, there, now);
+            there = now;
             send(&wire, &sent);
-            let came = found(&receive(&mut port, sent.len()), &sent);
+            let came = found(&receive(left, sent.len()), &sent);
             assert_eq!(came, sent.len(), "{name}: with {n} channels, {done}");
         }
         drop(port);
         assert!(set(channels.combined), "{name}: the port has gone");
+    }
+}
+
+/// Of a port's queues those that the interface has now: these go on, the others say what became of
+/// them.
+fn check_queues<'a>(name: &str, queues: &'a mut [Queue], before: u32, now: u32) -> &'a mut [Queue] {
+    let left = queues.iter().filter(|queue| queue.number() < now).count();
+    let (left, gone) = queues.split_at_mut(left);
+    gone.iter_mut().for_each(|queue| check_gone(name, queue, now));
+    for queue in &mut *left {
+        match queue.number() < before {
+            true => queue.check().unwrap(),
+            false => wait_until_back(name, queue),
+        }
+    }
+    left
+}
+
+/// A queue that the interface has no more says so, and that it is the only reason.
+fn check_gone(name: &str, queue: &mut Queue, there: u32) {
+    let deadline = Instant::now() + patience();
+    let error = loop {
+        match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)) {
+            Ok(_) => assert!(Instant::now() < deadline, "{name}: nothing was said"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
+    let number = queue.number();
+    let expected =
+        format!("queue {number} of right0 is gone: the interface has {there} receive queue");
+    assert!(error.to_string().starts_with(&expected), "{name}: {error}");
+}
+
+/// A queue that was gone goes on when the interface has it again.
+fn wait_until_back(name: &str, queue: &mut Queue) {
+    let deadline = Instant::now() + patience();
+    while let Err(error) = queue.check() {
+        assert!(Instant::now() < deadline, "{name}: {error}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

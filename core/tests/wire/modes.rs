@@ -47,10 +47,10 @@ fn every_mode_carries_packets_both_ways() {
         };
         check_mode(asked, &port);
         send(&wire, &sent);
-        let came = found(&receive(&mut port, sent.len()), &sent);
+        let came = found(&receive(&mut port.queues, sent.len()), &sent);
         let mut left = open(&wire, "left", "packet:left0?outgoing=off", Use::Receive).unwrap();
         push(&mut port.queues[0], &sent);
-        let went = found(&receive(&mut left, sent.len()), &sent);
+        let went = found(&receive(&mut left.queues, sent.len()), &sent);
         let of = |n| format!("{n} of {}", sent.len());
         let why: Vec<_> = port.fallbacks.iter().map(|it| it.reason.as_str()).collect();
         row([port.mode.unwrap(), &of(came), &of(went), &why.join("; ")]);
@@ -75,7 +75,7 @@ fn the_host_keeps_what_is_not_claimed() {
         let ping = format!("ping -q -c 3 -i 0.1 -w {} 198.18.0.2", patience().as_secs());
         assert!(wire.run("left", &ping), "{asked}: ICMP is not claimed");
         send(&wire, &sent);
-        assert_eq!(found(&receive(&mut port, sent.len()), &sent), sent.len(), "{asked}");
+        assert_eq!(found(&receive(&mut port.queues, sent.len()), &sent), sent.len(), "{asked}");
         drop(port);
         wire.wait_for_link();
         assert!(wire.run("left", &ping), "{asked}: the port has gone");

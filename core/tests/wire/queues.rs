@@ -17,7 +17,7 @@ fn flows_are_dealt_to_all_queues_and_none_is_lost() {
     {
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };
         send(&wire, &sent);
-        let got = receive(&mut port, sent.len());
+        let got = receive(&mut port.queues, sent.len());
         let mut by_queue: BTreeMap<u32, u32> =
             port.queues.iter().map(|queue| (queue.number(), 0)).collect();
         got.iter().for_each(|(number, _)| *by_queue.entry(*number).or_insert(0) += 1);

@@ -80,11 +80,11 @@ pub fn send(wire: &Wire, frames: &[Vec<u8>]) {
 
 /// Receives until so many of our frames have come or our patience has ended; each with the number
 /// of its queue.
-pub fn receive(port: &mut Port, n: usize) -> Vec<(u32, Vec<u8>)> {
+pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(u32, Vec<u8>)> {
     let mut got = Vec::new();
     let deadline = Instant::now() + patience();
     while got.len() < n && Instant::now() < deadline {
-        for queue in &mut port.queues {
+        for queue in &mut *queues {
             if queue.sync_rx().unwrap() == 0 {
                 queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
             }
