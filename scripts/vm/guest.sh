@@ -51,8 +51,8 @@ run() {
 
 # The same for what cannot even be killed: it is waited for, and then left.
 run_and_leave() {
-    run "$1" "$2" 60 &
-    for _ in $(seq 65); do
+    run "$1" "$2" 120 &
+    for _ in $(seq 125); do
         sleep 1
         [ ! -s "$ended" ] || return
     done

@@ -20,6 +20,7 @@ fn names() -> impl Iterator<Item = String> {
 fn a_port_goes_on_when_the_link_is_back() {
     let Some(wire) = wire_in_any_order(1) else { return };
     let sent = frames(100, 16);
+    let mut failed = Vec::new();
     for name in names() {
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };
         wire.wait_for_link();
@@ -31,8 +32,12 @@ fn a_port_goes_on_when_the_link_is_back() {
         }
         assert!(wire.run("right", "ip link set right0 up"));
         send(&wire, &sent);
-        assert_eq!(found(&receive(&mut port.queues, sent.len()), &sent), sent.len(), "{name}");
+        let came = found(&receive(&mut port.queues, sent.len()), &sent);
+        if came != sent.len() {
+            failed.push(format!("{name}: {came} of {} came", sent.len()));
+        }
     }
+    assert!(failed.is_empty(), "rows that failed: {failed:#?}");
 }
 
 #[test]
@@ -161,7 +166,10 @@ fn receive_to_the_end(port: &mut Port, removed: &AtomicBool, remove: impl FnOnce
 #[test]
 fn an_interface_is_removed_under_traffic() {
     let others = ["packet:right0", "mirror:right0", "xdp:right0?action=drop"];
-    for name in names().chain(others.map(str::to_owned)) {
+    let mut names: Vec<_> = names().chain(others.map(str::to_owned)).collect();
+    // First what has no native program, with which the interfaces of some drivers never go.
+    names.sort_by_key(|name| !(name.starts_with("packet:") || name.contains("mode=skb")));
+    for name in names {
         // It comes back when the wire is given back.
         let Some(wire) = wire_in_any_order(1) else { return };
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };

@@ -59,6 +59,7 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
     let set = |state| {
         assert!(lab.run("right", &format!("ip link set right0 {state}")));
     };
+    let mut failed = Vec::new();
     for source in sources() {
         let Some(mut port) = receiver(&lab, &source) else { continue };
         set("down");
@@ -72,7 +73,9 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
         set("up");
         let sent = [frame(1, 60, &[])];
         send(&lab, "left", "left0", &sent);
-        assert_eq!(receive(&mut port.queues, 1).len(), 1, "{source}: it goes on");
+        if receive(&mut port.queues, 1).len() != 1 {
+            failed.push(format!("{source}: it does not go on"));
+        }
     }
     let mut port = open(&lab, "right", "packet:right0", Use::Receive);
     lab.remove_right0();
@@ -84,4 +87,5 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
         }
     };
     assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(failed.is_empty(), "rows that failed: {failed:#?}");
 }
