@@ -137,7 +137,11 @@ work() {
     for kernel in $KERNELS; do
         for driver in $DRIVERS; do
             run=$runs/$kernel-$driver
-            mkdir "$run" 2>/dev/null || continue
+            if ! mkdir "$run" 2>/dev/null; then
+                [ -d "$run" ] && continue
+                echo "vm-test: cannot make $run" >&2
+                exit 1
+            fi
             try "$kernel" "$driver" >"$run/said" 2>&1 || touch "$run/failed"
             flock "$runs/lock" cat "$run/said"
         done
