@@ -39,6 +39,8 @@ pub(super) struct Watch {
     all: bool,
     /// It sends, alone or too.
     sends: bool,
+    /// So many of the interface's queues it may send by.
+    to_send: u32,
     direction: Direction,
     // What the last answer was. Each says all by itself, so no order is needed between them.
     /// Queues there are, of the port's direction.
@@ -104,6 +106,7 @@ impl Watch {
             removed: AtomicBool::new(false),
             all: name.queues().is_none() && usage != Use::Send,
             sends: usage != Use::Receive,
+            to_send: there,
             direction,
             state: Mutex::new(state),
         })
@@ -113,9 +116,8 @@ impl Watch {
     ///
     /// virtio_net makes queues for what XDP sends, one for each CPU, where the host gave it more
     /// than it uses, and receives by them too. XDP sends by them without a lock
-    /// (virtnet_xdp_get_sq): a port receives by them, and one that sends does not have them,
-    /// whether or not the program was there before. To be called in the interface's network
-    /// namespace.
+    /// (virtnet_xdp_get_sq): a port receives by them only, whether or not the program was there
+    /// before. To be called in the interface's network namespace.
     ///
     /// # Errors
     /// The port names a queue that is not there, or none to send by.
@@ -124,32 +126,34 @@ impl Watch {
         let before = state.opened;
         let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
         let there = there.unwrap_or(before);
-        let to_send = if self.sends { link::transmit_queues(&self.interface) } else { None };
-        let to_send = to_send.unwrap_or(there).clamp(1, there);
-        let queues = name.queues().unwrap_or(0..=to_send - 1);
+        if self.sends {
+            self.to_send = link::transmit_queues(&self.interface).unwrap_or(there).clamp(1, there);
+        }
+        let most = if self.direction == Direction::Transmit { self.to_send } else { there };
+        let queues = name.queues().unwrap_or(0..=most - 1);
         if *queues.end() >= there {
             return Err(self.direction.beyond(name, &self.interface, there));
         }
-        if *queues.end() >= to_send {
+        if *queues.end() >= most || self.sends && *queues.start() >= self.to_send {
             return Err(name.error(format!(
-                "a port that sends has the {} of {}, numbered from 0, that are not kept for XDP's \
-                 own sending, and no others",
-                Direction::Transmit.count(to_send),
-                self.interface.name
+                "{} has {} that a port may send by, numbered from 0: its driver keeps others for \
+                 what XDP sends",
+                self.interface.name,
+                Direction::Transmit.count(self.to_send)
             )));
         }
         self.there.store(there, Relaxed);
         (state.opened, state.most) = (there, there);
-        let lacks = self.direction == Direction::Receive && *queues.end() + 1 < there;
-        if lacks && self.all {
+        if self.sends && *queues.end() >= self.to_send {
             state.notices.push_back(format!(
-                "{} has {}, and {} that a port may send by: what comes to the others is not \
-                 received here",
+                "{} has {}, and {} that a port may send by: the port's other queues only receive",
                 self.interface.name,
                 self.direction.count(there),
-                Direction::Transmit.count(to_send)
+                Direction::Transmit.count(self.to_send)
             ));
-        } else if lacks && there > before {
+        }
+        let lacks = self.direction == Direction::Receive && *queues.end() + 1 < there;
+        if lacks && there > before {
             state.notices.push_back(format!(
                 "{} has {} now that it has a program, {before} before: what comes to those that \
                  are not named is not received here",
@@ -158,6 +162,11 @@ impl Watch {
             ));
         }
         Ok(queues)
+    }
+
+    /// Whether a queue of the port's sends.
+    pub fn sends(&self, number: u32) -> bool {
+        self.sends && number < self.to_send
     }
 
     /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
@@ -373,12 +382,12 @@ mod tests {
 
     /// What a port gets of an interface that has room for 4 queues, receives by `before` and sends
     /// by `to_send`, and has `after` to receive by once its program is attached: its queues or why
-    /// it is refused, and what is said.
+    /// it is refused, how many of them send, and what is said.
     fn opened(
         lab: &link::Lab,
         (name, usage): (&str, Use),
         (before, after, to_send): (u32, u32, u32),
-    ) -> (std::result::Result<RangeInclusive<u32>, String>, Option<String>) {
+    ) -> Result<(RangeInclusive<u32>, usize, Option<String>)> {
         let netns = lab.netns("right");
         let set = |queues: u32| {
             let mut command = std::process::Command::new("ethtool");
@@ -389,7 +398,7 @@ mod tests {
         set(before);
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let name: PortName = name.parse().unwrap();
-        let opened = link::netns::within(Some(&netns), || {
+        link::netns::within(Some(&netns), || {
             let mut watch = Watch::over(&name, &right0, usage)?;
             // As a driver does when a program is attached.
             set(after);
@@ -399,12 +408,9 @@ mod tests {
             watch.ask(&mut watch.state());
             watch.look(*queues.end(), Looker::Idle)?;
             assert_eq!(watch.take_notice(), None, "{name}");
-            Ok((queues, notice))
-        });
-        match opened {
-            Ok((queues, notice)) => (Ok(queues), notice),
-            Err(error) => (Err(error.to_string()), None),
-        }
+            let send = queues.clone().filter(|&number| watch.sends(number)).count();
+            Ok((queues, send, notice))
+        })
     }
 
     fn lab_of_four() -> Option<link::Lab> {
@@ -420,20 +426,20 @@ mod tests {
         use Use::{Both, Receive, Send};
         let Some(lab) = lab_of_four() else { return };
         for (name, usage, counts, expected, told, why) in [
-            ("xdp:right0", Receive, (2, 4, 2), 0..=3, false, "all are received from"),
-            ("xdp:right0", Receive, (4, 4, 2), 0..=3, false, "a driver that adds none"),
-            ("xdp:right0/0-1", Receive, (2, 4, 2), 0..=1, true, "those that are named"),
-            ("xdp:right0/0-1", Receive, (4, 4, 2), 0..=1, false, "the others were there before"),
-            ("xdp:right0/0-3", Receive, (2, 4, 2), 0..=3, false, "added ones can be named"),
-            ("xdp:right0/3-3", Receive, (2, 4, 2), 3..=3, false, "nobody need be told"),
-            ("xdp:right0", Both, (2, 4, 2), 0..=1, true, "added ones are not sent by"),
-            ("xdp:right0", Both, (4, 4, 2), 0..=1, true, "nor where the program is there already"),
-            ("xdp:right0", Both, (4, 4, 4), 0..=3, false, "all are of both directions"),
-            ("xdp:right0/0-1", Both, (2, 4, 2), 0..=1, true, "those that are named, to send too"),
-            ("xdp:right0", Send, (2, 4, 2), 0..=1, false, "it only sends"),
+            ("xdp:right0", Receive, (2, 4, 2), (0..=3, 0), false, "all are received from"),
+            ("xdp:right0", Receive, (4, 4, 2), (0..=3, 0), false, "a driver that adds none"),
+            ("xdp:right0/0-1", Receive, (2, 4, 2), (0..=1, 0), true, "those that are named"),
+            ("xdp:right0/0-1", Receive, (4, 4, 2), (0..=1, 0), false, "they were there before"),
+            ("xdp:right0/0-3", Receive, (2, 4, 2), (0..=3, 0), false, "added ones can be named"),
+            ("xdp:right0/3-3", Receive, (2, 4, 2), (3..=3, 0), false, "nobody need be told"),
+            ("xdp:right0", Both, (2, 4, 2), (0..=3, 2), true, "added ones only receive"),
+            ("xdp:right0", Both, (4, 4, 2), (0..=3, 2), true, "the program is there already"),
+            ("xdp:right0", Both, (4, 4, 4), (0..=3, 4), false, "all are of both directions"),
+            ("xdp:right0/1-2", Both, (4, 4, 2), (1..=2, 1), true, "one of the two sends"),
+            ("xdp:right0", Send, (2, 4, 2), (0..=1, 2), false, "it only sends"),
         ] {
-            let (queues, notice) = opened(&lab, (name, usage), counts);
-            assert_eq!(queues, Ok(expected), "{name}, {usage:?}: {why}");
+            let (queues, send, notice) = opened(&lab, (name, usage), counts).unwrap();
+            assert_eq!((queues, send), expected, "{name}, {usage:?}: {why}");
             assert_eq!(notice.is_some(), told, "{name}, {usage:?}: {why}: {notice:?}");
         }
     }
@@ -446,11 +452,10 @@ mod tests {
             ("xdp:right0/0-2", Receive, (2, 2, 2), "has 2 receive queues", "none were added"),
             ("mirror:right0/3-3", Receive, (2, 3, 2), "has 3 receive queues", "too few were"),
             ("xdp:right0/0-4", Receive, (2, 4, 2), "has 2 receive queues", "there is no room"),
-            ("xdp:right0/0-2", Both, (2, 4, 2), "has the 2 transmit queues of right0", "of both"),
+            ("xdp:right0/2-3", Both, (2, 4, 2), "2 transmit queues that a port may", "none sends"),
             ("xdp:right0/0-2", Send, (2, 4, 2), "has 2 transmit queues", "it only sends"),
         ] {
-            let (queues, _) = opened(&lab, (name, usage), counts);
-            let error = queues.expect_err(why);
+            let error = opened(&lab, (name, usage), counts).expect_err(why).to_string();
             assert!(error.contains(expected), "{why}: {error}");
         }
     }

@@ -127,6 +127,30 @@ fn the_kernel_keeps_a_queue_that_has_a_socket() {
 }
 
 #[test]
+fn a_port_of_both_directions_receives_by_queues_too_that_nobody_may_send_by() {
+    let Some(lab) = lab_with(3) else { return };
+    run(&lab, "right", "ethtool -L right0 rx 3 tx 1");
+    let netns = Some(lab.netns("right"));
+    let options = OpenOptions { usage: Use::Both, netns, ..Default::default() };
+    let mut port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
+    let notice = port.queues[0].take_notice().expect("at once");
+    let expected = "right0 has 3 receive queues, and 1 transmit queue that a port may send by";
+    assert!(notice.starts_with(expected), "{notice}");
+    let room: Vec<_> = port.queues.iter_mut().map(|it| it.tx_mut().available() > 0).collect();
+    assert_eq!(room, [true, false, false], "the others have no ring to send from");
+    // To whichever queue they come.
+    send(&lab, &(0..30).map(|number| frame(number, 0, 60)).collect::<Vec<_>>());
+    let deadline = Instant::now() + PATIENCE;
+    let mut came = [0; 3];
+    while came.iter().sum::<u32>() < 30 {
+        assert!(Instant::now() < deadline, "{came:?}");
+        for (queue, came) in port.queues.iter_mut().zip(&mut came) {
+            *came += drain(queue).len() as u32;
+        }
+    }
+}
+
+#[test]
 fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
     let Some(lab) = lab() else { return };
     let (interface, netns) = (right0(&lab), lab.netns("right"));

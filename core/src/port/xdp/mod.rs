@@ -21,8 +21,8 @@
 //! `busy_poll` or a pool of its own says that it is to be sockets.
 //!
 //! virtio_net has more queues while a native program is attached, made for XDP's own sending. A
-//! port that only receives has them too; one that sends has the others, by which the host sends as
-//! well.
+//! port receives by them, too, and sends by the others, by which the host sends as well: a queue that
+//! only receives has no transmit ring.
 //!
 //! A queue has one socket. Where that of another port has it already, there are rings, too. With
 //! different filters, any number of processes so take different packets of one queue.
@@ -191,6 +191,7 @@ impl Taking<'_> {
         let mut binds = Vec::new();
         let mut opened = Vec::new();
         for number in self.queues.clone() {
+            let sends = self.watch.sends(number);
             let xsk = XskConfig {
                 interface: interface.name.clone(),
                 queue: number,
