@@ -5,11 +5,11 @@
 //!   Maker::run: pages of a pool ---> program writes a packet ---> XDP_REDIRECT ---> interface
 //!                     ^                         |                                       |
 //!                     |                         `--- XDP_DROP: not yet                  |
-//!                     `---------------------------------------------------------------- '
+//!                     `-----------------------------------------------------------------'
 //! ```
 //!
 //! A run sets up a pool of pages, which takes milliseconds, and then goes on for up to 2³² packets.
-//! A signal ends it: [`Stopper`] sends one to the thread that runs.
+//! A signal ends it: [`Running::end`] sends one to the thread that runs.
 //!
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
 #![allow(unsafe_code)]
