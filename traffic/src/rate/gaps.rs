@@ -23,7 +23,7 @@ impl Gaps {
         Self { counts }
     }
 
-    /// The class of a time: times below [`STEPS`] have one each, then each power of two has as
+    /// The class of a time: times below 8 ns have one each, then each power of two has as
     /// many.
     #[inline]
     pub fn class(ns: u64) -> usize {
