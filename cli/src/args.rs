@@ -10,7 +10,7 @@ use crate::privileges;
 use crate::run::Limits;
 use crate::units::interval;
 
-/// Flags of every command that receives.
+/// Flags of every command that receives or sends.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Common options")]
 pub struct Common {
@@ -34,10 +34,6 @@ pub struct Common {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
-    /// How a thread waits for packets; adaptive spins for 20 µs, then sleeps
-    #[arg(long, default_value = "adaptive", value_name = "spin|sleep|adaptive")]
-    pub wait: Wait,
-
     /// Time between two status lines [default: 1s on a terminal, 10s elsewhere]
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
@@ -49,6 +45,15 @@ pub struct Common {
     /// Print the result as one JSON object; with --interval, one for each interval too
     #[arg(long)]
     pub json: bool,
+}
+
+/// What commands that receive take besides.
+#[derive(clap::Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Common options")]
+pub struct Receiving {
+    /// How a thread waits for packets; adaptive spins for 20 µs, then sleeps
+    #[arg(long, default_value = "adaptive", value_name = "spin|sleep|adaptive")]
+    pub wait: Wait,
 }
 
 /// A list of CPUs.
@@ -86,12 +91,12 @@ impl Common {
     }
 
     /// When the run ends and where its threads run.
-    pub fn limits(&self, interval: Duration) -> Limits {
+    pub fn limits(&self, receiving: Receiving, interval: Duration) -> Limits {
         Limits {
             duration: self.duration,
             count: self.count,
             cpus: self.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone()),
-            wait: self.wait,
+            wait: receiving.wait,
             interval,
             watch_reader: false,
         }

@@ -6,7 +6,7 @@ use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, PortName};
 use sluicegate::ring::Packet;
 
-use crate::args::Common;
+use crate::args::{Common, Receiving};
 use crate::report::Report;
 use crate::run::{Counters, Visitor, run};
 use crate::signals::Signals;
@@ -34,6 +34,9 @@ pub struct Args {
 
     #[command(flatten)]
     common: Common,
+
+    #[command(flatten)]
+    receiving: Receiving,
 }
 
 /// Looks at nothing: what remains is the cost of receiving.
@@ -46,7 +49,7 @@ impl Visitor for Nothing {
 
 /// Runs the command.
 pub fn count(args: Args) -> anyhow::Result<()> {
-    let Args { mut port, filter, common } = args;
+    let Args { mut port, filter, common, receiving } = args;
     notice::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) {
         // Nobody looks at the time here.
@@ -60,7 +63,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let mut status = Status::new(&common, false);
     let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
     let work = opened.queues.into_iter().zip(&mut visitors).collect();
-    let limits = common.limits(status.interval());
+    let limits = common.limits(receiving, status.interval());
     let watch = |counters: &[Counters], at| status.show(counters, at);
     let mut ended = run(work, &limits, &Signals::catch()?, watch, || report.look_at_card())?;
     status.done();

@@ -179,7 +179,7 @@ impl Session {
         let mut status = Status::new(&options.common, options.stdout_is_taken);
         let limits = Limits {
             watch_reader: options.stdout_is_taken,
-            ..options.common.limits(status.interval())
+            ..options.common.limits(options.receiving, status.interval())
         };
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();

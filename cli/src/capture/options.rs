@@ -11,7 +11,7 @@ use sluicegate::file::{Compression, Format};
 use sluicegate::port::{Kind, PortName};
 use sluicegate::units;
 
-use crate::args::Common;
+use crate::args::{Common, Receiving};
 use crate::notice;
 use crate::print::{Printer, TimeFormat};
 
@@ -124,6 +124,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub common: Common,
+
+    #[command(flatten)]
+    pub receiving: Receiving,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -145,6 +148,7 @@ pub struct Options {
     /// The filter of ports without one of their own.
     pub filter: Option<String>,
     pub common: Common,
+    pub receiving: Receiving,
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
     pub order_window: Duration,
@@ -199,6 +203,7 @@ impl Options {
             ports,
             filter: args.filter,
             common: args.common,
+            receiving: args.receiving,
             output,
             encoder,
             order_window: args.order_window,
