@@ -1,6 +1,7 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
 use std::io::stdout;
+use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
@@ -126,9 +127,15 @@ fn open(args: &Args, file: PortName, tempo: Tempo) -> Result<Sender> {
     notice::fallbacks(&port);
     // One queue keeps packets in order.
     port.queues.truncate(1);
-    let rounds = args.rounds;
-    let supply = move |_, _, orders: &Orders| -> Result<Box<dyn Source>> {
-        Ok(Box::new(Replay::open(&file, tempo, rounds, orders.count)?))
+    // Opened here, where signals still end the command: a pipe may keep it waiting.
+    let source = Replay::open(&file, tempo, args.rounds, args.common.count)?;
+    let ready = Mutex::new(Some(source));
+    let supply = move |_, _, _: &Orders| -> Result<Box<dyn Source>> {
+        let source = ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match source {
+            Some(source) => Ok(Box::new(source)),
+            None => Err(Error::Usage("replay: a file has one reader".into())),
+        }
     };
     Ok(Sender::Ring(RingSender::new(port, Box::new(supply))))
 }

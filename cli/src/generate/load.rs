@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use etherparse::{NetSlice, SlicedPacket};
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, neighbour};
+use sluicegate::link::{Interface, Mac, known_neighbour, neighbour};
 use sluicegate_traffic::plan::{Frames, Plan};
 use sluicegate_traffic::spec::{Defaults, Spec};
 
@@ -15,6 +15,13 @@ use super::options::wrong;
 /// # Errors
 /// What does not fit together; packets of which nobody knows to whom they go.
 pub fn plan(spec: &Spec, interface: Option<&Interface>, netns: Option<&str>) -> Result<Plan> {
+    plan_by(spec, interface, &|name, address| neighbour(netns, name, address))
+}
+
+/// How a neighbour is found: of an interface, by address.
+type Find<'a> = &'a dyn Fn(&str, Ipv4Addr) -> Result<Option<Mac>>;
+
+fn plan_by(spec: &Spec, interface: Option<&Interface>, find: Find<'_>) -> Result<Plan> {
     let defaults = of_interface(interface);
     let plan = spec.plan(&defaults).map_err(wrong)?;
     let Some(interface) = interface.filter(|it| it.mac.is_some()) else { return Ok(plan) };
@@ -23,11 +30,12 @@ pub fn plan(spec: &Spec, interface: Option<&Interface>, netns: Option<&str>) -> 
     if spec.plan(&other).map_err(wrong)? == plan {
         return Ok(plan);
     }
-    let dmac = receiver(&plan, interface, netns)?;
+    let dmac = receiver(&plan, interface, find)?;
     spec.plan(&Defaults { dmac, ..defaults }).map_err(wrong)
 }
 
-/// The same to be looked at only: where nobody knows the receiver, one that there is not.
+/// The same to be looked at only: nobody is asked, and where nobody knows the receiver it is one that
+/// there is not.
 ///
 /// # Errors
 /// What does not fit together.
@@ -36,8 +44,9 @@ pub fn plan_to_show(
     interface: Option<&Interface>,
     netns: Option<&str>,
 ) -> Result<Plan> {
-    let known = plan(spec, interface, netns);
-    known.or_else(|_| spec.plan(&of_interface(interface)).map_err(wrong))
+    let known: Find<'_> = &|name, address| known_neighbour(netns, name, address);
+    let plan = plan_by(spec, interface, known);
+    plan.or_else(|_| spec.plan(&of_interface(interface)).map_err(wrong))
 }
 
 fn of_interface(interface: Option<&Interface>) -> Defaults {
@@ -47,7 +56,7 @@ fn of_interface(interface: Option<&Interface>) -> Defaults {
 }
 
 /// The Ethernet address of whom the first packet is for.
-fn receiver(plan: &Plan, interface: &Interface, netns: Option<&str>) -> Result<[u8; 6]> {
+fn receiver(plan: &Plan, interface: &Interface, find: Find<'_>) -> Result<[u8; 6]> {
     let unknown = |why: String| {
         let name = &interface.name;
         Error::Usage(format!("to whom on {name}? {why}: say it by --dmac or ether = {{ dst }}"))
@@ -55,9 +64,9 @@ fn receiver(plan: &Plan, interface: &Interface, netns: Option<&str>) -> Result<[
     let Some(address) = destination(plan) else {
         return Err(unknown("the packets have no IPv4 address that a neighbour has".into()));
     };
-    match neighbour(netns, &interface.name, address)? {
+    match find(&interface.name, address)? {
         Some(mac) => Ok(mac.0),
-        None => Err(unknown(format!("nobody there says that it is {address}"))),
+        None => Err(unknown(format!("no neighbour there says that it is {address}"))),
     }
 }
 

@@ -71,11 +71,12 @@ impl Way<'_> {
     /// # Errors
     /// A method that the port does not go with; whatever opening it fails at.
     pub fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
-        let Some(interface) = interface.filter(|_| self.port.is_bare()) else {
+        let Some(interface) = interface.filter(|_| leaves_choice(self.port)) else {
             return match self.method {
                 Method::Auto => self.ring(self.port, plan, None),
                 _ => {
-                    let reason = "--method goes with a bare interface: this port says how to send";
+                    let reason =
+                        "--method goes with an interface's name alone: this port says how to send";
                     Err(self.port.error(reason))
                 }
             };
@@ -106,6 +107,7 @@ impl Way<'_> {
     fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
         let netns = self.common.netns.as_deref();
         takes_live_frames(interface, netns)?;
+        fits_live_frames(plan, interface)?;
         let workers = self.workers();
         let pace = self.pace.map(|pace| pace.shared_by(workers));
         // A program sends to an interface of the namespace that it is run in.
@@ -144,6 +146,11 @@ impl Way<'_> {
     }
 }
 
+/// Whether a port is an interface's name alone: options and queues are those of `packet:`.
+fn leaves_choice(port: &PortName) -> bool {
+    port.is_bare() && port.to_string() == port.name()
+}
+
 /// What keeps live frames from leaving an interface, as far as the kernel says (since 6.3).
 fn takes_live_frames(interface: &Interface, netns: Option<&str>) -> Result<()> {
     let name = &interface.name;
@@ -163,4 +170,25 @@ fn takes_live_frames(interface: &Interface, netns: Option<&str>) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// What keeps a plan's packets from being live frames: they have one page, with what the kernel puts
+/// beside them, and the driver's queue drops without a word what is longer than the MTU.
+fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
+    const PAGE: usize = 3000;
+    const HEADERS: usize = 14 + 2 * 4;
+    let most = PAGE.min(interface.mtu as usize + HEADERS);
+    let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
+    if plan.longest() <= most && least >= Some(14) {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        feature: format!(
+            "sending packets of such a length as live frames out of {}",
+            interface.name
+        ),
+        remedy: format!(
+            "they have 14 to {most} bytes there: send shorter ones, or by another method"
+        ),
+    })
 }

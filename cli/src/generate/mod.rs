@@ -58,7 +58,7 @@ pub struct Args {
 
     /// Packets sent back to back; with --rate, which holds on average
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rate",
-        value_parser = clap::value_parser!(u32).range(1..))]
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
 
     /// Send out of an interface that carries the host's default route; it must be named
@@ -82,7 +82,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         may_send(&interface.name, netns, args.yes_send_on.as_deref())?;
     }
     let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
-    let speed = interface.as_ref().and_then(|it| link_speed(&it.name));
+    let speed = interface.as_ref().and_then(|it| link_speed(&it.name, netns));
     let pace = args.rate.map(|rate| rate.pace(&plan, args.burst, speed)).transpose()?;
     let way = Way { port, method: args.method, common: &args.common, pace };
     let mut sender = way.open(interface.as_ref(), &plan)?;

@@ -59,7 +59,7 @@ impl LiveSender {
             .map(|sending| {
                 let counters = sending.counters();
                 Done {
-                    packets: counters.packets,
+                    packets: counters.packets + counters.refused,
                     bytes: counters.bytes,
                     refused: counters.refused,
                     restarts: counters.restarts,

@@ -38,8 +38,11 @@ pub fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Resu
     Ok(())
 }
 
-/// Bits a second, where the driver says.
-pub fn link_speed(interface: &str) -> Option<f64> {
+/// Bits a second, where the driver says. Of another network namespace /sys shows nothing.
+pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
+    if netns.is_some() {
+        return None;
+    }
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
     text.trim().parse::<f64>().ok().filter(|mbit| *mbit > 0.0).map(|mbit| mbit * 1e6)
 }

@@ -40,7 +40,7 @@ pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
 pub(crate) use queues::transmit_queues;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
-pub use routes::{carries_default_route, neighbour};
+pub use routes::{carries_default_route, known_neighbour, neighbour};
 pub use sample::{InterfaceSample, Sample, Sampler};
 pub use veth::VethEnd;
 

@@ -3,9 +3,11 @@
 //! Sources: net/ipv4/fib_trie.c (`fib_route_seq_show`), net/ipv6/route.c (`rt6_info_route`),
 //! net/ipv4/arp.c (`arp_format_neigh_entry`).
 
-use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::{Mac, netns};
 use crate::error::{Error, Result};
@@ -32,8 +34,20 @@ pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<boo
     })
 }
 
-/// The Ethernet address of a neighbour on an interface. The kernel is made to ask for it if it does
-/// not know it, with an empty packet to the neighbour's discard port.
+/// The Ethernet address of a neighbour on an interface, as far as the kernel knows it.
+///
+/// # Errors
+/// The table of neighbours cannot be read.
+pub fn known_neighbour(
+    netns: Option<&str>,
+    interface: &str,
+    address: Ipv4Addr,
+) -> Result<Option<Mac>> {
+    netns::within(netns, || look_up(interface, address))
+}
+
+/// The same, and the kernel is made to ask for it if it does not know it: with an empty packet to the
+/// neighbour's discard port, which leaves by this interface and reaches its own network only.
 ///
 /// # Errors
 /// The table of neighbours cannot be read.
@@ -42,17 +56,12 @@ pub fn neighbour(netns: Option<&str>, interface: &str, address: Ipv4Addr) -> Res
         let end = Instant::now() + PATIENCE;
         let mut asked = false;
         loop {
-            let table = read("/proc/thread-self/net/arp")?;
-            if let Some(mac) = neighbour_in(&table, interface, address) {
+            if let Some(mac) = look_up(interface, address)? {
                 return Ok(Some(mac));
             }
-            if !std::mem::replace(&mut asked, true) {
-                // No route is as good as no answer.
-                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
-                let sent = socket.and_then(|socket| socket.send_to(&[], (address, DISCARD)));
-                if sent.is_err() {
-                    return Ok(None);
-                }
+            // Who is not on this network is no neighbour, and is not asked.
+            if !std::mem::replace(&mut asked, true) && ask(interface, address).is_err() {
+                return Ok(None);
             }
             if Instant::now() >= end {
                 return Ok(None);
@@ -60,6 +69,20 @@ pub fn neighbour(netns: Option<&str>, interface: &str, address: Ipv4Addr) -> Res
             std::thread::sleep(Duration::from_millis(10));
         }
     })
+}
+
+fn look_up(interface: &str, address: Ipv4Addr) -> Result<Option<Mac>> {
+    let table = read("/proc/thread-self/net/arp")?;
+    Ok(neighbour_in(&table, interface, address))
+}
+
+/// Sends a packet that no router takes on.
+fn ask(interface: &str, address: Ipv4Addr) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
+    setsockopt(&socket, sockopt::DontRoute, &true)?;
+    socket.set_ttl(1)?;
+    socket.send_to(&[], (address, DISCARD)).map(drop)
 }
 
 fn read(path: &str) -> Result<String> {

@@ -35,7 +35,7 @@ use crate::memory::{Mmap, PAGE_BYTES};
 
 /// Frames between two looks at whether a signal came. 256 can be had, but no more speed.
 const BATCH: u32 = 64;
-/// Interrupts the system call and does nothing else. Nobody sends it to a program of today.
+/// Interrupts the system call and does nothing else. Without a handler it is ignored; few have one.
 const SIGNAL: Signal = Signal::SIGURG;
 /// How often a thread is told to end its run: it may just be about to begin.
 const INSIST: Duration = Duration::from_millis(1);
@@ -127,11 +127,15 @@ impl Maker {
     /// The kernel does not take the program, or a privilege is missing.
     pub fn load(name: &CStr, instructions: &[Insn], frame: Vec<u8>) -> Result<Self> {
         let program = bpf::load(name, instructions, false).map_err(|refused| {
-            let error =
-                super::resident::privileged(refused.error, "load a program for", "live frames");
             match refused.said.as_str() {
-                "" => error,
-                said => error.remedy(format!("the verifier says: {said}")),
+                "" => {
+                    super::resident::privileged(refused.error, "load a program for", "live frames")
+                }
+                // It refuses with the number of a missing privilege.
+                said => Error::Unsupported {
+                    feature: "a program for these live frames".into(),
+                    remedy: format!("send by another method; the kernel's verifier says: {said}"),
+                },
             }
         })?;
         Ok(Self { program, frame })
@@ -193,6 +197,9 @@ impl Running {
         let ending = Arc::clone(&ends);
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
+            SigSet::from(SIGNAL)
+                .thread_unblock()
+                .map_err(|error| Error::system("take", "signals", error))?;
             if let Some(cpu) = cpu {
                 pin_thread(cpu)?;
             }
@@ -237,7 +244,9 @@ fn run(maker: &Maker, packets: Option<u64>, ends: &AtomicBool) -> Result<()> {
     while !ends.load(Ordering::Acquire) && left != Some(0) {
         let times = left.map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
         match maker.run(times)? {
-            // How far it came the program knows; who is interrupted wants no more.
+            // How far it came only the program knows. So one with a number of packets ends here,
+            // also when another signal came: none too many are sent.
+            Ended::Interrupted if left.is_some() => break,
             Ended::Interrupted => {}
             Ended::Done => left = left.map(|left| left - u64::from(times)),
         }

@@ -290,8 +290,9 @@ impl<'a> Writer<'a> {
     /// Copies the whole template over the frame.
     fn copy_from(&mut self, table: Table, longest: usize) {
         self.asm.load(Size::DW, R4, FP + LENGTH);
+        // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
         self.asm.jgt(R4, longest as i32, self.refused);
-        self.asm.jeq(R4, 0, self.refused);
+        self.asm.jlt(R4, 1, self.refused);
         self.asm.mov(R1, CONTEXT);
         self.asm.mov(R2, 0);
         self.asm.mov(R3, SHEET);

@@ -35,7 +35,7 @@ impl Timetable {
             }
             self.gaps.add(late);
             self.due += self.period;
-            self.open += self.burst;
+            self.open = self.open.saturating_add(self.burst);
         }
         self.open.min(most)
     }

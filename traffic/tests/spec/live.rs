@@ -61,13 +61,19 @@ const SPECS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Whether this is root.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
+}
+
 /// The program of a worker, unless there is no privilege to load one.
 fn live(plan: &Plan, worker: (u32, u32)) -> Option<Live> {
     // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
     match Live::new(plan, worker, &interface, None) {
         Ok(live) => Some(live),
-        Err(Error::Privilege { operation, capability, .. }) => {
+        // Root has what it takes: an error is one then.
+        Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
             eprintln!("skipped: {operation} needs {capability}; get it by sudo");
             None
         }
