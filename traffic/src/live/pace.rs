@@ -6,7 +6,7 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Label, Size, xdp_action};
 
 use super::arith::held::*;
 use super::sheet::{Table, word};
-use crate::rate::{Gaps, MOST_BEHIND, PERIOD_BITS};
+use crate::rate::{Gaps, LONG, MOST_BEHIND, PERIOD_BITS};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
@@ -29,6 +29,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.place(begun);
     asm.sub(R0, R1);
     asm.load(Size::DW, R1, SHEET + word::DUE);
+    count_anew(asm);
     asm.mov(R2, R1);
     asm.rsh(R2, PERIOD_BITS as i32);
     asm.jlt(R0, R2, later);
@@ -56,6 +57,27 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
     asm.place(go);
+}
+
+/// Moves the start of a long timetable on: R0, the time since then, and R1, when the next burst is due,
+/// stay what they mean.
+fn count_anew(asm: &mut Assembler) {
+    let [short, least] = asm.labels();
+    asm.load_constant(R2, LONG);
+    asm.jlt(R1, R2, short);
+    asm.mov(R3, R1);
+    asm.rsh(R3, PERIOD_BITS as i32);
+    asm.jle(R3, R0, least);
+    asm.mov(R3, R0);
+    asm.place(least);
+    asm.load(Size::DW, R2, SHEET + word::START);
+    asm.add(R2, R3);
+    asm.store(Size::DW, SHEET + word::START, R2);
+    asm.sub(R0, R3);
+    asm.lsh(R3, PERIOD_BITS as i32);
+    asm.sub(R1, R3);
+    asm.store(Size::DW, SHEET + word::DUE, R1);
+    asm.place(short);
 }
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.

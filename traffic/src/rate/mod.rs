@@ -22,6 +22,10 @@ pub const PERIOD_BITS: u32 = 16;
 /// How far behind a sender may be and still make up for it. Beyond, it starts its timetable anew.
 pub const MOST_BEHIND: Duration = Duration::from_millis(100);
 
+/// A timetable that has come so far, in its units, begins to count anew: it would be full after three
+/// days.
+pub(crate) const LONG: u64 = 1 << 56;
+
 impl Pace {
     /// From one burst to the next, in ns with [`PERIOD_BITS`] bits behind the point. At least a
     /// bit, so that a pace is never none.

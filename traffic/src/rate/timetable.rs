@@ -1,6 +1,6 @@
 //! When packets are due.
 
-use super::{Gaps, MOST_BEHIND, PERIOD_BITS, Pace};
+use super::{Gaps, LONG, MOST_BEHIND, PERIOD_BITS, Pace};
 
 /// A timetable of bursts, as [`crate::live`]'s programs keep it: times in ns since the first, with
 /// [`PERIOD_BITS`] bits behind the point.
@@ -25,7 +25,13 @@ impl Timetable {
 
     /// How many packets are due now, `most` at most. What is then sent, [`sent`](Self::sent) says.
     pub fn due(&mut self, now_ns: u64, most: u32) -> u32 {
-        let since = now_ns - *self.start_ns.get_or_insert(now_ns);
+        let start = self.start_ns.get_or_insert(now_ns);
+        if self.due >= LONG {
+            let gone = (self.due >> PERIOD_BITS).min(now_ns - *start);
+            *start += gone;
+            self.due -= gone << PERIOD_BITS;
+        }
+        let since = now_ns - *start;
         while self.open < most && self.due >> PERIOD_BITS <= since {
             let late = since - (self.due >> PERIOD_BITS);
             if u128::from(late) > MOST_BEHIND.as_nanos() {
@@ -34,7 +40,7 @@ impl Timetable {
                 self.restarts += 1;
             }
             self.gaps.add(late);
-            self.due += self.period;
+            self.due = self.due.saturating_add(self.period);
             self.open = self.open.saturating_add(self.burst);
         }
         self.open.min(most)
@@ -80,6 +86,14 @@ mod tests {
         // A period that is no whole number of ns adds up all the same.
         let odd = Pace { pps: 3e6, burst: 1 };
         assert_eq!(due(odd, &[0, 1_000_000]).iter().sum::<u32>(), 3001);
+    }
+
+    #[test]
+    fn a_timetable_lasts_for_weeks() {
+        let seconds = |count: u64| count * 1_000_000_000;
+        let pace = Pace { pps: 0.01, burst: 1 };
+        let times: Vec<u64> = (0..20_000).map(|burst| seconds(burst * 100)).collect();
+        assert!(due(pace, &times).iter().all(|&packets| packets == 1), "one in 100 s, for 23 days");
     }
 
     #[test]
