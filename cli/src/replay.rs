@@ -1,6 +1,5 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
-use std::io::stdout;
 use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
@@ -10,9 +9,7 @@ use sluicegate_traffic::source::{Replay, Source, Tempo};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{Orders, Rate, RingSender, Sender, Sent, interface_of, may_send, run};
-use crate::signals::Signals;
-use crate::status::Status;
+use crate::send::{Orders, Rate, RingSender, Sender, send, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,22 +79,10 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     }
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
-    let interface = interface_of(&args.port, netns)?;
-    if let Some(interface) = &interface {
-        may_send(&interface.name, netns, args.yes_send_on.as_deref())?;
-    }
+    target(&args.port, netns, args.yes_send_on.as_deref())?;
     let (tempo, pace) = tempo(&args)?;
-    let mut sender = open(&args, file, tempo)?;
-    let mut sent = Sent::of("replay", &args.port, &args.common, &sender);
-    args.common.become_user()?;
-    let signals = Signals::catch()?;
-    let mut status = Status::new(&args.common, false);
-    let ended = run(&mut sender, &args.common, &signals, &mut status);
-    status.done();
-    let ended = ended?;
-    sent.count(&sender, ended.elapsed, pace);
-    sent.into_report().print(&mut stdout().lock(), args.common.json)?;
-    Ok(ended.result?)
+    let sender = open(&args, file, tempo)?;
+    send("replay", &args.port, &args.common, sender, pace)
 }
 
 fn tempo(args: &Args) -> Result<(Tempo, Option<Pace>)> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::port::{Port, PortName};
+use sluicegate::port::{Fallback, Port, PortName};
 
 use crate::args::Common;
 use crate::card::Card;
@@ -144,41 +144,31 @@ impl Traffic {
 impl Report {
     /// The report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
+        let fallback =
+            |f: &Fallback| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() };
         Self {
-            command,
-            port: port.name.to_string(),
-            backend: port.name.kind().prefix().into(),
             method: port.method,
             mode: port.mode,
-            fallbacks: port
-                .fallbacks
-                .iter()
-                .map(|f| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() })
-                .collect(),
-            notices: Vec::new(),
-            card: Card::watch(&port.name, common.netns.as_deref()),
-            host_dropped: 0,
-            elapsed_s: 0.0,
-            traffic: Traffic::over(0, 0, Duration::ZERO),
-            sending: None,
-            threads: Vec::new(),
-            ledger: Ledger::default(),
-            files: None,
-            ports: Vec::new(),
+            fallbacks: port.fallbacks.iter().map(fallback).collect(),
+            ..Self::new(command, &port.name, port.name.kind().prefix(), common)
         }
     }
 
-    /// The report on a sender that is no port.
-    pub fn of_sender(command: &'static str, port: &PortName, method: &'static str) -> Self {
+    /// The report on what has a name like a port and is none: live frames.
+    pub fn of_live(command: &'static str, name: &PortName, common: &Common) -> Self {
+        Self { method: "live", ..Self::new(command, name, "live", common) }
+    }
+
+    fn new(command: &'static str, name: &PortName, backend: &str, common: &Common) -> Self {
         Self {
             command,
-            port: port.to_string(),
-            backend: method.into(),
-            method,
+            port: name.to_string(),
+            backend: backend.into(),
+            method: "",
             mode: None,
             fallbacks: Vec::new(),
             notices: Vec::new(),
-            card: None,
+            card: Card::watch(name, common.netns.as_deref()),
             host_dropped: 0,
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
@@ -325,7 +315,11 @@ impl Report {
             let asked = paced
                 .asked_pps
                 .map_or_else(String::new, |pps| format!("asked for {}; ", show_pps(pps)));
-            writeln!(out, "  {asked}late by {half} (p50), {most} (p99)")?;
+            let restarts = match paced.restarts {
+                0 => String::new(),
+                times => format!(", begun anew {} times, too far behind", show_count(times)),
+            };
+            writeln!(out, "  {asked}late by {half} (p50), {most} (p99){restarts}")?;
         }
         self.print_ledger(out)
     }

@@ -16,9 +16,7 @@ use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
-use crate::send::{Rate, Sent, interface_of, link_speed, may_send, run};
-use crate::signals::Signals;
-use crate::status::Status;
+use crate::send::{Rate, interface_of, link_speed, send, target};
 use method::{Method, Way};
 use options::SpecArgs;
 
@@ -77,25 +75,13 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     }
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
-    let interface = interface_of(port, netns)?;
-    if let Some(interface) = &interface {
-        may_send(&interface.name, netns, args.yes_send_on.as_deref())?;
-    }
+    let interface = target(port, netns, args.yes_send_on.as_deref())?;
     let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
     let speed = interface.as_ref().and_then(|it| link_speed(&it.name, netns));
     let pace = args.rate.map(|rate| rate.pace(&plan, args.burst, speed)).transpose()?;
     let way = Way { port, method: args.method, common: &args.common, pace };
-    let mut sender = way.open(interface.as_ref(), &plan)?;
-    let mut sent = Sent::of("generate", port, &args.common, &sender);
-    args.common.become_user()?;
-    let signals = Signals::catch()?;
-    let mut status = Status::new(&args.common, false);
-    let ended = run(&mut sender, &args.common, &signals, &mut status);
-    status.done();
-    let ended = ended?;
-    sent.count(&sender, ended.elapsed, pace);
-    sent.into_report().print(&mut stdout().lock(), args.common.json)?;
-    Ok(ended.result?)
+    let sender = way.open(interface.as_ref(), &plan)?;
+    send("generate", port, &args.common, sender, pace)
 }
 
 /// Needs no privilege, and no interface.

@@ -43,7 +43,8 @@ impl LiveSender {
 
     /// Whether all workers have sent what they should, or one cannot go on.
     pub fn is_finished(&self) -> bool {
-        self.sending.iter().all(Sending::is_finished)
+        let all = self.sending.iter().all(Sending::is_finished);
+        all || self.sending.iter().any(Sending::has_failed)
     }
 
     /// Ends all workers. The first failure of one is the answer.
@@ -61,7 +62,8 @@ impl LiveSender {
                 Done {
                     packets: counters.packets + counters.refused,
                     bytes: counters.bytes,
-                    refused: counters.refused,
+                    accepted: counters.packets,
+                    too_long: 0,
                     restarts: counters.restarts,
                     // A run of the kernel's never sleeps.
                     busy: 1.0,

@@ -8,55 +8,52 @@ use sluicegate_traffic::rate::{Gaps, Pace};
 
 use super::run::{Done, Sender};
 use crate::args::Common;
-use crate::card::Card;
 use crate::report::{Paced, Report, Sending, Thread, Traffic};
 
-/// The report of a run, and what it looks at.
+/// The report of a run.
 pub struct Sent {
     report: Report,
-    card: Option<Card>,
+    /// Where it goes to an interface, whose counters say what became of it.
+    to_interface: bool,
     cpus: Vec<usize>,
 }
 
 impl Sent {
     /// Of a sender that is about to begin.
     pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
-        let mut report = match sender {
-            Sender::Live(_) => Report::of_sender(command, port, "live"),
+        let report = match sender {
+            Sender::Live(_) => Report::of_live(command, port, common),
             Sender::Ring(ring) => Report::of_port(command, ring.port(), common),
         };
-        report.card = None;
         Self {
+            to_interface: report.card.is_some(),
             report,
-            card: Card::watch(port, common.netns.as_deref()),
             cpus: common.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
         }
     }
 
     /// Fills in what the workers did.
-    pub fn count(&mut self, sender: &Sender, elapsed: Duration, pace: Option<Pace>) {
+    pub fn count(mut self, sender: &Sender, elapsed: Duration, pace: Option<Pace>) -> Report {
         let gaps = sender.gaps();
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
-        let (packets, refused) = (sum(|done| done.packets), sum(|done| done.refused));
+        let (attempted, accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
+        let interface = self.report.card.take().and_then(|mut card| card.sent());
         let report = &mut self.report;
         report.elapsed_s = elapsed.as_secs_f64();
-        report.traffic = Traffic::over(packets, sum(|done| done.bytes), elapsed);
+        report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
         let cpu = |index: usize| self.cpus.get(index % self.cpus.len().max(1)).copied();
-        report.threads = done
-            .iter()
-            .enumerate()
-            .map(|(index, done)| Thread {
-                cpu: cpu(index),
-                queue: index as u32,
-                packets: done.packets,
-                busy: done.busy,
-            })
-            .collect();
-        let accepted = packets - refused.min(packets);
-        let interface = self.card.as_mut().and_then(Card::sent);
-        report.ledger.add(Role::In, "attempted", packets);
-        report.ledger.add(Role::Loss, "refused", packets - accepted);
+        let thread = |(index, done): (usize, &Done)| Thread {
+            cpu: cpu(index),
+            queue: index as u32,
+            packets: done.packets,
+            busy: done.busy,
+        };
+        report.threads = done.iter().enumerate().map(thread).collect();
+        report.ledger.add(Role::In, "attempted", attempted);
+        let too_long = sum(|done| done.too_long);
+        report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(accepted + too_long));
+        report.ledger.add(Role::Loss, "too_long", too_long);
         match interface {
             // What leaves later than the interface is looked at, or is others', nobody can tell.
             Some((sent, dropped)) => {
@@ -65,18 +62,16 @@ impl Sent {
                 report.ledger.add(Role::Loss, "interface_dropped", dropped.min(accepted - out));
                 report.ledger.add(Role::Note, "interface_sent", sent);
             }
+            // An interface that cannot be asked any more explains nothing.
+            None if self.to_interface => {}
             None => report.ledger.add(Role::Out, "accepted", accepted),
         }
         report.sending = Some(Sending {
-            attempted: packets,
+            attempted,
             accepted,
             interface_sent: interface.map(|(sent, _)| sent),
             pace: (gaps.count() > 0).then(|| paced(pace, &gaps, sum(|done| done.restarts))),
         });
-    }
-
-    /// The report.
-    pub fn into_report(self) -> Report {
         self.report
     }
 }

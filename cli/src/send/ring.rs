@@ -26,6 +26,8 @@ pub struct RingSender {
     port: Port,
     supply: Supply,
     ends: Arc<AtomicBool>,
+    /// Whether a worker has failed.
+    failed: Arc<AtomicBool>,
     workers: Vec<Worker>,
     outcomes: Vec<Outcome>,
 }
@@ -47,7 +49,8 @@ impl RingSender {
     /// Sends through a port.
     pub fn new(port: Port, supply: Supply) -> Self {
         let (workers, outcomes) = (Vec::new(), Vec::new());
-        Self { port, supply, ends: Arc::default(), workers, outcomes }
+        let (ends, failed) = (Arc::default(), Arc::default());
+        Self { port, supply, ends, failed, workers, outcomes }
     }
 
     /// The port.
@@ -55,8 +58,17 @@ impl RingSender {
         &self.port
     }
 
-    /// Begins to send.
+    /// Begins to send. Where one worker cannot, those before it end again.
     pub fn start(&mut self, orders: &Orders) -> Result<()> {
+        let started = self.start_all(orders);
+        if started.is_err() {
+            // Why it did not begin matters more than how the others end.
+            let _ = self.end();
+        }
+        started
+    }
+
+    fn start_all(&mut self, orders: &Orders) -> Result<()> {
         let queues = std::mem::take(&mut self.port.queues);
         let workers = queues.len();
         for (index, queue) in queues.into_iter().enumerate() {
@@ -68,9 +80,16 @@ impl RingSender {
                 counters: Arc::clone(&counters),
                 ends: Arc::clone(&self.ends),
             };
+            let failed = Arc::clone(&self.failed);
+            let send = move || {
+                let outcome = share.send();
+                // Pairs with the load of `is_finished`; the outcome itself is joined for.
+                failed.fetch_or(outcome.result.is_err(), Ordering::Relaxed);
+                outcome
+            };
             let thread = std::thread::Builder::new()
                 .name(format!("queue-{index}"))
-                .spawn(move || share.send())
+                .spawn(send)
                 .map_err(|e| Error::system("start", "a worker thread", e))?;
             self.workers.push(Worker { counters, thread: Some(thread) });
         }
@@ -83,10 +102,10 @@ impl RingSender {
         totals.map(|totals| (totals.packets, totals.bytes)).collect()
     }
 
-    /// Whether all workers have ended.
+    /// Whether all workers have ended, or one cannot go on.
     pub fn is_finished(&self) -> bool {
         let finished = |worker: &Worker| worker.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        self.workers.iter().all(finished)
+        self.workers.iter().all(finished) || self.failed.load(Ordering::Relaxed)
     }
 
     /// Ends all workers. The first failure of one is the answer.
@@ -135,14 +154,22 @@ impl Share {
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
         // What is in the ring goes out, whatever happened.
         result = result.and(self.queue.close_tx());
-        let refused = self.queue.stats().map_or(0, |stats| stats.refused);
+        let accepted = match self.queue.stats() {
+            Ok(stats) => stats.sent,
+            Err(error) => {
+                result = result.and(Err(error));
+                0
+            }
+        };
         let totals = self.counters.totals();
+        let too_long = self.source.too_long();
         let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
         let elapsed = now().saturating_sub(start).as_secs_f64();
         let done = Done {
-            packets: totals.packets,
+            packets: totals.packets + too_long,
             bytes: totals.bytes,
-            refused,
+            accepted,
+            too_long,
             restarts: self.source.restarts(),
             busy: processor.map_or(0.0, |time| time.as_secs_f64() / elapsed.max(1e-9)),
         };

@@ -38,12 +38,14 @@ pub struct Orders {
 /// What one worker did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
-    /// Packets it made and handed on.
+    /// Packets it made and handed on, or would have.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, packets that were not taken.
-    pub refused: u64,
+    /// Of these, packets that were taken.
+    pub accepted: u64,
+    /// Of the others, packets that no ring holds.
+    pub too_long: u64,
     /// Times it was too far behind its timetable.
     pub restarts: u64,
     /// The share of the time it was on a CPU.

@@ -18,11 +18,24 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
     }
 }
 
-/// Refuses to send where the host's own way to the world is, unless it is named.
+/// The interface that a port sends out of, if that may be sent to; none for files.
 ///
 /// # Errors
-/// That it is refused; the routes cannot be read.
-pub fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<()> {
+/// As those of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
+pub fn target(
+    port: &PortName,
+    netns: Option<&str>,
+    yes: Option<&str>,
+) -> Result<Option<Interface>> {
+    let interface = interface_of(port, netns)?;
+    if let Some(interface) = &interface {
+        may_send(&interface.name, netns, yes)?;
+    }
+    Ok(interface)
+}
+
+/// Refuses to send where the host's own way to the world is, unless it is named.
+fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<()> {
     if yes == Some(interface) {
         return Ok(());
     }

@@ -160,3 +160,21 @@ fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
     assert_eq!(report["ledger"]["out"], 10);
     assert_eq!(report["fallbacks"][0]["from"], "live frames", "{report}");
 }
+
+#[test]
+fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
+    let made = run(&["generate", "null:?slots=16", "--size", "60000", "--count", "5", "--json"]);
+    let report = made.good();
+    assert_eq!(report["ledger"]["losses"]["too_long"], 5, "{report}");
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for method in ["live", "sendmmsg"] {
+        // Endless, but for the worker whose CPU is not there.
+        let failed = run(&[
+            "generate", "left0", "--netns", &left, "--dmac", NOBODY, "--method", method, "--cpus",
+            "0,8000",
+        ]);
+        assert_eq!(failed.status, Some(2), "{method}: {failed:?}");
+        assert!(failed.err.contains("no CPU 8000"), "{method}: {}", failed.err);
+    }
+}

@@ -61,6 +61,12 @@ impl Live {
         interface: &Interface,
         pace: Option<Pace>,
     ) -> Result<Self> {
+        if let Some(most) = program::too_much(plan) {
+            return Err(Error::Unsupported {
+                feature: format!("a program of the kernel for more than {most}"),
+                remedy: "send by another method".into(),
+            });
+        }
         let job = Job { plan, worker, workers, interface: interface.index, paced: pace.is_some() };
         let sheet = Sheet::new(&program::sheet(&job))?;
         set_pace(&sheet, pace);
@@ -111,9 +117,10 @@ impl Sending {
         Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| self.sheet.get(index)))
     }
 
-    /// Sends at another pace from now on; one that began without a pace goes on without.
-    pub fn set_pace(&self, pace: Pace) {
-        set_pace(&self.sheet, Some(pace));
+    /// Whether it cannot go on: it has ended, and not all is sent.
+    pub fn has_failed(&self) -> bool {
+        let Counters { packets, refused, .. } = self.counters();
+        self.running.is_finished() && self.limit.is_none_or(|limit| packets + refused < limit)
     }
 
     /// Whether nothing more will be sent: all packets are, or it failed.

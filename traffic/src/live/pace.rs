@@ -82,7 +82,7 @@ fn count_anew(asm: &mut Assembler) {
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
 fn count_gap(asm: &mut Assembler, gaps: Table) {
-    let [small, counted]: [Label; 2] = asm.labels();
+    let [small, fits]: [Label; 2] = asm.labels();
     asm.mov(R4, R3);
     asm.jlt(R3, Gaps::STEPS as i32, small);
     // R4: the power of two, found by halves; R5: the time, without what is found.
@@ -102,7 +102,9 @@ fn count_gap(asm: &mut Assembler, gaps: Table) {
     asm.lsh(R4, Gaps::STEP_BITS as i32);
     asm.add(R4, R3);
     asm.place(small);
-    asm.jge(R4, Gaps::CLASSES as i32, counted);
+    asm.jlt(R4, Gaps::CLASSES as i32, fits);
+    asm.mov(R4, Gaps::CLASSES as i32 - 1);
+    asm.place(fits);
     asm.lsh(R4, 3);
     asm.mov(R5, SHEET);
     asm.add(R5, gaps.at as i32);
@@ -110,5 +112,4 @@ fn count_gap(asm: &mut Assembler, gaps: Table) {
     asm.load(Size::DW, R0, R5 + 0);
     asm.add(R0, 1);
     asm.store(Size::DW, R5 + 0, R0);
-    asm.place(counted);
 }

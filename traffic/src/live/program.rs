@@ -54,6 +54,22 @@ struct Lane<'a> {
     template: Option<Table>,
 }
 
+/// What is more than a program can have: offsets in it have 16 bits, and its stack 512 bytes.
+pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
+    const MOST_STREAMS: usize = 4000;
+    const MOST_WORDS: u16 = 60;
+    let words = |stream: &Stream| u16::from(stream.words.packet) + u16::from(stream.words.flow);
+    if plan.streams.len() > MOST_STREAMS {
+        Some("4000 streams")
+    } else if plan.streams.iter().any(|stream| words(stream) > MOST_WORDS) {
+        Some("60 random numbers a packet")
+    } else if plan.longest() > i16::MAX as usize {
+        Some("32767 bytes a packet")
+    } else {
+        None
+    }
+}
+
 /// What stands in the sheet before the first packet.
 pub(super) fn sheet(job: &Job<'_>) -> Vec<u64> {
     let mut writer = Writer::new(*job, None);

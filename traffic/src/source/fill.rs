@@ -15,12 +15,18 @@ pub(super) struct Filler {
     long: Vec<u8>,
     /// How many of its bytes there are; 0 where none waits.
     waiting: usize,
+    too_long: u64,
 }
 
 impl Filler {
     /// Of these packets, of which none is longer than `longest` bytes.
     pub fn new(frames: Frames<Arc<Plan>>, longest: usize) -> Self {
-        Self { frames, long: vec![0; longest], waiting: 0 }
+        Self { frames, long: vec![0; longest], waiting: 0, too_long: 0 }
+    }
+
+    /// Packets that were left out, because the ring has fewer slots than they need.
+    pub fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     /// Puts up to `most` packets into the ring, as many as it has room for, and gives their slots
@@ -64,6 +70,12 @@ impl Filler {
         }
         let buffer = ring.buffer_mut(at).len();
         let slots = self.waiting.div_ceil(buffer.max(1)) as u32;
+        if slots >= ring.num_slots() {
+            // It would wait for ever.
+            self.waiting = 0;
+            self.too_long += 1;
+            return None;
+        }
         if slots > room || buffer == 0 {
             return None;
         }

@@ -41,11 +41,14 @@ impl Source for Made {
         if let Some(timetable) = &mut self.timetable {
             most = timetable.due(now_ns, most);
         }
+        let left_out = self.filler.too_long();
         let filled = self.filler.fill(ring, most);
+        // What is left out had its turn, too.
+        let left_out = (self.filler.too_long() - left_out) as u32;
         if let Some(timetable) = &mut self.timetable {
-            timetable.sent(filled.packets);
+            timetable.sent(filled.packets + left_out);
         }
-        self.left = self.left.map(|left| left - u64::from(filled.packets));
+        self.left = self.left.map(|left| left.saturating_sub((filled.packets + left_out).into()));
         Ok(filled)
     }
 
@@ -55,6 +58,10 @@ impl Source for Made {
 
     fn lateness(&self) -> Gaps {
         self.timetable.as_ref().map(Timetable::gaps).cloned().unwrap_or_default()
+    }
+
+    fn too_long(&self) -> u64 {
+        self.filler.too_long()
     }
 
     fn restarts(&self) -> u64 {

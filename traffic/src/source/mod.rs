@@ -37,6 +37,9 @@ pub trait Source: Send {
     /// How late packets were, each against its time; empty where they have none.
     fn lateness(&self) -> Gaps;
 
+    /// Packets that were left out, because no ring like the one they were for holds them.
+    fn too_long(&self) -> u64;
+
     /// Times it was too far behind to make up for it.
     fn restarts(&self) -> u64;
 }

@@ -71,11 +71,6 @@ impl Replay {
         })
     }
 
-    /// Packets that were left out, because no ring holds them.
-    pub fn too_long(&self) -> u64 {
-        self.too_long
-    }
-
     /// Has packets in the reader's ring, unless there are no more.
     fn read(&mut self) -> Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
@@ -140,6 +135,10 @@ impl Source for Replay {
             Clock::Paced(timetable) => timetable.gaps().clone(),
             Clock::Top => Gaps::default(),
         }
+    }
+
+    fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     fn restarts(&self) -> u64 {
