@@ -1,11 +1,12 @@
 //! Every way a capture can end leaves a file that can be read and nothing else behind.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use sluicegate::link::Lab;
+use tempfile::TempDir;
 
 use crate::support::*;
 
@@ -67,15 +68,22 @@ fn signals_end_it_with_a_whole_file() {
     assert_eq!(read["packets"].as_u64(), Some(tshark(&path, &[]).len() as u64));
 }
 
-#[test]
-fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
+/// A lab, a folder, and in it a file of five packets to be sent there.
+fn five_to_send() -> Option<(Lab, TempDir, PathBuf)> {
     if !have(&["tcpreplay"]) {
-        return;
+        return None;
     }
-    let Some(lab) = lab() else { return };
-    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let lab = lab()?;
+    let folder = tempfile::tempdir().unwrap();
     let sent = folder.path().join("sent.pcap");
     numbered(&sent, 0..5, 0, 1000);
+    Some((lab, folder, sent))
+}
+
+#[test]
+fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
+    let Some((lab, folder, sent)) = five_to_send() else { return };
+    let netns = lab.netns("right");
     let path = folder.path().join("kept.pcap");
     let to_file = ["-w", path.to_str().unwrap()];
     for (port, more, stops, kept, sentence) in [
@@ -101,13 +109,8 @@ fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
 
 #[test]
 fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_when_the_time_is_up() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
-    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
-    let sent = folder.path().join("sent.pcap");
-    numbered(&sent, 0..5, 0, 1000);
+    let Some((lab, _folder, sent)) = five_to_send() else { return };
+    let netns = lab.netns("right");
     // On a busy machine the packets may come after the end: then it takes a longer one.
     for seconds in [2, 10, 50] {
         let before = Instant::now();

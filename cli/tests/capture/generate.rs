@@ -51,17 +51,7 @@ fn every_way_of_sending_sends_the_same_packets() {
         ("left0", "auto"),
     ] {
         let path = folder.path().join(format!("{method}.pcap"));
-        let capture = Running::start(&[
-            "capture",
-            "right0?blocks=64",
-            "--netns",
-            &right,
-            "-f",
-            GENERATED,
-            "-w",
-            path.to_str().unwrap(),
-            "--json",
-        ]);
+        let capture = capture_all(&right, GENERATED, &path);
         // A pace that this machine's captures keep up with, however busy it is.
         let sent = generate(&[
             port, "--netns", &left, "--method", method, "--smac", smac, "--rate", "50kpps",

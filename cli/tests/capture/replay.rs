@@ -54,17 +54,7 @@ fn what_a_file_holds_arrives_as_it_stands_there() {
         [(&[][..], 1), (&["--speed", "10"], 2), (&["--rate", "20kpps"], 2), (&["--top-speed"], 3)]
     {
         let path = folder.path().join("came.pcap");
-        let capture = Running::start(&[
-            "capture",
-            "right0?blocks=64",
-            "--netns",
-            &right,
-            "-f",
-            REPLAYED,
-            "-w",
-            path.to_str().unwrap(),
-            "--json",
-        ]);
+        let capture = capture_all(&right, REPLAYED, &path);
         let rounds_said = rounds.to_string();
         let what = ["replay", file.to_str().unwrap(), "left0", "--netns", &left, "--json"];
         let sent = run(&[&what[..], &["--loop", &rounds_said], tempo].concat()).good();

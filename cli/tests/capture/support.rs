@@ -63,6 +63,13 @@ pub fn run(arguments: &[&str]) -> Ended {
     ended(&mut sluice(arguments))
 }
 
+/// A capture of what comes to `right0` and matches, all of it, into a file.
+pub fn capture_all(netns: &str, filter: &str, file: &Path) -> Running {
+    let file = file.to_str().unwrap();
+    let port = "right0?blocks=64";
+    Running::start(&["capture", port, "--netns", netns, "-f", filter, "-w", file, "--json"])
+}
+
 /// Runs a command to its end.
 pub fn ended(command: &mut Command) -> Ended {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
