@@ -1,5 +1,5 @@
-//! What happened to packets before a port could have them: in the card, and in the host's
-//! queue between the driver and the stack.
+//! What an interface and the host have counted meanwhile: packets lost before a port could have them,
+//! in the card or in the host's queue between the driver and the stack; and packets sent.
 
 use sluicegate::ledger::{Ledger, Role};
 use sluicegate::link::{Sample, Sampler};
