@@ -18,6 +18,9 @@ use crate::run::Counters;
 /// Packets between two looks at the clock and at whether to go on.
 const BATCH: u32 = 64;
 
+/// How long the last packets may take once the run is over.
+const IMPATIENCE: Duration = Duration::from_millis(50);
+
 /// Gives a worker its packets: its number, and of how many.
 pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
 
@@ -152,8 +155,11 @@ impl Share {
     fn send(mut self) -> Outcome {
         let start = now();
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
-        // What is in the ring goes out, whatever happened.
-        result = result.and(self.queue.close_tx());
+        // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
+        result = result.and(match self.ends.load(Ordering::Relaxed) {
+            true => self.queue.close_tx_within(IMPATIENCE),
+            false => self.queue.close_tx(),
+        });
         let accepted = match self.queue.stats() {
             Ok(stats) => stats.sent,
             Err(error) => {

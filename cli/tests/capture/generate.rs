@@ -168,3 +168,29 @@ fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
         assert!(failed.err.contains("no CPU 8000"), "{method}: {}", failed.err);
     }
 }
+
+#[test]
+fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
+    if !have(&["tc"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let mut tc = std::process::Command::new("tc");
+    tc.args(["-n", &left, "qdisc", "add", "dev", "left0", "root"]);
+    tc.args(["tbf", "rate", "100kbit", "burst", "2kb", "latency", "100s"]);
+    if !tc.status().unwrap().success() {
+        return eprintln!("skipped: needs the queueing discipline tbf; get it by modprobe sch_tbf");
+    }
+    let arguments = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--json"];
+    let running = Running::start(&[&arguments[..], &["--method", "sendmmsg"]].concat());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ended = running.stop();
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let report = ended.report();
+    let count = |key: &str| report[key].as_u64().unwrap();
+    // Four hundred wait in the ring, and the queue lets 150 a second go.
+    let refused = report["ledger"]["losses"]["refused"].as_u64().unwrap_or(0);
+    assert!(refused > 100, "given up, and said so: {report}");
+    assert_eq!(count("attempted"), count("accepted") + refused, "{report}");
+}

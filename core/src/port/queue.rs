@@ -11,6 +11,9 @@ use super::xdp;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, RingMut, Wait};
 
+/// The kernel takes the last packets within this time, or not at all.
+const LAST_SENT: Duration = Duration::from_secs(1);
+
 /// What a backend counts, since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
@@ -260,17 +263,27 @@ impl Queue {
     }
 
     /// Ends sending: syncs once more, and a file is completed and closed. [`stats`](Self::stats)
-    /// are final then. A queue that is dropped instead completes its file too, but without what
-    /// was not synced, and cannot say what went wrong.
+    /// are final then. What a kernel's queue is too full for goes within a second, or is given up. A
+    /// queue that is dropped instead completes its file too, but without what was not synced, and
+    /// cannot say what went wrong.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx(&mut self) -> Result<()> {
+        self.close_tx_within(LAST_SENT)
+    }
+
+    /// The same for who cannot wait so long.
+    ///
+    /// # Errors
+    /// As [`sync_tx`](Self::sync_tx).
+    pub fn close_tx_within(&mut self, patience: Duration) -> Result<()> {
         let synced = self.sync_tx();
-        match &mut self.backend {
-            Backend::PcapSink(sink) => sink.close(&mut self.tx),
-            Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(&mut self.tx)),
-            Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(&mut self.tx)),
+        let Self { tx, backend, .. } = self;
+        match backend {
+            Backend::PcapSink(sink) => sink.close(tx),
+            Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(tx, patience)),
+            Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(tx, patience)),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::InKernel(_)

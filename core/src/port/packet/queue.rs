@@ -20,8 +20,6 @@ use crate::ring::{Readiness, Ring, Wait};
 /// Packets that were on their way through the old filter when the intake closed arrive within
 /// this time.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The kernel takes the last packets within this time, or not at all.
-const LAST_SENT: Duration = Duration::from_secs(1);
 /// The kernel hands over the last block within its retire time and this.
 const LAST_BLOCK: Duration = Duration::from_secs(1);
 
@@ -134,10 +132,10 @@ impl PacketQueue {
         }
     }
 
-    /// Sends what waits, however full the kernel's queue is; what does not go within a second
-    /// counts as refused.
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring) -> Result<()> {
-        let end = Instant::now() + LAST_SENT;
+    /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
+    /// refused.
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
         loop {
             self.sync_tx(ring)?;
             let Some(sender) = &mut self.sender else { return Ok(()) };

@@ -15,8 +15,6 @@ use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
 const SETTLE: Duration = Duration::from_millis(5);
-/// What the kernel took to send leaves within this time, or is not waited for.
-const LAST_SENT: Duration = Duration::from_secs(1);
 
 /// What goes along with a queue's socket.
 #[derive(Debug)]
@@ -99,8 +97,8 @@ impl XdpQueue {
         }
     }
 
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring) -> Result<()> {
-        let end = Instant::now() + LAST_SENT;
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
         loop {
             self.sync_tx(ring)?;
             let waiting = self.sender.as_ref().map_or(0, Sender::outstanding);
