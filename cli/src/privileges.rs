@@ -10,7 +10,8 @@ use sluicegate::error::{Error, Result};
 /// Makes the process an ordinary user's, for good. What is open stays open.
 ///
 /// # Errors
-/// No such user, or root, or another than the caller, who is not root; not allowed to change; a thread that has privileges still.
+/// No such user, or root, or another than the caller, who is not root; not allowed to change; a
+/// thread that has privileges still.
 pub fn become_user(name: &str) -> Result<()> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
     let Some(User { uid, gid, .. }) = user else {

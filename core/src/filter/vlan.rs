@@ -621,7 +621,8 @@ mod tests {
             4 => (alu, operand.clone()).prop_map(|(alu, operand)| Op::Calculate(alu, operand)),
             1 => Just(Op::Negate),
             1 => (0..3_i32).prop_map(Op::Jump),
-            3 => (condition, operand, 0..3_u8, 0..3_u8).prop_map(|(c, o, t, f)| Op::Branch(c, o, t, f)),
+            3 => (condition, operand, 0..3_u8, 0..3_u8)
+                .prop_map(|(c, o, t, f)| Op::Branch(c, o, t, f)),
             2 => Just(Op::CopyToX),
             2 => Just(Op::CopyToA),
         ]
@@ -642,7 +643,8 @@ mod tests {
             all.extend(ops);
             all.extend([Op::Calculate(Alu::And, Operand::K(mask)); 3]);
             all.push(Op::ReturnA);
-            let program = Program::new(all.into_iter().map(Op::encode).collect::<Vec<_>>()).unwrap();
+            let all = all.into_iter().map(Op::encode).collect::<Vec<_>>();
+            let program = Program::new(all).unwrap();
             let rewritten = for_packet_socket(&program, true).unwrap();
             let wire_bytes = frame.len() as u32 + cut_off;
             prop_assert!(agree(&program, &rewritten, &frame, wire_bytes));
