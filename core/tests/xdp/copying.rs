@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sluicegate::port::{OpenOptions, Port, Use};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
-use super::{find, lab, run};
+use super::{find, lab, linux, run};
 
 const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
@@ -52,9 +52,12 @@ fn who_only_receives_gets_copies_where_the_driver_has_no_zero_copy() {
 #[test]
 fn two_ports_take_different_packets_of_one_queue() {
     let Some(lab) = lab() else { return };
+    let busy = ("af_xdp", "copy ring");
+    // Before 6.3 a driver's zero-copy shows only when a socket asks for it.
+    let native = if linux() >= (6, 3) { ("zero-copy", "copy") } else { busy };
     let rows = [
-        ("method=af_xdp", "mode=native", "native-copy", ("zero-copy", "copy")),
-        ("mode=skb", "mode=skb", "skb", ("af_xdp", "copy ring")),
+        ("method=af_xdp", "mode=native", "native-copy", native),
+        ("mode=skb", "mode=skb", "skb", busy),
     ];
     for (socket, way, mode, fell) in rows {
         let mut even = open(&lab, &format!("xdp:right0?{socket}&filter={EVEN}")).unwrap();
@@ -67,7 +70,7 @@ fn two_ports_take_different_packets_of_one_queue() {
         assert_eq!((fallback.from, fallback.to), fell);
         let pid = std::process::id().to_string();
         let says = fallback.reason.contains(&pid);
-        assert_eq!(says, mode == "skb", "says who has the queue: {}", fallback.reason);
+        assert_eq!(says, fell == busy, "says who has the queue: {}", fallback.reason);
 
         let resident = find(&lab).unwrap().unwrap();
         let before = resident.total();

@@ -29,6 +29,13 @@ pub fn lab() -> Option<Lab> {
     Some(Lab::scratch().expect("a scratch lab"))
 }
 
+/// The kernel's version, as far as what it can do hangs on that.
+pub fn linux() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
 /// The interface `right0`.
 pub fn right0(lab: &Lab) -> Interface {
     link::interface(Some(&lab.netns("right")), "right0").unwrap()
