@@ -28,6 +28,8 @@ esac
 # Seconds that one test may take, and one guest.
 TEST_SECONDS=${TEST_SECONDS:-300}
 GUEST_SECONDS=${GUEST_SECONDS:-2400}
+# Seconds until a guest that says nothing is started again, once: an emulated clock may stop for ever.
+BOOT_SECONDS=${BOOT_SECONDS:-240}
 
 # Whether the list is whole, before anything takes its time.
 awk -f scripts/vm/faults.awk
@@ -88,6 +90,16 @@ hangs() {
         scripts/vm/faults
 }
 
+# comes_up CONSOLE: whether the guest gets as far as its tests; one that has ended is not waited for.
+comes_up() {
+    for _ in $(seq "$BOOT_SECONDS"); do
+        ! grep -aq "vm: kernel" "$1" || return 0
+        kill -0 "$guest" 2>/dev/null || return 0
+        sleep 1
+    done
+    return 1
+}
+
 # boot KERNEL DRIVER: one guest, its console into a file. The machine stays usable meanwhile.
 boot() {
     run=$runs/$1-$2
@@ -100,17 +112,24 @@ programs='$programs'
 END
     wire=
     [ -z "$(pairs "$2")" ] || wire=scripts/vm/wire.sh
-    # In the background, for a shell that waits for what is in front hears no signal.
-    # shellcheck disable=SC2046,SC2086 # words, or none
-    timeout "$GUEST_SECONDS" nice $wire qemu-system-x86_64 \
-        -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
-        -nographic -no-reboot -nic none \
-        -kernel "$(cat "$runs/image-$1")" -initrd "$vm/kernel-$1/initramfs" \
-        -append "console=ttyS0 quiet panic=-1 vm_modules=${2%:*} vm_job=$run/job vm_run=$PWD/scripts/vm/guest.sh" \
-        -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-        $(devices "$2") </dev/null >"$run/raw" 2>&1 &
-    guest=$!
-    wait $guest || echo "vm-test: the guest did not end well"
+    for _ in first second; do
+        : >"$run/raw"
+        # In the background, for a shell that waits for what is in front hears no signal.
+        # shellcheck disable=SC2046,SC2086 # words, or none
+        timeout "$GUEST_SECONDS" nice $wire qemu-system-x86_64 \
+            -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
+            -nographic -no-reboot -nic none \
+            -kernel "$(cat "$runs/image-$1")" -initrd "$vm/kernel-$1/initramfs" \
+            -append "console=ttyS0 quiet panic=-1 vm_modules=${2%:*} vm_job=$run/job vm_run=$PWD/scripts/vm/guest.sh" \
+            -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+            $(devices "$2") </dev/null >"$run/raw" 2>&1 &
+        guest=$!
+        comes_up "$run/raw" && break
+        echo "vm-test: the guest has said nothing for $BOOT_SECONDS s, and is started again"
+        kill "$guest"
+        wait "$guest" || true
+    done
+    wait "$guest" || echo "vm-test: the guest did not end well"
     guest=
     tr -d '\r\000' <"$run/raw" >"$logs/$1-$2.log"
 }
