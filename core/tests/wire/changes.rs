@@ -25,11 +25,7 @@ fn a_port_goes_on_when_the_link_is_back() {
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };
         wire.wait_for_link();
         assert!(wire.run("right", "ip link set right0 down"));
-        let deadline = Instant::now() + patience();
-        let mut news = || port.queues[0].wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
-        while news() != Readiness::Down {
-            assert!(Instant::now() < deadline, "{name}: nothing was said");
-        }
+        wait_until_down(&mut port.queues[0], &name);
         assert!(wire.run("right", "ip link set right0 up"));
         send(&wire, &sent);
         let came = found(&receive(&mut port.queues, sent.len()), &sent);
@@ -38,6 +34,18 @@ fn a_port_goes_on_when_the_link_is_back() {
         }
     }
     assert!(failed.is_empty(), "rows that failed: {failed:#?}");
+}
+
+/// Waits until a queue says that its interface is down. What came before that is given back: as long
+/// as there are packets, there is no other news.
+fn wait_until_down(queue: &mut Queue, name: &str) {
+    let deadline = Instant::now() + patience();
+    while queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap() != Readiness::Down {
+        queue.sync_rx().unwrap();
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+        assert!(Instant::now() < deadline, "{name}: nothing was said");
+    }
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Claims by copying: where that is the best way, and beside the port that has a queue's socket.
 
-use std::time::{Duration, Instant};
-
 use sluicegate::port::{OpenOptions, Port, Use};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
@@ -61,9 +59,7 @@ fn two_ports_take_different_packets_of_one_queue() {
     ];
     for (socket, way, mode, fell) in rows {
         let mut even = open(&lab, &format!("xdp:right0?{socket}&filter={EVEN}")).unwrap();
-        let start = Instant::now();
         let mut odd = open(&lab, &format!("xdp:right0?{way}&filter={ODD}")).unwrap();
-        assert!(start.elapsed() < Duration::from_millis(700), "who lives is not waited for");
         assert_eq!(even.method, "af_xdp", "{mode}");
         assert_eq!((odd.method, odd.mode), ("ring", Some(mode)));
         let fallback = odd.fallbacks.last().unwrap();

@@ -128,8 +128,7 @@ fn take(
     };
     let others = taking.others()?;
     taking.refuse_second_whole(&others)?;
-    // Who lives keeps the queue for longer than a moment.
-    let patience = if others.is_empty() { PATIENCE } else { PATIENCE_WITH_OTHERS };
+    let patience = patience(!others.is_empty());
     let port = match taking.by_faster_copies(&others, patience)? {
         Some(port) => port,
         None => match taking.by_sockets(config.bind, patience) {
@@ -140,6 +139,11 @@ fn take(
         },
     };
     taking.give_way(port)
+}
+
+/// How long a queue is tried again: who lives keeps it for longer than a moment.
+fn patience(has_others: bool) -> Duration {
+    if has_others { PATIENCE_WITH_OTHERS } else { PATIENCE }
 }
 
 /// A port on its way, for packets that come to it.
@@ -353,6 +357,11 @@ pub(super) fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_lives_is_not_waited_for_as_who_has_just_ended() {
+        assert!(patience(true) * 5 < patience(false));
+    }
 
     #[test]
     fn a_ports_mode_is_that_of_its_slowest_queue() {
