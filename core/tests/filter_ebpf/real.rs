@@ -12,10 +12,10 @@ use crate::machines::{Everywhere, Kernel, xdp_program};
 /// Set, it makes the tests look at every frame of every capture.
 const ALL_FRAMES: &str = "SLUICE_TEST_ALL_FRAMES";
 /// Otherwise they look at so many of each capture.
-const FRAMES_A_CAPTURE: usize = 2;
+pub const FRAMES_A_CAPTURE: usize = 2;
 
 /// Frames by the link type of their capture: spread over each, the first and the last among them.
-fn frames_by_link_type(frames_a_capture: usize) -> BTreeMap<u16, Vec<Vec<u8>>> {
+pub fn frames_by_link_type(frames_a_capture: usize) -> BTreeMap<u16, Vec<Vec<u8>>> {
     let mut frames: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
     for path in captures() {
         let Ok(mut capture) = pcap::Capture::from_file(&path) else {
