@@ -1,8 +1,13 @@
 //! Several queues: each packet comes to one of them, once.
 
-use super::frames::{frame, receive, send};
+use std::collections::BTreeSet;
+
+use sluicegate::port::Use;
+
+use super::frames::{frame, frames, receive, send};
 use super::{lab_in_any_order, receiver};
 use crate::hosts::{self, thinned};
+use crate::traffic;
 
 #[test]
 fn a_fanout_gives_each_packet_to_one_queue() {
@@ -53,4 +58,52 @@ fn xdp_takes_every_queue_or_those_that_are_named() {
             assert!(got == expected, "{name}: {} of {}", got.len(), expected.len());
         }
     }
+}
+
+#[test]
+fn one_to_four_queues_receive_frames_of_all_lengths_by_xdp() {
+    // The first are one flow to the kernel, and come to one queue; the others to all of them.
+    let (lengths, flows) = (sorted(frames(9014)), traffic::frames(200, 64));
+    for count in 1..=4 {
+        let Some(lab) = hosts::wire(count) else { return };
+        if !lab.is_lab() {
+            println!("skipped: a card has the queues it has");
+            return;
+        }
+        assert!(lab.set_mtu(9100));
+        // Rings of copies are one in skb mode. To which queue a veth's packet comes there hangs on the
+        // kernel: it takes the number of the queue it was sent by for its own, less one.
+        let ways = [
+            ("method=ring", count, Some(count)),
+            ("method=ring&mode=skb", 1, Some(1)),
+            ("method=af_xdp", count, Some(count)),
+            ("mode=skb", count, None),
+        ];
+        for (way, queues, used) in ways {
+            let name = format!("xdp:right0?{way}");
+            let mut port = match traffic::open(&lab, "right", &name, Use::Receive) {
+                Err(error) if error.to_string().contains("need Linux 6.6") => {
+                    println!("left out: {name}: {error}");
+                    continue;
+                }
+                port => port.unwrap(),
+            };
+            assert_eq!(port.queues.len(), queues as usize, "{name}");
+            send(&lab, "left", "left0", &lengths);
+            let got = receive(&mut port.queues, lengths.len());
+            let got = sorted(got.into_iter().map(|(_, bytes)| bytes).collect());
+            assert!(got == lengths, "{name}, {count} queues: {} of {}", got.len(), lengths.len());
+            traffic::send(&lab, &flows);
+            let got = traffic::receive(&mut port.queues, flows.len());
+            assert_eq!(traffic::found(&got, &flows), flows.len(), "{name}, {count} queues");
+            let by: BTreeSet<u32> = got.iter().map(|(number, _)| *number).collect();
+            let all = used.is_none_or(|used| by.len() == used as usize);
+            assert!(all, "{name}, {count} queues: by {by:?}");
+        }
+    }
+}
+
+fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    frames.sort();
+    frames
 }
