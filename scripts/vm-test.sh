@@ -113,6 +113,7 @@ END
     wire=
     [ -z "$(pairs "$2")" ] || wire=scripts/vm/wire.sh
     for _ in first second; do
+        # There before the guest is, for who looks at it.
         : >"$run/raw"
         # In the background, for a shell that waits for what is in front hears no signal.
         # shellcheck disable=SC2046,SC2086 # words, or none

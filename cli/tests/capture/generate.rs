@@ -179,7 +179,7 @@ fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
     let mut tc = std::process::Command::new("tc");
     tc.args(["-n", &left, "qdisc", "add", "dev", "left0", "root"]);
     tc.args(["tbf", "rate", "100kbit", "burst", "2kb", "latency", "100s"]);
-    if !tc.status().unwrap().success() {
+    if ended(&mut tc).status != Some(0) {
         return eprintln!("skipped: needs the queueing discipline tbf; get it by modprobe sch_tbf");
     }
     let arguments = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--json"];
