@@ -7,9 +7,9 @@
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
 #     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
 #
-# virtio_net:2 and virtio_net:4 have so many queue pairs, for which QEMU needs TAP devices: root, or
-# user namespaces. Two are in use, as there are two CPUs; with four there is one for each CPU besides,
-# and native XDP uses these too.
+# virtio_net:2 and virtio_net:4 have so many queue pairs. Two are in use, as there are two CPUs; with
+# four there is one for each CPU besides, and native XDP uses these too. The wire of these and of
+# virtio_net is of TAP devices, which take root, or user namespaces.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -57,14 +57,16 @@ for kernel in $KERNELS; do
     scripts/vm/initramfs.sh "$vm/kernel-$kernel" >"$runs/image-$kernel"
 done
 
-# How many queue pairs the cards of a driver are asked to have; nothing where QEMU decides.
+# How many queue pairs the cards of a driver have on a wire of TAP devices; nothing where the wire is
+# one of QEMU's: that has one queue, and lets packets overtake others that wait for virtio_net's buffers.
 pairs() {
     case $1 in
     *:*) echo "${1#*:}" ;;
+    virtio_net) echo 1 ;;
     esac
 }
 
-# The cards of a driver, two on one wire: one of QEMU's, which has one queue, or TAP devices.
+# The cards of a driver, two on one wire.
 devices() {
     case $1 in
     veth) return ;;
@@ -74,7 +76,7 @@ devices() {
     esac
     wire=hubport,hubid=1
     pairs=$(pairs "$1")
-    [ -z "$pairs" ] || device=$device,mq=on,vectors=$((2 * pairs + 2))
+    [ "${pairs:-1}" = 1 ] || device=$device,mq=on,vectors=$((2 * pairs + 2))
     for n in 1 2; do
         [ -z "$pairs" ] ||
             wire=tap,queues=$pairs,ifname=tap$n,script=no,downscript=no,vhost=off
@@ -111,7 +113,7 @@ seconds=$TEST_SECONDS
 programs='$programs'
 END
     wire=
-    [ -z "$(pairs "$2")" ] || wire=scripts/vm/wire.sh
+    [ -z "$(pairs "$2")" ] || wire="scripts/vm/wire.sh $(pairs "$2")"
     for _ in first second; do
         # There before the guest is, for who looks at it.
         : >"$run/raw"
@@ -138,7 +140,7 @@ END
 # try KERNEL DRIVER: one guest, and a line for each of its tests; whether all is well.
 try() {
     echo "== Linux $1, $2"
-    if [ -n "$(pairs "$2")" ] && ! scripts/vm/wire.sh true; then
+    if [ -n "$(pairs "$2")" ] && ! scripts/vm/wire.sh 1 true; then
         echo "vm-test: skipped: no wire of TAP devices, which takes root, or user namespaces"
         return
     fi

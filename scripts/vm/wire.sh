@@ -1,8 +1,9 @@
 #!/bin/sh
-# wire.sh COMMAND...: runs a command in a network namespace of its own, in which tap1 and tap2 are
-# the ends of a wire: what is sent into one comes out of the other, whatever it is. (A bridge would
-# keep frames for 01:80:c2:00:00:0x, and learn addresses.) The namespace has no name and no other
-# interface that is up, and ends with the command, however that ends. Root, or user namespaces.
+# wire.sh QUEUES COMMAND...: runs a command in a network namespace of its own, in which tap1 and
+# tap2, of one queue or several, are the ends of a wire: what is sent into one comes out of the
+# other, whatever it is. (A bridge would keep frames for 01:80:c2:00:00:0x, and learn addresses.) The
+# namespace has no name and no other interface that is up, and ends with the command, however that
+# ends. Root, or user namespaces.
 set -eu
 # Who is no administrator has not these in the path.
 PATH=$PATH:/usr/sbin:/sbin
@@ -11,7 +12,9 @@ if [ "$1" != --inside ]; then
     [ "$(id -u)" -eq 0 ] || as_root=--map-root-user
     exec unshare --net $as_root -- "$0" --inside "$@"
 fi
-shift
+several=
+[ "$2" = 1 ] || several=multi_queue
+shift 2
 
 # needs WHAT COMMAND...: what there is no wire without. The command itself has said why it failed.
 needs() {
@@ -26,7 +29,7 @@ needs() {
 # IPv6 would speak up as soon as an interface is up; of IPv4 there are no addresses.
 echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null || true
 for end in tap1 tap2; do
-    needs "to make a TAP device" ip tuntap add dev $end mode tap multi_queue
+    needs "to make a TAP device" ip tuntap add dev $end mode tap $several
     # QEMU reads as slowly as its guest does, and a wire keeps what is on it.
     needs "to set one up" ip link set $end mtu 9216 txqueuelen 20000
 done
