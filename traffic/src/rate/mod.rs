@@ -1,11 +1,11 @@
 //! How fast packets are sent, and how near to it they came.
 
-mod gaps;
+mod histogram;
 mod timetable;
 
 use std::time::Duration;
 
-pub use gaps::Gaps;
+pub use histogram::{Gaps, Histogram, Latencies};
 pub use timetable::Timetable;
 
 /// A pace: a burst of packets, back to back, again and again.

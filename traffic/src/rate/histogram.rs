@@ -1,20 +1,25 @@
-//! How late packets were, each against the timetable: a histogram.
+//! Times, counted by how long they are: a histogram.
 
-const STEPS: u32 = Gaps::STEPS;
-const STEP_BITS: u32 = Gaps::STEP_BITS;
+/// How late packets were, each against the timetable: an error of an eighth at most, up to 4 s.
+pub type Gaps = Histogram<3, 32>;
 
-/// Counts of times in ns, in classes that grow with them.
+/// How long packets were on their way: an error of one in 32 at most, up to 68 s.
+pub type Latencies = Histogram<5, 36>;
+
+/// Counts of times in ns, in classes that grow with them: each power of two is divided into
+/// 2^`STEP_BITS` steps. Times of 2^`POWERS` ns and longer are in the last class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gaps {
+pub struct Histogram<const STEP_BITS: u32, const POWERS: u32> {
     counts: Vec<u64>,
 }
 
-impl Gaps {
-    /// Steps each power of two is divided into: an error of an eighth at most.
-    pub(crate) const STEPS: u32 = 8;
-    pub(crate) const STEP_BITS: u32 = Self::STEPS.ilog2();
-    /// How many classes there are: for times up to 2³² ns; longer ones are in the last.
-    pub const CLASSES: usize = ((32 - STEP_BITS + 1) * STEPS) as usize;
+impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
+    /// Steps each power of two is divided into.
+    pub(crate) const STEPS: u32 = 1 << STEP_BITS;
+    /// That number's logarithm.
+    pub(crate) const STEP_BITS: u32 = STEP_BITS;
+    /// How many classes there are.
+    pub const CLASSES: usize = ((POWERS - STEP_BITS + 1) << STEP_BITS) as usize;
 
     /// From the counts of the classes.
     pub fn from_counts(counts: impl IntoIterator<Item = u64>) -> Self {
@@ -23,22 +28,21 @@ impl Gaps {
         Self { counts }
     }
 
-    /// The class of a time: times below 8 ns have one each, then each power of two has as
-    /// many.
+    /// The class of a time: the shortest have one each, then each power of two has as many.
     #[inline]
     pub fn class(ns: u64) -> usize {
-        let ns = ns.min(u64::from(u32::MAX)) as u32;
-        if ns < STEPS {
+        let ns = ns.min((1 << POWERS) - 1);
+        if ns < u64::from(Self::STEPS) {
             return ns as usize;
         }
         let power = ns.ilog2() - STEP_BITS;
-        (power * STEPS + (ns >> power)) as usize
+        (power << STEP_BITS) as usize + (ns >> power) as usize
     }
 
     /// The longest time of a class, in ns.
     fn longest(class: usize) -> u64 {
         let class = class as u64;
-        let steps = u64::from(STEPS);
+        let steps = u64::from(Self::STEPS);
         if class < 2 * steps {
             return class;
         }
@@ -78,7 +82,7 @@ impl Gaps {
     }
 }
 
-impl Default for Gaps {
+impl<const STEP_BITS: u32, const POWERS: u32> Default for Histogram<STEP_BITS, POWERS> {
     fn default() -> Self {
         Self::from_counts([])
     }
@@ -90,15 +94,22 @@ mod tests {
 
     #[test]
     fn classes_follow_one_another_and_know_their_ends() {
-        let around_powers = (0..32).flat_map(|bit| [(1 << bit) - 1, 1 << bit]);
-        for ns in (0..10_000).chain(around_powers) {
-            let class = Gaps::class(ns);
-            assert!(class < Gaps::CLASSES && Gaps::longest(class) >= ns, "{ns}");
-            assert!(Gaps::longest(class) <= ns + ns / 8, "{ns} in {class}");
-            let next = Gaps::class(ns + 1);
-            assert!(next == class || next == class + 1, "{ns}");
+        fn check<const STEP_BITS: u32, const POWERS: u32>() {
+            type Of<const STEP_BITS: u32, const POWERS: u32> = Histogram<STEP_BITS, POWERS>;
+            let around_powers = (0..POWERS).flat_map(|bit| [(1 << bit) - 1, 1 << bit]);
+            for ns in (0..10_000).chain(around_powers) {
+                let class = Of::<STEP_BITS, POWERS>::class(ns);
+                let longest = Of::<STEP_BITS, POWERS>::longest(class);
+                assert!(class < Of::<STEP_BITS, POWERS>::CLASSES && longest >= ns, "{ns}");
+                assert!(longest <= ns + (ns >> STEP_BITS), "{ns} in {class}");
+                let next = Of::<STEP_BITS, POWERS>::class(ns + 1);
+                assert!(next == class || next == class + 1, "{ns}");
+            }
+            let last = Of::<STEP_BITS, POWERS>::class(u64::MAX);
+            assert_eq!(last, Of::<STEP_BITS, POWERS>::CLASSES - 1);
         }
-        assert_eq!(Gaps::class(u64::MAX), Gaps::CLASSES - 1);
+        check::<3, 32>();
+        check::<5, 36>();
     }
 
     #[test]
