@@ -102,7 +102,8 @@ impl Descriptor {
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), size) })
     }
 
-    /// Has the kernel send what is in the transmit ring: in copy mode 32 packets a call.
+    /// Has the kernel send what is in the transmit ring: in copy mode 32 packets a call, or as many
+    /// as `XDP_MAX_TX_SKB_BUDGET` says.
     #[inline]
     pub(super) fn wake_tx(&self) -> io::Result<Woken> {
         let (fd, none) = (self.0.as_raw_fd(), std::ptr::null());

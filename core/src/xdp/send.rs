@@ -100,8 +100,9 @@ impl Sender {
     }
 
     /// Calls the kernel until it has taken what is in the transmit ring, or takes no more: in
-    /// copy mode it sends 32 packets a call, and only when called. Looked at in each sync as long
-    /// as there is anything, not only after something was added: the kernel may have asked later.
+    /// copy mode it sends 32 packets a call, 256 since Linux 6.17, and only when called. Looked at in
+    /// each sync as long as there is anything, not only after something was added: the kernel may
+    /// have asked later.
     fn drive(&mut self) -> Result<()> {
         let Outlet { tx, stats, .. } = &mut self.outlet;
         let mut waiting = tx.waiting();

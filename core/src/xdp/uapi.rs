@@ -11,6 +11,12 @@ use libc::{
 #[cfg(all(test, not(loom)))]
 pub(super) const PACKET_HEADROOM: u64 = 256;
 
+/// How many packets a call sends where the kernel copies: linux/if_xdp.h, since 6.17. libc does not
+/// have it.
+pub(super) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+/// What it is set to. More a call saves nothing more, and keeps others from the CPU.
+pub(super) const COPIED_A_CALL: u32 = 256;
+
 const _: () = {
     assert!(size_of::<sockaddr_xdp>() == 16);
     assert!(offset_of!(sockaddr_xdp, sxdp_ifindex) == 4);
