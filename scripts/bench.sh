@@ -1,6 +1,6 @@
 #!/bin/sh
-# What receiving costs, beside tcpdump and DPDK; and what a slot costs, beside dpdk-testpmd. All of it in
-# one run, in turns, so that the machine's moods hit everybody alike. Prints Markdown.
+# What receiving costs, beside tcpdump and DPDK; and what a slot costs, beside dpdk-testpmd. All of
+# it in one run, in turns, so that the machine's moods hit everybody alike. Prints Markdown.
 #
 #   RUNS=5      rounds; the tables show the median and the spread
 #   SECONDS=3   of sending, each time
@@ -9,22 +9,10 @@
 # softirq of a veth); what is measured is pinned to the second. The peers that setup.sh does not
 # install come with `scripts/setup.sh --bench`.
 set -eu
-runs=${RUNS:-5}
-# shellcheck disable=SC3028 # where it is the shell's own clock it stands at 0 here
-seconds=${SECONDS:-3}
-[ "$seconds" != 0 ] || seconds=3
 cd "$(dirname "$0")/.."
 name=bench
 . scripts/lab.sh
-
-for value in "$runs" "$seconds"; do
-    case $value in '' | *[!0-9]* | 0* | ????*) die 2 "RUNS and SECONDS are numbers, 1 to 999" ;; esac
-done
-# shellcheck disable=SC2046 # a list of words
-set -- $(cpus)
-[ $# -gt 1 ] || die 1 "two CPUs are needed: one sends, one receives"
-send_cpu=$1
-receive_cpu=$2
+. scripts/rounds.sh
 
 # Seconds until a command is ready to receive.
 settle=1
@@ -36,6 +24,17 @@ results=$scratch/results
 # Time on a CPU of a process and its threads, in ns.
 cpu_ns() {
     cat "/proc/$1/task/"*/schedstat | awk '{ ns += $1 } END { printf "%.0f", ns }'
+}
+
+# Sends, and waits for the end of it; `elapsed` is how long it sent, in ns.
+send_all() {
+    start=$(date +%s%N)
+    send "$seconds"
+    wait "$sender_pid" || die 1 "the sender failed: $(cat "$scratch/sent")"
+    sender_pid=
+    elapsed=$(($(date +%s%N) - start))
+    [ "$sender" != generate ] ||
+        elapsed=$(awk -v s="$(number elapsed_s "$scratch/sent")" 'BEGIN { printf "%.0f", s * 1e9 }')
 }
 
 # measure TABLE WHAT COUNT_OF COMMAND…: the command receives while packets are sent; COUNT_OF
@@ -56,11 +55,7 @@ measure() {
         rm "$scratch/file.warm"
     fi
     ns=$(cpu_ns "$tool_pid")
-    start=$(date +%s%N)
-    send "$seconds"
-    wait "$sender_pid" || die 1 "the sender failed: $(cat "$scratch/sent")"
-    sender_pid=
-    elapsed=$(($(date +%s%N) - start))
+    send_all
     sleep 0.5 # until it has dealt with what it has
     ns=$(($(cpu_ns "$tool_pid") - ns))
     stop "$tool_pid" INT
@@ -118,19 +113,15 @@ drop() {
     [ -f "$scratch/drop.o" ] || return 0
     set -- "$sluice" lab exec --name "$lab" right -- ip link set dev right0
     "$@" xdpdrv object "$scratch/drop.o" section xdp
-    start=$(date +%s%N)
-    send "$seconds"
-    wait "$sender_pid" || die 1 "the sender failed: $(cat "$scratch/sent")"
-    sender_pid=
-    elapsed=$(($(date +%s%N) - start))
+    send_all
     "$@" xdpdrv off
-    awk -v OFS='\t' -v elapsed="$elapsed" '/attempted/ {
-        print "drop", "XDP_DROP and nothing else", $1 / elapsed * 1e3, 0, 0
-    }' "$scratch/sent" >>"$results"
+    awk -v OFS='\t' -v attempted="$(number attempted "$scratch/sent")" -v elapsed="$elapsed" \
+        'BEGIN { print "drop", "XDP_DROP and nothing else", attempted / elapsed * 1e3, 0, 0 }' \
+        >>"$results"
 }
 
 make_drop() {
-    [ "$sender" = blast ] && command -v clang >/dev/null || return 0
+    [ "$sender" = generate ] && command -v clang >/dev/null || return 0
     printf '%s\n' '__attribute__((section("xdp"), used)) int drop(void *ctx) { return 1; }' |
         clang -O2 -target bpf -x c -c -o "$scratch/drop.o" -
 }
@@ -224,49 +215,6 @@ round() {
     ! command -v dpdk-testpmd >/dev/null || testpmd
 }
 
-# table NAME TITLE REFERENCE: medians and spreads. A ratio is to the reference in the same round,
-# for the machine's moods last longer than a round.
-table() {
-    grep -q "^$1	" "$results" || return 0
-    printf '\n### %s\n\n' "$2"
-    awk -F '\t' -v table="$1" -v reference="$3" '
-        function sorted(values, n,   i, j, x) {
-            for (i = 2; i <= n; i++) {
-                x = values[i]
-                for (j = i - 1; j > 0 && values[j] > x; j--) values[j + 1] = values[j]
-                values[j + 1] = x
-            }
-        }
-        function middle(column, what, to,   i, n, by) {
-            n = runs[what]
-            for (i = 1; i <= n; i++) {
-                by = to ? value[column, to, i] : 1
-                v[i] = by ? value[column, what, i] / by : 0
-            }
-            sorted(v, n)
-            least = v[1]
-            most = v[n]
-            return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
-        }
-        $1 == table {
-            if (!runs[$2]++) names[++count] = $2
-            for (column = 3; column <= 5; column++) value[column, $2, runs[$2]] = $column
-        }
-        END {
-            print "| | Mpps | min–max | lost % | ns of CPU a packet | rate, to " reference " |"
-            print "| --- | ---: | ---: | ---: | ---: | ---: |"
-            for (i = 1; i <= count; i++) {
-                rate = middle(3, names[i])
-                spread = sprintf("%.2f–%.2f", least, most)
-                ratio = "–"
-                if (runs[reference] == runs[names[i]])
-                    ratio = sprintf("%.2f", middle(3, names[i], reference))
-                printf "| %s | %.2f | %s | %.1f | %.0f | %s |\n", names[i], rate, spread,
-                    middle(4, names[i]), middle(5, names[i]), ratio
-            }
-        }' "$results"
-}
-
 idle_table() {
     grep -q '^idle	' "$results" || return 0
     printf '\n### Waiting, at 1,000 packets a second\n\n'
@@ -299,18 +247,9 @@ command -v dpdk-testpmd >/dev/null ||
 
 make_drop
 trafgen_config >"$scratch/slow.cfg"
-turn=1
-while [ "$turn" -le "$runs" ]; do
-    echo "bench: round $turn of $runs" >&2
-    round
-    turn=$((turn + 1))
-done
-
-model=$(awk -F ': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)
+rounds
+about_machine
 cat <<END
-- machine: $(nproc) CPUs, ${model:-$(uname -m)}, $(systemd-detect-virt 2>/dev/null || true)
-- kernel: $(uname -sr)
-- date: $(date +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 - sender: $sender_is
 - peers: $(tcpdump --version 2>&1 | head -n 1); DPDK $(dpkg-query -W -f '${Version}' dpdk-dev 2>/dev/null || echo "not there")
 - median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds make bench\`

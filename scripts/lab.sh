@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # For demo.sh and bench.sh, which read it in: a lab of their own with a sender in it, and its
 # removal whatever happens. They set `name` first, the word for what they are, and `send_cpu`,
-# the sender's CPU, which may be empty.
+# the sender's CPU, which may be empty; `queues` of the link, if it shall have more than one.
 # shellcheck disable=SC2034 # what is set here is used there
 
 : "${name:?}"
@@ -48,7 +48,7 @@ lab_up() {
     else
         scratch=$(mktemp -d)
     fi
-    "$sluice" lab up --name "$lab" >"$scratch/picture" || exit $?
+    "$sluice" lab up --name "$lab" --queues "${queues:-1}" >"$scratch/picture" || exit $?
 }
 
 room_mib() {
@@ -66,20 +66,19 @@ cpus() {
     }' /proc/self/status
 }
 
-on_left() {
-    "$sluice" lab exec --name "$lab" left -- "$@"
-}
-
-# Sets `sender` to blast or trafgen, and `sender_is` to what it is and why.
+# Sets `sender` to generate or trafgen, and `sender_is` to what it is and why.
 choose_sender() {
-    if on_left "$release/examples/blast" left0 "$nobody" 0.05 >/dev/null 2>"$scratch/why"; then
-        sender=blast
-        sender_is="live frames (BPF_PROG_RUN), 60 bytes, the fastest there is here"
+    sender=generate
+    sender_is="sluice generate, live frames of 60 bytes, the fastest there is here"
+    send 0.05
+    if wait "$sender_pid"; then
+        sender_pid=
         return
     fi
-    command -v trafgen >/dev/null || die 3 "$(cat "$scratch/why"); and there is no trafgen"
+    sender_pid=
+    command -v trafgen >/dev/null || die 3 "$(cat "$scratch/sent"); and there is no trafgen"
     sender=trafgen
-    sender_is="trafgen, 60 bytes ($(head -n 1 "$scratch/why"))"
+    sender_is="trafgen, 60 bytes ($(head -n 1 "$scratch/sent"))"
     trafgen_config >"$scratch/trafgen.cfg"
 }
 
@@ -91,11 +90,12 @@ trafgen_config() {
 END
 }
 
-# Sends in the background for so many seconds, from one CPU; `sender_pid` is its number. What it
-# says goes to $scratch/sent.
+# Sends in the background for so many seconds, from one CPU, each packet from the next source port;
+# `sender_pid` is its number. What it says goes to $scratch/sent.
 send() {
     case $sender in
-    blast) set -- "$release/examples/blast" left0 "$nobody" "$1" ;;
+    generate) set -- "$sluice" generate left0 --method live --duration "$1" --json \
+        --dmac "$nobody" --src 198.18.0.1 --dst 198.18.0.2 --sport 1..65535 --dport 9 ;;
     trafgen) set -- timeout -s INT "$1" \
         trafgen --dev left0 --conf "$scratch/trafgen.cfg" --cpus 1 --no-sock-mem ;;
     esac
@@ -107,7 +107,7 @@ send() {
 # Packets that left0 has sent so far.
 sent() {
     # shellcheck disable=SC2016 # awk's own
-    on_left awk '$1 == "left0:" { print $11 }' /proc/net/dev
+    "$sluice" lab exec --name "$lab" left -- awk '$1 == "left0:" { print $11 }' /proc/net/dev
 }
 
 # The first number of a name in a result of ours: number NAME FILE.
