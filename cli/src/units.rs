@@ -29,9 +29,13 @@ pub fn show_count(count: u64) -> impl fmt::Display {
     })
 }
 
-/// Packets a second: `3.85 Mpps`.
+/// Packets a second: `3.85 Mpps`; below one in ten seconds the other way round: `1 packet in 1 h 0
+/// min`.
 pub fn show_pps(pps: f64) -> impl fmt::Display {
-    show_scaled(pps, 1000.0, SI, "pps")
+    fmt::from_fn(move |f| match Duration::try_from_secs_f64(1.0 / pps) {
+        Ok(apart) if pps < 0.1 => write!(f, "1 packet in {}", show_duration(apart)),
+        _ => write!(f, "{}", show_scaled(pps, 1000.0, SI, "pps")),
+    })
 }
 
 /// Bits a second: `1.97 Gbit/s`.
@@ -171,6 +175,8 @@ mod tests {
             ("millions", show_count(1_234_567).to_string(), "1,234,567"),
             ("a rate of packets", show_pps(3_851_234.0).to_string(), "3.85 Mpps"),
             ("a small one", show_pps(12.34).to_string(), "12.3 pps"),
+            ("a fraction", show_pps(0.25).to_string(), "0.25 pps"),
+            ("less than that", show_pps(1.0 / 5400.0).to_string(), "1 packet in 1 h 30 min"),
             ("none", show_pps(0.0).to_string(), "0 pps"),
             ("one nobody knows", show_pps(f64::NAN).to_string(), "0 pps"),
             ("a rate of bits", show_bps(1.97e9).to_string(), "1.97 Gbit/s"),
