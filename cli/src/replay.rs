@@ -4,12 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
-use sluicegate_traffic::rate::Pace;
 use sluicegate_traffic::source::{Replay, Source, Tempo};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{Orders, Rate, RingSender, Sender, send, target};
+use crate::send::{Changes, Measure, Orders, Rate, RingSender, Sender, Steering, send, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +40,9 @@ pub struct Args {
     /// Packets a second, whenever they were recorded: 10kpps
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
+
+    #[command(flatten)]
+    changes: Changes,
 
     /// As fast as can be
     #[arg(long)]
@@ -80,24 +82,25 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
     target(&args.port, netns, args.yes_send_on.as_deref())?;
-    let (tempo, pace) = tempo(&args)?;
+    let steering = steering(&args)?;
+    let tempo = match &steering {
+        Some(steering) => Tempo::Paced(steering.dial()),
+        None if args.top_speed => Tempo::Top,
+        None => Tempo::Recorded(args.speed.unwrap_or(1.0)),
+    };
     let sender = open(&args, file, tempo)?;
-    send("replay", &args.port, &args.common, sender, pace)
+    send("replay", &args.port, &args.common, sender, steering)
 }
 
-fn tempo(args: &Args) -> Result<(Tempo, Option<Pace>)> {
-    if args.top_speed {
-        return Ok((Tempo::Top, None));
+fn steering(args: &Args) -> Result<Option<Steering>> {
+    let changes = &args.changes;
+    if (args.speed.is_some() || args.top_speed) && changes.rate_file.is_some() {
+        let both = "--rate-file: a rate goes with neither --speed nor --top-speed";
+        return Err(Error::Usage(both.into()));
     }
-    match args.rate {
-        Some(rate) => {
-            let pace = rate.of_packets().ok_or_else(|| {
-                Error::Usage("replay: packets differ in length: give the rate in pps".into())
-            })?;
-            Ok((Tempo::Paced(pace), Some(pace)))
-        }
-        None => Ok((Tempo::Recorded(args.speed.unwrap_or(1.0)), None)),
-    }
+    let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+    let asked = args.rate.map(|rate| measure.pace(rate)).transpose()?;
+    Steering::new(asked, measure, changes)
 }
 
 fn open(args: &Args, file: PortName, tempo: Tempo) -> Result<Sender> {

@@ -12,6 +12,7 @@ use sluicegate::port::{Fallback, Port, PortName};
 use crate::args::Common;
 use crate::card::Card;
 use crate::run::Outcome;
+use crate::send::Paced;
 use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent, show_pps};
 
 /// What a frame occupies on the wire besides the bytes counted here: preamble and start
@@ -80,20 +81,6 @@ pub struct Sending {
     pub interface_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<Paced>,
-}
-
-/// How near a sender came to the rate it was asked for.
-#[derive(Clone, Debug, Serialize)]
-pub struct Paced {
-    /// Packets a second that were asked for; none where packets have times of their own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_pps: Option<f64>,
-    /// How late the first packet of a burst was, against the timetable: half of them no later, and
-    /// 99 of 100. In ns.
-    pub late_p50_ns: u64,
-    pub late_p99_ns: u64,
-    /// Times it was too far behind to make up for it.
-    pub restarts: u64,
 }
 
 /// A fall to a slower method.
@@ -310,16 +297,7 @@ impl Report {
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
         }
         if let Some(paced) = self.sending.as_ref().and_then(|sending| sending.pace.as_ref()) {
-            let late = |ns| show_duration(Duration::from_nanos(ns));
-            let (half, most) = (late(paced.late_p50_ns), late(paced.late_p99_ns));
-            let asked = paced
-                .asked_pps
-                .map_or_else(String::new, |pps| format!("asked for {}; ", show_pps(pps)));
-            let restarts = match paced.restarts {
-                0 => String::new(),
-                times => format!(", begun anew {} times, too far behind", show_count(times)),
-            };
-            writeln!(out, "  {asked}late by {half} (p50), {most} (p99){restarts}")?;
+            paced.print(out)?;
         }
         self.print_ledger(out)
     }

@@ -8,12 +8,11 @@ use sluicegate::link::{Interface, netns, xdp_abilities};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
-use sluicegate_traffic::rate::Pace;
 use sluicegate_traffic::source::{Made, Source};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{LiveSender, Orders, RingSender, Sender, monotonic_ns};
+use crate::send::{LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns};
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub struct Way<'a> {
     /// Threads, CPUs, the network namespace.
     pub common: &'a Common,
     /// How fast.
-    pub pace: Option<Pace>,
+    pub steering: Option<&'a Steering>,
 }
 
 impl Way<'_> {
@@ -109,7 +108,7 @@ impl Way<'_> {
         takes_live_frames(interface, netns)?;
         fits_live_frames(plan, interface)?;
         let workers = self.workers();
-        let pace = self.pace.map(|pace| pace.shared_by(workers));
+        let pace = self.steering.map(Steering::pace);
         // A program sends to an interface of the namespace that it is run in.
         let programs = netns::within(netns, || {
             (0..workers)
@@ -136,11 +135,11 @@ impl Way<'_> {
         let mut opened = Port::open(port, &options)?;
         opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened);
-        let (plan, pace) = (Arc::clone(plan), self.pace);
+        let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
         let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {
             let packets = orders.share(worker as usize, workers as usize);
-            let pace = pace.map(|pace| pace.shared_by(workers));
-            Ok(Box::new(Made::new(&plan, (worker, workers), packets, pace, monotonic_ns)))
+            let dial = dial.clone();
+            Ok(Box::new(Made::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
         };
         Ok(Sender::Ring(RingSender::new(opened, Box::new(supply))))
     }

@@ -10,13 +10,17 @@ mod options;
 
 use std::io::{Write, stdout};
 use std::sync::Arc;
+use std::time::Duration;
 
+use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
+use sluicegate::units;
+use sluicegate_traffic::rate::Pace;
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
-use crate::send::{Rate, interface_of, link_speed, send, target};
+use crate::send::{Changes, Measure, Rate, Steering, interface_of, link_speed, send, target};
 use method::{Method, Way};
 use options::SpecArgs;
 
@@ -54,10 +58,17 @@ pub struct Args {
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
-    /// Packets sent back to back; with --rate, which holds on average
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "rate",
+    /// Packets sent back to back; a rate holds on average
+    #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
+
+    /// From one burst's begin to the next, in place of a rate
+    #[arg(long, value_name = "TIME", value_parser = gap, conflicts_with_all = ["rate", "rate_file"])]
+    burst_gap: Option<Duration>,
+
+    #[command(flatten)]
+    changes: Changes,
 
     /// Send out of an interface that carries the host's default route; it must be named
     #[arg(long, value_name = "IFACE")]
@@ -77,11 +88,36 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = target(port, netns, args.yes_send_on.as_deref())?;
     let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
-    let speed = interface.as_ref().and_then(|it| link_speed(&it.name, netns));
-    let pace = args.rate.map(|rate| rate.pace(&plan, args.burst, speed)).transpose()?;
-    let way = Way { port, method: args.method, common: &args.common, pace };
+    let measure = Measure {
+        mean_bytes: Some(plan.mean_bytes()),
+        burst: args.burst,
+        speed: interface.as_ref().and_then(|it| link_speed(&it.name, netns)),
+    };
+    let steering = Steering::new(args.pace(&measure)?, measure, &args.changes)?;
+    let way = Way { port, method: args.method, common: &args.common, steering: steering.as_ref() };
     let sender = way.open(interface.as_ref(), &plan)?;
-    send("generate", port, &args.common, sender, pace)
+    send("generate", port, &args.common, sender, steering)
+}
+
+impl Args {
+    /// The pace that flags ask for.
+    fn pace(&self, measure: &Measure) -> Result<Option<Pace>> {
+        if let Some(gap) = self.burst_gap {
+            return Ok(Some(Pace::of_bursts(self.burst, gap)));
+        }
+        if self.burst > 1 && self.rate.is_none() && self.changes.rate_file.is_none() {
+            let missing = "--burst: how often? Give --rate, --rate-file or --burst-gap";
+            return Err(Error::Usage(missing.into()));
+        }
+        self.rate.map(|rate| measure.pace(rate)).transpose()
+    }
+}
+
+fn gap(text: &str) -> std::result::Result<Duration, String> {
+    match units::duration(text) {
+        Ok(Duration::ZERO) => Err("a gap is a time above 0: 1us, 100ms, 1h".into()),
+        other => other.map_err(|error| error.to_string()),
+    }
 }
 
 /// Needs no privilege, and no interface.

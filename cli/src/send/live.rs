@@ -3,7 +3,7 @@
 use sluicegate::error::Result;
 use sluicegate::link::netns;
 use sluicegate_traffic::live::{Live, Sending};
-use sluicegate_traffic::rate::Gaps;
+use sluicegate_traffic::rate::{Gaps, Pace};
 
 use super::run::{Done, Orders};
 
@@ -33,6 +33,11 @@ impl LiveSender {
         })?;
         self.sending = sending;
         Ok(())
+    }
+
+    /// Another pace of all workers together, from now on.
+    pub fn set_pace(&self, pace: Pace) {
+        self.sending.iter().for_each(|sending| sending.set_pace(pace));
     }
 
     /// Packets and bytes of each worker so far.

@@ -4,19 +4,22 @@
 //!   source: made, or read from a file --> worker: a thread and a transmit ring --+
 //!   plan --> program in the kernel: live frames ---------------------------------+--> the wire
 //!   run: time, signals, status        report: attempted, accepted, sent
+//!   steering: rate, file, ramp --> dial, which workers look at
 //! ```
 
 mod live;
+mod paced;
 mod rate;
+mod rate_file;
 mod report;
 mod ring;
 mod run;
 mod safety;
+mod steering;
 
 use std::io::stdout;
 
 use sluicegate::port::PortName;
-use sluicegate_traffic::rate::Pace;
 
 use crate::args::Common;
 use crate::signals::Signals;
@@ -24,10 +27,12 @@ use crate::status::Status;
 use report::Sent;
 
 pub use live::LiveSender;
-pub use rate::Rate;
+pub use paced::Paced;
+pub use rate::{Measure, Rate};
 pub use ring::{RingSender, monotonic_ns};
 pub use run::{Orders, Sender};
 pub use safety::{interface_of, link_speed, target};
+pub use steering::{Changes, Steering};
 
 /// Sends, and says what became of it: all of a command that has opened its sender.
 ///
@@ -38,16 +43,16 @@ pub fn send(
     port: &PortName,
     common: &Common,
     mut sender: Sender,
-    pace: Option<Pace>,
+    mut steering: Option<Steering>,
 ) -> anyhow::Result<()> {
     let sent = Sent::of(command, port, common, &sender);
     common.become_user()?;
     let signals = Signals::catch()?;
     let mut status = Status::new(common, false);
-    let ended = run::run(&mut sender, common, &signals, &mut status);
+    let ended = run::run(&mut sender, steering.as_mut(), common, &signals, &mut status);
     status.done();
     let ended = ended?;
-    let report = sent.count(&sender, ended.elapsed, pace);
+    let report = sent.count(&sender, ended.elapsed, steering.as_ref());
     report.print(&mut stdout().lock(), common.json)?;
     Ok(ended.result?)
 }

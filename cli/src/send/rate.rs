@@ -4,8 +4,7 @@ use std::str::FromStr;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
-use sluicegate_traffic::plan::Plan;
-use sluicegate_traffic::rate::Pace;
+use sluicegate_traffic::rate::{Pace, Period};
 
 use crate::report::L1_OVERHEAD_BYTES;
 
@@ -28,9 +27,13 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| match units::count(text.trim()) {
-            Ok(0) | Err(_) => Err(RIGHT.to_owned()),
-            Ok(number) => Ok(number as f64),
+        let number = |text: &str| {
+            // Below one, or between two.
+            let exact = units::count(text.trim()).map(|count| count as f64);
+            match exact.or_else(|_| text.trim().parse::<f64>()) {
+                Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+                _ => Err(RIGHT.to_owned()),
+            }
         };
         if let Some(percent) = text.strip_suffix('%') {
             let percent: f64 = percent.trim().parse().map_err(|_| RIGHT)?;
@@ -49,34 +52,54 @@ impl FromStr for Rate {
     }
 }
 
-impl Rate {
-    /// The pace of packets whose lengths nobody knows before; none for rates of bits.
-    pub fn of_packets(self) -> Option<Pace> {
-        match self {
-            Self::Packets(pps) => Some(Pace { pps, burst: 1 }),
-            Self::Layer1(_) | Self::Layer2(_) | Self::OfLink(_) => None,
+/// What rates mean for the packets that are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// Bytes of a packet, on average; none where nobody knows.
+    pub mean_bytes: Option<f64>,
+    /// Packets a burst.
+    pub burst: u32,
+    /// The link's speed, in bit/s.
+    pub speed: Option<f64>,
+}
+
+impl Measure {
+    /// The pace of packets at a rate.
+    ///
+    /// # Errors
+    /// A part of a link whose speed nobody knows; bits of packets whose lengths nobody knows; a
+    /// rate at which the second packet would come in years.
+    pub fn pace(&self, rate: Rate) -> Result<Pace> {
+        let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
+        let bytes = || self.mean_bytes.ok_or_else(no_lengths);
+        let pps = match rate {
+            Rate::Packets(pps) => pps,
+            Rate::Layer1(bits) => layer1(bits, bytes()?),
+            Rate::Layer2(bits) => bits / 8.0 / bytes()?,
+            Rate::OfLink(part) => layer1(part * self.speed.ok_or_else(no_speed)?, bytes()?),
+        };
+        let pace = Pace { pps, burst: self.burst };
+        match pace.period() {
+            Period::NEVER => Err(Error::Usage(
+                "that rate is so low that the next packet would be due in years: give a higher one"
+                    .into(),
+            )),
+            _ => Ok(pace),
         }
     }
 
-    /// The pace of a plan's packets at this rate. `speed` is the link's, in bit/s.
-    ///
-    /// # Errors
-    /// A part of a link whose speed nobody knows.
-    pub fn pace(self, plan: &Plan, burst: u32, speed: Option<f64>) -> Result<Pace> {
-        let bytes = plan.mean_bytes();
-        let layer1 = |bits: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
-        let pps = match self {
-            Self::Packets(pps) => pps,
-            Self::Layer1(bits) => layer1(bits),
-            Self::Layer2(bits) => bits / 8.0 / bytes,
-            Self::OfLink(part) => layer1(part * speed.ok_or_else(no_speed)?),
-        };
-        Ok(Pace { pps, burst })
+    /// The pace of no packets at all.
+    pub fn none(&self) -> Pace {
+        Pace { pps: 0.0, burst: self.burst }
     }
 }
 
 fn no_speed() -> Error {
     Error::Usage("the interface does not say how fast it is: give a rate in pps or bps".into())
+}
+
+fn no_lengths() -> Error {
+    Error::Usage("packets differ in length, and nobody knows how much: give the rate in pps".into())
 }
 
 #[cfg(test)]
@@ -95,8 +118,29 @@ mod tests {
             ("101%", Err(())),
             ("fast", Err(())),
             ("1000", Err(())),
+            ("1e-9%", Ok(Rate::OfLink(1e-9 / 100.0))),
+            ("0.1pps", Ok(Rate::Packets(0.1))),
+            ("-0.1pps", Err(())),
+            ("0.0pps", Err(())),
+            ("1e-400%", Err(())),
         ] {
             assert_eq!(text.parse::<Rate>().map_err(|_| ()), rate, "{text}");
         }
+    }
+
+    #[test]
+    fn rates_become_paces_however_small_and_none_becomes_full_speed() {
+        let measure = Measure { mean_bytes: Some(60.0), burst: 1, speed: Some(1e10) };
+        let pps = |rate| measure.pace(rate).map(|pace| pace.pps).ok();
+        assert_eq!(pps(Rate::Layer1(672.0)), Some(1.0), "60 bytes and 24 around them");
+        assert_eq!(pps(Rate::Layer2(480.0)), Some(1.0));
+        assert_eq!(pps(Rate::OfLink(0.5)), Some(5e9 / 672.0));
+        assert!(pps(Rate::OfLink(1e-11)).is_some_and(|pps| pps > 0.0), "a packet in two hours");
+        assert_eq!(pps(Rate::OfLink(f64::MIN_POSITIVE)), None, "a packet in 1e300 years");
+        assert_eq!(pps(Rate::OfLink(0.0)), None, "too small to be told from none");
+        let unknown = Measure { mean_bytes: None, speed: None, ..measure };
+        assert!(
+            unknown.pace(Rate::Layer1(1e6)).is_err() && unknown.pace(Rate::OfLink(0.5)).is_err()
+        );
     }
 }

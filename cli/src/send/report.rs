@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use sluicegate::ledger::Role;
 use sluicegate::port::PortName;
-use sluicegate_traffic::rate::{Gaps, Pace};
 
+use super::paced::Paced;
 use super::run::{Done, Sender};
+use super::steering::Steering;
 use crate::args::Common;
-use crate::report::{Paced, Report, Sending, Thread, Traffic};
+use crate::report::{Report, Sending, Thread, Traffic};
 
 /// The report of a run.
 pub struct Sent {
@@ -33,7 +34,12 @@ impl Sent {
     }
 
     /// Fills in what the workers did.
-    pub fn count(mut self, sender: &Sender, elapsed: Duration, pace: Option<Pace>) -> Report {
+    pub fn count(
+        mut self,
+        sender: &Sender,
+        elapsed: Duration,
+        steering: Option<&Steering>,
+    ) -> Report {
         let gaps = sender.gaps();
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
@@ -70,18 +76,11 @@ impl Sent {
             attempted,
             accepted,
             interface_sent: interface.map(|(sent, _)| sent),
-            pace: (gaps.count() > 0).then(|| paced(pace, &gaps, sum(|done| done.restarts))),
+            pace: (gaps.count() > 0).then(|| {
+                let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
+                Paced::of(steering, achieved_pps, &gaps, sum(|done| done.restarts))
+            }),
         });
         self.report
-    }
-}
-
-fn paced(pace: Option<Pace>, gaps: &Gaps, restarts: u64) -> Paced {
-    let late = |share| gaps.percentile(share).unwrap_or(0);
-    Paced {
-        asked_pps: pace.map(|pace| pace.pps),
-        late_p50_ns: late(0.5),
-        late_p99_ns: late(0.99),
-        restarts,
     }
 }

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::{Error, Result};
-use sluicegate_traffic::rate::Gaps;
+use sluicegate_traffic::rate::{Gaps, Pace};
 
 use super::live::LiveSender;
 use super::ring::RingSender;
+use super::steering::Steering;
 use crate::args::Common;
 use crate::run::Counters;
 use crate::signals::Signals;
 use crate::status::Status;
 
-/// The time between two looks at whether it is over, in ms.
-const TICK_MS: u16 = 20;
+/// The time between two looks at whether it is over, and at which rate is asked for.
+pub const TICK: Duration = Duration::from_millis(20);
 
 /// What sends.
 pub enum Sender {
@@ -87,6 +88,15 @@ impl Sender {
         }
     }
 
+    /// Tells workers of another pace that do not look for it themselves.
+    fn set_pace(&self, pace: Pace) {
+        match self {
+            Self::Live(live) => live.set_pace(pace),
+            // Their sources have the dial.
+            Self::Ring(_) => {}
+        }
+    }
+
     fn end(&mut self) -> Result<()> {
         match self {
             Self::Live(live) => live.end(),
@@ -126,6 +136,7 @@ pub struct Ended {
 /// It could not begin.
 pub fn run(
     sender: &mut Sender,
+    mut steering: Option<&mut Steering>,
     common: &Common,
     signals: &Signals,
     status: &mut Status,
@@ -139,6 +150,9 @@ pub fn run(
         let elapsed = start.elapsed();
         if sender.is_finished() || common.duration.is_some_and(|end| elapsed >= end) {
             break Ok(());
+        }
+        if let Some(pace) = steering.as_mut().and_then(|steering| steering.look(elapsed)) {
+            sender.set_pace(pace);
         }
         if elapsed >= next_look {
             status.show(&counters(sender), elapsed);
@@ -166,7 +180,7 @@ fn counters(sender: &Sender) -> Vec<Counters> {
 
 /// Waits a moment; true if a signal asks for the end.
 fn wait(signals: &Signals, left: Option<Duration>) -> Result<bool> {
-    let left = left.map_or(TICK_MS, |left| left.as_millis().min(TICK_MS.into()) as u16);
+    let left = left.map_or(TICK, |left| left.min(TICK)).as_millis() as u16;
     match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], left.max(1)) {
         Ok(0) | Err(Errno::EINTR) => Ok(false),
         Ok(_) => Ok(signals.take()),

@@ -194,3 +194,57 @@ fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
     assert!(refused > 100, "given up, and said so: {report}");
     assert_eq!(count("attempted"), count("accepted") + refused, "{report}");
 }
+
+#[test]
+fn a_rate_in_a_file_changes_while_it_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rate");
+    let set = |text: &str| {
+        // Nobody reads half of it.
+        let new = folder.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+    };
+    let file = path.to_str().unwrap();
+    let generate = ["generate", "null:", "--count", "1000", "--rate-file", file, "--json"];
+    let missing = run(&generate);
+    assert_eq!(missing.status, Some(2), "{missing:?}");
+    assert!(missing.err.contains("No such file"), "{}", missing.err);
+    set("pause");
+    let running = Running::start(&generate);
+    set("1Mpps");
+    let report = running.end().good();
+    assert_eq!(report["attempted"], 1000, "{report}");
+    let pace = &report["pace"];
+    assert_eq!((&pace["asked_pps"], &pace["asked_changes"]), (&1e6.into(), &1.into()), "{report}");
+    assert!(pace["achieved_pps"].is_f64(), "{report}");
+    let histogram = pace["histogram"].as_array().unwrap();
+    let counted = histogram.iter().map(|class| class["packets"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(counted, 1000, "{report}");
+}
+
+#[test]
+fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
+    let generate = |more: &[&str]| run(&[&["generate", "null:", "--json"], more].concat());
+    let twice = generate(&["--burst", "500", "--burst-gap", "1ms", "--count", "1000"]).good();
+    assert_eq!(twice["pace"]["asked_pps"], 500_000.0, "{twice}");
+    let classes = twice["pace"]["histogram"].as_array().unwrap();
+    let bursts = classes.iter().map(|class| class["packets"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(bursts, 2, "{twice}");
+    // The first burst, and then none for an hour.
+    let slow = generate(&["--burst", "7", "--burst-gap", "1h", "--duration", "50ms"]).good();
+    assert_eq!(slow["attempted"], 7, "{slow}");
+    let rare = generate(&["--rate", "1pps", "--burst", "1000000", "--count", "1000"]).good();
+    assert_eq!(rare["attempted"], 1000, "{rare}");
+    for (wrong, complaint) in [
+        (&["--burst", "7"][..], "--burst-gap"),
+        (&["--burst-gap", "0s"], "above 0"),
+        (&["--ramp", "1s"], "to which rate"),
+        (&["--rate", "1e-300pps"], "in years"),
+        (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
+    ] {
+        let refused = generate(wrong);
+        assert_eq!(refused.status, Some(2), "{wrong:?}: {refused:?}");
+        assert!(refused.err.contains(complaint), "{wrong:?}: {}", refused.err);
+    }
+}

@@ -24,6 +24,7 @@ pub struct Live {
     gaps: Table,
     maker: Maker,
     paced: bool,
+    worker: (u32, u32),
 }
 
 /// One worker, sending.
@@ -33,6 +34,8 @@ pub struct Sending {
     gaps: Table,
     limit: Option<u64>,
     running: Running,
+    paced: bool,
+    worker: (u32, u32),
 }
 
 /// What a worker has done so far.
@@ -50,8 +53,8 @@ pub struct Counters {
 
 impl Live {
     /// Makes the program of worker `worker` of `workers`, which sends out of `interface`, of this
-    /// thread's network namespace; at a pace, if there is one. Linux 5.18, CAP_BPF and
-    /// CAP_NET_ADMIN.
+    /// thread's network namespace; if there is a pace, it is that of all workers together, which
+    /// take turns. Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
     ///
     /// # Errors
     /// A missing privilege; a plan too large for a program.
@@ -69,12 +72,17 @@ impl Live {
         }
         let job = Job { plan, worker, workers, interface: interface.index, paced: pace.is_some() };
         let sheet = Sheet::new(&program::sheet(&job))?;
-        set_pace(&sheet, pace);
+        sheet.set(word::LIMIT as usize / 8, u64::MAX);
+        if let Some(pace) = pace {
+            sheet.set(word::BURST as usize / 8, pace.burst.max(1).into());
+            set_pace(&sheet, pace, (worker, workers));
+        }
         let instructions = program::program(&job, &sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let maker = Maker::load(c"sluice_live", &instructions, job.frame())?;
-        Ok(Self { sheet, gaps: sheet::Sheet::gaps(plan), maker, paced: pace.is_some() })
+        let (gaps, paced) = (sheet::Sheet::gaps(plan), pace.is_some());
+        Ok(Self { sheet, gaps, maker, paced, worker: (worker, workers) })
     }
 
     /// The next packet, which is not sent.
@@ -91,15 +99,31 @@ impl Live {
     /// # Errors
     /// The system has no thread left.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        let Self { sheet, gaps, maker, paced } = self;
+        let Self { sheet, gaps, maker, paced, worker } = self;
         sheet.set(word::LIMIT as usize / 8, packets.unwrap_or(u64::MAX));
         // With a timetable most runs of the program make no packet: it counts them itself.
         let runs = packets.filter(|_| !paced);
-        Ok(Sending { sheet, gaps, limit: packets, running: Running::start(maker, runs, cpu)? })
+        let running = Running::start(maker, runs, cpu)?;
+        Ok(Sending { sheet, gaps, limit: packets, running, paced, worker })
+    }
+
+    /// As [`Sending::set_pace`].
+    pub fn set_pace(&self, pace: Pace) {
+        if self.paced {
+            set_pace(&self.sheet, pace, self.worker);
+        }
     }
 }
 
 impl Sending {
+    /// Another pace of all workers together, from now on; bursts stay as long as they are. One that
+    /// was started without a pace stays as it is.
+    pub fn set_pace(&self, pace: Pace) {
+        if self.paced {
+            set_pace(&self.sheet, pace, self.worker);
+        }
+    }
+
     /// What it has done so far.
     pub fn counters(&self) -> Counters {
         let count = |word: i16| self.sheet.get(word as usize / 8);
@@ -138,9 +162,11 @@ impl Sending {
     }
 }
 
-fn set_pace(sheet: &Sheet, pace: Option<Pace>) {
-    if let Some(pace) = pace {
-        sheet.set(word::PERIOD as usize / 8, pace.period());
-        sheet.set(word::BURST as usize / 8, pace.burst.max(1).into());
-    }
+/// The program sees one number before the other, which is wrong by less than a ns once.
+fn set_pace(sheet: &Sheet, pace: Pace, (worker, workers): (u32, u32)) {
+    let period = pace.period().times(workers);
+    sheet.set(word::PHASE as usize / 8, period.part_ns(worker, workers));
+    sheet.set(word::FRACTION as usize / 8, period.fraction.into());
+    // 0 is no period to the program, which tells changes by it.
+    sheet.set(word::PERIOD as usize / 8, period.ns.max(1));
 }

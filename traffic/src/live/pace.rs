@@ -6,15 +6,15 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Label, Size, xdp_action};
 
 use super::arith::held::*;
 use super::sheet::{Table, word};
-use crate::rate::{Gaps, LONG, MOST_BEHIND, PERIOD_BITS};
+use crate::rate::{FRACTION_BITS, Gaps, MOST_BEHIND};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
 ///
-/// The timetable is in the sheet, in ns since [`word::START`] with [`PERIOD_BITS`] bits behind the
-/// point. It is read each time, so that it can be changed meanwhile.
+/// The timetable is that of [`Timetable`](crate::rate::Timetable), and its words are in the sheet.
+/// The period is read each time, so that it can be changed meanwhile.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
-    let [go, later, in_burst, on_time, begun] = asm.labels();
+    let [go, later, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
     asm.jge(R1, R2, later);
@@ -22,31 +22,22 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.load(Size::DW, R1, SHEET + word::IN_BURST);
     asm.jne(R1, 0, in_burst);
     asm.call(Helper::KTIME_NS);
-    asm.load(Size::DW, R1, SHEET + word::START);
-    asm.jne(R1, 0, begun);
-    asm.store(Size::DW, SHEET + word::START, R0);
-    asm.mov(R1, R0);
-    asm.place(begun);
-    asm.sub(R0, R1);
     asm.load(Size::DW, R1, SHEET + word::DUE);
-    count_anew(asm);
-    asm.mov(R2, R1);
-    asm.rsh(R2, PERIOD_BITS as i32);
-    asm.jlt(R0, R2, later);
+    asm.load(Size::DW, R4, SHEET + word::PERIOD);
+    follow_change(asm);
+    asm.jlt(R0, R1, later);
     // R3: how late it is, in ns.
     asm.mov(R3, R0);
-    asm.sub(R3, R2);
+    asm.sub(R3, R1);
     asm.jle(R3, MOST_BEHIND.as_nanos() as i32, on_time);
     // Too late to make up for it.
     asm.mov(R1, R0);
-    asm.lsh(R1, PERIOD_BITS as i32);
+    asm.store(Size::DW, SHEET + word::DUE_FRACTION, 0);
     asm.load(Size::DW, R2, SHEET + word::RESTARTS);
     asm.add(R2, 1);
     asm.store(Size::DW, SHEET + word::RESTARTS, R2);
     asm.place(on_time);
-    asm.load(Size::DW, R2, SHEET + word::PERIOD);
-    asm.add(R1, R2);
-    asm.store(Size::DW, SHEET + word::DUE, R1);
+    step(asm);
     count_gap(asm, gaps);
     asm.load(Size::DW, R1, SHEET + word::BURST);
     asm.place(in_burst);
@@ -59,25 +50,43 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.place(go);
 }
 
-/// Moves the start of a long timetable on: R0, the time since then, and R1, when the next burst is due,
-/// stay what they mean.
-fn count_anew(asm: &mut Assembler) {
-    let [short, least] = asm.labels();
-    asm.load_constant(R2, LONG);
-    asm.jlt(R1, R2, short);
-    asm.mov(R3, R1);
-    asm.rsh(R3, PERIOD_BITS as i32);
-    asm.jle(R3, R0, least);
+/// R1, when the next burst is due, by a period that has changed to R4, at the time R0. No burst
+/// has been yet where the period kept is 0.
+fn follow_change(asm: &mut Assembler) {
+    let [same, anew] = asm.labels();
+    asm.load(Size::DW, R5, SHEET + word::KEPT);
+    asm.jeq(R4, R5, same);
+    asm.store(Size::DW, SHEET + word::KEPT, R4);
+    asm.jeq(R5, 0, anew);
+    // R3: the time since the last burst.
     asm.mov(R3, R0);
-    asm.place(least);
-    asm.load(Size::DW, R2, SHEET + word::START);
-    asm.add(R2, R3);
-    asm.store(Size::DW, SHEET + word::START, R2);
-    asm.sub(R0, R3);
-    asm.lsh(R3, PERIOD_BITS as i32);
+    asm.add(R3, R5);
+    asm.sub(R3, R1);
+    asm.jgt(R3, R4, anew);
+    asm.mov(R1, R0);
+    asm.add(R1, R4);
     asm.sub(R1, R3);
     asm.store(Size::DW, SHEET + word::DUE, R1);
-    asm.place(short);
+    asm.jump(same);
+    asm.place(anew);
+    asm.load(Size::DW, R1, SHEET + word::PHASE);
+    asm.add(R1, R0);
+    asm.store(Size::DW, SHEET + word::DUE, R1);
+    asm.place(same);
+}
+
+/// Moves R1, when a burst was due, on by the period R4 and its fraction, and stores it.
+fn step(asm: &mut Assembler) {
+    asm.load(Size::DW, R2, SHEET + word::DUE_FRACTION);
+    asm.load(Size::DW, R5, SHEET + word::FRACTION);
+    asm.add(R2, R5);
+    asm.mov(R5, R2);
+    asm.rsh(R5, FRACTION_BITS as i32);
+    asm.mov32(R2, R2);
+    asm.store(Size::DW, SHEET + word::DUE_FRACTION, R2);
+    asm.add(R1, R4);
+    asm.add(R1, R5);
+    asm.store(Size::DW, SHEET + word::DUE, R1);
 }
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.

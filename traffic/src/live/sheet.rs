@@ -13,13 +13,13 @@ pub(super) mod word {
     pub const REFUSED: i16 = 16;
     /// Where in the turns it is.
     pub const TURN: i16 = 24;
-    /// From one burst to the next: [`crate::rate::Pace::period`]. We write it.
+    /// From one of this worker's bursts to its next: [`crate::rate::Period::ns`]. We write it.
     pub const PERIOD: i16 = 32;
     /// Packets a burst. We write it.
     pub const BURST: i16 = 40;
-    /// When the timetable began, in ns of CLOCK_MONOTONIC.
-    pub const START: i16 = 48;
-    /// When the next burst is due, since then.
+    /// The period by which [`DUE`] was found; 0 before the first burst. A period is never 0.
+    pub const KEPT: i16 = 48;
+    /// When the next burst is due, in ns of CLOCK_MONOTONIC.
     pub const DUE: i16 = 56;
     /// Packets left of this burst.
     pub const IN_BURST: i16 = 64;
@@ -27,8 +27,14 @@ pub(super) mod word {
     pub const RESTARTS: i16 = 72;
     /// Packets after which none is due any more.
     pub const LIMIT: i16 = 80;
+    /// [`crate::rate::Period::fraction`]. We write it.
+    pub const FRACTION: i16 = 88;
+    /// And parts of a ns when the next burst is due.
+    pub const DUE_FRACTION: i16 = 96;
+    /// How long after a timetable's begin this worker's first burst is due, in ns. We write it.
+    pub const PHASE: i16 = 104;
     /// Bytes of all of these; the streams' numbers come next.
-    pub const END: usize = 88;
+    pub const END: usize = 112;
 }
 
 /// A table of numbers of 64 bits, in the sheet.

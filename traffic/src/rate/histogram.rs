@@ -68,6 +68,13 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         self.counts.iter().sum()
     }
 
+    /// The times counted, from the shortest: of each class that has any its longest time in ns,
+    /// and how many.
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
+        let all = self.counts.iter().enumerate();
+        all.filter(|(_, count)| **count > 0).map(|(class, &count)| (Self::longest(class), count))
+    }
+
     /// A time that this share of them does not exceed, in ns: the upper end of its class. `None` if
     /// there are none.
     pub fn percentile(&self, share: f64) -> Option<u64> {

@@ -1,16 +1,22 @@
 //! When packets are due.
 
-use super::{Gaps, LONG, MOST_BEHIND, PERIOD_BITS, Pace};
+use super::{Dial, Gaps, MOST_BEHIND, Pace, Period};
 
-/// A timetable of bursts, as [`crate::live`]'s programs keep it: times in ns since the first, with
-/// [`PERIOD_BITS`] bits behind the point.
-#[derive(Clone, Debug, Default)]
+/// A worker's timetable of bursts, as [`crate::live`]'s programs keep it, too: times in ns of a
+/// clock that never goes back.
+#[derive(Clone, Debug)]
 pub struct Timetable {
-    period: u64,
-    burst: u32,
-    start_ns: Option<u64>,
-    /// When the next burst is due.
-    due: u64,
+    dial: Dial,
+    worker: u32,
+    workers: u32,
+    /// What the dial said when it was last looked at.
+    asked: Period,
+    /// From one of this worker's bursts to its next.
+    period: Period,
+    /// When the next burst is due; none before the first look.
+    due_ns: Option<u64>,
+    /// And parts of a ns, as [`Period::fraction`].
+    due_fraction: u32,
     /// Packets of bursts that are due and not sent.
     open: u32,
     gaps: Gaps,
@@ -18,32 +24,70 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// That begins when it is first asked.
+    /// Of one worker alone, that begins when it is first asked.
     pub fn new(pace: Pace) -> Self {
-        Self { period: pace.period(), burst: pace.burst.max(1), ..Self::default() }
+        Self::of(Dial::new(pace), (0, 1))
+    }
+
+    /// Of worker `worker` of `workers`, which take turns; it begins when it is first asked, and
+    /// changes as the dial does.
+    pub fn of(dial: Dial, (worker, workers): (u32, u32)) -> Self {
+        let asked = dial.period();
+        Self {
+            dial,
+            worker,
+            workers,
+            asked,
+            period: asked.times(workers),
+            due_ns: None,
+            due_fraction: 0,
+            open: 0,
+            gaps: Gaps::default(),
+            restarts: 0,
+        }
     }
 
     /// How many packets are due now, `most` at most. What is then sent, [`sent`](Self::sent) says.
     pub fn due(&mut self, now_ns: u64, most: u32) -> u32 {
-        let start = self.start_ns.get_or_insert(now_ns);
-        if self.due >= LONG {
-            let gone = (self.due >> PERIOD_BITS).min(now_ns - *start);
-            *start += gone;
-            self.due -= gone << PERIOD_BITS;
+        let asked = self.dial.period();
+        if asked != self.asked {
+            self.change(asked, now_ns);
         }
-        let since = now_ns - *start;
-        while self.open < most && self.due >> PERIOD_BITS <= since {
-            let late = since - (self.due >> PERIOD_BITS);
+        let mut due = self.due_ns.unwrap_or_else(|| now_ns + self.phase_ns());
+        while self.open < most && due <= now_ns {
+            let late = now_ns - due;
             if u128::from(late) > MOST_BEHIND.as_nanos() {
                 // Too late to make up for it.
-                self.due = since << PERIOD_BITS;
+                (due, self.due_fraction) = (now_ns, 0);
                 self.restarts += 1;
             }
             self.gaps.add(late);
-            self.due = self.due.saturating_add(self.period);
-            self.open = self.open.saturating_add(self.burst);
+            let (fraction, carried) = self.due_fraction.overflowing_add(self.period.fraction);
+            self.due_fraction = fraction;
+            due += self.period.ns + u64::from(carried);
+            self.open = self.open.saturating_add(self.dial.burst());
         }
+        self.due_ns = Some(due);
         self.open.min(most)
+    }
+
+    /// A new timetable: the next burst is due its period after the last, or if that has passed,
+    /// now. Nothing is made up for.
+    fn change(&mut self, asked: Period, now_ns: u64) {
+        let before = std::mem::replace(&mut self.period, asked.times(self.workers));
+        self.asked = asked;
+        // The first has yet to come.
+        let Some(due) = self.due_ns else { return };
+        let since = now_ns + before.ns - due;
+        self.due_ns = Some(match self.period.ns.checked_sub(since) {
+            Some(left) => now_ns + left,
+            None => now_ns + self.phase_ns(),
+        });
+    }
+
+    /// Where this worker stands among all: so that they do not all send at once.
+    fn phase_ns(&self) -> u64 {
+        self.period.part_ns(self.worker, self.workers)
     }
 
     /// So many of the packets that were due are sent.
@@ -66,41 +110,96 @@ impl Timetable {
 mod tests {
     use super::*;
 
-    /// Packets due at each of these times, all of which are sent.
+    const SECOND: u64 = 1_000_000_000;
+
+    fn pace(pps: f64) -> Pace {
+        Pace { pps, burst: 1 }
+    }
+
+    /// Packets due at a time, all of which are sent.
+    fn sent(timetable: &mut Timetable, now_ns: u64) -> u32 {
+        let packets = timetable.due(now_ns, u32::MAX);
+        timetable.sent(packets);
+        packets
+    }
+
+    /// Packets due at each of these times.
     fn due(pace: Pace, times: &[u64]) -> Vec<u32> {
         let mut timetable = Timetable::new(pace);
-        let mut at = |&ns: &u64| {
-            let packets = timetable.due(ns, u32::MAX);
-            timetable.sent(packets);
-            packets
-        };
-        times.iter().map(&mut at).collect()
+        times.iter().map(|&ns| sent(&mut timetable, ns)).collect()
     }
 
     #[test]
     fn packets_are_due_at_their_times_and_in_their_bursts() {
-        let even = Pace { pps: 1e6, burst: 1 };
-        assert_eq!(due(even, &[5000, 5001, 6000, 6999, 9000]), [1, 0, 1, 0, 3]);
+        assert_eq!(due(pace(1e6), &[5000, 5001, 6000, 6999, 9000]), [1, 0, 1, 0, 3]);
         let bursts = Pace { pps: 1e6, burst: 4 };
         assert_eq!(due(bursts, &[0, 3999, 4000, 12_000]), [4, 0, 4, 8]);
         // A period that is no whole number of ns adds up all the same.
-        let odd = Pace { pps: 3e6, burst: 1 };
-        assert_eq!(due(odd, &[0, 1_000_000]).iter().sum::<u32>(), 3001);
+        assert_eq!(due(pace(3e6), &[0, 1_000_000]).iter().sum::<u32>(), 3001);
     }
 
     #[test]
-    fn a_timetable_lasts_for_weeks() {
-        let seconds = |count: u64| count * 1_000_000_000;
-        let pace = Pace { pps: 0.01, burst: 1 };
-        let times: Vec<u64> = (0..20_000).map(|burst| seconds(burst * 100)).collect();
-        assert!(due(pace, &times).iter().all(|&packets| packets == 1), "one in 100 s, for 23 days");
+    fn a_timetable_lasts_for_weeks_and_its_bursts_may_be_as_far_apart() {
+        let times: Vec<u64> = (0..20_000).map(|burst| burst * 100 * SECOND).collect();
+        let slow = due(pace(0.01), &times);
+        assert!(slow.iter().all(|&packets| packets == 1), "one in 100 s, for 23 days");
+        let rare = Pace { pps: 1.0, burst: 1_000_000 };
+        let times = [0, SECOND, 999_999 * SECOND, 1_000_000 * SECOND];
+        assert_eq!(due(rare, &times), [1_000_000, 0, 0, 1_000_000], "twelve days apart");
+        let hourly = due(pace(1.0 / 3600.0), &[7, 3599 * SECOND, 3600 * SECOND + 7]);
+        assert_eq!(hourly, [1, 0, 1], "one an hour, soon after the machine's start");
     }
 
     #[test]
     fn what_is_far_behind_is_not_made_up_for() {
-        let pace = Pace { pps: 1e6, burst: 1 };
-        assert_eq!(due(pace, &[0, 50_000_000]), [1, 50_000], "half of what may be");
-        let late = due(pace, &[0, 1_000_000_000]);
+        assert_eq!(due(pace(1e6), &[0, 50_000_000]), [1, 50_000], "half of what may be");
+        let late = due(pace(1e6), &[0, SECOND]);
         assert_eq!(late, [1, 1], "a second");
+    }
+
+    #[test]
+    fn workers_take_turns() {
+        let dial = Dial::new(pace(1e6));
+        let mut workers: Vec<_> =
+            (0..4).map(|worker| Timetable::of(dial.clone(), (worker, 4))).collect();
+        let mut turns = Vec::new();
+        for now in (0..8000).step_by(1000) {
+            for (number, worker) in workers.iter_mut().enumerate() {
+                turns.extend(std::iter::repeat_n(number, sent(worker, now) as usize));
+            }
+        }
+        assert_eq!(turns, [0, 1, 2, 3, 0, 1, 2, 3], "one a microsecond, each in its turn");
+    }
+
+    #[test]
+    fn another_pace_begins_when_it_is_set_and_makes_up_for_nothing() {
+        let dial = Dial::new(pace(1.0 / 3600.0));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut at = |now| sent(&mut timetable, now);
+        assert_eq!((at(0), at(SECOND)), (1, 0));
+        dial.set(pace(1e6));
+        assert_eq!(at(2 * SECOND), 1, "not the two million of before");
+        assert_eq!(at(2 * SECOND + 5000), 5, "and then at once at the new pace");
+        dial.set(pace(0.0));
+        assert_eq!(at(900_000 * SECOND), 0, "a pause");
+        dial.set(pace(1e3));
+        assert_eq!(at(900_001 * SECOND), 1, "and on, without the time between");
+        dial.set(pace(1.0));
+        assert_eq!(at(900_001 * SECOND + 500_000_000), 0, "the last is half a second ago");
+        assert_eq!(at(900_002 * SECOND), 1);
+    }
+
+    #[test]
+    fn many_small_steps_send_as_many_as_their_mean_says() {
+        // From 0 to 100 a second within 10 s, in steps of 20 ms: 500 packets.
+        let dial = Dial::new(pace(0.1));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut packets = 0;
+        for step in 0..500_u64 {
+            dial.set(pace((step as f64 + 0.5) / 5.0));
+            let step_ns = step * 20_000_000;
+            packets += (0..200).map(|i| sent(&mut timetable, step_ns + i * 100_000)).sum::<u32>();
+        }
+        assert!((490..=510).contains(&packets), "{packets}");
     }
 }

@@ -8,7 +8,7 @@ use sluicegate::ring::RingMut;
 use super::fill::Filler;
 use super::{Filled, Source};
 use crate::plan::{Frames, Plan};
-use crate::rate::{Gaps, Pace, Timetable};
+use crate::rate::{Dial, Gaps, Timetable};
 
 /// A worker's packets of a plan, endlessly many or some.
 #[derive(Debug)]
@@ -19,17 +19,17 @@ pub struct Made {
 }
 
 impl Made {
-    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at a pace if there
-    /// is one. `time_ns` is asked where a packet is to carry the time.
+    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at the pace that
+    /// all workers keep together, if there is one. `time_ns` is asked where a packet is to carry the time.
     pub fn new(
         plan: &Arc<Plan>,
         (worker, workers): (u32, u32),
         packets: Option<u64>,
-        pace: Option<Pace>,
+        pace: Option<Dial>,
         time_ns: fn() -> u64,
     ) -> Self {
         let frames = Frames::new(Arc::clone(plan), worker, workers, time_ns);
-        let timetable = pace.map(Timetable::new);
+        let timetable = pace.map(|dial| Timetable::of(dial, (worker, workers)));
         Self { filler: Filler::new(frames, plan.longest()), left: packets, timetable }
     }
 }

@@ -5,15 +5,15 @@ use sluicegate::port::{OpenOptions, Port, PortName, Queue};
 use sluicegate::ring::RingMut;
 
 use super::{Filled, Source};
-use crate::rate::{Gaps, Pace, Timetable};
+use crate::rate::{Dial, Gaps, Timetable};
 
 /// When packets are sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Tempo {
     /// As they were recorded, so many times as fast; above 0.
     Recorded(f64),
-    /// At a pace, whenever they were recorded.
-    Paced(Pace),
+    /// At the pace that is set, whenever they were recorded.
+    Paced(Dial),
     /// As fast as can be.
     Top,
 }
@@ -58,7 +58,7 @@ impl Replay {
             Tempo::Recorded(speed) => {
                 Clock::Recorded(Recording { speed, begun: None, gaps: Gaps::default() })
             }
-            Tempo::Paced(pace) => Clock::Paced(Timetable::new(pace)),
+            Tempo::Paced(dial) => Clock::Paced(Timetable::of(dial, (0, 1))),
             Tempo::Top => Clock::Top,
         };
         Ok(Self {

@@ -4,6 +4,7 @@ use sluicegate::Error;
 use sluicegate::link::Interface;
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::{Plan, Source};
+use sluicegate_traffic::rate::Pace;
 use sluicegate_traffic::spec::{Defaults, PROFILES, Spec};
 
 use crate::generate::{Random, stream};
@@ -67,10 +68,10 @@ fn is_root() -> bool {
 }
 
 /// The program of a worker, unless there is no privilege to load one.
-fn live(plan: &Plan, worker: (u32, u32)) -> Option<Live> {
+fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
     // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
-    match Live::new(plan, worker, &interface, None) {
+    match Live::new(plan, worker, &interface, pace) {
         Ok(live) => Some(live),
         // Root has what it takes: an error is one then.
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
@@ -90,7 +91,7 @@ fn is_timed(plan: &Plan) -> bool {
 /// Compares the packets that programs make with those of the plan; false without the privilege.
 fn compare(what: &str, plan: &Plan, packets: usize) -> bool {
     for worker in [(0, 1), (2, 3)] {
-        let Some(live) = live(plan, worker) else { return false };
+        let Some(live) = live(plan, worker, None) else { return false };
         let expected = frames(plan, worker.0, worker.1, packets);
         for (number, expected) in expected.iter().enumerate() {
             let made = live.next_packet().unwrap_or_else(|e| panic!("{what}, {number}: {e}"));
@@ -129,4 +130,29 @@ fn programs_make_the_packets_of_specifications_at_random() {
         compared += 1;
     }
     assert!(compared > SPECIFICATIONS / 2, "{compared} of {SPECIFICATIONS}");
+}
+
+#[test]
+fn programs_keep_a_timetable_and_follow_its_changes() {
+    const HOUR: f64 = 1.0 / 3600.0;
+    let (_, spec) = SPECS[0];
+    let plan = plan(spec);
+    let pace = |pps, burst| Pace { pps, burst };
+    let Some(hourly) = live(&plan, (0, 1), Some(pace(HOUR, 1))) else { return };
+    let is_due = |live: &Live| live.next_packet().is_ok();
+    assert!(is_due(&hourly), "the first is due at once");
+    assert!(!is_due(&hourly) && !is_due(&hourly), "the next in an hour");
+    // Within a ns of the last, so it is due whenever it is looked at.
+    hourly.set_pace(pace(2e9, 1));
+    assert!((0..1000).all(|_| is_due(&hourly)), "at once, at another pace");
+    hourly.set_pace(pace(0.0, 1));
+    assert!(!is_due(&hourly), "a pause");
+    hourly.set_pace(pace(2e9, 1));
+    assert!(is_due(&hourly), "and on");
+    let worker = |number| live(&plan, (number, 2), Some(pace(HOUR, 1))).unwrap();
+    assert!(is_due(&worker(0)) && !is_due(&worker(1)), "workers take turns");
+    let rare = live(&plan, (0, 1), Some(pace(1.0, 1_000_000))).unwrap();
+    assert!((0..5000).all(|_| is_due(&rare)), "a burst, the next is in twelve days");
+    let bursts = live(&plan, (0, 1), Some(pace(HOUR, 3))).unwrap();
+    assert_eq!((0..10).filter(|_| is_due(&bursts)).count(), 3, "a burst and no more");
 }

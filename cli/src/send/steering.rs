@@ -1,0 +1,215 @@
+//! The rate of a run while it goes on: asked for by a flag, then by a file, reached by a ramp.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::units;
+use sluicegate_traffic::rate::{Dial, Pace};
+
+use super::rate::Measure;
+use super::rate_file::{RateFile, Wanted};
+use super::run::TICK;
+use crate::notice;
+
+/// The time between two looks at a file.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How a rate changes while packets are sent.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Changes {
+    /// A rate in a file, looked at while packets are sent: what --rate takes, or pause
+    #[arg(long, value_name = "FILE")]
+    pub rate_file: Option<PathBuf>,
+
+    /// Reach the rate within this time, evenly from nothing
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub ramp: Option<Duration>,
+}
+
+/// The rate of a run, which its control thread sets and its workers keep.
+#[derive(Debug)]
+pub struct Steering {
+    measure: Measure,
+    file: Option<RateFile>,
+    next_look: Duration,
+    ramp: Duration,
+    asked: Pace,
+    paused: bool,
+    changes: u64,
+    /// What the workers were told last.
+    told: Pace,
+    dial: Dial,
+}
+
+impl Steering {
+    /// Of a run that is asked for a pace, or for that in a file; none of one without any.
+    ///
+    /// # Errors
+    /// A file without a rate, where nothing else says one; a ramp to nowhere.
+    pub fn new(asked: Option<Pace>, measure: Measure, changes: &Changes) -> Result<Option<Self>> {
+        let mut file = changes.rate_file.clone().map(RateFile::new);
+        let (asked, paused) = match (asked, &mut file) {
+            (None, None) if changes.ramp.is_some() => {
+                let missing = "--ramp: to which rate? Give --rate or --rate-file";
+                return Err(Error::Usage(missing.into()));
+            }
+            (None, None) => return Ok(None),
+            (Some(asked), _) => (asked, false),
+            (None, Some(file)) => first(file, &measure)?,
+        };
+        let mut steering = Self {
+            measure,
+            file,
+            next_look: Duration::ZERO,
+            ramp: changes.ramp.unwrap_or_default(),
+            asked,
+            paused,
+            changes: 0,
+            told: asked,
+            dial: Dial::new(asked),
+        };
+        steering.look(Duration::ZERO);
+        steering.changes = 0;
+        Ok(Some(steering))
+    }
+
+    /// The pace that all workers together keep now, and that follows.
+    pub fn dial(&self) -> Dial {
+        self.dial.clone()
+    }
+
+    /// The pace to begin with.
+    pub fn pace(&self) -> Pace {
+        self.told
+    }
+
+    /// Packets a second that were asked for last.
+    pub fn asked_pps(&self) -> f64 {
+        self.asked.pps
+    }
+
+    /// How often something else was asked for while it ran.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Looks at what is asked for at this moment of the run: the pace from now on, if it is another
+    /// than before. The dial has it already.
+    pub fn look(&mut self, elapsed: Duration) -> Option<Pace> {
+        if elapsed >= self.next_look {
+            self.next_look = elapsed + LOOK;
+            self.look_at_file();
+        }
+        let pace = Pace { pps: self.pps(elapsed), ..self.asked };
+        if pace == self.told {
+            return None;
+        }
+        self.told = pace;
+        self.dial.set(pace);
+        Some(pace)
+    }
+
+    fn look_at_file(&mut self) {
+        let wanted = match self.file.as_mut().and_then(RateFile::look) {
+            None => return,
+            Some(Ok(Wanted::Pause)) => Ok(None),
+            Some(Ok(Wanted::Rate(rate))) => {
+                self.measure.pace(rate).map(Some).map_err(|error| error.to_string())
+            }
+            Some(Err(wrong)) => Err(wrong),
+        };
+        match wanted {
+            Ok(pace) => self.ask(pace),
+            Err(wrong) => notice::say(format_args!("{wrong}; the rate stays as it is")),
+        }
+    }
+
+    /// Something else is asked for: a pace, or a pause.
+    fn ask(&mut self, pace: Option<Pace>) {
+        let before = (self.asked, self.paused);
+        self.paused = pace.is_none();
+        self.asked = pace.unwrap_or(self.asked);
+        self.changes += u64::from((self.asked, self.paused) != before);
+    }
+
+    /// Packets a second at this moment; of a ramp those in the middle of the time until the next.
+    fn pps(&self, elapsed: Duration) -> f64 {
+        let since = elapsed + TICK / 2;
+        match self.paused {
+            true => 0.0,
+            false if since >= self.ramp => self.asked.pps,
+            false => self.asked.pps * since.div_duration_f64(self.ramp),
+        }
+    }
+}
+
+/// What a file asks for where nothing else does.
+fn first(file: &mut RateFile, measure: &Measure) -> Result<(Pace, bool)> {
+    match file.look() {
+        Some(Ok(Wanted::Rate(rate))) => Ok((measure.pace(rate)?, false)),
+        Some(Ok(Wanted::Pause)) => Ok((measure.none(), true)),
+        Some(Err(wrong)) => Err(Error::Usage(format!("{wrong}; or give --rate to begin with"))),
+        None => Err(Error::Usage("--rate-file: it is empty; or give --rate to begin with".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn steering(file: Option<PathBuf>, ramp: Option<Duration>) -> Steering {
+        let asked = Pace { pps: 1000.0, burst: 1 };
+        let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+        Steering::new(Some(asked), measure, &Changes { rate_file: file, ramp }).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_ramp_grows_evenly_and_ends_at_the_rate() {
+        let mut steering = steering(None, Some(1000 * MS));
+        assert_eq!(steering.pace().pps, 10.0, "in the middle of the first step");
+        let mut packets = steering.pace().pps * TICK.as_secs_f64();
+        for tick in 1..100 {
+            steering.look(tick * TICK);
+            packets += steering.pace().pps * TICK.as_secs_f64();
+        }
+        assert_eq!(steering.pace().pps, 1000.0);
+        assert!((packets - 1500.0).abs() < 1e-6, "half of a second's, and a second's: {packets}");
+        assert_eq!(steering.look(2000 * MS), None, "there is nothing more to tell");
+        assert_eq!(steering.changes(), 0, "nothing else was asked for");
+    }
+
+    #[test]
+    fn a_file_changes_the_rate_and_a_wrong_one_leaves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rate");
+        let mut steering = steering(Some(path.clone()), None);
+        let mut now = Duration::ZERO;
+        let mut at = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            now += LOOK;
+            (steering.look(now).map(|pace| pace.pps), steering.changes())
+        };
+        assert_eq!(at("2kpps"), (Some(2000.0), 1));
+        assert_eq!(at("2000pps"), (None, 1), "the same");
+        assert_eq!(at("nonsense"), (None, 1));
+        assert_eq!(at("1Mbps"), (None, 1), "nobody knows the packets' lengths");
+        assert_eq!(at("pause"), (Some(0.0), 2));
+        assert_eq!(at("5pps"), (Some(5.0), 3));
+        assert_eq!(steering.dial().period(), Pace { pps: 5.0, burst: 1 }.period());
+    }
+
+    #[test]
+    fn a_ramp_needs_a_rate_and_a_file_too() {
+        let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+        let path = Some(PathBuf::from("/nonexistent/rate"));
+        for (rate_file, ramp) in [(None, Some(MS)), (path, None)] {
+            let changes = Changes { rate_file, ramp };
+            assert!(Steering::new(None, measure, &changes).is_err(), "{changes:?}");
+        }
+        let none = Changes { rate_file: None, ramp: None };
+        assert!(Steering::new(None, measure, &none).unwrap().is_none());
+    }
+}
