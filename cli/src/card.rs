@@ -19,7 +19,7 @@ impl Card {
     /// Looks at the counters now; none for ports that are no interface, or where they cannot be
     /// read: the ledger goes without them then.
     pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
-        if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror) {
+        if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
             return None;
         }
         let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;

@@ -4,8 +4,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, netns, xdp_abilities};
+use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
+use sluicegate::xdp::live::leaves_by;
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::source::{Made, Source};
@@ -105,7 +106,7 @@ impl Way<'_> {
 
     fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
         let netns = self.common.netns.as_deref();
-        takes_live_frames(interface, netns)?;
+        leaves_by(interface, netns)?;
         fits_live_frames(plan, interface)?;
         let workers = self.workers();
         let pace = self.steering.map(Steering::pace);
@@ -148,27 +149,6 @@ impl Way<'_> {
 /// Whether a port is an interface's name alone: options and queues are those of `packet:`.
 fn leaves_choice(port: &PortName) -> bool {
     port.is_bare() && port.to_string() == port.name()
-}
-
-/// What keeps live frames from leaving an interface, as far as the kernel says (since 6.3).
-fn takes_live_frames(interface: &Interface, netns: Option<&str>) -> Result<()> {
-    let name = &interface.name;
-    if !interface.up {
-        return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
-    }
-    match xdp_abilities(netns, interface)? {
-        Some(abilities) if !abilities.sends_redirected() => Err(Error::Unsupported {
-            feature: format!("sending live frames out of {name}"),
-            remedy: match interface.kind.as_str() {
-                "veth" => "the other end needs NAPI: ethtool -K OTHER_END gro on".into(),
-                _ => format!(
-                    "the driver takes no redirected packets; some do with a program attached: \
-                     sluice attach {name}"
-                ),
-            },
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// What keeps a plan's packets from being live frames: they have one page, with what the kernel puts

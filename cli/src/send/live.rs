@@ -54,6 +54,8 @@ impl LiveSender {
 
     /// Ends all workers. The first failure of one is the answer.
     pub fn end(&mut self) -> Result<()> {
+        // All are told before one is waited for: on few CPUs each takes its time.
+        self.sending.iter().for_each(Sending::tell);
         let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
         ends.into_iter().collect()
     }

@@ -12,9 +12,11 @@ use crate::notice;
 /// A port that only receives; no such interface.
 pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
     match port.kind() {
-        Kind::Packet | Kind::Xdp => link::interface(netns, port.name()).map(Some),
+        Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
         Kind::Pcap | Kind::Null => Ok(None),
-        Kind::Mirror => Err(port.error("a mirror: port only receives: send to packet: or xdp:")),
+        Kind::Mirror => {
+            Err(port.error("a mirror: port only receives: send to packet:, xdp: or live:"))
+        }
     }
 }
 

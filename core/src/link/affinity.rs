@@ -1,7 +1,7 @@
 //! Which CPU a thread runs on.
 
 use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
@@ -23,5 +23,38 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
         pinned => {
             pinned.map_err(|error| Error::system("pin a thread to", format!("CPU {cpu}"), error))
         }
+    }
+}
+
+/// The CPUs that a thread may run on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed(CpuSet);
+
+impl Allowed {
+    /// Those of this thread.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn here() -> Result<Self> {
+        let set = sched_getaffinity(Pid::from_raw(0));
+        set.map(Self).map_err(|error| Error::system("look up the CPUs of", "this thread", error))
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        (0..CpuSet::count()).filter(|&cpu| self.has(cpu)).count()
+    }
+
+    fn has(&self, cpu: usize) -> bool {
+        self.0.is_set(cpu).unwrap_or(false)
+    }
+}
+
+/// Has a thread, by its number, run on all of these CPUs but one. Where that leaves none, or the
+/// kernel does not want it, the thread stays where it is.
+pub(crate) fn keep_off(thread: i32, allowed: &Allowed, cpu: usize) {
+    let mut set = allowed.0;
+    if allowed.count() > 1 && set.unset(cpu).is_ok() {
+        let _ = sched_setaffinity(Pid::from_raw(thread), &set);
     }
 }

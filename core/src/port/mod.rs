@@ -4,6 +4,8 @@
 //! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
+mod limits;
+mod live;
 mod lookup;
 mod mirror;
 mod name;
@@ -89,6 +91,7 @@ impl Port {
             Kind::Packet => packet::open(name, options),
             Kind::Xdp => xdp::open(name, options),
             Kind::Mirror => mirror::open(name, options),
+            Kind::Live => live::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

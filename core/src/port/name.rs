@@ -21,6 +21,8 @@ pub enum Kind {
     Xdp,
     /// Copies of an interface's packets, made by XDP: the host keeps its packet.
     Mirror,
+    /// An interface through live frames: it only sends.
+    Live,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -83,6 +85,7 @@ const KINDS: &[KindSpec] = &[
         queues: true,
         options: &["filter", "snaplen", "promisc", "mode", "timestamp", "cells", "slots"],
     },
+    KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: &["ring", "cpu", "slots"] },
     KindSpec {
         kind: Kind::Pcap,
         prefix: "pcap",
@@ -276,7 +279,7 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
-                Kind::Packet | Kind::Xdp | Kind::Mirror => "no interface named".into(),
+                Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live => "no interface named".into(),
             }));
         }
         let options = split_options(options, spec).map_err(&wrong)?;
@@ -421,7 +424,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Pcap, Kind::Null] {
+        for kind in [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Pcap, Kind::Null] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

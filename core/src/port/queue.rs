@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Interface;
+use super::live::LiveQueue;
 use super::mirror;
 use super::null::Null;
 use super::packet::PacketQueue;
@@ -27,6 +28,10 @@ pub struct QueueStats {
     pub sent: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
+    /// Of these, longer than the port can send; of `live:` only.
+    pub too_long: u64,
+    /// Of these, still not sent when sending was ended; of `live:` only.
+    pub unsent: u64,
 }
 
 /// What stands behind a queue's rings.
@@ -39,6 +44,7 @@ pub(super) enum Backend {
     Xdp(Box<xdp::XdpQueue>),
     InKernel(Box<xdp::InKernel>),
     Copies(Box<mirror::CopyQueue>),
+    Live(Box<LiveQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -113,7 +119,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
-            Backend::PcapSink(_) | Backend::InKernel(_) => Ok(0),
+            Backend::PcapSink(_) | Backend::InKernel(_) | Backend::Live(_) => Ok(0),
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
             Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
             Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
@@ -138,6 +144,7 @@ impl Queue {
             Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
             Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
+            Backend::Live(live) => live.sync_tx(&mut self.tx),
         }
     }
 
@@ -149,7 +156,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(_) => Ok(Readiness::Ready),
             Backend::PcapSource(source) => source.wait_rx(wait, timeout),
-            Backend::PcapSink(_) => {
+            Backend::PcapSink(_) | Backend::Live(_) => {
                 std::thread::sleep(timeout);
                 Ok(Readiness::TimedOut)
             }
@@ -173,6 +180,7 @@ impl Queue {
             Backend::Xdp(xdp) => xdp.check(),
             Backend::InKernel(kernel) => kernel.check(),
             Backend::Copies(copies) => copies.check(),
+            Backend::Live(live) => live.check(),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
@@ -189,7 +197,8 @@ impl Queue {
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
             | Backend::Packet(_)
-            | Backend::InKernel(_) => None,
+            | Backend::InKernel(_)
+            | Backend::Live(_) => None,
         }
     }
 
@@ -207,7 +216,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Null(null) => null.is_finished(),
             Backend::PcapSource(source) => source.is_finished(),
-            Backend::PcapSink(_) => true,
+            Backend::PcapSink(_) | Backend::Live(_) => true,
             Backend::Packet(packet) => packet.is_finished(),
             Backend::Xdp(xdp) => xdp.is_finished(),
             Backend::InKernel(kernel) => kernel.is_finished(),
@@ -229,7 +238,7 @@ impl Queue {
                 source.close_intake();
                 Ok(())
             }
-            Backend::PcapSink(_) => Ok(()),
+            Backend::PcapSink(_) | Backend::Live(_) => Ok(()),
             Backend::Packet(packet) => packet.close_intake(),
             Backend::Xdp(xdp) => xdp.close_intake(),
             Backend::InKernel(kernel) => {
@@ -258,7 +267,8 @@ impl Queue {
             | Backend::Packet(_)
             | Backend::Xdp(_)
             | Backend::InKernel(_)
-            | Backend::Copies(_) => Ok(()),
+            | Backend::Copies(_)
+            | Backend::Live(_) => Ok(()),
         }
     }
 
@@ -284,6 +294,8 @@ impl Queue {
             Backend::PcapSink(sink) => sink.close(tx),
             Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(tx, patience)),
             Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(tx, patience)),
+            // Ended in any case.
+            Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::InKernel(_)
@@ -304,6 +316,7 @@ impl Queue {
             Backend::Xdp(xdp) => xdp.stats(),
             Backend::InKernel(kernel) => Ok(kernel.stats()),
             Backend::Copies(copies) => Ok(copies.stats()),
+            Backend::Live(live) => Ok(live.stats()),
         }
     }
 }

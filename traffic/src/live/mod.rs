@@ -8,21 +8,27 @@ mod pace;
 mod program;
 mod sheet;
 
+use std::sync::Arc;
+
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
-use sluicegate::xdp::live::{Maker, Running, Sheet};
+use sluicegate::xdp::live::{Maker, Next, Running, Seat, Sheet};
 
 use crate::plan::Plan;
 use crate::rate::{Gaps, Pace};
 use program::Job;
 use sheet::{Table, word};
 
+/// Runs of the program at first: there is much to do, and to begin a run takes a moment.
+const FIRST_RUNS: u32 = 1 << 20;
+
 /// One worker's share of a plan, ready to be sent.
 #[derive(Debug)]
 pub struct Live {
-    sheet: Sheet,
+    sheet: Arc<Sheet>,
     gaps: Table,
     maker: Maker,
+    interface: Interface,
     paced: bool,
     worker: (u32, u32),
 }
@@ -30,7 +36,7 @@ pub struct Live {
 /// One worker, sending.
 #[derive(Debug)]
 pub struct Sending {
-    sheet: Sheet,
+    sheet: Arc<Sheet>,
     gaps: Table,
     limit: Option<u64>,
     running: Running,
@@ -81,8 +87,14 @@ impl Live {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let maker = Maker::load(c"sluice_live", &instructions, job.frame())?;
-        let (gaps, paced) = (sheet::Sheet::gaps(plan), pace.is_some());
-        Ok(Self { sheet, gaps, maker, paced, worker: (worker, workers) })
+        Ok(Self {
+            sheet: Arc::new(sheet),
+            gaps: sheet::Sheet::gaps(plan),
+            maker,
+            interface: interface.clone(),
+            paced: pace.is_some(),
+            worker: (worker, workers),
+        })
     }
 
     /// The next packet, which is not sent.
@@ -97,13 +109,24 @@ impl Live {
     /// many.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system has no thread left, or no socket.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        let Self { sheet, gaps, maker, paced, worker } = self;
-        sheet.set(word::LIMIT as usize / 8, packets.unwrap_or(u64::MAX));
-        // With a timetable most runs of the program make no packet: it counts them itself.
-        let runs = packets.filter(|_| !paced);
-        let running = Running::start(maker, runs, cpu)?;
+        let Self { sheet, gaps, maker, interface, paced, worker } = self;
+        let limit = packets.unwrap_or(u64::MAX);
+        sheet.set(word::LIMIT as usize / 8, limit);
+        let made = Arc::clone(&sheet);
+        let next = move || {
+            let count = |word: i16| made.get(word as usize / 8);
+            let left = limit.saturating_sub(count(word::PACKETS) + count(word::REFUSED));
+            match (left, packets.is_some() && !paced) {
+                (0, _) => Next::End,
+                (_, true) => Next::Run(left),
+                // With a timetable most runs of the program make no packet: it stops by itself.
+                (_, false) => Next::Run(u64::MAX),
+            }
+        };
+        let seat = Seat { interface, cpu, first_runs: FIRST_RUNS };
+        let running = Running::start(maker, &seat, next)?;
         Ok(Sending { sheet, gaps, limit: packets, running, paced, worker })
     }
 
@@ -151,6 +174,11 @@ impl Sending {
     pub fn is_finished(&self) -> bool {
         let all = |limit| self.counters().packets >= limit;
         self.running.is_finished() || self.limit.is_some_and(all)
+    }
+
+    /// Tells it to end, and does not wait for that: who ends several tells all of them first.
+    pub fn tell(&self) {
+        self.running.tell();
     }
 
     /// Ends it, within a few milliseconds; its counts stay.

@@ -46,7 +46,7 @@ mod queue;
 mod receive;
 mod send;
 mod socket;
-mod vlan;
+pub(super) mod vlan;
 
 pub use config::RETIRE;
 pub(super) use queue::PacketQueue;

@@ -2,9 +2,9 @@
 //! was on the wire, behind the two addresses.
 
 /// Bytes of a tag: protocol and control information.
-pub(super) const TAG_BYTES: usize = 4;
+pub(in crate::port) const TAG_BYTES: usize = 4;
 /// Bytes before it: two MAC addresses.
-pub(super) const ADDRESS_BYTES: usize = 12;
+pub(in crate::port) const ADDRESS_BYTES: usize = 12;
 
 /// The tag's protocol: what the kernel says (Linux 3.14), or 802.1Q.
 #[inline]

@@ -224,6 +224,7 @@ impl XdpQueue {
             freezes: rx_fill_ring_empty_descs,
             sent: sent.sent - sent.dropped.min(sent.sent),
             refused: sent.refused + sent.dropped,
+            ..QueueStats::default()
         })
     }
 

@@ -12,31 +12,31 @@ use crate::ring::{AtomicU32, Ordering};
 
 /// The side that writes entries.
 #[derive(Debug)]
-pub(super) struct Producing {
+pub(in crate::xdp) struct Producing {
     entries: u32,
     /// The first index not yet handed over: a copy of what we stored.
     produced: u32,
     /// The first index the other side still has: a copy of what it stored, maybe an old one.
     consumed: u32,
     /// Looks at which the other side's index made no sense.
-    pub(super) faults: u64,
+    pub(in crate::xdp) faults: u64,
 }
 
 impl Producing {
     /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(super) fn new(entries: u32, start: u32) -> Self {
+    pub(in crate::xdp) fn new(entries: u32, start: u32) -> Self {
         debug_assert!(entries.is_power_of_two());
         Self { entries, produced: start, consumed: start, faults: 0 }
     }
 
     #[inline]
-    pub(super) fn room(&self) -> u32 {
+    pub(in crate::xdp) fn room(&self) -> u32 {
         self.entries - self.produced.wrapping_sub(self.consumed)
     }
 
     /// How many of `wanted` entries there is room for. Looks only where the copy is not enough.
     #[inline]
-    pub(super) fn reserve(&mut self, consumer: &AtomicU32, wanted: u32) -> u32 {
+    pub(in crate::xdp) fn reserve(&mut self, consumer: &AtomicU32, wanted: u32) -> u32 {
         if self.room() < wanted {
             self.look(consumer);
         }
@@ -45,14 +45,14 @@ impl Producing {
 
     /// The index of the entry `i` steps behind the last one handed over.
     #[inline]
-    pub(super) fn index(&self, i: u32) -> u32 {
+    pub(in crate::xdp) fn index(&self, i: u32) -> u32 {
         self.produced.wrapping_add(i)
     }
 
     /// Hands over `n` entries. Release: pairs with the other side's acquiring read of this index
     /// (net/xdp/xsk_queue.h, __xskq_cons_peek), and publishes the entries before it.
     #[inline]
-    pub(super) fn submit(&mut self, producer: &AtomicU32, n: u32) {
+    pub(in crate::xdp) fn submit(&mut self, producer: &AtomicU32, n: u32) {
         assert!(n <= self.room(), "{n} entries handed over, room for {}", self.room());
         self.produced = self.produced.wrapping_add(n);
         producer.store(self.produced, Ordering::Release);
@@ -60,7 +60,7 @@ impl Producing {
 
     /// Entries handed over that the other side has not consumed.
     #[inline]
-    pub(super) fn waiting(&mut self, consumer: &AtomicU32) -> u32 {
+    pub(in crate::xdp) fn waiting(&mut self, consumer: &AtomicU32) -> u32 {
         self.look(consumer);
         self.entries - self.room()
     }

@@ -2,13 +2,11 @@
 
 mod calls;
 mod frames;
-mod limits;
 
 use std::io;
 
 use calls::Calls;
 use frames::FrameRing;
-use limits::Limits;
 
 use super::config::{Config, Sending};
 use super::link_type::link_type;
@@ -16,6 +14,7 @@ use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};
 use crate::link;
+use crate::port::limits::Limits;
 use crate::ring::Ring;
 
 /// The sending side of a socket.

@@ -43,10 +43,10 @@ use libc::tpacket2_hdr;
 
 use handover::{Answer, Handover};
 
-use super::limits::Limits;
 use super::{Failed, Progress};
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
+use crate::port::limits::Limits;
 use crate::port::packet::socket::Socket;
 use crate::ring::{Packet, Ring};
 

@@ -60,6 +60,12 @@ impl Limits {
         (self.header_bytes.max(1)..=longest.min(self.most_bytes)).contains(&bytes)
     }
 
+    /// Whether that is because it is too long.
+    #[cold]
+    pub(super) fn is_too_long(&self, packet: &Packet<'_>) -> bool {
+        !self.allow(packet) && packet.captured_bytes() >= self.header_bytes.max(1)
+    }
+
     #[cold]
     fn is_tagged(&self, packet: &Packet<'_>) -> bool {
         let mut protocol = packet.segments().flatten().skip(vlan::ADDRESS_BYTES);

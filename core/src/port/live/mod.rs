@@ -1,0 +1,110 @@
+//! `live:`, an interface through live frames: packets are written into memory that a program in the
+//! kernel reads, which sends them from a thread of its own. It only sends.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `ring` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
+//! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but that of who fills the queue |
+//! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
+//!
+//! The thread runs the program as long as there are packets, and a moment longer; then it sleeps, and
+//! the next sync wakes it. It takes a CPU meanwhile: with only one for both it works, and slower.
+//!
+//! The queues are the port's own, as many as asked for, whatever the card has. Packets of a queue
+//! leave in order. They have 14 bytes to the interface's MTU with its header, and 3400 at most, for a
+//! live frame has one page; what is longer is refused, and counted as `too_long`.
+//!
+//! Linux 5.18; CAP_BPF and CAP_NET_ADMIN. The driver takes packets that XDP redirects
+//! (`ndo_xdp_xmit`): a veth does when its other end has NAPI.
+
+mod queue;
+
+use std::sync::Arc;
+
+pub(super) use queue::LiveQueue;
+
+use super::limits::Limits;
+use super::packet::vlan::TAG_BYTES;
+use super::queue::{Backend, Queue};
+use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use crate::error::Result;
+use crate::link::{self, netns};
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::{Interface, Ring};
+use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
+
+/// A short ring stays in the cache.
+const DEFAULT_RING: u64 = 2048;
+
+/// What the options say.
+struct Config {
+    ring: u32,
+    cpu: Option<usize>,
+    slots: u32,
+}
+
+impl Config {
+    fn of(name: &PortName) -> Result<Self> {
+        let ring = name.count("ring", 64..=65_536)?.unwrap_or(DEFAULT_RING) as u32;
+        Ok(Self {
+            ring: ring.next_power_of_two(),
+            cpu: name.count("cpu", 0..=4095)?.map(|cpu| cpu as usize),
+            slots: name.count("slots", 2..=16_384)?.unwrap_or(512) as u32,
+        })
+    }
+}
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    if options.usage != Use::Send {
+        return Err(name.error("it only sends; packet:, xdp: and mirror: receive"));
+    }
+    let config = Config::of(name)?;
+    let netns = options.netns.as_deref();
+    let interface = lookup::interface(name, netns)?;
+    if interface.hardware != libc::ARPHRD_ETHER {
+        return Err(name.error("live frames are for Ethernet interfaces; packet: sends to others"));
+    }
+    leaves_by(&interface, netns)?;
+    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let count = numbers.clone().count();
+    let pool = match &options.pool {
+        Some(pool) => Arc::clone(pool),
+        None => own_pool(&config, count)?,
+    };
+    // A program sends to an interface of the namespace that it is run in.
+    let senders = netns::within(netns, || {
+        (0..count).map(|i| sender(&config, &interface, i)).collect::<Result<Vec<_>>>()
+    })?;
+    let described = Interface {
+        name: interface.name.clone(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: 0,
+        comment: String::new(),
+    };
+    let limits = Limits::of(&interface, LINKTYPE_ETHERNET);
+    let queues = numbers.zip(senders).map(|(number, sender)| {
+        let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, config.slots)?);
+        let queue = LiveQueue::new(sender, &interface, netns, limits)?;
+        let backend = Backend::Live(Box::new(queue));
+        Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
+    });
+    let queues = queues.collect::<Result<_>>()?;
+    Ok(Port { name: name.clone(), method: "ring", mode: None, fallbacks: Vec::new(), queues })
+}
+
+/// The sender of the `i`th queue.
+fn sender(config: &Config, interface: &link::Interface, i: usize) -> Result<Sender> {
+    let frame = interface.mtu.saturating_add(LEAST_BYTES + TAG_BYTES as u32);
+    let geometry = Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) };
+    Sender::open(geometry, interface, config.cpu.map(|first| first + i))
+}
+
+fn own_pool(config: &Config, queues: usize) -> Result<Arc<Pool>> {
+    let slots = config.slots as usize * queues;
+    Pool::new(PoolConfig {
+        buffers: slots as u32,
+        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
+        ..PoolConfig::default()
+    })
+}

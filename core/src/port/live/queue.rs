@@ -1,0 +1,153 @@
+//! One queue of a `live:` port: from the slots of a transmit ring into the program's.
+
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::link::{self, Presence, netns};
+use crate::port::QueueStats;
+use crate::port::limits::Limits;
+use crate::ring::Ring;
+use crate::xdp::live::Sender;
+
+/// Packets that are handed over at once: the program begins while more are written.
+const BATCH: u32 = 64;
+/// Between two looks at whether the last packets are sent.
+const LAST_LOOK: Duration = Duration::from_micros(50);
+
+/// One queue of a `live:` port.
+#[derive(Debug)]
+pub(crate) struct LiveQueue {
+    sender: Sender,
+    presence: Presence,
+    limits: Limits,
+    /// The first slot that is not written.
+    next: u32,
+    /// Packets that are not written and never will be; of these, longer than can be, and those that
+    /// were there when sending ended.
+    refused: u64,
+    too_long: u64,
+    unsent: u64,
+    /// Nothing more is sent.
+    ended: bool,
+}
+
+impl LiveQueue {
+    pub(super) fn new(
+        sender: Sender,
+        interface: &link::Interface,
+        netns: Option<&str>,
+        mut limits: Limits,
+    ) -> Result<Self> {
+        limits.set_room(sender.geometry().most_bytes as usize);
+        let presence = netns::within(netns, || Presence::of(interface))?;
+        Ok(Self {
+            sender,
+            presence,
+            limits,
+            next: 0,
+            refused: 0,
+            too_long: 0,
+            unsent: 0,
+            ended: false,
+        })
+    }
+
+    /// Writes what the program has released and there is room for. Returns how many slots are room
+    /// again.
+    #[inline]
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        if self.ended {
+            return Ok(self.give_up(ring));
+        }
+        if self.sender.is_finished() {
+            self.ended = true;
+            // It says why; what it was too late for is counted.
+            let result = self.sender.end();
+            self.give_up(ring);
+            return result.map(|()| 0);
+        }
+        self.limits.set_mtu(self.sender.mtu() as usize);
+        let before = self.next;
+        self.write(ring);
+        if ring.is_endless(self.next) {
+            (self.refused, self.too_long) = (self.refused + 1, self.too_long + 1);
+            self.next = ring.head();
+        }
+        // One slot stays with the backend: room ends before the first slot still to be written.
+        ring.publish(ring.before(self.next));
+        let taken = ring.distance(before, self.next);
+        if taken == 0 && self.sender.is_alone() {
+            // Who sends waits for the same CPU.
+            std::thread::yield_now();
+        }
+        Ok(taken)
+    }
+
+    fn write(&mut self, ring: &Ring) {
+        let mut written = 0;
+        let Self { sender, limits, next, refused, too_long, .. } = self;
+        for packet in ring.to_send(*next) {
+            if limits.allow(&packet) {
+                if sender.writer().room(1) == 0 {
+                    break;
+                }
+                sender.writer().write(&packet);
+                written += 1;
+                if written % BATCH == 0 {
+                    sender.publish();
+                }
+            } else {
+                *refused += 1;
+                *too_long += u64::from(limits.is_too_long(&packet));
+            }
+            *next = ring.after(*next, packet.slots());
+        }
+        sender.publish();
+    }
+
+    /// Counts all that waits as never to be sent. Returns how many slots are room again.
+    fn give_up(&mut self, ring: &mut Ring) -> u32 {
+        let before = self.next;
+        let waiting = ring.to_send(self.next).count() as u64;
+        (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
+        self.next = ring.head();
+        ring.publish(ring.before(self.next));
+        ring.distance(before, self.next)
+    }
+
+    /// Looks whether the interface is there and up: where nothing is sent its thread does not.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.presence.check_up().map(|_| ())
+    }
+
+    /// Waits until all is sent, for so long at most, and ends.
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        let mut result = Ok(());
+        while !self.ended && Instant::now() < end {
+            result = self.sync_tx(ring).map(|_| ());
+            if result.is_err() || self.next == ring.head() && self.sender.waiting() == 0 {
+                break;
+            }
+            std::thread::sleep(LAST_LOOK);
+        }
+        if !self.ended {
+            self.ended = true;
+            result = result.and(self.sender.end());
+        }
+        self.give_up(ring);
+        result
+    }
+
+    pub(crate) fn stats(&mut self) -> QueueStats {
+        let counts = self.sender.counts();
+        let left = if self.ended { u64::from(self.sender.waiting()) } else { 0 };
+        QueueStats {
+            sent: counts.sent,
+            refused: self.refused + counts.refused + left,
+            too_long: self.too_long,
+            unsent: self.unsent + left,
+            ..QueueStats::default()
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A program that makes packets, and its runs.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::privileged;
+use crate::error::{Error, Result};
+use crate::filter::ebpf::{Insn, xdp_action};
+use crate::xdp::bpf;
+
+/// Frames between two looks at whether a signal came. 256 can be had, but no more speed.
+const BATCH: u32 = 64;
+
+/// A program that makes packets.
+#[derive(Debug)]
+pub struct Maker {
+    program: OwnedFd,
+    frame: Vec<u8>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All its packets are made.
+    Done,
+    /// A signal came.
+    Interrupted,
+}
+
+impl Maker {
+    /// Loads a program. `frame` is what lies in the frames before it runs on them the first time.
+    ///
+    /// # Errors
+    /// The kernel does not take the program, or a privilege is missing.
+    pub fn load(name: &CStr, instructions: &[Insn], frame: Vec<u8>) -> Result<Self> {
+        let program = bpf::load(name, instructions, false).map_err(|refused| {
+            match refused.said.as_str() {
+                "" => privileged(refused.error, "load a program for", "live frames"),
+                // It refuses with the number of a missing privilege.
+                said => Error::Unsupported {
+                    feature: "a program for these live frames".into(),
+                    remedy: format!("send by another method; the kernel's verifier says: {said}"),
+                },
+            }
+        })?;
+        Ok(Self { program, frame })
+    }
+
+    /// The next packet, which is not sent.
+    ///
+    /// # Errors
+    /// The program refused to make it.
+    pub fn once(&self) -> Result<Vec<u8>> {
+        let failed = |error| Error::system("make", "a packet", error);
+        let (answer, packet) = bpf::run(self.program.as_fd(), &self.frame).map_err(failed)?;
+        match answer {
+            xdp_action::REDIRECT => Ok(packet),
+            _ => Err(failed(io::Error::other(format!("the program answered {answer}")))),
+        }
+    }
+
+    /// Runs the program `times` times, or until a signal comes: to this thread.
+    ///
+    /// # Errors
+    /// The kernel has no live frames, or none as long as this.
+    pub fn run(&self, times: u32) -> Result<Ended> {
+        match bpf::run_live(self.program.as_fd(), &self.frame, times, BATCH) {
+            Ok(()) => Ok(Ended::Done),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ended::Interrupted),
+            Err(error) => {
+                let too_long =
+                    self.frame.len() > 3000 && error.raw_os_error() == Some(libc::EINVAL);
+                let remedy = match too_long {
+                    true => "live frames have one page: send shorter ones, or by another method",
+                    false => "live frames need Linux 5.18: send by another method",
+                };
+                Err(privileged(error, "send", "live frames").remedy(remedy))
+            }
+        }
+    }
+}

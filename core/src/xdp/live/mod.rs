@@ -1,0 +1,56 @@
+//! Live frames: packets that a program makes in the kernel and that are sent at once, without a
+//! socket (BPF_PROG_RUN with `BPF_F_TEST_XDP_LIVE_FRAMES`; Linux 5.18, CAP_BPF and CAP_NET_ADMIN).
+//!
+//! ```text
+//!   Maker::run: pages of a pool ---> program writes a packet ---> XDP_REDIRECT ---> interface
+//!                     ^                         |                                       |
+//!                     |                         `--- XDP_DROP: not yet                  |
+//!                     `-----------------------------------------------------------------'
+//! ```
+//!
+//! The program makes packets of what stands in it, or sends those that another thread has written
+//! into memory that it reads (`ring`). A run sets up a pool of pages and then goes on for many
+//! packets; a signal ends it. A thread runs it again and again ([`Running`]).
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | `able` | which interfaces live frames leave by |
+//! | `maker` | a program that makes packets, and its runs |
+//! | `running`, `stretch`, `signal` | a thread of runs, how long one goes on, what ends it |
+//! | `sheet` | numbers shared with a program |
+//! | `ring`, `program`, `sender` | packets that are written here and sent there: memory, program, thread |
+//!
+//! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
+
+mod able;
+mod maker;
+mod program;
+mod ring;
+mod running;
+mod sender;
+mod sheet;
+mod signal;
+mod stretch;
+
+use std::io;
+
+pub use able::leaves_by;
+pub use maker::{Ended, Maker};
+pub(crate) use ring::{Geometry, LEAST_BYTES, MOST_BYTES};
+pub use running::{Next, Running, Seat};
+pub(crate) use sender::Sender;
+pub use sheet::Sheet;
+
+use crate::error::Error;
+
+/// What the kernel refused, by name if it is a privilege.
+fn privileged(error: io::Error, operation: &'static str, object: &str) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {object}"),
+            capability: "CAP_BPF and CAP_NET_ADMIN",
+            remedy: "run as root or with sudo".into(),
+        },
+        _ => Error::system(operation, object, error),
+    }
+}

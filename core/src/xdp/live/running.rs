@@ -1,0 +1,194 @@
+//! A thread that runs a maker, stretch by stretch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::SigSet;
+use nix::unistd::gettid;
+
+use super::maker::{Ended, Maker};
+use super::signal::{self, SIGNAL};
+use super::stretch::Stretch;
+use crate::error::{Error, Result};
+use crate::link::{Interface, Presence, pin_thread};
+
+/// How often a thread is told to end its run: it may just be about to begin.
+const INSIST: Duration = Duration::from_millis(1);
+/// Between two looks at the interface.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// What a thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It runs the program, so many times at most, and asks again: after fewer where these would
+    /// take long, or where a signal comes.
+    Run(u64),
+    /// It sleeps until it is [woken](Running::wake), and asks again.
+    Sleep,
+    /// It ends: all is done.
+    End,
+}
+
+/// Where a thread runs, and what it sends out of.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// Of this thread's network namespace. When it goes down or is removed, the thread ends with an
+    /// error: the program does not see it.
+    pub interface: Interface,
+    /// The CPU, if it is pinned to one.
+    pub cpu: Option<usize>,
+    /// How often the program is run at first, from the start and from each waking: long enough for
+    /// who has much to do, short for who may have nothing after all.
+    pub first_runs: u32,
+}
+
+/// A thread that runs a maker: until it is told to end, or has nothing more to do.
+#[derive(Debug)]
+pub struct Running {
+    /// Until it is joined.
+    thread: Option<JoinHandle<Result<()>>>,
+    ends: Arc<AtomicBool>,
+    /// Its number, for its CPUs; 0 until it has begun.
+    number: Arc<AtomicI32>,
+    mtu: Arc<AtomicU32>,
+}
+
+impl Running {
+    /// Starts it. `next` says, before each run, what it does.
+    ///
+    /// # Errors
+    /// The system has no thread left, or no socket.
+    pub fn start(
+        maker: Maker,
+        seat: &Seat,
+        mut next: impl FnMut() -> Next + Send + 'static,
+    ) -> Result<Self> {
+        let failed = |error| Error::system("start", "a thread for live frames", error);
+        signal::receive().map_err(|error| failed(error.into()))?;
+        let (ends, number) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
+        let mtu = Arc::new(AtomicU32::new(seat.interface.mtu));
+        let mut runs = Runs {
+            maker,
+            presence: Presence::of(&seat.interface)?,
+            looked: Instant::now(),
+            stretch: Stretch::new(seat.first_runs),
+            ends: Arc::clone(&ends),
+            mtu: Arc::clone(&mtu),
+        };
+        let (told, cpu) = (Arc::clone(&number), seat.cpu);
+        let name = std::thread::Builder::new().name("live".into());
+        let thread = name.spawn(move || {
+            // Pairs with the load of `number`: a number is all it publishes.
+            told.store(gettid().as_raw(), Ordering::Relaxed);
+            SigSet::from(SIGNAL)
+                .thread_unblock()
+                .map_err(|error| Error::system("take", "signals", error))?;
+            cpu.map_or(Ok(()), pin_thread)?;
+            runs.go_on(&mut next)
+        });
+        Ok(Self { thread: Some(thread.map_err(failed)?), ends, number, mtu })
+    }
+
+    /// Whether it has ended, for whatever reason.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Has it go on if it sleeps.
+    pub fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Its number in the system, once it has begun.
+    pub(crate) fn number(&self) -> Option<i32> {
+        // Pairs with the thread's store.
+        Some(self.number.load(Ordering::Relaxed)).filter(|&number| number != 0)
+    }
+
+    /// The interface's MTU, when the thread last looked.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        // Pairs with the thread's store: a number, from which nothing else follows.
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Tells it to end, and does not wait for that: who ends several tells all of them first.
+    pub fn tell(&self) {
+        // Pairs with the thread's load; the signal or the waking orders the two.
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            signal::send(thread);
+            thread.thread().unpark();
+        }
+    }
+
+    /// Ends it, and waits for that: a millisecond or two.
+    ///
+    /// # Errors
+    /// Why it ended before, if it failed; said once.
+    pub fn end(&mut self) -> Result<()> {
+        self.tell();
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        while !thread.is_finished() {
+            std::thread::sleep(INSIST);
+            // It may have been about to begin a run when it was told.
+            signal::send(&thread);
+        }
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever drops it does not ask how it went.
+        let _ = self.end();
+    }
+}
+
+/// What the thread has.
+struct Runs {
+    maker: Maker,
+    presence: Presence,
+    /// When it was last looked whether the interface is there.
+    looked: Instant,
+    stretch: Stretch,
+    ends: Arc<AtomicBool>,
+    mtu: Arc<AtomicU32>,
+}
+
+impl Runs {
+    fn go_on(&mut self, next: &mut impl FnMut() -> Next) -> Result<()> {
+        // Pairs with the store of `tell`.
+        while !self.ends.load(Ordering::Acquire) {
+            match next() {
+                Next::Run(times) => self.run(times)?,
+                Next::Sleep => {
+                    std::thread::park();
+                    self.stretch.begin_anew();
+                }
+                Next::End => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, times: u64) -> Result<()> {
+        let start = Instant::now();
+        if start.duration_since(self.looked) >= CHECK {
+            self.looked = start;
+            let state = self.presence.check_up()?;
+            // Pairs with the load of `mtu`.
+            self.mtu.store(state.mtu, Ordering::Relaxed);
+        }
+        let times = self.stretch.at_most(times);
+        match self.maker.run(times)? {
+            Ended::Done => self.stretch.took(times, start.elapsed()),
+            Ended::Interrupted => {}
+        }
+        Ok(())
+    }
+}

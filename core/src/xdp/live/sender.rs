@@ -1,0 +1,166 @@
+//! A ring, its program, and the thread that runs it while there is something to send.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use nix::sched::sched_getcpu;
+
+use super::maker::Maker;
+use super::program::program;
+use super::ring::{Counts, Geometry, Memory, Writer};
+use super::running::{Next, Running, Seat};
+use crate::error::{Error, Result};
+use crate::link::{Allowed, Interface, keep_off};
+
+/// A look at an empty ring takes some 30 ns. After so many in a row the thread goes to sleep.
+const IDLE_LOOKS: u64 = 1 << 14;
+/// Runs of the program when there is something to send after a sleep: more may come at once.
+const FIRST_RUNS: u32 = 1 << 15;
+
+/// Sends packets that are written into a ring.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    writer: Writer,
+    memory: Arc<Memory>,
+    running: Running,
+    /// Whether the thread sleeps, or is about to.
+    asleep: Arc<AtomicBool>,
+    seating: Seating,
+    alone: bool,
+}
+
+/// Where the thread may run, so that it does not take the CPU of who writes.
+#[derive(Debug)]
+struct Seating {
+    /// The CPUs to choose from; none where the thread is pinned to one, or there is but one.
+    allowed: Option<Allowed>,
+    /// The one it keeps off.
+    avoided: Option<usize>,
+}
+
+impl Sender {
+    /// Makes one, asleep, that sends out of an interface of this thread's network namespace; its
+    /// thread on a CPU of its own if one is given.
+    ///
+    /// # Errors
+    /// A missing privilege; the kernel has no memory, no thread, or no live frames.
+    pub fn open(geometry: Geometry, interface: &Interface, cpu: Option<usize>) -> Result<Self> {
+        Self::starting_at(0, geometry, interface, cpu)
+    }
+
+    /// The same with indices that do not begin at 0.
+    pub(super) fn starting_at(
+        start: u32,
+        geometry: Geometry,
+        interface: &Interface,
+        cpu: Option<usize>,
+    ) -> Result<Self> {
+        let memory = Memory::new(geometry, start, &interface.name)?;
+        let given = geometry.most_bytes;
+        let instructions =
+            program(geometry, given, interface.index, &*memory).map_err(|fault| {
+                Error::Usage(format!(
+                    "a ring of this size has no program: use a smaller one: {fault}"
+                ))
+            })?;
+        let maker = Maker::load(c"sluice_ring", &instructions, vec![0; given as usize])?;
+        let allowed = Allowed::here()?;
+        let alone = cpu.is_none() && allowed.count() == 1;
+        let asleep = Arc::new(AtomicBool::new(false));
+        let (fed, sleeps) = (Arc::clone(&memory), Arc::clone(&asleep));
+        let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS };
+        let running = Running::start(maker, &seat, move || next(&fed, &sleeps, alone))?;
+        let allowed = Some(allowed).filter(|_| cpu.is_none() && !alone);
+        let seating = Seating { allowed, avoided: None };
+        Ok(Self { writer: Writer::new(&memory, start), memory, running, asleep, seating, alone })
+    }
+
+    /// What the slots look like.
+    pub fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    /// Where packets are written. Follow with [`publish`](Self::publish).
+    #[inline]
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Hands over what is written, and wakes the thread if it sleeps.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.writer.publish();
+        // Pairs with the fence in `next`: either the thread sees what was handed over, or we see
+        // that it is about to sleep.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&mut self) {
+        if let Some(allowed) = &self.seating.allowed
+            && let (Ok(here), Some(thread)) = (sched_getcpu(), self.running.number())
+            && self.seating.avoided.replace(here) != Some(here)
+        {
+            keep_off(thread, allowed, here);
+        }
+        self.running.wake();
+    }
+
+    /// Whether writer and thread have one CPU between them.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Whether the thread has ended: because the interface is down or gone.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.running.is_finished()
+    }
+
+    /// The interface's MTU, when the thread last looked.
+    #[inline]
+    pub fn mtu(&self) -> u32 {
+        self.running.mtu()
+    }
+
+    /// Packets that are handed over and not sent, as far as the program has said. Once it has
+    /// [ended](Self::end) that is exact.
+    pub fn waiting(&mut self) -> u32 {
+        match self.running.is_finished() {
+            true => self.memory.waiting(),
+            false => self.writer.waiting(),
+        }
+    }
+
+    /// What has become of the others.
+    pub fn counts(&self) -> Counts {
+        self.memory.counts()
+    }
+
+    /// Ends it, as it is.
+    ///
+    /// # Errors
+    /// Why it had ended before.
+    pub fn end(&mut self) -> Result<()> {
+        self.running.end()
+    }
+}
+
+/// What the thread does next: it sleeps when the program has found nothing for a while. `alone` on
+/// its CPU with the writer it makes no empty looks: in that time nothing could come.
+fn next(memory: &Memory, asleep: &AtomicBool, alone: bool) -> Next {
+    let waiting = memory.waiting();
+    if waiting == 0 && (alone || memory.empty_looks() >= IDLE_LOOKS) {
+        asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `publish`.
+        fence(Ordering::SeqCst);
+        if memory.waiting() == 0 {
+            return Next::Sleep;
+        }
+        asleep.store(false, Ordering::Relaxed);
+    }
+    if alone { Next::Run(memory.waiting().into()) } else { Next::Run(u64::MAX) }
+}

@@ -1,0 +1,1 @@
+//! What changes under a port.

@@ -1,0 +1,59 @@
+//! The port `live:` on interfaces of labs: what is written is what the other end receives.
+
+mod changes;
+#[path = "../child/limit.rs"]
+mod child;
+mod sending;
+mod stream;
+
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use sluicegate::link::{Lab, Shape};
+use sluicegate::port::{OpenOptions, Port, Use};
+
+/// Longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A lab for one test, or the reason why there is none.
+pub fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return None;
+    }
+    if linux() < (5, 18) {
+        println!("skipped: live frames need Linux 5.18");
+        return None;
+    }
+    Some(Lab::scratch_with(Shape::Pair, 1).expect("a scratch lab"))
+}
+
+/// The kernel's version, as far as what it can do hangs on that.
+fn linux() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// Opens a port of a host.
+pub fn open(lab: &Lab, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+    let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
+    Port::open(&name.parse()?, &options)
+}
+
+/// Opens a port that sends out of left0.
+pub fn sender(lab: &Lab, options: &str) -> Port {
+    open(lab, "left", &format!("live:left0{options}"), Use::Send).unwrap()
+}
+
+/// Opens what receives all that comes to right0.
+pub fn receiver(lab: &Lab) -> Port {
+    open(lab, "right", "xdp:right0?method=ring&frames=4096", Use::Receive).unwrap()
+}
+
+/// Runs a command on a host; how it ended.
+pub fn run(lab: &Lab, host: &str, command: &str) -> ExitStatus {
+    let mut words = command.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    child::end(lab.spawn(host, command.args(words)).unwrap()).status
+}
