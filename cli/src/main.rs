@@ -1,6 +1,7 @@
 //! The command `sluice`: packets between Linux and a program at the speed of the wire.
 #![forbid(unsafe_code)]
 
+mod analysis;
 mod args;
 mod capture;
 mod card;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use sluicegate::ledger::{Ledger, Role};
 use sluicegate::port::{Fallback, Port, PortName};
 
+use crate::analysis::JsonAnalysis;
 use crate::args::Common;
 use crate::card::Card;
 use crate::run::Outcome;
@@ -44,6 +45,9 @@ pub struct Report {
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
+    /// What became of stamped packets, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<JsonAnalysis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
     /// The interface's own counters, until they have gone into the ledger.
@@ -162,6 +166,7 @@ impl Report {
             sending: None,
             threads: Vec::new(),
             ledger: Ledger::default(),
+            analysis: None,
             files: None,
             ports: Vec::new(),
         }
@@ -243,6 +248,7 @@ impl Report {
             sending: None,
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
+            analysis: None,
             files: None,
             card: None,
             host_dropped: 0,
@@ -298,6 +304,9 @@ impl Report {
         }
         if let Some(paced) = self.sending.as_ref().and_then(|sending| sending.pace.as_ref()) {
             paced.print(out)?;
+        }
+        if let Some(analysis) = &self.analysis {
+            analysis.print(out)?;
         }
         self.print_ledger(out)
     }
@@ -374,6 +383,7 @@ mod tests {
             sending: None,
             threads: Vec::new(),
             ledger,
+            analysis: None,
             files: None,
             card: None,
             notices: Vec::new(),

@@ -23,6 +23,19 @@ pub struct Status {
     interval: Duration,
     before: Totals,
     before_at: Duration,
+    /// What the analysis says.
+    missing: Option<Missing>,
+}
+
+/// Stamped packets that were lost on their way, and that came out of order, so far.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Missing {
+    /// Numbers that did not come.
+    #[serde(rename = "stamped_lost")]
+    pub lost: u64,
+    /// Packets that came after one with a higher number.
+    #[serde(rename = "stamped_reordered")]
+    pub reordered: u64,
 }
 
 #[derive(Serialize)]
@@ -32,6 +45,8 @@ struct Line {
     #[serde(flatten)]
     traffic: Traffic,
     lost: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    missing: Option<Missing>,
 }
 
 impl Status {
@@ -51,7 +66,13 @@ impl Status {
             interval: common.interval.unwrap_or(if terminal { ON_TERMINAL } else { ELSEWHERE }),
             before: Totals::default(),
             before_at: Duration::ZERO,
+            missing: None,
         }
+    }
+
+    /// From now on shows what an analysis says.
+    pub fn analysed(&mut self, missing: Option<Missing>) {
+        self.missing = missing;
     }
 
     /// Time between two lines.
@@ -68,7 +89,8 @@ impl Status {
         let traffic = Traffic::over(news.packets, news.bytes, time);
         if self.json {
             let interval_s = time.as_secs_f64();
-            let line = Line { time_s: at.as_secs_f64(), interval_s, traffic, lost: news.lost };
+            let (time_s, lost, missing) = (at.as_secs_f64(), news.lost, self.missing);
+            let line = Line { time_s, interval_s, traffic, lost, missing };
             let Ok(line) = serde_json::to_string(&line) else { return };
             // A reader that has had enough is no reason to stop receiving.
             let _ = match self.stdout_is_taken {
@@ -78,8 +100,12 @@ impl Status {
             return;
         }
         let seconds = Duration::from_millis(at.as_millis() as u64 / 100 * 100);
+        let missing = self.missing.map_or_else(String::new, |Missing { lost, reordered }| {
+            let (lost, reordered) = (show_count(lost), show_count(reordered));
+            format!("  stamped: {lost} lost, {reordered} reordered")
+        });
         let text = format!(
-            "{:>11}  {:>10}  {:>12}  {:>15} packets  {} lost",
+            "{:>11}  {:>10}  {:>12}  {:>15} packets  {} lost{missing}",
             show_duration(seconds).to_string(),
             show_pps(traffic.pps).to_string(),
             show_bps(traffic.bps_l2).to_string(),

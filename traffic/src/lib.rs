@@ -4,6 +4,8 @@
 //! ```text
 //!   file, flags --> spec --> plan --+--> frames --> a port's transmit ring --> the wire
 //!                                   +--> eBPF ----> live frames -------------> the wire
+//!                                                                                  |
+//!   report <-- analyse <-- a port's receive ring <---------------------------------'
 //! ```
 //!
 //! | module | what it knows |
@@ -14,8 +16,10 @@
 //! | [`live`] | a plan as a program of the kernel: live frames |
 //! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
 //! | [`show`] | what will be sent, for people |
+//! | [`analyse`] | what became of stamped packets on their way |
 #![forbid(unsafe_code)]
 
+pub mod analyse;
 pub mod live;
 pub mod plan;
 pub mod rate;

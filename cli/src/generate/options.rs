@@ -66,6 +66,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "WHAT")]
     payload: Option<String>,
 
+    /// Put a stamp into every packet: its number, stream and time, for `count --analyze`
+    #[arg(long)]
+    stamp: bool,
+
     /// What random fields follow from: the same seed gives the same packets
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -109,6 +113,7 @@ impl SpecArgs {
             flows: of.flows,
             tcp_flags: of.tcp_flags,
             payload: of.payload,
+            stamp: of.stamp,
         }
     }
 }

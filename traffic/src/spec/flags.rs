@@ -8,7 +8,7 @@ use std::path::Path;
 use super::fault::{Fault, Origin, Position, SpecError};
 use super::form::Form;
 use super::layer::{Field, Given, Layer, Protocol};
-use super::protocols::bytes::PAYLOAD;
+use super::protocols::bytes::{PAYLOAD, STAMP, is_data};
 use super::protocols::ethernet::{ETHER, VLAN};
 use super::protocols::icmp::{ICMP, ICMPV6};
 use super::protocols::ipv4::IPV4;
@@ -53,6 +53,8 @@ pub struct Flags {
     /// `--payload`: `hex:…`, `text:…`, `pattern:…` (hexadecimal, over and over), `file:…` or
     /// `random`.
     pub payload: Option<String>,
+    /// `--stamp`: every packet has a stamp, behind its last header.
+    pub stamp: bool,
 }
 
 impl Spec {
@@ -172,6 +174,9 @@ impl Flags {
             }
             self.tag(stream)?;
             self.load(stream)?;
+            if self.stamp {
+                stamp(stream);
+            }
         }
         for row in ROWS {
             if let Some(text) = (row.said)(self) {
@@ -258,6 +263,16 @@ impl Flags {
         stream.layers.push(payload);
         Ok(())
     }
+}
+
+/// Puts a stamp behind the last header, where receivers look for it, unless there is one.
+fn stamp(stream: &mut Stream) {
+    if stream.layers.iter().any(|layer| layer.protocol.is(&STAMP)) {
+        return;
+    }
+    let last = stream.layers.iter().rposition(|layer| !is_data(layer.protocol));
+    let end = last.map_or(0, |last| last + 1);
+    stream.layers.insert(end, Layer::new(&STAMP, Position::Flag("--stamp")));
 }
 
 /// Gives each flow a number of its own where no flag does.

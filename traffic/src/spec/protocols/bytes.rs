@@ -109,7 +109,7 @@ pub(crate) fn may_be_first(protocol: &Protocol) -> bool {
 pub(crate) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
     match () {
         () if below.is(&PAYLOAD) => false,
-        () if below.is(&STAMP) => above.is(&PAYLOAD),
+        () if below.is(&STAMP) => above.is(&RAW) || above.is(&PAYLOAD),
         () => true,
     }
 }

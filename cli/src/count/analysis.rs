@@ -1,0 +1,104 @@
+//! `count --analyze`: a look at each packet's stamp.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use sluicegate::port::{LINKTYPE_ETHERNET, Queue};
+use sluicegate::ring::Packet;
+use sluicegate_traffic::analyse::{Analyser, Analysis, Share};
+
+use crate::run::Visitor;
+use crate::status::Missing;
+
+/// How often a worker lets others see what it has counted.
+const SHOW: Duration = Duration::from_millis(100);
+
+/// Analyses the packets of one queue.
+pub struct Analysing {
+    analyser: Analyser,
+    /// For each interface of the queue, whether its packets begin with an Ethernet header.
+    ethernet: Vec<bool>,
+    shown: Arc<Mutex<Share>>,
+    shown_at: Instant,
+}
+
+/// What all queues have counted, as of a moment ago.
+pub struct Progress(Vec<Arc<Mutex<Share>>>);
+
+/// A visitor for each queue, and what they show of their counts meanwhile.
+pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Progress) {
+    let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
+    let visitors = shown.iter().map(|shown| Analysing {
+        analyser: Analyser::new(ahead_ns),
+        ethernet: Vec::new(),
+        shown: Arc::clone(shown),
+        shown_at: Instant::now(),
+    });
+    (visitors.collect(), Progress(shown))
+}
+
+/// What all visitors have seen.
+pub fn analysis(visitors: &[Analysing]) -> Analysis {
+    let shares: Vec<Share> = visitors.iter().map(|visitor| visitor.analyser.share()).collect();
+    Analysis::of(&shares)
+}
+
+impl Progress {
+    /// Packets lost and reordered so far.
+    pub fn missing(&self) -> Missing {
+        let shares: Vec<Share> = self
+            .0
+            .iter()
+            .map(|shown| shown.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .collect();
+        let (lost, reordered) = Analysis::of(&shares).lost_and_reordered();
+        Missing { lost, reordered }
+    }
+}
+
+impl Analysing {
+    fn show(&mut self) -> ControlFlow<()> {
+        if self.shown_at.elapsed() >= SHOW {
+            let counts = self.analyser.counts();
+            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+            self.shown_at = Instant::now();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Visitor for Analysing {
+    fn prepare(&mut self, queue: &Queue) {
+        self.analyser.begin_batch();
+        let known = self.ethernet.len();
+        let new = queue.interfaces().iter().skip(known);
+        self.ethernet.extend(new.map(|interface| interface.link_type == LINKTYPE_ETHERNET));
+    }
+
+    #[inline]
+    fn packet(&mut self, packet: &Packet<'_>) {
+        match self.ethernet.get(packet.meta().interface as usize) {
+            Some(false) => self.analyser.unstamped(),
+            _ => self.analyser.packet(packet),
+        }
+    }
+
+    fn batch_done(&mut self) -> ControlFlow<()> {
+        self.show()
+    }
+
+    fn idle(&mut self) -> ControlFlow<()> {
+        self.show()
+    }
+}
+
+/// By how much the time of day is ahead of CLOCK_MONOTONIC, in ns.
+fn ahead_ns() -> i64 {
+    let ns = |clock| {
+        // These clocks are always there.
+        clock_gettime(clock).map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec())
+    };
+    ns(ClockId::CLOCK_REALTIME) - ns(ClockId::CLOCK_MONOTONIC)
+}

@@ -1,0 +1,117 @@
+//! `sluice count`: receives, counts, and lets go.
+
+mod analysis;
+
+use std::io::stdout;
+
+use sluicegate::ledger::Role;
+use sluicegate::port::{Kind, Port, PortName};
+use sluicegate::ring::Packet;
+
+use crate::analysis::JsonAnalysis;
+use crate::args::{Common, Receiving};
+use crate::report::Report;
+use crate::run::{Counters, Run, Visitor, run};
+use crate::signals::Signals;
+use crate::status::{Missing, Status};
+use crate::{exit, notice};
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice count eth0 --duration 10s
+  sluice count 'packet:eth0?method=recvmmsg' -f 'udp port 53'
+  sluice count eth0 --threads 4 --cpus 0-3 --json
+  sluice count 'xdp:eth0?action=drop'
+  sluice count eth0 --analyze --duration 10s
+  sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
+
+/// Receive packets, count them and let them go
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to receive from: eth0, packet:eth0?method=recv, mirror:eth0, xdp:eth0, pcap:FILE, null:
+    port: PortName,
+
+    /// Count only what a pcap-filter expression lets pass
+    #[arg(short, long, value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Say what became of packets with a stamp (`generate --stamp`): lost, twice, out of order,
+    /// corrupt, and how long they took
+    #[arg(long)]
+    analyze: bool,
+
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    receiving: Receiving,
+}
+
+/// Looks at nothing: what remains is the cost of receiving.
+struct Nothing;
+
+impl Visitor for Nothing {
+    #[inline]
+    fn packet(&mut self, _packet: &Packet<'_>) {}
+}
+
+/// Runs the command.
+pub fn count(args: Args) -> anyhow::Result<()> {
+    let Args { mut port, filter, analyze, common, receiving } = args;
+    notice::apply_filter(&mut port, filter.as_deref())?;
+    if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {
+        // Nobody looks at the time here.
+        port.set_default("timestamp", "off");
+    }
+    let opened = common.open(&port)?;
+    let mut report = Report::of_port("count", &opened, &common);
+    notice::fallbacks(&opened);
+    notice::diverts(&port);
+    common.become_user()?;
+    let way = Way { common: &common, receiving };
+    let mut ended = if analyze {
+        let (mut visitors, progress) = analysis::visitors(&opened.queues);
+        let missing = || Some(progress.missing());
+        let ended = way.receive(opened, &mut visitors, missing, &mut report)?;
+        report.analysis = Some(JsonAnalysis::from(&analysis::analysis(&visitors)));
+        ended
+    } else {
+        let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
+        way.receive(opened, &mut visitors, || None, &mut report)?
+    };
+    report.count(&ended.outcomes, ended.elapsed);
+    let mut report = Report::together(vec![report]);
+    report.ledger.add(Role::Out, "counted", report.traffic.packets);
+    report.print(&mut stdout().lock(), common.json)?;
+    exit::first_error(&mut ended.outcomes)
+}
+
+/// How packets are received.
+struct Way<'a> {
+    common: &'a Common,
+    receiving: Receiving,
+}
+
+impl Way<'_> {
+    /// Receives until the end, with a visitor at each queue; `missing` is what the status shows
+    /// besides.
+    fn receive<V: Visitor>(
+        &self,
+        port: Port,
+        visitors: &mut [V],
+        missing: impl Fn() -> Option<Missing>,
+        report: &mut Report,
+    ) -> anyhow::Result<Run> {
+        let mut status = Status::new(self.common, false);
+        let work = port.queues.into_iter().zip(visitors).collect();
+        let limits = self.common.limits(self.receiving, status.interval());
+        let watch = |counters: &[Counters], at| {
+            status.analysed(missing());
+            status.show(counters, at);
+        };
+        let ended = run(work, &limits, &Signals::catch()?, watch, || report.look_at_card())?;
+        status.done();
+        Ok(ended)
+    }
+}

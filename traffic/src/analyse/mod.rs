@@ -1,0 +1,141 @@
+//! What became of stamped packets on their way: which were lost, came twice, late, out of order
+//! or corrupt, and how long they took.
+//!
+//! ```text
+//!   frame --> walk: headers, checksums --> stamp --> track: which numbers came --.
+//!                                            `----> delays: how long it took ----+--> Analysis
+//! ```
+//!
+//! Each queue has an [`Analyser`] of its own, which sees a part of the packets where there are
+//! several. A number that one of them misses another may have: so what is lost is reckoned at
+//! the end, from the first and the last number that came and how many different ones there were.
+
+mod report;
+mod stamp;
+mod track;
+mod walk;
+
+pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
+pub use stamp::Stamp;
+pub use track::{Counts, Run, Track, WINDOW};
+pub use walk::{Condition, Found, look};
+
+use sluicegate::ring::{Packet, TimestampSource};
+
+/// Workers of streams that an analyser has room for: a window of numbers each, 8 KiB.
+const TRACKS_MAX: usize = 1024;
+
+/// Looks at the packets of one queue.
+#[derive(Debug)]
+pub struct Analyser {
+    /// For each stream and worker, which track is theirs, counted from 1; 0 if none is.
+    of: Vec<u16>,
+    tracks: Vec<(Stamp, Track)>,
+    delays: Vec<Delays>,
+    others: Others,
+    /// By how much the clock of received packets is ahead of that of stamps, in ns.
+    ahead: fn() -> i64,
+    ahead_ns: i64,
+    scratch: Vec<u8>,
+}
+
+impl Analyser {
+    /// An analyser that has seen nothing. `ahead` says by how many ns the time of day, which
+    /// received packets have, is ahead of CLOCK_MONOTONIC, which stamps have.
+    pub fn new(ahead: fn() -> i64) -> Self {
+        Self {
+            of: vec![0; 1 << 16],
+            tracks: Vec::new(),
+            delays: vec![Delays::default(); 1 << 8],
+            others: Others::default(),
+            ahead,
+            ahead_ns: ahead(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Before a batch: the clocks may have been set.
+    pub fn begin_batch(&mut self) {
+        self.ahead_ns = (self.ahead)();
+    }
+
+    /// Looks at a packet, of Ethernet.
+    #[inline]
+    pub fn packet(&mut self, packet: &Packet<'_>) {
+        let meta = packet.meta();
+        let bytes = packet.contiguous(&mut self.scratch);
+        let found = look(bytes, bytes.len() >= meta.wire_bytes as usize);
+        let came_ns = match meta.timestamp_source {
+            TimestampSource::None => None,
+            _ => Some(meta.timestamp_ns.wrapping_sub(self.ahead_ns.cast_unsigned())),
+        };
+        self.found(found, came_ns);
+    }
+
+    /// Counts a packet that is not of Ethernet.
+    pub fn unstamped(&mut self) {
+        self.others.unstamped += 1;
+    }
+
+    /// Counts what was found in a packet that came at a time of CLOCK_MONOTONIC.
+    #[inline]
+    pub fn found(&mut self, found: Found, came_ns: Option<u64>) {
+        let Some(stamp) = found.stamp else {
+            match found.condition {
+                Condition::Corrupt => self.others.corrupt += 1,
+                _ => self.others.unstamped += 1,
+            }
+            return;
+        };
+        let at = usize::from(stamp.stream) << 8 | usize::from(stamp.worker);
+        if found.condition == Condition::Corrupt {
+            // Its stamp may be what is wrong with it; whose it is, is likely enough where
+            // such packets came before.
+            match self.tracks.get_mut(usize::from(self.of[at]).wrapping_sub(1)) {
+                Some((_, track)) => track.counts.corrupt += 1,
+                None => self.others.corrupt += 1,
+            }
+            return;
+        }
+        if found.condition == Condition::Unchecked {
+            self.others.unchecked += 1;
+        }
+        if self.of[at] == 0 && !self.begin(at, stamp) {
+            self.others.untracked += 1;
+            return;
+        }
+        self.tracks[usize::from(self.of[at]) - 1].1.packet(stamp.number, stamp.time_ns);
+        if let Some(came_ns) = came_ns {
+            self.delays[usize::from(stamp.stream)].add(stamp.time_ns, came_ns);
+        }
+    }
+
+    /// A worker's first packet in a stream; false if there is no room for its track.
+    #[cold]
+    fn begin(&mut self, at: usize, stamp: Stamp) -> bool {
+        if self.tracks.len() == TRACKS_MAX {
+            return false;
+        }
+        self.tracks.push((stamp, Track::default()));
+        self.of[at] = self.tracks.len() as u16;
+        true
+    }
+
+    /// What it has seen so far.
+    pub fn share(&self) -> Share {
+        let delays = (0..=u8::MAX).zip(&self.delays).filter(|(_, delays)| delays.is_any());
+        Share { delays: delays.map(|(n, delays)| (n, delays.clone())).collect(), ..self.counts() }
+    }
+
+    /// The same without times on the way: there is less to copy.
+    pub fn counts(&self) -> Share {
+        let tracks = self.tracks.iter().map(|(stamp, track)| TrackShare {
+            stream: stamp.stream,
+            worker: stamp.worker,
+            counts: track.counts,
+            runs: track.runs().collect(),
+            forgotten: track.forgotten(),
+        });
+        Share { tracks: tracks.collect(), others: self.others, ..Share::default() }
+    }
+}

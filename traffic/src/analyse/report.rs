@@ -1,0 +1,206 @@
+//! What came of it all: of every stream, and of each worker in it, over all queues.
+
+use std::collections::BTreeMap;
+
+use super::track::{Counts, Run};
+use crate::rate::Latencies;
+
+/// What one queue has seen, or one CPU.
+#[derive(Clone, Debug, Default)]
+pub struct Share {
+    /// The packets of each worker in each stream.
+    pub tracks: Vec<TrackShare>,
+    /// Times on the way, by stream.
+    pub delays: BTreeMap<u8, Delays>,
+    /// What is of no stream.
+    pub others: Others,
+}
+
+/// What one queue has seen of a worker's packets in a stream.
+#[derive(Clone, Debug, Default)]
+pub struct TrackShare {
+    /// The stream's number.
+    pub stream: u8,
+    /// The worker's.
+    pub worker: u8,
+    /// What came.
+    pub counts: Counts,
+    /// The sender's runs that can be told apart,
+    pub runs: Vec<Run>,
+    /// what was lost in others before these, and how many they were.
+    pub forgotten: (u64, u64),
+}
+
+/// Packets that are of no stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Without a stamp where one would stand.
+    pub unstamped: u64,
+    /// With a wrong checksum or length, and no stamp that could be believed.
+    pub corrupt: u64,
+    /// With a stamp, of more streams and workers than there is room for.
+    pub untracked: u64,
+    /// With a stamp, and a checksum that covers more than was here; counted with their streams.
+    pub unchecked: u64,
+}
+
+/// How long packets were on their way.
+#[derive(Clone, Debug, Default)]
+pub struct Delays {
+    /// Those that could be told.
+    pub times: Latencies,
+    /// The longest of them, in ns.
+    pub longest_ns: u64,
+    /// Packets whose stamp has the time of another clock: of a time to come, or long past.
+    pub other_clock: u64,
+}
+
+/// A stamp more than this before the packet came is another clock's: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+impl Delays {
+    /// Counts a packet that was made and came at these times of what may be one clock.
+    #[inline]
+    pub fn add(&mut self, made_ns: u64, came_ns: u64) {
+        match came_ns.checked_sub(made_ns) {
+            Some(delay) if delay <= LONGEST_NS => {
+                self.times.add(delay);
+                self.longest_ns = self.longest_ns.max(delay);
+            }
+            _ => self.other_clock += 1,
+        }
+    }
+
+    /// Whether anything was counted.
+    pub fn is_any(&self) -> bool {
+        self.other_clock > 0 || self.times.count() > 0
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Self) {
+        self.times.merge(&other.times);
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.other_clock += other.other_clock;
+    }
+
+    /// A time that this share of them does not exceed, in ns; `None` if there are none.
+    pub fn percentile(&self, share: f64) -> Option<u64> {
+        self.times.percentile(share).map(|ns| ns.min(self.longest_ns))
+    }
+}
+
+/// What came of all packets.
+#[derive(Clone, Debug, Default)]
+pub struct Analysis {
+    /// Of each stream, in the order of their numbers.
+    pub streams: Vec<StreamAnalysis>,
+    /// Of no stream.
+    pub others: Others,
+}
+
+/// What came of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct StreamAnalysis {
+    /// Its number.
+    pub stream: u8,
+    /// Of each worker that sent it.
+    pub workers: Vec<WorkerAnalysis>,
+    /// How long its packets were on their way.
+    pub delays: Delays,
+}
+
+/// What came of a worker's packets in a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerAnalysis {
+    /// The worker's number.
+    pub worker: u8,
+    /// What came.
+    pub counts: Counts,
+    /// Numbers between the first and the last that did not come, or came corrupt.
+    pub lost: u64,
+    /// The first number of the last run,
+    pub first: u32,
+    /// and its last.
+    pub last: u32,
+    /// How often the sender started over.
+    pub restarts: u64,
+    /// How many queues or CPUs have seen some of it.
+    pub ways: u64,
+}
+
+impl Analysis {
+    /// Puts together what all queues have seen.
+    pub fn of<'a>(shares: impl IntoIterator<Item = &'a Share>) -> Self {
+        let mut tracks: BTreeMap<(u8, u8), Vec<&TrackShare>> = BTreeMap::new();
+        let mut delays: BTreeMap<u8, Delays> = BTreeMap::new();
+        let mut others = Others::default();
+        for share in shares {
+            for track in &share.tracks {
+                tracks.entry((track.stream, track.worker)).or_default().push(track);
+            }
+            for (&stream, more) in &share.delays {
+                delays.entry(stream).or_default().merge(more);
+            }
+            others.unstamped += share.others.unstamped;
+            others.corrupt += share.others.corrupt;
+            others.untracked += share.others.untracked;
+            others.unchecked += share.others.unchecked;
+        }
+        let mut streams: Vec<StreamAnalysis> = Vec::new();
+        for ((stream, worker), tracks) in tracks {
+            let analysis = WorkerAnalysis::of(worker, &tracks);
+            match streams.last_mut() {
+                Some(last) if last.stream == stream => last.workers.push(analysis),
+                _ => {
+                    let delays = delays.remove(&stream).unwrap_or_default();
+                    streams.push(StreamAnalysis { stream, workers: vec![analysis], delays });
+                }
+            }
+        }
+        Self { streams, others }
+    }
+
+    /// Packets lost and reordered, over all streams.
+    pub fn lost_and_reordered(&self) -> (u64, u64) {
+        let workers = self.streams.iter().flat_map(|stream| &stream.workers);
+        workers.fold((0, 0), |sum, worker| (sum.0 + worker.lost, sum.1 + worker.counts.reordered))
+    }
+}
+
+impl StreamAnalysis {
+    /// A sum over its workers.
+    pub fn sum(&self, of: fn(&WorkerAnalysis) -> u64) -> u64 {
+        self.workers.iter().map(of).sum()
+    }
+}
+
+impl WorkerAnalysis {
+    fn of(worker: u8, shares: &[&TrackShare]) -> Self {
+        let mut all = Self { worker, ways: shares.len() as u64, ..Self::default() };
+        let mut runs: Vec<Run> = Vec::new();
+        for share in shares {
+            let Counts { received, duplicates, reordered, late, corrupt } = share.counts;
+            all.counts.received += received;
+            all.counts.duplicates += duplicates;
+            all.counts.reordered += reordered;
+            all.counts.late += late;
+            all.counts.corrupt += corrupt;
+            all.lost += share.forgotten.0;
+            all.restarts = all.restarts.max(share.forgotten.1);
+            runs.extend(&share.runs);
+        }
+        runs.sort_by_key(|run| run.first_ns);
+        let mut joined: Vec<Run> = Vec::new();
+        for run in runs {
+            if joined.last_mut().and_then(|last| last.join(&run)).is_none() {
+                joined.push(run);
+            }
+        }
+        all.lost += joined.iter().map(Run::lost).sum::<u64>();
+        all.restarts += (joined.len() as u64).saturating_sub(1);
+        if let Some(run) = joined.last() {
+            (all.first, all.last) = (run.first as u32, run.last as u32);
+        }
+        all
+    }
+}

@@ -1,0 +1,191 @@
+//! The packets of one worker in one stream: which came, which did not, in what order.
+
+/// How far behind the highest number a packet may be and still be told from one that came twice.
+pub const WINDOW: u64 = 65_536;
+
+/// Numbers are counted from here, so that there are some before the first.
+const BEGIN: u64 = 1 << 32;
+
+/// What came of one run of a sender: until it starts over.
+///
+/// Numbers go on where those of 32 bits start over. They begin at 2³², so that a packet from before
+/// the first one that came has a number, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The lowest number that came,
+    pub first: u64,
+    /// and the highest.
+    pub last: u64,
+    /// How many different numbers came.
+    pub different: u64,
+    /// When the first packet that came was made,
+    pub first_ns: u64,
+    /// and the one with the highest number.
+    pub last_ns: u64,
+}
+
+impl Run {
+    /// Numbers between the first and the last that did not come.
+    pub fn lost(&self) -> u64 {
+        (self.last - self.first + 1).saturating_sub(self.different)
+    }
+
+    /// Adds what came of the same run another way. `None`, with nothing changed, if it is another
+    /// run: made later than all of this, and yet with numbers no higher.
+    pub fn join(&mut self, other: &Self) -> Option<()> {
+        // Each way began to count in the round of 2³² where its first packet was.
+        let apart = (other.last as u32).wrapping_sub(self.last as u32).cast_signed();
+        let last = self.last.checked_add_signed(apart.into())?;
+        let first = (other.first + last).checked_sub(other.last)?;
+        if other.first_ns > self.last_ns && first <= self.last {
+            return None;
+        }
+        self.last_ns = if last > self.last { other.last_ns } else { self.last_ns };
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.first = self.first.min(first);
+        self.last = self.last.max(last);
+        self.different += other.different;
+        Some(())
+    }
+}
+
+/// Counts of a worker's packets in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that came, intact as far as could be told.
+    pub received: u64,
+    /// Of these, packets that came once more.
+    pub duplicates: u64,
+    /// Of these, packets that came after one with a higher number (RFC 4737).
+    pub reordered: u64,
+    /// Of these, packets too far behind to be told from duplicates.
+    pub late: u64,
+    /// Packets, not of these, that came with a wrong checksum or length.
+    pub corrupt: u64,
+}
+
+/// Which numbers came.
+#[derive(Clone, Debug)]
+pub struct Track {
+    /// A bit for each number of the window, by the number modulo its size.
+    seen: Box<[u64; WORDS]>,
+    run: Option<Run>,
+    /// Runs that have ended, but for the first where they are too many.
+    ended: Vec<Run>,
+    /// What was lost in those, and how many they were.
+    forgotten: (u64, u64),
+    /// What came.
+    pub counts: Counts,
+}
+
+const WORDS: usize = (WINDOW / 64) as usize;
+/// Runs that are remembered one by one.
+const RUNS_MAX: usize = 64;
+
+impl Default for Track {
+    fn default() -> Self {
+        Self {
+            seen: Box::new([0; WORDS]),
+            run: None,
+            ended: Vec::with_capacity(RUNS_MAX),
+            forgotten: (0, 0),
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl Track {
+    /// Notes a packet that came.
+    #[inline]
+    pub fn packet(&mut self, number: u32, time_ns: u64) {
+        self.counts.received += 1;
+        let Some(run) = &mut self.run else {
+            self.begin(number, time_ns);
+            return;
+        };
+        let ahead = i64::from(number.wrapping_sub(run.last as u32).cast_signed());
+        if ahead > 0 {
+            clear(&mut self.seen, run.last, ahead as u64);
+            run.last += ahead as u64;
+            run.last_ns = time_ns;
+            run.different += 1;
+            set(&mut self.seen, run.last);
+            return;
+        }
+        self.behind(ahead.unsigned_abs(), number, time_ns);
+    }
+
+    /// Notes one that does not have the highest number.
+    #[cold]
+    fn behind(&mut self, behind: u64, number: u32, time_ns: u64) {
+        let Some(run) = &mut self.run else { return };
+        if behind > 0 && time_ns > run.last_ns {
+            // Made later, with a lower number: the sender has started over.
+            if self.ended.len() == RUNS_MAX {
+                let first = self.ended.remove(0);
+                self.forgotten = (self.forgotten.0 + first.lost(), self.forgotten.1 + 1);
+            }
+            self.ended.push(*run);
+            self.begin(number, time_ns);
+            return;
+        }
+        if behind >= WINDOW {
+            self.counts.late += 1;
+            return;
+        }
+        let number = run.last - behind;
+        if !set(&mut self.seen, number) {
+            self.counts.duplicates += 1;
+            return;
+        }
+        self.counts.reordered += 1;
+        run.different += 1;
+        if number < run.first {
+            run.first = number;
+        }
+    }
+
+    fn begin(&mut self, number: u32, time_ns: u64) {
+        let number = BEGIN + u64::from(number);
+        self.seen.fill(0);
+        set(&mut self.seen, number);
+        let (first, last, first_ns, last_ns) = (number, number, time_ns, time_ns);
+        self.run = Some(Run { first, last, different: 1, first_ns, last_ns });
+    }
+
+    /// The runs of the sender, in the order of time.
+    pub fn runs(&self) -> impl Iterator<Item = Run> {
+        self.ended.iter().chain(&self.run).copied()
+    }
+
+    /// What was lost in runs before these, and how many they were.
+    pub fn forgotten(&self) -> (u64, u64) {
+        self.forgotten
+    }
+}
+
+/// Marks a number; false if it was marked already.
+#[inline]
+fn set(seen: &mut [u64; WORDS], number: u64) -> bool {
+    let at = (number % WINDOW) as usize;
+    let (word, bit) = (&mut seen[at / 64], 1 << (at % 64));
+    let new = *word & bit == 0;
+    *word |= bit;
+    new
+}
+
+/// Unmarks the `count` numbers behind `last`: as those of the window before they were marked.
+#[inline]
+fn clear(seen: &mut [u64; WORDS], last: u64, count: u64) {
+    if count >= WINDOW {
+        seen.fill(0);
+        return;
+    }
+    let (mut at, end) = (last + 1, last + count + 1);
+    while at < end {
+        let (word, bit) = ((at % WINDOW / 64) as usize, at % 64);
+        let bits = (64 - bit).min(end - at);
+        seen[word] &= !(u64::MAX >> (64 - bits) << bit);
+        at += bits;
+    }
+}

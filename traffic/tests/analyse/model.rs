@@ -1,0 +1,211 @@
+//! Tracks count what a model counts that remembers every number.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use sluicegate_traffic::analyse::{
+    Analyser, Analysis, Condition, Counts, Found, Share, Stamp, WINDOW, WorkerAnalysis,
+};
+
+/// What happens to a packet on its way.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Comes,
+    IsLost,
+    ComesTwice,
+    /// It is overtaken by so many.
+    Waits(u16),
+    /// It comes again after so many.
+    ComesAgain(u16),
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        8 => Just(Fate::Comes),
+        1 => Just(Fate::IsLost),
+        1 => Just(Fate::ComesTwice),
+        1 => (1_u16..300).prop_map(Fate::Waits),
+        1 => (1_u16..300).prop_map(Fate::ComesAgain),
+    ]
+}
+
+/// Numbers in the order in which they come.
+fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
+    let mut moments = Vec::new();
+    for (at, fate) in (0_u32..).zip(fates) {
+        let number = first.wrapping_add(at);
+        let later = |by: u16| (at + u32::from(by)) * 2 + 1;
+        match *fate {
+            Fate::Comes => moments.push((at * 2, number)),
+            Fate::IsLost => {}
+            Fate::ComesTwice => moments.extend([(at * 2, number), (at * 2, number)]),
+            Fate::Waits(by) => moments.push((later(by), number)),
+            Fate::ComesAgain(by) => moments.extend([(at * 2, number), (later(by), number)]),
+        }
+    }
+    moments.sort_by_key(|&(moment, _)| moment);
+    moments.into_iter().map(|(_, number)| number).collect()
+}
+
+/// What a model says of numbers that do not start over, in the order in which they come.
+fn model(numbers: impl IntoIterator<Item = u64>) -> (Counts, u64) {
+    let (mut counts, mut seen) = (Counts::default(), HashSet::new());
+    let (mut first, mut last) = (u64::MAX, 0);
+    for number in numbers {
+        counts.received += 1;
+        if !seen.insert(number) {
+            counts.duplicates += 1;
+        } else if number < last {
+            counts.reordered += 1;
+        }
+        (first, last) = (first.min(number), last.max(number));
+    }
+    let lost = if seen.is_empty() { 0 } else { last - first + 1 - seen.len() as u64 };
+    (counts, lost)
+}
+
+fn stamped(number: u32, time_ns: u64) -> Found {
+    let stamp = Stamp { stream: 3, worker: 1, number, time_ns };
+    Found { stamp: Some(stamp), condition: Condition::Intact }
+}
+
+/// What analysers say together, each of the numbers that come to it; the time of a packet follows
+/// from its number.
+fn analysed(first: u32, queues: &[Vec<u32>]) -> WorkerAnalysis {
+    let shares: Vec<Share> = queues
+        .iter()
+        .map(|numbers| {
+            let mut analyser = Analyser::new(|| 0);
+            for &number in numbers {
+                let since = number.wrapping_sub(first);
+                analyser.found(stamped(number, 1000 + u64::from(since) * 10), None);
+            }
+            analyser.share()
+        })
+        .collect();
+    let analysis = Analysis::of(&shares);
+    analysis.streams.first().map_or_else(WorkerAnalysis::default, |it| it.workers[0].clone())
+}
+
+proptest! {
+    #[test]
+    fn tracks_count_as_the_model_does(
+        first in prop_oneof![Just(0_u32), Just(u32::MAX - 200), any::<u32>()],
+        fates in prop::collection::vec(fate(), 0..2000),
+    ) {
+        let numbers = way(first, &fates);
+        let (counts, lost) = model(numbers.iter().map(|it| u64::from(it.wrapping_sub(first))));
+        let found = analysed(first, &[numbers]);
+        prop_assert_eq!((found.counts, found.lost, found.restarts), (counts, lost, 0));
+    }
+
+    #[test]
+    fn what_is_lost_is_known_however_packets_are_dealt_to_queues(
+        first in prop_oneof![Just(0_u32), Just(u32::MAX - 200), any::<u32>()],
+        fates in prop::collection::vec(fate(), 1..2000),
+        queues in 2_usize..5,
+    ) {
+        let numbers = way(first, &fates);
+        let (counts, lost) = model(numbers.iter().map(|it| u64::from(it.wrapping_sub(first))));
+        // A packet and its duplicate are of one flow, and come to one queue.
+        let of = |queue| {
+            let mut numbers = numbers.clone();
+            numbers.retain(|it| (it.wrapping_mul(0x9e37_79b1) >> 16) as usize % queues == queue);
+            numbers
+        };
+        let dealt: Vec<_> = (0..queues).map(of).collect();
+        let found = analysed(first, &dealt);
+        let (received, duplicates) = (found.counts.received, found.counts.duplicates);
+        prop_assert_eq!(received, counts.received);
+        prop_assert_eq!((duplicates, found.lost), (counts.duplicates, lost));
+    }
+}
+
+#[test]
+fn what_comes_from_beyond_the_window_is_late_and_nothing_else() {
+    let window = WINDOW as u32;
+    for (sentence, behind, late) in [
+        ("the oldest that is remembered", window - 1, 0),
+        ("the first that is not", window, 1),
+        ("far behind", window * 5, 1),
+    ] {
+        let last = window * 6;
+        let found = analysed(0, &[vec![0, last, last - behind]]);
+        let Counts { received, reordered, duplicates, .. } = found.counts;
+        assert_eq!((received, duplicates), (3, 0), "{sentence}");
+        assert_eq!((found.counts.late, reordered), (late, 1 - late), "{sentence}");
+        // What came too late to be told from a duplicate counts as lost.
+        assert_eq!(found.lost, u64::from(last) - 2 + late, "{sentence}");
+    }
+}
+
+#[test]
+fn a_long_gap_leaves_no_marks_behind() {
+    let window = WINDOW as u32;
+    for gap in [63, 64, 65, window - 1, window, window + 1, window * 3 + 7] {
+        let numbers = vec![0, 1, 2, 3 + gap, 2 + gap, 3 + gap];
+        let found = analysed(0, &[numbers]);
+        let Counts { duplicates, reordered, .. } = found.counts;
+        assert_eq!((duplicates, reordered), (1, 1), "{gap}");
+        assert_eq!(found.lost, u64::from(gap) - 1, "{gap}");
+    }
+}
+
+#[test]
+fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
+    type Run = &'static [(u32, u64)];
+    let rows: [(&str, &[Run], u64, u64); 5] = [
+        ("once", &[&[(0, 10), (1, 20), (3, 40), (0, 50), (1, 60), (2, 70)]], 1, 1),
+        (
+            "two queues, each with its part",
+            &[&[(0, 10), (2, 30), (1, 60)], &[(1, 20), (0, 50)]],
+            1,
+            0,
+        ),
+        (
+            "one queue has nothing of the first run",
+            &[&[(0, 10), (1, 20), (0, 50)], &[(1, 60)]],
+            1,
+            0,
+        ),
+        ("overtaken is not started over", &[&[(0, 10), (2, 30), (1, 20)]], 0, 0),
+        ("nor made at the same moment", &[&[(0, 10), (2, 10), (1, 10)]], 0, 0),
+    ];
+    for (sentence, queues, restarts, lost) in rows {
+        let shares: Vec<Share> = queues
+            .iter()
+            .map(|packets| {
+                let mut analyser = Analyser::new(|| 0);
+                packets.iter().for_each(|&(n, time)| analyser.found(stamped(n, time), None));
+                analyser.share()
+            })
+            .collect();
+        let found = &Analysis::of(&shares).streams[0].workers[0];
+        assert_eq!((found.restarts, found.lost), (restarts, lost), "{sentence}");
+        assert_eq!(found.counts.duplicates, 0, "{sentence}");
+    }
+}
+
+#[test]
+fn nothing_is_forgotten_of_a_sender_that_starts_over_all_the_time() {
+    let mut analyser = Analyser::new(|| 0);
+    for run in 0..1000_u64 {
+        analyser.found(stamped(0, run * 100), None);
+        analyser.found(stamped(2, run * 100 + 1), None);
+    }
+    let found = &Analysis::of(&[analyser.share()]).streams[0].workers[0];
+    assert_eq!((found.restarts, found.lost), (999, 1000));
+    assert_eq!((found.first, found.last), (0, 2));
+}
+
+#[test]
+fn a_stamp_of_another_clock_has_no_latency() {
+    let mut analyser = Analyser::new(|| 0);
+    for (made, came) in [(1000, 1500), (1000, 999), (0, 3_600_000_000_001), (5, 5)] {
+        analyser.found(stamped(0, made), Some(came));
+    }
+    let analysis = Analysis::of(&[analyser.share()]);
+    let delays = &analysis.streams[0].delays;
+    assert_eq!((delays.other_clock, delays.times.count(), delays.longest_ns), (2, 2, 500));
+    assert_eq!((delays.percentile(0.5), delays.percentile(1.0)), (Some(0), Some(500)));
+}

@@ -1,0 +1,149 @@
+//! Packets of specifications, with faults planted in them.
+
+use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, look};
+use sluicegate_traffic::plan::Frames;
+use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec};
+
+/// The first packets of a specification's worker.
+fn frames(spec: &Spec, worker: u32, count: usize) -> Vec<Vec<u8>> {
+    let plan = spec.plan(&Defaults::default()).unwrap();
+    let mut frames = Frames::new(&plan, worker, worker + 1, || 77);
+    let mut room = vec![0; 65_536];
+    let next = |_| {
+        let bytes = frames.next_into(&mut room).unwrap();
+        room[..bytes].to_vec()
+    };
+    (0..count).map(next).collect()
+}
+
+fn of_layers(layers: &str) -> Spec {
+    Spec::parse(&format!("[[stream]]\nlayers = [{layers}]\n")).unwrap()
+}
+
+#[test]
+fn the_stamp_is_found_behind_all_headers() {
+    for (layers, expected) in [
+        ("'ether', 'ipv4', 'udp', 'stamp', 'payload'", Condition::Intact),
+        ("'ether', 'ipv6', 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'vlan', 'ipv4', 'tcp', 'stamp'", Condition::Intact),
+        ("'ether', 'vlan', 'vlan', 'ipv6', 'tcp', 'stamp'", Condition::Intact),
+        (
+            "'ether', 'ipv4', { tcp = { options = ['mss=1460', 'nop'] } }, 'stamp'",
+            Condition::Intact,
+        ),
+        ("'ether', { ipv4 = { options = '01010101' } }, 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'mpls', 'mpls', 'ipv4', 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv4', 'icmp', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv6', 'icmpv6', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv6', 'hop-by-hop', 'destination', 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv4', 'udp', 'vxlan', 'ether', 'ipv6', 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv4', 'gre', 'ipv4', 'udp', 'stamp'", Condition::Intact),
+        (
+            "'ether', 'ipv4', { gre = { checksum = 'right' } }, 'ipv4', 'udp', 'stamp'",
+            Condition::Intact,
+        ),
+        ("'ether', 'ipv4', 'udp', 'mpls', 'ipv4', 'udp', 'stamp'", Condition::Intact),
+        ("'ether', 'ipv4', 'udp', 'gre', 'ether', 'ipv4', 'udp', 'stamp'", Condition::Intact),
+        ("{ ether = { type = 0x88b5 } }, 'stamp'", Condition::Intact),
+        ("'ether', { ipv4 = { protocol = 253 } }, 'stamp'", Condition::Intact),
+        ("'ether', 'ipv4', { udp = { checksum = 0 } }, 'stamp'", Condition::Intact),
+        ("'ether', { ipv4 = { flags = 'mf' } }, 'udp', 'stamp'", Condition::Intact),
+        ("'ether', { ipv4 = { flags = 'mf' } }, 'tcp', 'stamp'", Condition::Unchecked),
+        ("'ether', 'ipv4', { udp = { checksum = 'bad' } }, 'stamp'", Condition::Corrupt),
+        ("'ether', { ipv4 = { checksum = 'bad' } }, 'udp', 'stamp'", Condition::Corrupt),
+        ("'ether', 'ipv6', { icmpv6 = { checksum = 'bad' } }, 'stamp'", Condition::Corrupt),
+        ("'ether', { ipv4 = { length = 99 } }, 'udp', 'stamp'", Condition::Corrupt),
+        ("'ether', 'ipv4', { udp = { length = 99 } }, 'stamp'", Condition::Corrupt),
+    ] {
+        let frames = frames(&of_layers(layers), 2, 5);
+        let found = look(&frames[4], true);
+        assert_eq!(found.condition, expected, "{layers}");
+        let stamp = Stamp { stream: 0, worker: 2, number: 4, time_ns: 77 };
+        assert_eq!(found.stamp, Some(stamp), "{layers}");
+    }
+}
+
+#[test]
+fn profiles_are_stamped_and_read_again() {
+    for profile in PROFILES {
+        let mut spec = Spec::profile(profile.name).unwrap();
+        let flags = Flags { stamp: true, ..Flags::default() };
+        if spec.apply(&flags).and_then(|()| spec.plan(&Defaults::default())).is_err() {
+            // Their sizes leave no room for it.
+            continue;
+        }
+        let mut analyser = Analyser::new(|| 0);
+        for frame in frames(&spec, 0, 500) {
+            analyser.found(look(&frame, true), None);
+        }
+        let analysis = Analysis::of(&[analyser.share()]);
+        let received: u64 = analysis.streams.iter().map(|it| it.sum(|it| it.counts.received)).sum();
+        let others = analysis.others;
+        match profile.name {
+            // Behind the first piece nothing is stamped: there no header ends.
+            "fragments" => assert_eq!(received + others.unstamped, 500),
+            name => assert_eq!(received, 500, "{name}: {analysis:?}"),
+        }
+        assert_eq!(
+            (others.corrupt, analysis.lost_and_reordered()),
+            (0, (0, 0)),
+            "{}",
+            profile.name
+        );
+    }
+}
+
+#[test]
+fn a_bit_that_changed_is_seen_wherever_a_checksum_covers_it() {
+    for layers in [
+        "'ether', 'ipv4', 'udp', 'stamp', { payload = { text = 'odd' } }",
+        "'ether', 'ipv6', 'tcp', 'stamp', { payload = { text = 'even' } }",
+    ] {
+        let frame = frames(&of_layers(layers), 0, 1).remove(0);
+        // IPv6 has no checksum of its own: what no pseudo header has is not covered.
+        let covered = if layers.contains("ipv6") { 22..frame.len() } else { 14..frame.len() };
+        for at in covered {
+            for bit in 0..8 {
+                let mut frame = frame.clone();
+                frame[at] ^= 1 << bit;
+                let found = look(&frame, true);
+                assert_eq!(found.condition, Condition::Corrupt, "{layers}: byte {at}, bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_not_held_against_a_packet() {
+    let layers = "'ether', 'ipv4', 'udp', 'stamp', { payload = { length = 400 } }";
+    let frame = frames(&of_layers(layers), 0, 1).remove(0);
+    let found = look(&frame[..96], false);
+    assert_eq!((found.condition, found.stamp.is_some()), (Condition::Unchecked, true));
+    assert_eq!(look(&frame[..96], true).condition, Condition::Corrupt, "nothing was cut off");
+    let padded = [frame.as_slice(), &[0; 9]].concat();
+    assert_eq!(look(&padded, true).condition, Condition::Intact, "padding is not part of it");
+    assert_eq!(look(&padded[..padded.len() - 1], false).condition, Condition::Intact);
+}
+
+#[test]
+fn corrupt_packets_are_counted_and_not_believed() {
+    let spec = of_layers("'ether', 'ipv4', 'udp', 'stamp'");
+    let mut analyser = Analyser::new(|| 0);
+    for (number, mut frame) in frames(&spec, 0, 10).into_iter().enumerate() {
+        match number {
+            // In the number,
+            3 => frame[48] ^= 1,
+            // in the mark of a stamp,
+            5 => frame[42] ^= 1,
+            // in the stream.
+            7 => frame[44] ^= 1,
+            _ => {}
+        }
+        analyser.found(look(&frame, true), None);
+    }
+    let analysis = Analysis::of(&[analyser.share()]);
+    let [stream] = analysis.streams.as_slice() else { panic!("{analysis:?}") };
+    let worker = &stream.workers[0];
+    assert_eq!((worker.counts.received, worker.lost, worker.counts.corrupt), (7, 3, 1));
+    assert_eq!(analysis.others.corrupt, 2);
+}
