@@ -25,6 +25,10 @@ pub struct Status {
     before_at: Duration,
     /// What the analysis says.
     missing: Option<Missing>,
+    /// The live line, and what its end says: what was lost, or a note.
+    line: String,
+    lost: String,
+    note: Option<String>,
 }
 
 /// Stamped packets that were lost on their way, and that came out of order, so far.
@@ -67,6 +71,9 @@ impl Status {
             before: Totals::default(),
             before_at: Duration::ZERO,
             missing: None,
+            line: String::new(),
+            lost: String::new(),
+            note: None,
         }
     }
 
@@ -78,6 +85,25 @@ impl Status {
     /// Time between two lines.
     pub fn interval(&self) -> Duration {
         self.interval
+    }
+
+    /// Whether it is a live line.
+    pub fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Something to stand at the live line's end from now on, of a command that loses nothing by
+    /// itself: lines are as long as terminals are wide.
+    pub fn note(&mut self, text: String) {
+        self.note = Some(text);
+        self.draw();
+    }
+
+    fn draw(&self) {
+        if let Some(bar) = &self.live {
+            bar.set_message(format!("{}  {}", self.line, self.note.as_ref().unwrap_or(&self.lost)));
+            bar.tick();
+        }
     }
 
     /// Shows the counts at a moment of the run.
@@ -105,21 +131,18 @@ impl Status {
             format!("  stamped: {lost} lost, {reordered} reordered")
         });
         let text = format!(
-            "{:>11}  {:>10}  {:>12}  {:>15} packets  {} lost{missing}",
+            "{:>11}  {:>10}  {:>12}  {:>15} packets",
             show_duration(seconds).to_string(),
             show_pps(traffic.pps).to_string(),
             show_bps(traffic.bps_l2).to_string(),
             show_count(now.packets).to_string(),
-            show_count(now.lost),
         );
-        match &self.live {
-            Some(bar) => {
-                bar.set_message(text);
-                bar.tick();
-            }
-            None => {
-                let _ = writeln!(stderr(), "{text}");
-            }
+        let lost = format!("{} lost{missing}", show_count(now.lost));
+        if self.is_live() {
+            (self.line, self.lost) = (text, lost);
+            self.draw();
+        } else {
+            let _ = writeln!(stderr(), "{text}  {lost}");
         }
     }
 

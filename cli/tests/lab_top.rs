@@ -5,10 +5,12 @@
 mod child;
 #[path = "../../core/tests/child/lines.rs"]
 mod lines;
+mod screen;
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
+use screen::Screen;
 use serde_json::Value;
 
 fn sluice(arguments: &[&str]) -> Output {
@@ -320,26 +322,6 @@ fn a_signal_ends_top_cleanly() {
     assert!(more.is_empty() || more.ends_with('\n'), "no half line: {more}");
 }
 
-/// What a terminal has been sent, and how much of it has been looked at.
-struct Screen<R>(R, Vec<u8>, usize);
-
-impl<R: Read> Screen<R> {
-    /// Waits until a text comes; what came before it since the last one.
-    fn until(&mut self, text: &str) -> String {
-        loop {
-            let new = String::from_utf8_lossy(&self.1[self.2..]).into_owned();
-            if let Some((before, _)) = new.split_once(text) {
-                self.2 += before.len() + text.len();
-                return before.to_owned();
-            }
-            let mut piece = [0; 4096];
-            let n = self.0.read(&mut piece).unwrap();
-            assert!(n > 0, "waited in vain for '{text}': {new}");
-            self.1.extend_from_slice(&piece[..n]);
-        }
-    }
-}
-
 #[test]
 fn control_z_stops_top_and_other_control_letters_do_nothing() {
     let tools = [
@@ -362,7 +344,7 @@ fn control_z_stops_top_and_other_control_letters_do_nothing() {
         .spawn()
         .unwrap();
     let mut keys = script.stdin.take().unwrap();
-    let mut screen = Screen(script.stdout.take().unwrap(), Vec::new(), 0);
+    let mut screen = Screen::of(script.stdout.take().unwrap());
     screen.until("q quit");
     // ^P, ^Q and ^D first: if one were a key it would pause or end the command.
     keys.write_all(b"\x10\x11\x04\x1a").unwrap();

@@ -4,9 +4,10 @@
 //!   source: made, or read from a file --> worker: a thread and a transmit ring --+
 //!   plan --> program in the kernel: live frames ---------------------------------+--> the wire
 //!   run: time, signals, status        report: attempted, accepted, sent
-//!   steering: rate, file, ramp --> dial, which workers look at
+//!   steering: rate, file, keys, ramp --> dial, which workers look at
 //! ```
 
+mod keys;
 mod live;
 mod paced;
 mod rate;

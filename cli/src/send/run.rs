@@ -8,6 +8,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::{Error, Result};
 use sluicegate_traffic::rate::{Gaps, Pace};
 
+use super::keys::Keys;
 use super::live::LiveSender;
 use super::ring::RingSender;
 use super::steering::Steering;
@@ -141,6 +142,8 @@ pub fn run(
     signals: &Signals,
     status: &mut Status,
 ) -> Result<Ended> {
+    // Before threads are started, which leave the terminal's signals to it.
+    let mut keys = Keys::of(status, steering.is_some());
     let cpus = common.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone());
     let start = Instant::now();
     sender.start(&Orders { count: common.count, cpus })?;
@@ -149,6 +152,9 @@ pub fn run(
     let waited = loop {
         let elapsed = start.elapsed();
         if sender.is_finished() || common.duration.is_some_and(|end| elapsed >= end) {
+            break Ok(());
+        }
+        if press(&mut keys, steering.as_deref_mut(), status) {
             break Ok(());
         }
         if let Some(pace) = steering.as_mut().and_then(|steering| steering.look(elapsed)) {
@@ -167,6 +173,20 @@ pub fn run(
     let elapsed = start.elapsed();
     let ended = sender.end();
     Ok(Ended { elapsed, result: waited.and(ended) })
+}
+
+/// Does what keys ask for; true if it is the end.
+fn press(keys: &mut Option<Keys>, steering: Option<&mut Steering>, status: &mut Status) -> bool {
+    let Some(keys) = keys else { return false };
+    let Some(steering) = steering else { return keys.take() == Some(b'q') };
+    while let Some(key) = keys.take() {
+        match key {
+            b'q' => return true,
+            key if steering.press(key) => status.note(steering.shown()),
+            _ => {}
+        }
+    }
+    false
 }
 
 fn counters(sender: &Sender) -> Vec<Counters> {

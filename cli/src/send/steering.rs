@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
-use sluicegate_traffic::rate::{Dial, Pace};
+use sluicegate_traffic::rate::{Dial, Pace, Period};
 
 use super::rate::Measure;
 use super::rate_file::{RateFile, Wanted};
 use super::run::TICK;
 use crate::notice;
+use crate::units::show_pps;
 
 /// The time between two looks at a file.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The most that keys make of a rate, in packets a second: no interface sends as many.
+const MOST_PPS: f64 = 1e9;
 
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
@@ -110,6 +114,34 @@ impl Steering {
         Some(pace)
     }
 
+    /// Does what a key asks for; false if it is none of ours.
+    pub fn press(&mut self, key: u8) -> bool {
+        let times = |factor| Some(Pace { pps: self.asked.pps * factor, ..self.asked });
+        let pace = match key {
+            b'+' | b'=' => times(1.1),
+            b'-' => times(1.0 / 1.1),
+            b'*' => times(2.0),
+            b'/' => times(0.5),
+            b'p' | b' ' if self.paused => times(1.0),
+            b'p' | b' ' => None,
+            _ => return false,
+        };
+        // One that is not to be had stays as it is.
+        let can_be = |pace: Pace| pace.pps <= MOST_PPS && pace.period() != Period::NEVER;
+        if pace.is_none_or(can_be) {
+            self.ask(pace);
+        }
+        true
+    }
+
+    /// What is asked for now, for people.
+    pub fn shown(&self) -> String {
+        match self.paused {
+            true => "paused".into(),
+            false => format!("asked {}", show_pps(self.asked.pps)),
+        }
+    }
+
     fn look_at_file(&mut self) {
         let wanted = match self.file.as_mut().and_then(RateFile::look) {
             None => return,
@@ -199,6 +231,25 @@ mod tests {
         assert_eq!(at("pause"), (Some(0.0), 2));
         assert_eq!(at("5pps"), (Some(5.0), 3));
         assert_eq!(steering.dial().period(), Pace { pps: 5.0, burst: 1 }.period());
+    }
+
+    #[test]
+    fn keys_change_the_rate_and_take_it_back() {
+        let mut steering = steering(None, None);
+        let mut after = |keys: &str| {
+            assert!(keys.bytes().all(|key| steering.press(key)), "{keys}");
+            steering.look(Duration::ZERO);
+            (steering.pace().pps.round(), steering.changes())
+        };
+        assert_eq!(after("+"), (1100.0, 1));
+        assert_eq!(after("-"), (1000.0, 2), "there and back");
+        assert_eq!(after("**"), (4000.0, 4));
+        assert_eq!(after("/"), (2000.0, 5));
+        assert_eq!(after("p"), (0.0, 6), "a pause");
+        assert_eq!(after("p"), (2000.0, 7), "and on");
+        assert_eq!(after("p*"), (4000.0, 9), "a rate ends a pause");
+        assert_eq!(after(&"*".repeat(100)).0, 4000.0 * 2_f64.powi(17), "no more than makes sense");
+        assert!(!steering.press(b'x'));
     }
 
     #[test]

@@ -6,10 +6,13 @@ mod child;
 mod ends;
 mod files;
 mod generate;
+mod keys;
 mod live;
 mod messages;
 mod mirror;
 mod privileges;
 mod replay;
+#[path = "../screen/mod.rs"]
+mod screen;
 mod snaplen;
 mod support;

@@ -1,0 +1,129 @@
+//! Keys that change a run, on a terminal where its status is a live line.
+//!
+//! The terminal stays one for lines and signals: only echo and the wait for a whole line are taken
+//! off. So ^C, ^Z and what others write look as ever. Before a signal stops or ends the process the
+//! terminal is what it was; when the process goes on, in the foreground again, it is taken anew.
+
+use std::io::{IsTerminal, Read, Stdin, stdin};
+
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::termios::{
+    LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
+};
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+use crate::notice;
+use crate::status::Status;
+
+/// Those that stop or end a process, and that nobody else here takes.
+const SIGNALS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGQUIT, Signal::SIGHUP];
+
+/// What keys do.
+const KEYS: &str = "+ and - a tenth, * and / double and half, p pause, q end";
+
+/// A terminal whose keys are read one by one.
+pub struct Keys {
+    terminal: Stdin,
+    signals: SignalFd,
+    /// How the terminal was, while it is taken.
+    before: Option<Termios>,
+}
+
+impl Keys {
+    /// The keys of a run whose status is a live line; says what they do where there is a rate.
+    pub fn of(status: &Status, paced: bool) -> Option<Self> {
+        let keys = status.is_live().then(Self::open).flatten();
+        if keys.is_some() && paced {
+            notice::say(format_args!("keys: {KEYS}"));
+        }
+        keys
+    }
+
+    /// Takes the terminal, if standard input is one. From now on threads that are started leave its
+    /// signals to this.
+    fn open() -> Option<Self> {
+        let terminal = stdin();
+        if !terminal.is_terminal() {
+            return None;
+        }
+        let held = SigSet::from_iter(SIGNALS);
+        held.thread_block().ok()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let Ok(signals) = SignalFd::with_flags(&held, flags) else {
+            // They were not held before, and are not now.
+            let _ = held.thread_unblock();
+            return None;
+        };
+        let mut keys = Self { terminal, signals, before: None };
+        keys.take_terminal();
+        Some(keys)
+    }
+
+    /// The next key, if one was pressed. Sees to signals, too.
+    pub fn take(&mut self) -> Option<u8> {
+        if let Ok(Some(signal)) = self.signals.read_signal() {
+            self.obey(signal.ssi_signo);
+        }
+        if !self.is_ours() {
+            return None;
+        }
+        self.take_terminal();
+        let mut key = [0];
+        // Without a key there is nothing to read: see VMIN below.
+        match self.before.is_some().then(|| self.terminal.lock().read(&mut key)) {
+            Some(Ok(1)) => Some(key[0]),
+            _ => None,
+        }
+    }
+
+    /// Whether we are in the foreground: others may neither read from a terminal nor change it.
+    fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.terminal).is_ok_and(|group| group == getpgrp())
+    }
+
+    /// Has keys come one by one; again where a shell has put back its own settings meanwhile.
+    fn take_terminal(&mut self) {
+        let Ok(now) = tcgetattr(&self.terminal) else { return };
+        if !self.is_ours() || !now.local_flags.contains(LocalFlags::ICANON) {
+            return;
+        }
+        let mut ours = now.clone();
+        ours.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        // A read does not wait.
+        ours.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
+        ours.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+        if tcsetattr(&self.terminal, SetArg::TCSANOW, &ours).is_ok() {
+            self.before = Some(now);
+        }
+    }
+
+    /// Gives the terminal back as it was. In the background it is the shell's already.
+    fn give_back(&mut self) {
+        if let Some(before) = self.before.take()
+            && self.is_ours()
+        {
+            // What goes wrong with a terminal nobody can be told.
+            let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &before);
+        }
+    }
+
+    /// Does what a signal asks for: stops until we may go on, or ends.
+    fn obey(&mut self, number: u32) {
+        let Ok(signal) = Signal::try_from(number as i32) else { return };
+        self.give_back();
+        let set = SigSet::from(signal);
+        if set.thread_unblock().is_ok() {
+            let _ = raise(signal);
+            let _ = set.thread_block();
+        }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.give_back();
+        // It can fail only for a set that is none.
+        let _ = SigSet::from_iter(SIGNALS).thread_unblock();
+    }
+}
