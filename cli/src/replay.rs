@@ -3,12 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, OpenOptions, Port, PortName, Use};
+use sluicegate::port::{Kind, OpenOptions, PortName, Use};
 use sluicegate_traffic::source::{Replay, Source, Tempo};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{Changes, Measure, Orders, Rate, RingSender, Sender, Steering, send, target};
+use crate::send::{
+    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, fastest, send, target,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +28,8 @@ pub struct Args {
     #[arg(value_name = "FILE", value_parser = file)]
     file: PortName,
 
-    /// What to send to: eth0, packet:eth0, xdp:eth0, pcap:FILE, null:
+    /// What to send to: eth0 (the fastest way there is), packet:eth0, xdp:eth0, live:eth0, pcap:FILE,
+    /// null:
     port: PortName,
 
     /// Send only what a pcap-filter expression lets pass
@@ -111,7 +114,7 @@ fn open(args: &Args, file: PortName, tempo: Tempo) -> Result<Sender> {
         queues: if kind == Kind::Xdp { 0 } else { 1 },
         ..OpenOptions::default()
     };
-    let mut port = Port::open(&args.port, &options)?;
+    let mut port = fastest(&args.port, &options)?;
     notice::fallbacks(&port);
     // One queue keeps packets in order.
     port.queues.truncate(1);

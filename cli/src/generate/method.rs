@@ -13,7 +13,7 @@ use sluicegate_traffic::source::{Made, Source};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns};
+use crate::send::{LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns, zero_copy};
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Way<'_> {
     pub fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
         let Some(interface) = interface.filter(|_| leaves_choice(self.port)) else {
             return match self.method {
-                Method::Auto => self.ring(self.port, plan, None),
+                Method::Auto => self.ring(self.port, plan),
                 _ => {
                     let reason =
                         "--method goes with an interface's name alone: this port says how to send";
@@ -82,19 +82,34 @@ impl Way<'_> {
             };
         };
         match self.method {
-            Method::Auto => self.live(interface, plan).or_else(|error| {
-                let reason = error.to_string();
-                let instead = Fallback { from: "live frames", to: "sendmmsg", reason };
-                self.packet("sendmmsg", plan, Some(instead))
-            }),
+            Method::Auto => self
+                .live(interface, plan)
+                .or_else(|error| self.without_live(plan, error.to_string())),
             Method::Live => self.live(interface, plan),
             Method::Xdp => match self.port.of_kind(Kind::Xdp) {
-                Some(port) => self.ring(&port, plan, None),
+                Some(port) => self.ring(&port, plan),
                 None => Err(self.port.error("--method xdp goes with no option of packet:")),
             },
-            Method::TxRing => self.packet("ring", plan, None),
-            Method::Sendmmsg => self.packet("sendmmsg", plan, None),
-            Method::Sendto => self.packet("sendto", plan, None),
+            Method::TxRing => self.packet("ring", plan, Vec::new()),
+            Method::Sendmmsg => self.packet("sendmmsg", plan, Vec::new()),
+            Method::Sendto => self.packet("sendto", plan, Vec::new()),
+        }
+    }
+
+    /// Without live frames, for a reason: where AF_XDP sends without copying it is the fastest.
+    fn without_live(&self, plan: &Arc<Plan>, reason: String) -> Result<Sender> {
+        let from = "live frames";
+        match zero_copy(self.port, &self.options(Kind::Xdp)) {
+            Ok(port) => {
+                let fallen = Fallback { from, to: "AF_XDP zero-copy", reason };
+                Ok(self.through(port, plan, vec![fallen]))
+            }
+            Err(error) => {
+                let (to, no_copy) = ("sendmmsg", error.to_string());
+                let fallen = [(from, reason), ("AF_XDP zero-copy", no_copy)];
+                let fallen = fallen.map(|(from, reason)| Fallback { from, to, reason });
+                self.packet(to, plan, fallen.into())
+            }
         }
     }
 
@@ -119,21 +134,30 @@ impl Way<'_> {
         Ok(Sender::Live(LiveSender::new(programs, netns)))
     }
 
-    fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Option<Fallback>) -> Result<Sender> {
+    fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Result<Sender> {
         let mut port = self.port.clone();
         port.set_default("send", send);
-        self.ring(&port, plan, fallen)
+        let port = Port::open(&port, &self.options(Kind::Packet))?;
+        Ok(self.through(port, plan, fallen))
     }
 
-    /// Through a port; `fallen` is what was tried before.
-    fn ring(&self, port: &PortName, plan: &Arc<Plan>, fallen: Option<Fallback>) -> Result<Sender> {
-        let options = OpenOptions {
+    /// Through a port as it is named.
+    fn ring(&self, port: &PortName, plan: &Arc<Plan>) -> Result<Sender> {
+        let opened = Port::open(port, &self.options(port.kind()))?;
+        Ok(self.through(opened, plan, Vec::new()))
+    }
+
+    fn options(&self, kind: Kind) -> OpenOptions {
+        OpenOptions {
             usage: Use::Send,
             netns: self.common.netns.clone(),
-            queues: if port.kind() == Kind::Xdp { 0 } else { self.workers() },
+            queues: if kind == Kind::Xdp { 0 } else { self.workers() },
             ..OpenOptions::default()
-        };
-        let mut opened = Port::open(port, &options)?;
+        }
+    }
+
+    /// Through a port that is open; `fallen` is what was tried before.
+    fn through(&self, mut opened: Port, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Sender {
         opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened);
         let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
@@ -142,7 +166,7 @@ impl Way<'_> {
             let dial = dial.clone();
             Ok(Box::new(Made::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
         };
-        Ok(Sender::Ring(RingSender::new(opened, Box::new(supply))))
+        Sender::Ring(RingSender::new(opened, Box::new(supply)))
     }
 }
 

@@ -71,6 +71,7 @@ impl LiveSender {
                     bytes: counters.bytes,
                     accepted: counters.packets,
                     too_long: 0,
+                    unsent: 0,
                     restarts: counters.restarts,
                     // A run of the kernel's never sleeps.
                     busy: 1.0,

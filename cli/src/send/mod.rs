@@ -7,6 +7,7 @@
 //!   steering: rate, file, keys, ramp --> dial, which workers look at
 //! ```
 
+mod fastest;
 mod keys;
 mod live;
 mod paced;
@@ -27,6 +28,7 @@ use crate::signals::Signals;
 use crate::status::Status;
 use report::Sent;
 
+pub use fastest::{fastest, zero_copy};
 pub use live::LiveSender;
 pub use paced::Paced;
 pub use rate::{Measure, Rate};

@@ -57,9 +57,11 @@ impl Sent {
         };
         report.threads = done.iter().enumerate().map(thread).collect();
         report.ledger.add(Role::In, "attempted", attempted);
-        let too_long = sum(|done| done.too_long);
-        report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(accepted + too_long));
+        let (too_long, unsent) = (sum(|done| done.too_long), sum(|done| done.unsent));
+        let named = accepted + too_long + unsent;
+        report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Role::Loss, "too_long", too_long);
+        report.ledger.add(Role::Loss, "unsent", unsent);
         match interface {
             // What leaves later than the interface is looked at, or is others', nobody can tell.
             Some((sent, dropped)) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::pin_thread;
-use sluicegate::port::{Port, Queue};
+use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::Source;
 
@@ -160,22 +160,21 @@ impl Share {
             true => self.queue.close_tx_within(IMPATIENCE),
             false => self.queue.close_tx(),
         });
-        let accepted = match self.queue.stats() {
-            Ok(stats) => stats.sent,
-            Err(error) => {
-                result = result.and(Err(error));
-                0
-            }
-        };
+        let stats = self.queue.stats().unwrap_or_else(|error| {
+            let before = std::mem::replace(&mut result, Ok(()));
+            result = before.and(Err(error));
+            QueueStats::default()
+        });
         let totals = self.counters.totals();
-        let too_long = self.source.too_long();
+        let never_pushed = self.source.too_long();
         let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
         let elapsed = now().saturating_sub(start).as_secs_f64();
         let done = Done {
-            packets: totals.packets + too_long,
+            packets: totals.packets + never_pushed,
             bytes: totals.bytes,
-            accepted,
-            too_long,
+            accepted: stats.sent,
+            too_long: never_pushed + stats.too_long,
+            unsent: stats.unsent,
             restarts: self.source.restarts(),
             busy: processor.map_or(0.0, |time| time.as_secs_f64() / elapsed.max(1e-9)),
         };

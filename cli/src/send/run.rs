@@ -46,8 +46,10 @@ pub struct Done {
     pub bytes: u64,
     /// Of these, packets that were taken.
     pub accepted: u64,
-    /// Of the others, packets that no ring holds.
+    /// Of the others, packets that are longer than can be sent.
     pub too_long: u64,
+    /// And those that were still to be sent at the end.
+    pub unsent: u64,
     /// Times it was too far behind its timetable.
     pub restarts: u64,
     /// The share of the time it was on a CPU.

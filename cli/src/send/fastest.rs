@@ -1,0 +1,77 @@
+//! Which port sends fastest out of an interface that is named alone, for packets of any kind.
+//!
+//! `xdp:` where it sends the program's own buffers (zero-copy), `live:` where a CPU can be spared for
+//! it, else `packet:`. Whatever was passed over is said, with its reason.
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{self, xdp_abilities};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
+
+/// What a way is called where another is taken in its place.
+const ZERO_COPY: &str = "AF_XDP zero-copy";
+const LIVE: &str = "live:";
+
+/// Opens what sends fastest, or the port as it is where it says how. `options` are those of a port
+/// with as many queues as wanted; `xdp:` has those of the card.
+///
+/// # Errors
+/// As of `packet:`, where nothing faster goes.
+pub fn fastest(port: &PortName, options: &OpenOptions) -> Result<Port> {
+    if !(port.is_bare() && port.of_kind(Kind::Live).is_some()) {
+        return Port::open(port, options);
+    }
+    let mut passed = Vec::new();
+    let opened = zero_copy(port, options).or_else(|error| {
+        passed.push((ZERO_COPY, error.to_string()));
+        live(port, options).or_else(|error| {
+            passed.push((LIVE, error.to_string()));
+            Port::open(port, options)
+        })
+    });
+    let mut opened = opened?;
+    let to = match opened.name.kind() {
+        Kind::Live => LIVE,
+        _ => "packet:",
+    };
+    let fallbacks = passed.into_iter().map(|(from, reason)| Fallback { from, to, reason });
+    opened.fallbacks.splice(0..0, fallbacks);
+    Ok(opened)
+}
+
+/// Opens an interface that is named alone as a port of AF_XDP sockets in zero-copy mode.
+///
+/// # Errors
+/// The driver has no such mode, as far as the kernel says; whatever opening it fails at.
+pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
+    let netns = options.netns.as_deref();
+    let interface = link::interface(netns, port.name())?;
+    // To try takes the program onto the interface, for which some cards begin anew.
+    if xdp_abilities(netns, &interface)?.is_some_and(|abilities| !abilities.zero_copy()) {
+        return Err(Error::Unsupported {
+            feature: format!("zero-copy with {}", interface.name),
+            remedy: "its driver has none".into(),
+        });
+    }
+    let mut port = of_kind(port, Kind::Xdp)?;
+    port.set_default("mode", "zero-copy");
+    Port::open(&port, &OpenOptions { queues: 0, ..options.clone() })
+}
+
+/// Opens an interface that is named alone as `live:`, if each of its threads may have a CPU besides
+/// that of who fills the queue.
+fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
+    let port = of_kind(port, Kind::Live)?;
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if cpus <= options.queues.max(1) as usize {
+        return Err(Error::Unsupported {
+            feature: "a CPU besides those of the threads that fill its queues".into(),
+            remedy: format!("there are {cpus}; ask for live: by name to do without"),
+        });
+    }
+    Port::open(&port, options)
+}
+
+fn of_kind(port: &PortName, kind: Kind) -> Result<PortName> {
+    let reason = || port.error(format!("its options are no options of {}:", kind.prefix()));
+    port.of_kind(kind).ok_or_else(reason)
+}
