@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::SigSet;
 use nix::unistd::gettid;
 
 use super::maker::{Ended, Maker};
-use super::signal::{self, SIGNAL};
+use super::signal;
 use super::stretch::Stretch;
 use crate::error::{Error, Result};
 use crate::link::{Interface, Presence, pin_thread};
@@ -82,9 +81,7 @@ impl Running {
         let thread = name.spawn(move || {
             // Pairs with the load of `number`: a number is all it publishes.
             told.store(gettid().as_raw(), Ordering::Relaxed);
-            SigSet::from(SIGNAL)
-                .thread_unblock()
-                .map_err(|error| Error::system("take", "signals", error))?;
+            signal::only().map_err(|error| Error::system("take", "signals", error))?;
             cpu.map_or(Ok(()), pin_thread)?;
             runs.go_on(&mut next)
         });

@@ -9,7 +9,7 @@ use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 /// Interrupts the system call and does nothing else. Without a handler it is ignored; few have one.
-pub(super) const SIGNAL: Signal = Signal::SIGURG;
+const SIGNAL: Signal = Signal::SIGURG;
 
 /// Has the signal interrupt system calls, from now on, and nothing else.
 pub(super) fn receive() -> nix::Result<()> {
@@ -24,6 +24,14 @@ pub(super) fn receive() -> nix::Result<()> {
         *done = true;
     }
     Ok(())
+}
+
+/// Has this thread take that signal and no other: those meant for the process are for the threads
+/// that whoever opened the port has set up for them.
+pub(super) fn only() -> nix::Result<()> {
+    let mut others = SigSet::all();
+    others.remove(SIGNAL);
+    others.thread_set_mask()
 }
 
 /// Sends it to a thread.
