@@ -3,13 +3,16 @@
 use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, OpenOptions, PortName, Use};
-use sluicegate_traffic::source::{Replay, Source, Tempo};
+use sluicegate::link::Interface;
+use sluicegate::port::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
+use sluicegate_traffic::rate::Unit;
+use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use crate::args::Common;
 use crate::notice;
 use crate::send::{
-    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, fastest, send, target,
+    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, fastest, link_speed,
+    send, target,
 };
 
 const EXAMPLES: &str = "\
@@ -17,6 +20,7 @@ Examples:
   sluice replay trace.pcapng eth1
   sluice replay trace.pcap eth1 --speed 2.5 --loop 10
   sluice replay trace.pcap eth1 -f 'udp port 53' --rate 10kpps
+  sluice replay trace.pcap eth1 --top-speed --threads 2
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
 /// Send the packets of a capture file again
@@ -40,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
 
-    /// Packets a second, whenever they were recorded: 10kpps
+    /// How fast, whenever they were recorded: 10kpps, 5Gbps (layer 1), 5GbpsL2, 80% of the link
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
@@ -79,54 +83,92 @@ fn speed(text: &str) -> std::result::Result<f64, String> {
 /// Runs the command.
 pub fn replay(args: Args) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
-    if args.common.threads.is_some() {
-        return Err(Error::Usage("replay: one thread keeps packets in order".into()).into());
-    }
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
-    target(&args.port, netns, args.yes_send_on.as_deref())?;
-    let steering = steering(&args)?;
-    let tempo = match &steering {
-        Some(steering) => Tempo::Paced(steering.dial()),
-        None if args.top_speed => Tempo::Top,
-        None => Tempo::Recorded(args.speed.unwrap_or(1.0)),
+    let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
+    let steering = steering(&args, interface.as_ref())?;
+    if interface.is_none() {
+        // Before a file is emptied for it.
+        Replay::check(&file, LINKTYPE_ETHERNET)?;
+    }
+    let port = open(&args)?;
+    let options = ReplayOptions {
+        tempo: tempo(&args, steering.as_ref()),
+        rounds: args.rounds,
+        packets: args.common.count,
+        most_bytes: interface.as_ref().map(most_bytes),
+        link_type: port.link_type(),
     };
-    let sender = open(&args, file, tempo)?;
+    // Opened here, where signals still end the command: a pipe may keep it waiting.
+    let sources = Replay::open(&file, &options, port.queues.len() as u32)?;
+    let sender = Sender::Ring(RingSender::new(port, supply(sources)));
     send("replay", &args.port, &args.common, sender, steering)
 }
 
-fn steering(args: &Args) -> Result<Option<Steering>> {
+fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
+    match steering {
+        Some(steering) => Tempo::Paced { dial: steering.dial(), of: steering.asked().1 },
+        None if args.top_speed => Tempo::Top,
+        None => Tempo::Recorded(args.speed.unwrap_or(1.0)),
+    }
+}
+
+fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steering>> {
     let changes = &args.changes;
     if (args.speed.is_some() || args.top_speed) && changes.rate_file.is_some() {
         let both = "--rate-file: a rate goes with neither --speed nor --top-speed";
         return Err(Error::Usage(both.into()));
     }
-    let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+    let netns = args.common.netns.as_deref();
+    let measure = Measure {
+        mean_bytes: None,
+        unit: args.rate.map_or(Unit::Packet, Rate::unit),
+        burst: 1,
+        speed: interface.and_then(|it| link_speed(&it.name, netns)),
+    };
     let asked = args.rate.map(|rate| measure.pace(rate)).transpose()?;
     Steering::new(asked, measure, changes)
 }
 
-fn open(args: &Args, file: PortName, tempo: Tempo) -> Result<Sender> {
-    let kind = args.port.kind();
+/// The longest frame that an interface sends: the MTU does not count the Ethernet header.
+fn most_bytes(interface: &Interface) -> usize {
+    interface.mtu as usize + 14
+}
+
+/// Opens what is sent to, a queue for each thread.
+fn open(args: &Args) -> Result<Port> {
+    let named = args.port.queues().map(|queues| queues.count() as u32);
+    // One keeps all packets in order, not only those of a flow.
+    let threads = args.common.threads.or(named).unwrap_or(1);
     let options = OpenOptions {
         usage: Use::Send,
         netns: args.common.netns.clone(),
-        queues: if kind == Kind::Xdp { 0 } else { 1 },
+        queues: if args.port.kind() == Kind::Xdp { 0 } else { threads },
         ..OpenOptions::default()
     };
     let mut port = fastest(&args.port, &options)?;
     notice::fallbacks(&port);
-    // One queue keeps packets in order.
-    port.queues.truncate(1);
-    // Opened here, where signals still end the command: a pipe may keep it waiting.
-    let source = Replay::open(&file, tempo, args.rounds, args.common.count)?;
-    let ready = Mutex::new(Some(source));
-    let supply = move |_, _, _: &Orders| -> Result<Box<dyn Source>> {
-        let source = ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+    port.queues.truncate(threads as usize);
+    let queues = port.queues.len();
+    if queues < threads as usize {
+        let queues = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
+        notice::say(format_args!(
+            "{}: has {queues}: as many threads send, not {threads}",
+            args.port.short()
+        ));
+    }
+    Ok(port)
+}
+
+/// Gives each worker its own source.
+fn supply(sources: Vec<Replay>) -> Supply {
+    let ready: Vec<_> = sources.into_iter().map(|source| Mutex::new(Some(source))).collect();
+    Box::new(move |worker, _, _: &Orders| {
+        let place = ready.get(worker as usize);
+        let source = place.and_then(|it| it.lock().unwrap_or_else(PoisonError::into_inner).take());
         match source {
             Some(source) => Ok(Box::new(source)),
-            None => Err(Error::Usage("replay: a file has one reader".into())),
+            None => Err(Error::Usage("replay: more threads than readers of the file".into())),
         }
-    };
-    Ok(Sender::Ring(RingSender::new(port, Box::new(supply))))
+    })
 }

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
+mod headers;
 pub mod live;
 pub mod plan;
 pub mod rate;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::units;
-use sluicegate_traffic::rate::Pace;
+use sluicegate_traffic::rate::{Pace, Unit};
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
@@ -90,6 +90,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
+        unit: Unit::Packet,
         burst: args.burst,
         speed: interface.as_ref().and_then(|it| link_speed(&it.name, netns)),
     };

@@ -4,6 +4,7 @@ use sluicegate::error::Result;
 use sluicegate::link::netns;
 use sluicegate_traffic::live::{Live, Sending};
 use sluicegate_traffic::rate::{Gaps, Pace};
+use sluicegate_traffic::source::LeftOut;
 
 use super::run::{Done, Orders};
 
@@ -70,8 +71,8 @@ impl LiveSender {
                     packets: counters.packets + counters.refused,
                     bytes: counters.bytes,
                     accepted: counters.packets,
-                    too_long: 0,
                     unsent: 0,
+                    left_out: LeftOut::default(),
                     restarts: counters.restarts,
                     // A run of the kernel's never sleeps.
                     busy: 1.0,

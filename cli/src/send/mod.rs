@@ -32,7 +32,7 @@ pub use fastest::{fastest, zero_copy};
 pub use live::LiveSender;
 pub use paced::Paced;
 pub use rate::{Measure, Rate};
-pub use ring::{RingSender, monotonic_ns};
+pub use ring::{RingSender, Supply, monotonic_ns};
 pub use run::{Orders, Sender};
 pub use safety::{interface_of, link_speed, target};
 pub use steering::{Changes, Steering};

@@ -1,13 +1,14 @@
 //! How near a sender came to its timetable, as a report says it.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use sluicegate_traffic::rate::Gaps;
+use sluicegate_traffic::rate::{Gaps, Unit};
 
 use super::steering::Steering;
-use crate::units::{show_count, show_duration, show_percent, show_pps};
+use crate::units::{show_bps, show_count, show_duration, show_percent, show_pps};
 
 /// How near a sender came to the rate it was asked for, or to the times that packets have.
 #[derive(Clone, Debug, Serialize)]
@@ -28,8 +29,13 @@ pub struct Paced {
 /// A rate that was asked for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Asked {
-    /// Packets a second, the last that was asked for.
-    pub asked_pps: f64,
+    /// The last that was asked for: packets a second, or bits of either layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_pps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_bps_l1: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_bps_l2: Option<f64>,
     /// How often another was asked for while it ran.
     pub asked_changes: u64,
     /// Packets a second that were taken.
@@ -50,14 +56,30 @@ const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23,
 /// How long the longest bar is.
 const BAR: u64 = 24;
 
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match (self.asked_pps, self.asked_bps_l1, self.asked_bps_l2) {
+            (Some(pps), ..) => write!(f, "{}", show_pps(pps)),
+            (_, Some(bps), _) => write!(f, "{} (L1)", show_bps(bps)),
+            (.., bps) => write!(f, "{} (L2)", show_bps(bps.unwrap_or(0.0))),
+        }
+    }
+}
+
 impl Paced {
     /// Of what was asked for, and what came of it.
     pub fn of(steering: Option<&Steering>, achieved_pps: f64, gaps: &Gaps, restarts: u64) -> Self {
         let late = |share| gaps.percentile(share).unwrap_or(0);
-        let asked = steering.map(|steering| Asked {
-            asked_pps: steering.asked_pps(),
-            asked_changes: steering.changes(),
-            achieved_pps,
+        let asked = steering.map(|steering| {
+            let (rate, unit) = steering.asked();
+            let bits = |layer| (unit == layer).then_some(rate * 8.0);
+            Asked {
+                asked_pps: (unit == Unit::Packet).then_some(rate),
+                asked_bps_l1: bits(Unit::BYTE_OF_LAYER1),
+                asked_bps_l2: bits(Unit::BYTE_OF_LAYER2),
+                asked_changes: steering.changes(),
+                achieved_pps,
+            }
         });
         let class = |(up_to_ns, packets)| Class { up_to_ns, packets };
         Self {
@@ -71,13 +93,13 @@ impl Paced {
 
     /// Prints it for people.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        if let Some(Asked { asked_pps, asked_changes, achieved_pps }) = self.asked {
-            let changes = match asked_changes {
+        if let Some(asked) = &self.asked {
+            let changes = match asked.asked_changes {
                 0 => String::new(),
                 1 => " at last, changed once".into(),
                 times => format!(" at last, changed {} times", show_count(times)),
             };
-            let (asked, achieved) = (show_pps(asked_pps), show_pps(achieved_pps));
+            let achieved = show_pps(asked.achieved_pps);
             writeln!(out, "  asked for {asked}{changes}; sent {achieved}")?;
         }
         let late = |ns| show_duration(Duration::from_nanos(ns));

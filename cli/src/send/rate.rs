@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
-use sluicegate_traffic::rate::{Pace, Period};
+use sluicegate_traffic::rate::{Pace, Period, Unit};
 
 use crate::report::L1_OVERHEAD_BYTES;
 
@@ -52,11 +52,24 @@ impl FromStr for Rate {
     }
 }
 
+impl Rate {
+    /// What is counted at this rate of packets whose lengths nobody knows before.
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Packets(_) => Unit::Packet,
+            Self::Layer1(_) | Self::OfLink(_) => Unit::BYTE_OF_LAYER1,
+            Self::Layer2(_) => Unit::BYTE_OF_LAYER2,
+        }
+    }
+}
+
 /// What rates mean for the packets that are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Bytes of a packet, on average; none where nobody knows.
     pub mean_bytes: Option<f64>,
+    /// What the pace is of.
+    pub unit: Unit,
     /// Packets a burst.
     pub burst: u32,
     /// The link's speed, in bit/s.
@@ -72,11 +85,16 @@ impl Measure {
     pub fn pace(&self, rate: Rate) -> Result<Pace> {
         let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
         let bytes = || self.mean_bytes.ok_or_else(no_lengths);
-        let pps = match rate {
-            Rate::Packets(pps) => pps,
-            Rate::Layer1(bits) => layer1(bits, bytes()?),
-            Rate::Layer2(bits) => bits / 8.0 / bytes()?,
-            Rate::OfLink(part) => layer1(part * self.speed.ok_or_else(no_speed)?, bytes()?),
+        let of_link = |part| Ok::<_, Error>(part * self.speed.ok_or_else(no_speed)?);
+        let pps = match (self.unit, rate) {
+            (Unit::Packet, Rate::Packets(pps)) => pps,
+            (Unit::Packet, Rate::Layer1(bits)) => layer1(bits, bytes()?),
+            (Unit::Packet, Rate::Layer2(bits)) => bits / 8.0 / bytes()?,
+            (Unit::Packet, Rate::OfLink(part)) => layer1(of_link(part)?, bytes()?),
+            (Unit::BYTE_OF_LAYER1, Rate::Layer1(bits)) => bits / 8.0,
+            (Unit::BYTE_OF_LAYER1, Rate::OfLink(part)) => of_link(part)? / 8.0,
+            (Unit::BYTE_OF_LAYER2, Rate::Layer2(bits)) => bits / 8.0,
+            (Unit::Byte { .. }, _) => return Err(other_unit()),
         };
         let pace = Pace { pps, burst: self.burst };
         match pace.period() {
@@ -92,6 +110,10 @@ impl Measure {
     pub fn none(&self) -> Pace {
         Pace { pps: 0.0, burst: self.burst }
     }
+}
+
+fn other_unit() -> Error {
+    Error::Usage("the rate began as one of bits: give another of the same layer".into())
 }
 
 fn no_speed() -> Error {
@@ -130,7 +152,8 @@ mod tests {
 
     #[test]
     fn rates_become_paces_however_small_and_none_becomes_full_speed() {
-        let measure = Measure { mean_bytes: Some(60.0), burst: 1, speed: Some(1e10) };
+        let measure =
+            Measure { mean_bytes: Some(60.0), unit: Unit::Packet, burst: 1, speed: Some(1e10) };
         let pps = |rate| measure.pace(rate).map(|pace| pace.pps).ok();
         assert_eq!(pps(Rate::Layer1(672.0)), Some(1.0), "60 bytes and 24 around them");
         assert_eq!(pps(Rate::Layer2(480.0)), Some(1.0));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sluicegate::ledger::Role;
-use sluicegate::port::PortName;
+use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
+use sluicegate_traffic::source::LeftOut;
 
 use super::paced::Paced;
 use super::run::{Done, Sender};
@@ -17,6 +18,8 @@ pub struct Sent {
     /// Where it goes to an interface, whose counters say what became of it.
     to_interface: bool,
     cpus: Vec<usize>,
+    /// What packets are called that begin otherwise than those there.
+    other_link_type: &'static str,
 }
 
 impl Sent {
@@ -26,7 +29,12 @@ impl Sent {
             Sender::Live(_) => Report::of_live(command, port, common),
             Sender::Ring(ring) => Report::of_port(command, ring.port(), common),
         };
+        let ethernet = match sender {
+            Sender::Live(_) => true,
+            Sender::Ring(ring) => ring.port().link_type() == LINKTYPE_ETHERNET,
+        };
         Self {
+            other_link_type: if ethernet { "not_ethernet" } else { "other_link_type" },
             to_interface: report.card.is_some(),
             report,
             cpus: common.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
@@ -57,11 +65,14 @@ impl Sent {
         };
         report.threads = done.iter().enumerate().map(thread).collect();
         report.ledger.add(Role::In, "attempted", attempted);
-        let (too_long, unsent) = (sum(|done| done.too_long), sum(|done| done.unsent));
-        let named = accepted + too_long + unsent;
+        let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
+        let unsent = sum(|done| done.unsent);
+        let named = accepted + left_out.packets() + unsent;
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
-        report.ledger.add(Role::Loss, "too_long", too_long);
+        report.ledger.add(Role::Loss, "too_long", left_out.too_long);
+        report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
         report.ledger.add(Role::Loss, "unsent", unsent);
+        report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
         match interface {
             // What leaves later than the interface is looked at, or is others', nobody can tell.
             Some((sent, dropped)) => {

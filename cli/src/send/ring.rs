@@ -10,7 +10,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::pin_thread;
 use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
-use sluicegate_traffic::source::Source;
+use sluicegate_traffic::source::{LeftOut, Source};
 
 use super::run::{Done, Orders};
 use crate::run::Counters;
@@ -46,6 +46,8 @@ struct Outcome {
     done: Done,
     gaps: Gaps,
     result: Result<()>,
+    /// It failed in a way that leaves the others nothing to do.
+    ends_others: bool,
 }
 
 impl RingSender {
@@ -87,7 +89,7 @@ impl RingSender {
             let send = move || {
                 let outcome = share.send();
                 // Pairs with the load of `is_finished`; the outcome itself is joined for.
-                failed.fetch_or(outcome.result.is_err(), Ordering::Relaxed);
+                failed.fetch_or(outcome.ends_others, Ordering::Relaxed);
                 outcome
             };
             let thread = std::thread::Builder::new()
@@ -165,33 +167,47 @@ impl Share {
             result = before.and(Err(error));
             QueueStats::default()
         });
+        // What its source ends with is no reason for others to end: each sends what it has before.
+        let ends_others = result.is_err();
+        result = result.and(self.source.failure().map_or(Ok(()), Err));
         let totals = self.counters.totals();
-        let never_pushed = self.source.too_long();
+        let never_pushed = self.source.left_out();
         let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
         let elapsed = now().saturating_sub(start).as_secs_f64();
         let done = Done {
-            packets: totals.packets + never_pushed,
+            packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
             accepted: stats.sent,
-            too_long: never_pushed + stats.too_long,
+            left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
             unsent: stats.unsent,
             restarts: self.source.restarts(),
             busy: processor.map_or(0.0, |time| time.as_secs_f64() / elapsed.max(1e-9)),
         };
-        Outcome { done, gaps: self.source.lateness(), result }
+        Outcome { done, gaps: self.source.lateness(), result, ends_others }
     }
 
     fn send_all(&mut self) -> Result<()> {
+        let mut now_ns = monotonic_ns();
         // Pairs with the store of `end`.
         while !self.source.is_finished() && !self.ends.load(Ordering::Relaxed) {
-            let filled = self.source.fill(&mut self.queue.tx_mut(), BATCH, monotonic_ns())?;
+            let filled = self.source.fill(&mut self.queue.tx_mut(), BATCH, now_ns)?;
             self.counters.add(filled.packets.into(), filled.bytes);
-            if self.queue.sync_tx()? == 0 && filled.packets == 0 {
-                // Nothing is due, or the ring is full and the kernel takes nothing.
-                std::hint::spin_loop();
+            let left = self.queue.sync_tx()?;
+            now_ns = monotonic_ns();
+            if filled.packets > 0 {
+                self.source.handed_over(now_ns);
+            } else if left == 0 && self.has_sent_all() {
+                self.source.rest(now_ns)?;
+                now_ns = monotonic_ns();
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing waits in the ring: what does would wait as long as the source rests.
+    fn has_sent_all(&mut self) -> bool {
+        let ring = self.queue.tx_mut();
+        ring.available() + 1 == ring.num_slots()
     }
 }
 

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::{Error, Result};
 use sluicegate_traffic::rate::{Gaps, Pace};
+use sluicegate_traffic::source::LeftOut;
 
 use super::keys::Keys;
 use super::live::LiveSender;
@@ -46,8 +47,8 @@ pub struct Done {
     pub bytes: u64,
     /// Of these, packets that were taken.
     pub accepted: u64,
-    /// Of the others, packets that are longer than can be sent.
-    pub too_long: u64,
+    /// Of the others, packets that cannot be sent there.
+    pub left_out: LeftOut,
     /// And those that were still to be sent at the end.
     pub unsent: u64,
     /// Times it was too far behind its timetable.

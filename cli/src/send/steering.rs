@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
-use sluicegate_traffic::rate::{Dial, Pace, Period};
+use sluicegate_traffic::rate::{Dial, Pace, Period, Unit};
 
 use super::rate::Measure;
 use super::rate_file::{RateFile, Wanted};
@@ -88,9 +88,9 @@ impl Steering {
         self.told
     }
 
-    /// Packets a second that were asked for last.
-    pub fn asked_pps(&self) -> f64 {
-        self.asked.pps
+    /// What was asked for last: so many a second, of what.
+    pub fn asked(&self) -> (f64, Unit) {
+        (self.asked.pps, self.measure.unit)
     }
 
     /// How often something else was asked for while it ran.
@@ -194,7 +194,7 @@ mod tests {
 
     fn steering(file: Option<PathBuf>, ramp: Option<Duration>) -> Steering {
         let asked = Pace { pps: 1000.0, burst: 1 };
-        let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+        let measure = Measure { mean_bytes: None, unit: Unit::Packet, burst: 1, speed: None };
         Steering::new(Some(asked), measure, &Changes { rate_file: file, ramp }).unwrap().unwrap()
     }
 
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_ramp_needs_a_rate_and_a_file_too() {
-        let measure = Measure { mean_bytes: None, burst: 1, speed: None };
+        let measure = Measure { mean_bytes: None, unit: Unit::Packet, burst: 1, speed: None };
         let path = Some(PathBuf::from("/nonexistent/rate"));
         for (rate_file, ramp) in [(None, Some(MS)), (path, None)] {
             let changes = Changes { rate_file, ramp };

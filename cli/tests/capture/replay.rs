@@ -75,6 +75,68 @@ fn what_a_file_holds_arrives_as_it_stands_there() {
 }
 
 #[test]
+fn several_threads_keep_the_order_of_each_flow() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 2000, 1_000);
+    let recorded = packets(&file);
+    // The addresses and ports of UDP behind IPv4.
+    let flows = |packets: Vec<(Vec<u8>, i64)>| {
+        let mut flows = std::collections::HashMap::<_, Vec<_>>::new();
+        for (bytes, _) in packets {
+            flows.entry(bytes[26..38].to_vec()).or_default().push(bytes);
+        }
+        flows
+    };
+    for tempo in [&[][..], &["--rate", "100Mbps"], &["--top-speed"]] {
+        let path = folder.path().join("came.pcap");
+        let capture = capture_all(&right, REPLAYED, &path);
+        let what = ["replay", file.to_str().unwrap(), "left0", "--netns", &left, "--json"];
+        let sent = run(&[&what[..], &["--threads", "3"], tempo].concat()).good();
+        assert_eq!(sent["attempted"], 2000, "{tempo:?}: {sent}");
+        assert_eq!(sent["threads"].as_array().unwrap().len(), 3, "{sent}");
+        assert_eq!(capture.stop().good()["packets"], 2000, "{tempo:?}");
+        assert_eq!(flows(packets(&path)), flows(recorded.clone()), "{tempo:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_ethernet_is_refused_before_another_is_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("raw.pcap");
+    let raw: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 101];
+    std::fs::write(&file, raw.map(u32::to_le_bytes).as_flattened()).unwrap();
+    let out = folder.path().join("out.pcap");
+    std::fs::write(&out, "precious").unwrap();
+    let to = format!("pcap:{}", out.display());
+    let refused = run(&["replay", file.to_str().unwrap(), &to]);
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.err.contains("raw IP"), "{}", refused.err);
+    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+}
+
+#[test]
+fn a_pipe_is_read_once() {
+    for more in [["--loop", "2"], ["--threads", "2"]] {
+        let refused = run(&[&["replay", "-", "null:"], &more[..]].concat());
+        assert_eq!(refused.status, Some(2), "{refused:?}");
+        assert!(refused.err.contains("a pipe can be read but once"), "{}", refused.err);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 100, 1000);
+    let mut replay = sluice(&["replay", "-", "null:", "--json"]);
+    let mut child = replay.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut pipe, &std::fs::read(&file).unwrap()).unwrap();
+    drop(pipe);
+    let ended: Ended = crate::child::end(child).into();
+    assert_eq!(ended.good()["attempted"], 100);
+}
+
+#[test]
 fn a_filter_a_count_and_a_broken_file_are_kept_to() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("recorded.pcap");

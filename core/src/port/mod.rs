@@ -95,4 +95,11 @@ impl Port {
             Kind::Pcap => pcap::open(name, options),
         }
     }
+
+    /// What packets begin with that are sent to it: a LINKTYPE_ number, Ethernet's where nothing
+    /// says otherwise.
+    pub fn link_type(&self) -> u16 {
+        let first = self.queues.first().and_then(|queue| queue.interfaces().first());
+        first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type)
+    }
 }

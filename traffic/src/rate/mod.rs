@@ -22,6 +22,25 @@ pub struct Pace {
     pub burst: u32,
 }
 
+/// What a pace is of. Mostly packets; where their lengths differ and bits are to be even, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A packet.
+    Packet,
+    /// A byte.
+    Byte {
+        /// What counts besides each packet's own.
+        besides: u32,
+    },
+}
+
+impl Unit {
+    /// With what is around each frame on the wire: preamble and start 8, check sequence 4, gap 12.
+    pub const BYTE_OF_LAYER1: Self = Self::Byte { besides: 24 };
+    /// Of the frames themselves.
+    pub const BYTE_OF_LAYER2: Self = Self::Byte { besides: 0 };
+}
+
 /// How far behind a sender may be and still make up for it. Beyond, it starts its timetable anew.
 pub const MOST_BEHIND: Duration = Duration::from_millis(100);
 

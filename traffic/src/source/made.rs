@@ -6,7 +6,7 @@ use sluicegate::error::Result;
 use sluicegate::ring::RingMut;
 
 use super::fill::Filler;
-use super::{Filled, Source};
+use super::{Filled, LeftOut, Source};
 use crate::plan::{Frames, Plan};
 use crate::rate::{Dial, Gaps, Timetable};
 
@@ -60,8 +60,8 @@ impl Source for Made {
         self.timetable.as_ref().map(Timetable::gaps).cloned().unwrap_or_default()
     }
 
-    fn too_long(&self) -> u64 {
-        self.filler.too_long()
+    fn left_out(&self) -> LeftOut {
+        LeftOut { too_long: self.filler.too_long(), ..LeftOut::default() }
     }
 
     fn restarts(&self) -> u64 {

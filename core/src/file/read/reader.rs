@@ -186,6 +186,14 @@ impl Reader {
         Ok(())
     }
 
+    /// The file's format. One that is pcap has one interface; pcapng may name more as it goes on.
+    pub fn format(&self) -> crate::file::Format {
+        match self.format {
+            Format::Pcap(_) => crate::file::Format::Pcap,
+            Format::PcapNg(_) => crate::file::Format::Pcapng,
+        }
+    }
+
     /// The interfaces met so far; at least one. A pcapng file may add more as it is read, and
     /// those of a later section follow those before it. [`Meta::interface`] counts them.
     pub fn interfaces(&self) -> &[Interface] {

@@ -1,0 +1,314 @@
+//! When the packets of a replay are due.
+//!
+//! Each packet's time follows from its [`Place`] alone and from when the replay began: what comes late
+//! makes nothing after it late, and all workers keep one timetable though each sends but a part.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::Tempo;
+use super::place::Place;
+use crate::rate::{Dial, Gaps, MOST_BEHIND, Period, Unit};
+
+/// When a replay began, for all its workers. Each number says all by itself, so no order is needed.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// Workers that have not come yet.
+    missing: AtomicU32,
+    /// By the clock that never goes back; 0 until all workers are there.
+    at_ns: AtomicU64,
+}
+
+impl Start {
+    pub(super) fn of(workers: u32) -> Arc<Self> {
+        Arc::new(Self { missing: AtomicU32::new(workers), at_ns: AtomicU64::new(0) })
+    }
+
+    /// A worker is ready, once; the last one's time is the beginning.
+    fn arrive(&self, now_ns: u64) {
+        if self.missing.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.at_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
+    }
+
+    fn at(&self) -> Option<u64> {
+        Some(self.at_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
+    }
+
+    /// Puts the beginning off; whether nobody has put it off further.
+    fn put_off(&self, to_ns: u64) -> bool {
+        self.at_ns.fetch_max(to_ns, Ordering::Relaxed) < to_ns
+    }
+}
+
+/// One worker's view of the timetable, and how well it keeps to it.
+#[derive(Debug)]
+pub(super) struct Clock {
+    timing: Timing,
+    start: Arc<Start>,
+    arrived: bool,
+    /// When the first packet was found to be due that was not yet.
+    next_ns: Option<u64>,
+    /// When the packets were due that are in the ring and not handed over.
+    on_the_way: Vec<u64>,
+    gaps: Gaps,
+    restarts: u64,
+}
+
+impl Clock {
+    pub(super) fn new(tempo: &Tempo, start: Arc<Start>) -> Self {
+        Self {
+            timing: Timing::of(tempo),
+            start,
+            arrived: false,
+            next_ns: None,
+            on_the_way: Vec::new(),
+            gaps: Gaps::default(),
+            restarts: 0,
+        }
+    }
+
+    /// When it all began; none before all workers are there.
+    #[inline]
+    pub(super) fn begun(&mut self, now_ns: u64) -> Option<u64> {
+        if !self.arrived {
+            self.arrived = true;
+            self.start.arrive(now_ns);
+        }
+        self.next_ns = None;
+        let begun = self.start.at()?;
+        if let Timing::Paced(pacing) = &mut self.timing {
+            pacing.look(now_ns.saturating_sub(begun));
+        }
+        Some(begun)
+    }
+
+    /// Whether what stands at a place is due now; if so, when it was.
+    #[inline]
+    pub(super) fn is_due(&mut self, place: Place, begun_ns: u64, now_ns: u64) -> Option<u64> {
+        let due = match &self.timing {
+            Timing::Top => return Some(begun_ns),
+            timing => begun_ns.saturating_add(timing.after_ns(place)),
+        };
+        if due <= now_ns {
+            return Some(due);
+        }
+        self.next_ns = Some(due);
+        None
+    }
+
+    /// A packet that was due goes into the ring. Where that is too late to make up for it, the whole
+    /// timetable is put off.
+    #[inline]
+    pub(super) fn sent(&mut self, due_ns: u64, begun_ns: u64, now_ns: u64) -> u64 {
+        if let Timing::Top = self.timing {
+            return begun_ns;
+        }
+        self.on_the_way.push(due_ns);
+        let late = now_ns - due_ns;
+        if u128::from(late) <= MOST_BEHIND.as_nanos() {
+            return begun_ns;
+        }
+        self.restarts += u64::from(self.start.put_off(begun_ns + late));
+        self.start.at().unwrap_or(begun_ns)
+    }
+
+    /// What went into the ring has been handed over.
+    #[inline]
+    pub(super) fn handed_over(&mut self, now_ns: u64) {
+        for due in self.on_the_way.drain(..) {
+            self.gaps.add(now_ns.saturating_sub(due));
+        }
+    }
+
+    /// When something will be due, as far as that is known; nothing is before.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.next_ns
+    }
+
+    pub(super) fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts
+    }
+}
+
+/// How long after the beginning packets are due.
+#[derive(Debug)]
+enum Timing {
+    Recorded(f64),
+    Paced(Pacing),
+    Top,
+}
+
+impl Timing {
+    fn of(tempo: &Tempo) -> Self {
+        match tempo {
+            Tempo::Recorded(speed) => Self::Recorded(*speed),
+            Tempo::Paced { dial, of } => Self::Paced(Pacing::new(dial.clone(), *of)),
+            Tempo::Top => Self::Top,
+        }
+    }
+
+    #[inline]
+    fn after_ns(&self, place: Place) -> u64 {
+        match self {
+            Self::Recorded(1.0) => place.ns,
+            Self::Recorded(speed) => (place.ns as f64 / speed) as u64,
+            Self::Paced(pacing) => pacing.after_ns(place),
+            Self::Top => 0,
+        }
+    }
+}
+
+/// A pace that may change: since it did so last, so many units have been due.
+#[derive(Debug)]
+struct Pacing {
+    dial: Dial,
+    of: Unit,
+    /// What the dial said when it was last looked at.
+    asked: Period,
+    unit_ns: f64,
+    /// When that was, after the beginning, and what was due until then.
+    since_ns: u64,
+    before: f64,
+}
+
+impl Pacing {
+    fn new(dial: Dial, of: Unit) -> Self {
+        let asked = dial.period();
+        Self { dial, of, asked, unit_ns: nanoseconds(asked), since_ns: 0, before: 0.0 }
+    }
+
+    /// Looks whether the pace is another now. What was due before stays due when it was; what comes
+    /// after follows at the new one.
+    #[inline]
+    fn look(&mut self, after_ns: u64) {
+        let asked = self.dial.period();
+        if asked != self.asked {
+            self.before += after_ns.saturating_sub(self.since_ns) as f64 / self.unit_ns;
+            self.since_ns = self.since_ns.max(after_ns);
+            self.asked = asked;
+            self.unit_ns = nanoseconds(asked);
+        }
+    }
+
+    #[inline]
+    fn after_ns(&self, place: Place) -> u64 {
+        let units = match self.of {
+            Unit::Packet => place.packets as f64,
+            Unit::Byte { besides } => {
+                place.bytes as f64 + place.packets as f64 * f64::from(besides)
+            }
+        };
+        // What was due before the pace changed is due by now.
+        let since = ((units - self.before) * self.unit_ns).max(0.0);
+        self.since_ns.saturating_add(since as u64)
+    }
+}
+
+fn nanoseconds(period: Period) -> f64 {
+    period.ns as f64 + f64::from(period.fraction) / (1_u64 << 32) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::Pace;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ns: u64, packets: u64, bytes: u64) -> Place {
+        Place { ns, packets, bytes }
+    }
+
+    fn paced(pps: f64, of: Unit) -> Tempo {
+        Tempo::Paced { dial: Dial::new(Pace { pps, burst: 1 }), of }
+    }
+
+    #[test]
+    fn a_place_says_when_it_is_due() {
+        let place = at(5_000, 10, 600);
+        for (tempo, ns) in [
+            (Tempo::Recorded(1.0), 5_000),
+            (Tempo::Recorded(2.5), 2_000),
+            (Tempo::Recorded(0.1), 50_000),
+            (paced(1e6, Unit::Packet), 10_000),
+            (paced(1.25e8, Unit::BYTE_OF_LAYER1), 840 * 8),
+            (paced(1.25e8, Unit::BYTE_OF_LAYER2), 600 * 8),
+            (Tempo::Top, 0),
+        ] {
+            assert_eq!(Timing::of(&tempo).after_ns(place), ns, "{tempo:?}");
+        }
+        // Years of it, to the nanosecond.
+        let years = at(3 * 365 * 86_400 * 1_000 * MS + 1, 1, 60);
+        assert_eq!(Timing::Recorded(1.0).after_ns(years), years.ns);
+    }
+
+    #[test]
+    fn another_pace_holds_from_when_it_is_set() {
+        let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
+        let mut pacing = Pacing::new(dial.clone(), Unit::Packet);
+        pacing.look(50 * MS);
+        let due = |pacing: &Pacing, packets| (pacing.after_ns(at(0, packets, 0)) + MS / 2) / MS;
+        assert_eq!((due(&pacing, 100), due(&pacing, 200)), (100, 200));
+        dial.set(Pace { pps: 100.0, burst: 1 });
+        pacing.look(100 * MS);
+        assert_eq!((due(&pacing, 100), due(&pacing, 110)), (100, 200), "ten times as slow");
+        dial.set(Pace { pps: 0.0, burst: 1 });
+        pacing.look(200 * MS);
+        assert!(due(&pacing, 111) > 1_000_000_000, "none at all");
+        dial.set(Pace { pps: 1_000.0, burst: 1 });
+        pacing.look(5_000 * MS);
+        assert_eq!((due(&pacing, 110), due(&pacing, 120)), (5_000, 5_010), "and nothing made up");
+    }
+
+    #[test]
+    fn workers_begin_together() {
+        let start = Start::of(2);
+        let mut clocks = [(); 2].map(|()| Clock::new(&Tempo::Recorded(1.0), Arc::clone(&start)));
+        assert_eq!(clocks[0].begun(100), None);
+        assert_eq!(clocks[0].begun(150), None, "it counts once");
+        assert_eq!(clocks[1].begun(200), Some(200));
+        assert_eq!(clocks[0].begun(250), Some(200));
+    }
+
+    #[test]
+    fn what_is_late_is_counted_when_it_is_handed_over_and_delays_nothing() {
+        let mut clock = Clock::new(&Tempo::Recorded(1.0), Start::of(1));
+        let begun = clock.begun(1_000).unwrap();
+        assert_eq!(clock.is_due(at(500, 1, 60), begun, 1_400), None);
+        assert_eq!(clock.next_ns(), Some(1_500));
+        let due = clock.is_due(at(500, 1, 60), begun, 1_600).unwrap();
+        assert_eq!(clock.sent(due, begun, 1_600), begun);
+        assert_eq!(clock.gaps().count(), 0, "not yet");
+        clock.handed_over(1_700);
+        assert!(clock.gaps().percentile(1.0).is_some_and(|ns| (200..=225).contains(&ns)));
+        assert_eq!(clock.is_due(at(2_000, 2, 120), begun, 3_000), Some(3_000), "in time");
+    }
+
+    #[test]
+    fn what_is_far_too_late_puts_the_timetable_off_for_all() {
+        let start = Start::of(1);
+        let mut clock = Clock::new(&paced(1_000.0, Unit::Packet), Arc::clone(&start));
+        let begun = clock.begun(1_000 * MS).unwrap();
+        let late = 1_000 * MS + 500 * MS;
+        let due = clock.is_due(at(0, 100, 0), begun, late).unwrap();
+        let begun = clock.sent(due, begun, late);
+        assert_eq!((begun, clock.restarts()), (1_400 * MS, 1), "what is due now is due now");
+        assert_eq!(start.at(), Some(begun));
+        assert_eq!(clock.is_due(at(0, 101, 0), begun, late), None, "and no burst follows");
+    }
+
+    #[test]
+    fn top_speed_knows_no_times() {
+        let mut clock = Clock::new(&Tempo::Top, Start::of(1));
+        let begun = clock.begun(5).unwrap();
+        assert!(clock.is_due(at(u64::MAX, 9, 9), begun, 5).is_some());
+        clock.sent(5, begun, 5);
+        clock.handed_over(9);
+        assert_eq!(clock.gaps().count(), 0);
+    }
+}

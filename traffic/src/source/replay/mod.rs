@@ -1,0 +1,220 @@
+//! Packets of a capture file, sent again.
+//!
+//! ```text
+//!   file --> streamed --> share: is it this worker's? --> clock: is it due? --> transmit ring
+//!                              place: what comes before it in the file ---^
+//! ```
+
+mod clock;
+mod link_type;
+mod place;
+mod share;
+mod streamed;
+
+use std::path::Path;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::port::PortName;
+use sluicegate::ring::{Packet, RingMut};
+
+use super::{Filled, LONGEST_SLEEP, LeftOut, Source};
+use crate::rate::{Dial, Gaps, Unit};
+use clock::{Clock, Start};
+use place::Place;
+use share::Share;
+use streamed::Streamed;
+
+/// When packets are sent.
+#[derive(Clone, Debug)]
+pub enum Tempo {
+    /// As they were recorded, so many times as fast; above 0.
+    Recorded(f64),
+    /// At the pace that is set, whenever they were recorded.
+    Paced {
+        /// Of all workers together.
+        dial: Dial,
+        /// What the pace is of.
+        of: Unit,
+    },
+    /// As fast as can be.
+    Top,
+}
+
+/// How a file is replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// When its packets are sent.
+    pub tempo: Tempo,
+    /// How often; 0 is for ever.
+    pub rounds: u64,
+    /// The most packets of all rounds and workers together.
+    pub packets: Option<u64>,
+    /// Longer packets are left out, but for an 802.1Q tag; none is too long if it says none.
+    pub most_bytes: Option<usize>,
+    /// What the packets must begin with: those of other interfaces of a file are left out.
+    pub link_type: u16,
+}
+
+/// One worker's part of a file, once or several times.
+///
+/// An error of the file ends nothing at once: what came before it is sent, by all workers, and
+/// [`failure`](Source::failure) has it then.
+#[derive(Debug)]
+pub struct Replay {
+    stream: Streamed,
+    clock: Clock,
+    most_bytes: usize,
+    left_out: LeftOut,
+}
+
+impl Replay {
+    /// Whether a file has packets of a link type at all, as far as that can be told without taking
+    /// them out of a pipe.
+    ///
+    /// # Errors
+    /// It has none, or cannot be read.
+    pub fn check(file: &PortName, link_type: u16) -> Result<()> {
+        match is_on_disk(file)? {
+            true => link_type::check(file, link_type),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens a `pcap:` port's file for so many workers, each with a part of its flows.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its filter makes no sense; it is to be read several times, by
+    /// workers or in rounds, and is no file on a disk.
+    pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
+        Self::check(file, options.link_type)?;
+        if options.rounds != 1 || workers > 1 {
+            may_be_read_again(file, workers)?;
+        }
+        let start = Start::of(workers);
+        let open = |worker| {
+            Ok(Self {
+                stream: Streamed::open(file, Share::new(worker, workers), options)?,
+                clock: Clock::new(&options.tempo, start.clone()),
+                most_bytes: options.most_bytes.unwrap_or(usize::MAX),
+                left_out: LeftOut::default(),
+            })
+        };
+        (0..workers).map(open).collect()
+    }
+}
+
+/// Whether a file can be read more than once: a pipe cannot.
+fn may_be_read_again(file: &PortName, workers: u32) -> Result<()> {
+    if is_on_disk(file)? {
+        return Ok(());
+    }
+    let what = if workers > 1 { "each thread reads it" } else { "each round reads it anew" };
+    Err(file.error(format!("{what}, and a pipe can be read but once: write it to a file first")))
+}
+
+fn is_on_disk(file: &PortName) -> Result<bool> {
+    let path = Path::new(file.name());
+    if file.name() == "-" {
+        return Ok(false);
+    }
+    let metadata = path.metadata().map_err(|error| Error::path("open", path, error))?;
+    Ok(metadata.is_file())
+}
+
+impl Source for Replay {
+    fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
+        let Some(begun_ns) = self.clock.begun(now_ns) else { return Ok(Filled::default()) };
+        let mut hand = Hand {
+            ring,
+            most,
+            now_ns,
+            begun_ns,
+            clock: &mut self.clock,
+            most_bytes: self.most_bytes,
+            left_out: &mut self.left_out,
+            filled: Filled::default(),
+        };
+        self.stream.give(&mut hand);
+        Ok(hand.filled)
+    }
+
+    fn handed_over(&mut self, now_ns: u64) {
+        self.clock.handed_over(now_ns);
+    }
+
+    fn rest(&mut self, now_ns: u64) -> Result<()> {
+        match self.clock.next_ns() {
+            Some(due_ns) => super::rest_until(due_ns, now_ns),
+            None => self.stream.wait(LONGEST_SLEEP)?,
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stream.is_finished()
+    }
+
+    fn failure(&mut self) -> Option<Error> {
+        self.stream.take_failure()
+    }
+
+    fn lateness(&self) -> Gaps {
+        self.clock.gaps().clone()
+    }
+
+    fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
+    fn restarts(&self) -> u64 {
+        self.clock.restarts()
+    }
+}
+
+/// What puts packets into a ring, when they are due.
+struct Hand<'a, 'r> {
+    ring: &'a mut RingMut<'r>,
+    /// Packets it may put in.
+    most: u32,
+    now_ns: u64,
+    begun_ns: u64,
+    clock: &'a mut Clock,
+    most_bytes: usize,
+    left_out: &'a mut LeftOut,
+    filled: Filled,
+}
+
+impl Hand<'_, '_> {
+    /// Puts a packet in, or leaves it out for good. False where it has to wait, and all after it.
+    #[inline]
+    fn take(&mut self, packet: &Packet<'_>, place: Place) -> bool {
+        if self.filled.packets == self.most {
+            return false;
+        }
+        let Some(due_ns) = self.clock.is_due(place, self.begun_ns, self.now_ns) else {
+            return false;
+        };
+        let bytes = packet.captured_bytes();
+        if bytes > self.most_bytes && !self.is_tagged_and_fits(packet, bytes) {
+            self.left_out.too_long += 1;
+            return true;
+        }
+        if !self.ring.push(packet) {
+            let ever = self.ring.can_ever_hold(packet);
+            self.left_out.too_long += u64::from(!ever);
+            return !ever;
+        }
+        self.begun_ns = self.clock.sent(due_ns, self.begun_ns, self.now_ns);
+        self.filled.packets += 1;
+        self.filled.bytes += bytes as u64;
+        self.left_out.cut_in_file += u64::from(bytes < packet.meta().wire_bytes as usize);
+        true
+    }
+
+    /// To the longest packet an 802.1Q tag does not count, and no other.
+    #[cold]
+    fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
+        const TAG_BYTES: usize = 4;
+        bytes <= self.most_bytes + TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
+    }
+}

@@ -1,0 +1,134 @@
+//! How far a replay has come in its file: in time, packets and bytes.
+
+use sluicegate::ring::{Meta, TimestampSource};
+
+/// Where a packet stands among all of a replay: what came before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Since the first packet, by the file's times.
+    pub(super) ns: u64,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+/// Between two rounds of a file whose packets were all recorded at one time, or which has but one.
+const BETWEEN_ROUNDS_NS: u64 = 1_000_000_000;
+
+impl Place {
+    /// Of a packet of a round that began here.
+    #[inline]
+    pub(super) fn plus(self, within: Self) -> Self {
+        Self {
+            ns: self.ns.saturating_add(within.ns),
+            packets: self.packets + within.packets,
+            bytes: self.bytes.saturating_add(within.bytes),
+        }
+    }
+
+    /// Where the next round begins, after one from here that ended with its last packet: after a gap
+    /// as long as those in the file are on average.
+    pub(super) fn after_round(self, round: Self) -> Self {
+        let gap = match round.ns.checked_div(round.packets.saturating_sub(1)) {
+            None | Some(0) if round.ns == 0 => BETWEEN_ROUNDS_NS,
+            gap => gap.unwrap_or(0).max(1),
+        };
+        let next = self.plus(round);
+        Self { ns: next.ns.saturating_add(gap), ..next }
+    }
+}
+
+/// The places of the packets of one round, as they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    first_ns: Option<u64>,
+    passed: Place,
+}
+
+impl Round {
+    /// Where the next packet stands. Time does not go back: what was recorded before the packet in
+    /// front of it is due with that, and so is what has no time.
+    #[inline]
+    pub(super) fn place(&self, meta: &Meta) -> Place {
+        let since_first = match (self.first_ns, meta.timestamp_source) {
+            (Some(first), source) if source != TimestampSource::None => {
+                meta.timestamp_ns.saturating_sub(first)
+            }
+            _ => 0,
+        };
+        Place { ns: self.passed.ns.max(since_first), ..self.passed }
+    }
+
+    /// Goes on behind a packet of so many bytes.
+    #[inline]
+    pub(super) fn pass(&mut self, meta: &Meta, bytes: usize) {
+        let place = self.place(meta);
+        if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
+            self.first_ns = Some(meta.timestamp_ns);
+        }
+        self.passed = Place {
+            packets: place.packets + 1,
+            bytes: place.bytes.saturating_add(bytes as u64),
+            ..place
+        };
+    }
+
+    /// What has been passed so far.
+    pub(super) fn passed(&self) -> Place {
+        self.passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(timestamp_ns: u64) -> Meta {
+        let mut meta = Meta::default();
+        (meta.timestamp_ns, meta.timestamp_source) = (timestamp_ns, TimestampSource::File);
+        meta
+    }
+
+    #[test]
+    fn time_counts_from_the_first_packet_and_never_goes_back() {
+        let mut round = Round::default();
+        let recorded = [5_000, 6_000, 5_500, 4_000, 9_000];
+        let places: Vec<_> = recorded
+            .into_iter()
+            .map(|ns| {
+                let place = round.place(&meta(ns));
+                round.pass(&meta(ns), 60);
+                place.ns
+            })
+            .collect();
+        assert_eq!(places, [0, 1_000, 1_000, 1_000, 4_000]);
+        assert_eq!(round.passed(), Place { ns: 4_000, packets: 5, bytes: 300 });
+    }
+
+    #[test]
+    fn what_has_no_time_comes_with_what_is_before_it() {
+        let mut round = Round::default();
+        let mut place = |meta: &Meta| {
+            let place = round.place(meta).ns;
+            round.pass(meta, 60);
+            place
+        };
+        let timeless = Meta::default();
+        let places = [timeless, meta(700), timeless, meta(900)].map(|meta| place(&meta));
+        assert_eq!(places, [0, 0, 0, 200]);
+    }
+
+    #[test]
+    fn the_next_round_comes_after_the_mean_gap() {
+        let round = |ns, packets| Place { ns, packets, bytes: packets * 60 };
+        let first = Place::default();
+        assert_eq!(first.after_round(round(900, 10)), round(1_000, 10));
+        assert_eq!(round(1_000, 10).after_round(round(900, 10)), round(2_000, 20));
+        for (why, ns, packets, next) in [
+            ("one packet", 0, 1, 1_000_000_000),
+            ("all at one time", 0, 7, 1_000_000_000),
+            ("a gap below a nanosecond", 3, 10, 4),
+        ] {
+            assert_eq!(first.after_round(round(ns, packets)).ns, next, "{why}");
+        }
+    }
+}

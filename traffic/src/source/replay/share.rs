@@ -1,0 +1,152 @@
+//! Which worker sends which packets of a file: all of a flow the same one, so that they stay in order.
+//!
+//! Each worker reads the file itself and passes by what is others'. So workers wait for each other
+//! nowhere, and no packet goes from one CPU's cache to another's; what it costs is to read the file
+//! as often as there are workers, which takes a fraction of what sending takes.
+
+use crate::headers::{self, Ip, protocol};
+
+/// One worker's part of a file's packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    worker: u32,
+    workers: u32,
+}
+
+impl Share {
+    pub(super) fn new(worker: u32, workers: u32) -> Self {
+        Self { worker, workers }
+    }
+
+    /// Whether this worker sends a packet.
+    #[inline]
+    pub(super) fn takes(&self, frame: &[u8]) -> bool {
+        self.workers == 1 || of(frame, self.workers) == self.worker
+    }
+
+    /// Whether it sees to what is nobody's, so that it is counted once.
+    pub(super) fn is_first(&self) -> bool {
+        self.worker == 0
+    }
+}
+
+/// Which of so many workers sends a packet.
+#[inline]
+pub(super) fn of(frame: &[u8], workers: u32) -> u32 {
+    ((u64::from(flow(frame)) * u64::from(workers)) >> 32) as u32
+}
+
+/// A number that the packets of a flow have in common, in both directions: of addresses, ports and
+/// protocol. Pieces of a datagram have no ports but the first, so all go by addresses alone; what is
+/// no IP goes by Ethernet's addresses and type.
+#[inline]
+fn flow(frame: &[u8]) -> u32 {
+    let Some(found) = headers::find(frame) else { return 0 };
+    let Some(ip) = &found.ip else {
+        return both(&frame[0..6], &frame[6..12], u64::from(found.ethertype));
+    };
+    let (source, destination) = (&frame[ip.source.clone()], &frame[ip.destination.clone()]);
+    let (ports, kind) = match &ip.transport {
+        Some((kind, _)) if !ip.fragment => (ports(frame, ip), u64::from(*kind)),
+        _ => (0, 0),
+    };
+    both(source, destination, ports << 8 | kind)
+}
+
+/// Both ports, the lower one first; 0 where there are none.
+#[inline]
+fn ports(frame: &[u8], ip: &Ip) -> u64 {
+    use protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
+    let Some((TCP | UDP | SCTP | DCCP | UDP_LITE, at)) = &ip.transport else { return 0 };
+    let carried = &frame[at.clone()];
+    match headers::be16(carried, 0).zip(headers::be16(carried, 2)) {
+        Some((a, b)) => u64::from(a.min(b)) << 16 | u64::from(a.max(b)),
+        None => 0,
+    }
+}
+
+/// Of two addresses, whichever comes first, and what else tells flows apart.
+#[inline]
+fn both(a: &[u8], b: &[u8], more: u64) -> u32 {
+    let whole = mix(folded(a).wrapping_add(folded(b)) ^ more.rotate_left(17));
+    (whole >> 32) as u32
+}
+
+#[inline]
+fn folded(address: &[u8]) -> u64 {
+    address.chunks(4).fold(0, |hash, part| {
+        let number = part.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        mix(hash ^ number)
+    })
+}
+
+/// Spreads a number over all bits (the finalizer of splitmix64, but for its last step).
+#[inline]
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::tests::frame;
+
+    /// The same packet on its way back.
+    fn reversed(frame: &[u8], v6: bool) -> Vec<u8> {
+        let mut back = frame.to_vec();
+        let (at, bytes) = if v6 { (22, 16) } else { (26, 4) };
+        let (source, rest) = back[at..].split_at_mut(bytes);
+        source.swap_with_slice(&mut rest[..bytes]);
+        let ports = at + 2 * bytes;
+        back[ports..ports + 4].rotate_left(2);
+        let (a, b) = back.split_at_mut(6);
+        a.swap_with_slice(&mut b[..6]);
+        back
+    }
+
+    #[test]
+    fn both_directions_of_a_flow_are_one_worker_s() {
+        for v6 in [false, true] {
+            for port in 0..200 {
+                let there = frame(0, v6, 6, &[4, port, 0, 80, 1, 2, 3, 4]);
+                assert_eq!(flow(&there), flow(&reversed(&there, v6)), "IPv6 {v6}, port {port}");
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_datagram_stay_together() {
+        let piece = |place: [u8; 2], carried: &[u8]| {
+            let mut piece = frame(0, false, 17, carried);
+            piece[20..22].copy_from_slice(&place);
+            flow(&piece)
+        };
+        let first = piece([0x20, 0], &[4, 1, 0, 53, 9, 9, 9, 9]);
+        assert_eq!(first, piece([0x20, 1], &[7; 8]));
+        assert_eq!(first, piece([0, 2], &[8; 4]));
+    }
+
+    #[test]
+    fn flows_are_spread_evenly_and_tags_do_not_matter() {
+        let mut counts = [0; 4];
+        for port in 0..4000_u16 {
+            let ports = [port.to_be_bytes(), 80_u16.to_be_bytes()];
+            let plain = frame(0, false, 17, ports.as_flattened());
+            assert_eq!(flow(&plain), flow(&frame(1, false, 17, ports.as_flattened())));
+            counts[of(&plain, 4) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn every_packet_is_exactly_one_worker_s() {
+        let whole = frame(1, true, 6, &[7; 20]);
+        for workers in 1..9 {
+            for bytes in 0..whole.len() {
+                let takes = |worker: &u32| Share::new(*worker, workers).takes(&whole[..bytes]);
+                assert_eq!((0..workers).filter(takes).count(), 1, "{bytes} bytes, {workers}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Several workers: all packets, each once, and those of a flow in order.
+
+use std::collections::HashMap;
+
+use sluicegate_traffic::source::{ReplayOptions, Tempo};
+
+use crate::support::*;
+
+/// Source port and number of each packet.
+fn numbers(packets: &[Recorded]) -> Vec<(u16, u32)> {
+    let number = |(_, bytes): &Recorded| {
+        let port = u16::from_be_bytes([bytes[34], bytes[35]]);
+        (port, u32::from_be_bytes([bytes[42], bytes[43], bytes[44], bytes[45]]))
+    };
+    packets.iter().map(number).collect()
+}
+
+#[test]
+fn flows_are_kept_together_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mix.pcap");
+    let recorded = mix(3000);
+    pcap(&file, 1, &recorded);
+    for workers in [1, 2, 3, 5] {
+        let all = sent(folder.path(), &file, &options(Tempo::Top), workers);
+        let mut owner = HashMap::new();
+        for (worker, (packets, failure)) in all.iter().enumerate() {
+            assert_eq!(*failure, None);
+            let numbers = numbers(packets);
+            assert!(numbers.is_sorted_by_key(|(_, number)| *number), "{workers} workers");
+            for (flow, _) in numbers {
+                assert_eq!(*owner.entry(flow).or_insert(worker), worker, "flow {flow}");
+            }
+        }
+        let mut together: Vec<_> = all.into_iter().flat_map(|(packets, _)| packets).collect();
+        together.sort();
+        assert_eq!(together, recorded, "{workers} workers");
+    }
+}
+
+#[test]
+fn a_count_is_of_the_file_s_first_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mix.pcap");
+    pcap(&file, 1, &mix(100));
+    for (workers, rounds, count) in [(1, 1, 30), (3, 1, 30), (3, 0, 250), (2, 1, 500)] {
+        let options = ReplayOptions { rounds, packets: Some(count), ..options(Tempo::Top) };
+        let all = sent(folder.path(), &file, &options, workers);
+        let mut numbers: Vec<_> =
+            all.iter().flat_map(|(packets, _)| numbers(packets)).map(|(_, n)| n).collect();
+        numbers.sort();
+        let most = if rounds == 1 { count.min(100) } else { count };
+        let mut expected: Vec<_> = (0..most as u32).map(|n| n % 100).collect();
+        expected.sort();
+        assert_eq!(numbers, expected, "{workers} workers, {rounds} rounds, {count}");
+    }
+}
+
+#[test]
+fn what_comes_before_a_break_is_sent_by_all_and_each_says_where_it_broke() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("broken.pcap");
+    let recorded = mix(500);
+    pcap(&file, 1, &recorded);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    let offset = bytes.len() - recorded[499].1.len() - 16;
+    for workers in [1, 3] {
+        let all = sent(folder.path(), &file, &options(Tempo::Top), workers);
+        let packets: usize = all.iter().map(|(packets, _)| packets.len()).sum();
+        assert_eq!(packets, 499, "{workers} workers");
+        for (_, failure) in all {
+            let failure = failure.unwrap();
+            assert!(failure.contains(&format!("at byte {offset}")), "{failure}");
+        }
+    }
+}

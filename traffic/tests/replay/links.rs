@@ -1,0 +1,79 @@
+//! Files that hold other than Ethernet packets, or longer ones than can be sent.
+
+use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
+
+use crate::support::*;
+
+/// A pcapng file of an interface for each link type, and packets by their number.
+fn pcapng(link_types: &[u16], packets: &[(u32, &[u8])]) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut block = |kind: u32, body: &[u8]| {
+        let bytes = 12 + body.len().next_multiple_of(4) as u32;
+        file.extend(kind.to_le_bytes());
+        file.extend(bytes.to_le_bytes());
+        file.extend(body);
+        file.resize(file.len().next_multiple_of(4), 0);
+        file.extend(bytes.to_le_bytes());
+    };
+    block(0x0a0d_0d0a, b"\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff");
+    for link_type in link_types {
+        block(1, &[&link_type.to_le_bytes()[..], &[0; 6]].concat());
+    }
+    for (interface, bytes) in packets {
+        let length = bytes.len() as u32;
+        let head = [*interface, 0, 0, length, length].map(u32::to_le_bytes);
+        block(6, &[head.as_flattened(), bytes].concat());
+    }
+    file
+}
+
+#[test]
+fn packets_of_other_link_types_are_left_out_and_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.pcapng");
+    let (one, raw) = (packet(1, 1, 60), [0x45; 40]);
+    let packets: &[(u32, &[u8])] = &[(0, &raw), (1, &one), (0, &raw), (1, &one), (0, &raw)];
+    std::fs::write(&file, pcapng(&[101, 1], packets)).unwrap();
+    for workers in [1, 3] {
+        let sources = Replay::open(&name(&file), &options(Tempo::Top), workers).unwrap();
+        let mut workers: Vec<_> = sources.into_iter().map(Worker::of).collect();
+        for now_ns in 1..3 {
+            workers.iter_mut().for_each(|worker| _ = worker.at(now_ns));
+        }
+        let sent: u64 = workers.iter_mut().map(|w| w.queue.stats().unwrap().sent).sum();
+        let left_out: u64 = workers.iter().map(|w| w.source.left_out().other_link_type).sum();
+        assert_eq!((sent, left_out), (2, 3), "of {} workers", workers.len());
+        assert!(workers.iter_mut().all(|worker| worker.source.failure().is_none()));
+    }
+}
+
+#[test]
+fn a_file_without_ethernet_is_refused_and_says_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("raw.pcap");
+    let raw: &[u8] = &[0x45; 40];
+    let both = pcapng(&[101, 113], &[(0, raw), (1, raw)]);
+    let plain = {
+        pcap(&file, 101, &[(0, raw.to_vec())]);
+        std::fs::read(&file).unwrap()
+    };
+    for (bytes, what) in [(plain, "101 (raw IP)"), (both, "113 (Linux cooked)")] {
+        std::fs::write(&file, bytes).unwrap();
+        let error = Replay::open(&name(&file), &options(Tempo::Top), 1).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("1 (Ethernet)"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_too_long_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("long.pcap");
+    let mut tagged = packet(1, 3, 118);
+    tagged[12..14].copy_from_slice(&[0x81, 0]);
+    let packets = [packet(1, 0, 114), packet(1, 1, 115), packet(1, 2, 60), tagged];
+    pcap(&file, 1, &packets.map(|bytes| (0, bytes)));
+    let most_bytes = Some(114);
+    let mut worker = only(&file, &ReplayOptions { most_bytes, ..options(Tempo::Top) });
+    assert_eq!(worker.at(1).packets, 3, "a tag does not count");
+    assert_eq!(worker.source.left_out().too_long, 1);
+}

@@ -1,0 +1,7 @@
+//! Replaying files, at times that are given and not waited for.
+
+mod flows;
+mod links;
+mod support;
+mod times;
+mod whole;

@@ -1,0 +1,168 @@
+//! Files to replay, and what came of them.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate::file::read::Reader;
+use sluicegate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, Use};
+use sluicegate_traffic::rate::{Dial, Pace, Unit};
+use sluicegate_traffic::source::{Filled, Replay, ReplayOptions, Source, Tempo};
+
+/// A packet: its time in ns, and its bytes.
+pub type Recorded = (u64, Vec<u8>);
+
+/// Writes a pcap file.
+pub fn pcap(path: &Path, link_type: u32, packets: &[Recorded]) {
+    let mut file = Vec::new();
+    let mut words = |words: &[u32]| words.iter().for_each(|w| file.extend(w.to_le_bytes()));
+    words(&[0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 262_144, link_type]);
+    for (ns, bytes) in packets {
+        let length = bytes.len() as u32;
+        let head = [(ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32, length, length];
+        head.iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(bytes);
+    }
+    std::fs::write(path, file).unwrap();
+}
+
+/// A UDP packet of a flow, whose number it carries.
+pub fn packet(flow: u16, number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    frame.extend((bytes as u16 - 14).to_be_bytes());
+    frame.extend([0, 1, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+    frame.extend((1000 + flow).to_be_bytes());
+    frame.extend([0, 9]);
+    frame.extend((bytes as u16 - 34).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(number.to_be_bytes());
+    frame.resize(bytes, number as u8);
+    frame
+}
+
+/// Packets of seven flows and many lengths, a microsecond apart.
+pub fn mix(packets: u32) -> Vec<Recorded> {
+    let one = |n: u32| {
+        let bytes = 60 + (n as usize * 397) % 1455;
+        (1_700_000_000_000_000_000 + u64::from(n) * 1000, packet((n % 7) as u16, n, bytes))
+    };
+    (0..packets).map(one).collect()
+}
+
+pub fn options(tempo: Tempo) -> ReplayOptions {
+    ReplayOptions {
+        tempo,
+        rounds: 1,
+        packets: None,
+        most_bytes: None,
+        link_type: LINKTYPE_ETHERNET,
+    }
+}
+
+/// At so many units a second.
+pub fn paced(pps: f64, of: Unit) -> Tempo {
+    Tempo::Paced { dial: Dial::new(Pace { pps, burst: 1 }), of }
+}
+
+pub fn name(path: &Path) -> PortName {
+    format!("pcap:{}", path.display()).parse().unwrap()
+}
+
+/// One worker's source, and the ring it fills.
+pub struct Worker {
+    pub source: Replay,
+    pub queue: Queue,
+}
+
+impl Worker {
+    /// Whose packets go nowhere.
+    pub fn of(source: Replay) -> Self {
+        Self::to(source, "null:")
+    }
+
+    pub fn to(source: Replay, port: &str) -> Self {
+        let options = OpenOptions { usage: Use::Send, ..OpenOptions::default() };
+        let mut port = Port::open(&port.parse().unwrap(), &options).unwrap();
+        Self { source, queue: port.queues.remove(0) }
+    }
+
+    /// What it sends at a time.
+    pub fn at(&mut self, now_ns: u64) -> Filled {
+        let mut all = Filled::default();
+        loop {
+            let filled = self.source.fill(&mut self.queue.tx_mut(), 64, now_ns).unwrap();
+            self.queue.sync_tx().unwrap();
+            if filled.packets == 0 {
+                return all;
+            }
+            self.source.handed_over(now_ns);
+            all.packets += filled.packets;
+            all.bytes += filled.bytes;
+        }
+    }
+}
+
+/// The only worker's.
+pub fn only(file: &Path, options: &ReplayOptions) -> Worker {
+    Worker::of(Replay::open(&name(file), options, 1).unwrap().remove(0))
+}
+
+/// Replays a file by so many workers, as fast as can be: what each sent, and its error's text.
+pub fn sent(
+    folder: &Path,
+    file: &Path,
+    options: &ReplayOptions,
+    workers: u32,
+) -> Vec<(Vec<Recorded>, Option<String>)> {
+    let sources = Replay::open(&name(file), options, workers).unwrap();
+    let out = |worker: usize| folder.join(format!("sent-by-{worker}.pcap"));
+    let to = |worker| format!("pcap:{}", out(worker).display());
+    let mut all: Vec<Worker> = sources
+        .into_iter()
+        .enumerate()
+        .map(|(worker, source)| Worker::to(source, &to(worker)))
+        .collect();
+    let mut now_ns = 0;
+    while !all.iter().all(|worker| worker.source.is_finished()) {
+        now_ns += 1_000_000;
+        all.iter_mut().for_each(|worker| {
+            worker.at(now_ns);
+        });
+    }
+    let end = |(number, mut worker): (usize, Worker)| {
+        worker.queue.close_tx().unwrap();
+        let failure = worker.source.failure().map(|error| error.to_string());
+        (read(&out(number)).0, failure)
+    };
+    all.into_iter().enumerate().map(end).collect()
+}
+
+/// What a file holds, and whether it ends well.
+pub fn read(path: &Path) -> (Vec<Recorded>, bool) {
+    if path.metadata().unwrap().len() == 0 {
+        // Nothing was sent there.
+        return (Vec::new(), true);
+    }
+    let mut reader = Reader::open(path).unwrap();
+    let mut packets = Vec::new();
+    loop {
+        match reader.next_packet() {
+            Ok(Some(record)) => {
+                let packet = record.packet();
+                packets.push((packet.meta().timestamp_ns, packet.head().to_vec()));
+            }
+            Ok(None) => return (packets, true),
+            Err(_) => return (packets, false),
+        }
+    }
+}
+
+/// The real captures beside the repository, if they are there.
+pub fn captures() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    if paths.is_empty() {
+        eprintln!("skipped: needs captures; get it by ../shared/pcaps beside the repository");
+    }
+    paths
+}
