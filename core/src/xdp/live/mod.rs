@@ -31,6 +31,8 @@ mod sender;
 mod sheet;
 mod signal;
 mod stretch;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::io;
 

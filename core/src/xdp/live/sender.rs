@@ -140,6 +140,11 @@ impl Sender {
         self.memory.counts()
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Ends it, as it is.
     ///
     /// # Errors

@@ -1,0 +1,170 @@
+//! The ring between a writer and the program: where indices wrap, and where what stands in the shared
+//! memory cannot be.
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use super::ring::{Counts, Memory, Writer, at, slot};
+use super::*;
+use crate::link::{self, Lab, Shape, netns};
+use crate::port::{OpenOptions, Port};
+use crate::ring::{Meta, Ordering, Packet};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const GEOMETRY: Geometry = Geometry { slots: 64, most_bytes: 1518 };
+
+/// A lab, what receives on its right side, and a sender on its left.
+struct Bench {
+    _lab: Lab,
+    receiver: Port,
+    sender: Sender,
+}
+
+impl Bench {
+    fn new(start: u32) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root; get it by sudo");
+            return None;
+        }
+        let lab = Lab::scratch_with(Shape::Pair, 1).unwrap();
+        let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
+        let receiver = Port::open(&"packet:right0".parse().unwrap(), &options).unwrap();
+        let left = lab.netns("left");
+        let interface = link::interface(Some(&left), "left0").unwrap();
+        let open = || Sender::starting_at(start, GEOMETRY, &interface, None);
+        let sender = match netns::within(Some(&left), open) {
+            Err(error) if error.to_string().contains("Linux 5.18") => {
+                println!("skipped: {error}");
+                return None;
+            }
+            sender => sender.unwrap(),
+        };
+        Some(Self { _lab: lab, receiver, sender })
+    }
+
+    /// Hands over frames with these numbers, as far as there is room.
+    fn send(&mut self, numbers: impl IntoIterator<Item = u8>) {
+        for number in numbers {
+            assert!(self.sender.writer().room(1) > 0, "no room for {number}");
+            let frame = frame(number);
+            self.sender.writer().write(&Packet::new(&Meta::default(), &frame));
+        }
+        self.sender.publish();
+    }
+
+    /// The numbers of so many frames that come, and of those that come at once besides.
+    fn receive(&mut self, n: usize) -> Vec<u8> {
+        let queue = &mut self.receiver.queues[0];
+        let (mut got, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        while got.len() < n && Instant::now() < deadline {
+            queue.sync_rx().unwrap();
+            let ours = queue.rx().packets().filter(|packet| packet.head()[12..14] == [0x88, 0xb5]);
+            got.extend(ours.map(|packet| {
+                assert_eq!(packet.head(), frame(packet.head()[14]));
+                packet.head()[14]
+            }));
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+        }
+        got
+    }
+
+    /// Waits until the program has counted so many refused and sent packets.
+    fn wait_for(&self, wanted: Counts) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.sender.counts() != wanted {
+            assert!(Instant::now() < deadline, "{:?}, not {wanted:?}", self.sender.counts());
+        }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.sender.memory()
+    }
+}
+
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![0xff; 12];
+    frame.extend([0x88, 0xb5, number]);
+    frame.resize(60 + usize::from(number), number);
+    frame
+}
+
+#[test]
+fn indices_wrap_at_the_end_of_their_32_bits() {
+    let Some(mut bench) = Bench::new(u32::MAX - 100) else { return };
+    for round in 0..8 {
+        let numbers = round * 30..round * 30 + 30;
+        bench.send(numbers.clone());
+        assert_eq!(bench.receive(30), numbers.collect::<Vec<_>>());
+    }
+    bench.wait_for(Counts { sent: 240, refused: 0 });
+    assert!(bench.memory().index(at::OWN_HEAD).load(Ordering::Relaxed) < 240, "it did wrap");
+}
+
+#[test]
+fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
+    let Some(mut bench) = Bench::new(0) else { return };
+    let wrong = [0, 13, 1519, 2048, 4096, 65_535, 0x7fff_ffff, 0x8000_0000, u32::MAX];
+    for (i, &length) in wrong.iter().enumerate() {
+        let number = i as u8;
+        let before = frame(number);
+        let index = bench.memory().index(at::TAIL).load(Ordering::Relaxed);
+        bench.sender.writer().write(&Packet::new(&Meta::default(), &before));
+        let place = bench.memory().slot(index, slot::LENGTH as usize);
+        // SAFETY: the length of a slot that is not handed over.
+        unsafe { place.cast::<u32>().write(length) };
+        bench.sender.publish();
+        bench.send([100 + number]);
+        assert_eq!(bench.receive(1), [100 + number], "{length}");
+    }
+    bench.wait_for(Counts { sent: 9, refused: 9 });
+}
+
+#[test]
+fn a_tail_that_cannot_be_is_not_taken_over() {
+    let Some(mut bench) = Bench::new(7) else { return };
+    bench.send(0..10);
+    assert_eq!(bench.receive(10), (0..10).collect::<Vec<_>>());
+    let mut sent = 10;
+    for far in [65, 1000, 1 << 31, u32::MAX] {
+        let faults = bench.memory().count(at::FAULTS);
+        let deadline = Instant::now() + PATIENCE;
+        // The program looks again and again after a packet, for a while: mostly it meets this.
+        while bench.memory().count(at::FAULTS) == faults {
+            bench.send([10]);
+            assert_eq!(bench.receive(1), [10], "what is handed over puts it right");
+            sent += 1;
+            let tail = bench.memory().index(at::TAIL).load(Ordering::Relaxed);
+            bench.memory().index(at::TAIL).store(tail.wrapping_add(far), Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(Instant::now() < deadline, "{far}: it was not seen, or believed");
+        }
+    }
+    bench.send([11]);
+    assert_eq!(bench.receive(1), [11]);
+    bench.wait_for(Counts { sent: sent + 1, refused: 0 });
+}
+
+#[test]
+fn a_head_that_cannot_be_makes_no_room() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return;
+    }
+    let memory = Memory::new(GEOMETRY, 5, "a test").unwrap();
+    let mut writer = Writer::new(&memory, 5);
+    let frame = frame(0);
+    for _ in 0..64 {
+        assert!(writer.room(1) == 1);
+        writer.write(&Packet::new(&Meta::default(), &frame));
+    }
+    writer.publish();
+    assert_eq!(writer.room(1), 0, "full");
+    for head in [4, 70, 1 << 31, u32::MAX] {
+        memory.index(at::HEAD).store(head, Ordering::Relaxed);
+        assert_eq!(writer.room(64), 0, "{head}");
+    }
+    memory.index(at::HEAD).store(8, Ordering::Relaxed);
+    assert_eq!(writer.room(64), 3);
+    assert_eq!(writer.waiting(), 61);
+}
