@@ -33,6 +33,7 @@ lint: setup
 bench: setup
 	$(RELEASE)
 	$(SUDO) ./scripts/bench.sh
+	$(SUDO) ./scripts/bench-send.sh
 
 vm-test: setup
 	./scripts/vm-test.sh
