@@ -138,6 +138,10 @@ fn our_ethtool_reads_what_ethtool_reads() {
     ] {
         assert_eq!(stamps.flags & (1 << bit) != 0, theirs.contains(name), "{name}: {theirs}");
     }
+    let speed = ours.speed("right0").unwrap().expect("a veth has a speed");
+    let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "right0"];
+    let Some(theirs) = tool(&ethtool) else { return };
+    assert!(theirs.contains(&format!("Speed: {speed}Mb/s")), "{speed}: {theirs}");
     let ethtool = ["ip", "netns", "exec", &netns, "ethtool", "-S", "right0"];
     let Some(theirs) = tool(&ethtool) else { return };
     let theirs: Vec<&str> = theirs.lines().skip(1).map(str::trim).collect();

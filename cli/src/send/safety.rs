@@ -1,7 +1,7 @@
 //! Where may be sent to.
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{self, Interface, carries_default_route};
+use sluicegate::link::{self, Ethtool, Interface, carries_default_route};
 use sluicegate::port::{Kind, PortName};
 
 use crate::notice;
@@ -53,11 +53,8 @@ fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<(
     Ok(())
 }
 
-/// Bits a second, where the driver says. Of another network namespace /sys shows nothing.
+/// Bits a second, where the driver says.
 pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
-    if netns.is_some() {
-        return None;
-    }
-    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
-    text.trim().parse::<f64>().ok().filter(|mbit| *mbit > 0.0).map(|mbit| mbit * 1e6)
+    let speed = Ethtool::open(netns).and_then(|mut ethtool| ethtool.speed(interface));
+    speed.ok().flatten().map(|mbit| f64::from(mbit) * 1e6)
 }

@@ -24,6 +24,7 @@ const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GET_TS_INFO: u32 = 0x41;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const ETH_SS_STATS: u32 = 1;
 const ETH_GSTRING_LEN: usize = 32;
 
@@ -78,6 +79,15 @@ requests! {
         cmd: u32,
         rx_max: u32, tx_max: u32, other_max: u32, combined_max: u32,
         rx: u32, tx: u32, other: u32, combined: u32,
+    }
+    LinkSettings 48 {
+        cmd: u32,
+        speed: u32,
+        duplex: u8, port: u8, phy: u8, autoneg: u8,
+        mdio: u8, crossover: u8, crossover_control: u8,
+        mode_words: i8,
+        transceiver: u8, master_slave: u8, master_slave_state: u8, rate_matching: u8,
+        reserved: [u32; 7],
     }
     TimestampInfo 44 {
         cmd: u32,
@@ -273,6 +283,24 @@ impl Ethtool {
         }))
     }
 
+    /// The link's speed in Mbit/s; none where the driver does not say, or there is no link.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn speed(&mut self, interface: &str) -> Result<Option<u32>> {
+        // The first answer says how many words the sets of modes have, which come with the second
+        // (linux/ethtool.h): as a number below zero.
+        let mut request = LinkSettings::zeroed(ETHTOOL_GLINKSETTINGS);
+        let Some(asked) = supported(self.ask(interface, "speed", request))? else {
+            return Ok(None);
+        };
+        request.mode_words = asked.mode_words.saturating_neg();
+        let settings = supported(self.ask(interface, "speed", request))?;
+        // SPEED_UNKNOWN is -1.
+        let known = |speed: &u32| *speed != 0 && *speed != u32::MAX;
+        Ok(settings.map(|settings| settings.speed).filter(known))
+    }
+
     /// Whether received packets are merged (generic receive offload).
     ///
     /// # Errors
@@ -436,6 +464,7 @@ mod tests {
     fn loopback_has_neither_queues_to_set_nor_hardware_stamps() {
         let mut ethtool = Ethtool::open(None).unwrap();
         assert_eq!(ethtool.channels("lo").unwrap(), None);
+        assert_eq!(ethtool.speed("lo").unwrap(), None);
         assert_eq!(ethtool.hardware_stamps("lo").unwrap(), None);
         assert_eq!(ethtool.statistics("lo").unwrap(), []);
         let stamps = ethtool.timestamping("lo").unwrap().unwrap();
