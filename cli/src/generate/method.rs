@@ -131,7 +131,7 @@ impl Way<'_> {
                 .map(|worker| Live::new(plan, (worker, workers), interface, pace))
                 .collect::<Result<Vec<_>>>()
         })?;
-        Ok(Sender::Live(LiveSender::new(programs, netns)))
+        Ok(Sender::Live(LiveSender::new(programs, netns)?))
     }
 
     fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Result<Sender> {
@@ -158,6 +158,13 @@ impl Way<'_> {
 
     /// Through a port that is open; `fallen` is what was tried before.
     fn through(&self, mut opened: Port, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Sender {
+        let queues = opened.queues.len() as u32;
+        if let Some(threads) = self.common.threads.filter(|&threads| threads != queues) {
+            notice::say(format_args!(
+                "--threads {threads}: {} has queues of its own, {queues}, and a thread for each",
+                opened.name.short()
+            ));
+        }
         opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened);
         let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));

@@ -1,6 +1,10 @@
 //! Sending live frames: a worker each with a program of its own.
 
-use sluicegate::error::Result;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use nix::sys::signal::SigSet;
+use sluicegate::error::{Error, Result};
 use sluicegate::link::netns;
 use sluicegate_traffic::live::{Live, Sending};
 use sluicegate_traffic::rate::{Gaps, Pace};
@@ -11,28 +15,33 @@ use super::run::{Done, Orders};
 /// What sends live frames.
 #[derive(Debug)]
 pub struct LiveSender {
-    netns: Option<String>,
-    ready: Vec<Live>,
+    starter: Option<Starter>,
     sending: Vec<Sending>,
+}
+
+/// A thread that waits in the interface's namespace to start the workers: who has given up privileges
+/// meanwhile enters no other.
+#[derive(Debug)]
+struct Starter {
+    orders: SyncSender<Orders>,
+    thread: JoinHandle<Result<Vec<Sending>>>,
 }
 
 impl LiveSender {
     /// Of these programs, a worker each.
-    pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Self {
-        Self { netns: netns.map(str::to_owned), ready, sending: Vec::new() }
+    ///
+    /// # Errors
+    /// The namespace cannot be entered; the system has no thread left.
+    pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Result<Self> {
+        let starter = Starter::new(ready, netns.map(str::to_owned))?;
+        Ok(Self { starter: Some(starter), sending: Vec::new() })
     }
 
     /// Begins to send.
     pub fn start(&mut self, orders: &Orders) -> Result<()> {
-        let ready = std::mem::take(&mut self.ready);
-        let workers = ready.len();
-        let sending = netns::within(self.netns.as_deref(), move || {
-            let start = |(index, live): (usize, Live)| {
-                live.start(orders.share(index, workers), orders.cpu(index))
-            };
-            ready.into_iter().enumerate().map(start).collect::<Result<Vec<_>>>()
-        })?;
-        self.sending = sending;
+        if let Some(starter) = self.starter.take() {
+            self.sending = starter.start(orders.clone())?;
+        }
         Ok(())
     }
 
@@ -88,4 +97,46 @@ impl LiveSender {
             all
         })
     }
+}
+
+impl Starter {
+    fn new(ready: Vec<Live>, netns: Option<String>) -> Result<Self> {
+        let (orders, ordered) = sync_channel(1);
+        let (inside, is_inside) = sync_channel(1);
+        let wait = move || {
+            // Signals are the main thread's, and workers inherit what is held here.
+            SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
+            netns::within(netns.as_deref(), move || {
+                // Nobody waits any more: then nobody sends orders either.
+                let _ = inside.send(());
+                start_all(ready, &ordered)
+            })
+        };
+        let thread = std::thread::Builder::new()
+            .name("starter".into())
+            .spawn(wait)
+            .map_err(|e| Error::system("start", "a thread for live frames", e))?;
+        let starter = Self { orders, thread };
+        // It waits inside, or has ended outside; then its end says why.
+        if is_inside.recv().is_err() {
+            starter.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
+        }
+        Ok(starter)
+    }
+
+    fn start(self, orders: Orders) -> Result<Vec<Sending>> {
+        // Where it has ended already, its end says why.
+        let _ = self.orders.send(orders);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn start_all(ready: Vec<Live>, ordered: &Receiver<Orders>) -> Result<Vec<Sending>> {
+    // Without orders the run was given up before it began.
+    let Ok(orders) = ordered.recv() else { return Ok(Vec::new()) };
+    let workers = ready.len();
+    let start =
+        |(index, live): (usize, Live)| live.start(orders.share(index, workers), orders.cpu(index));
+    ready.into_iter().enumerate().map(start).collect()
 }
