@@ -8,7 +8,7 @@ mod load;
 mod method;
 mod options;
 
-use std::io::{Write, stdout};
+use std::io::{BufWriter, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,8 +126,27 @@ fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
     let plan = load::plan_to_show(spec, interface.as_ref(), netns)?;
-    let mut text = String::new();
-    show(spec, &plan, packets, &mut text)?;
-    stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    let mut out = Pieces { out: BufWriter::new(stdout().lock()), failed: None };
+    let shown = show(spec, &plan, packets, &mut out);
+    if let Some(error) = out.failed {
+        // A reader that has had enough is none: see `exit`.
+        return Err(error.into());
+    }
+    shown?;
+    Ok(out.out.flush()?)
+}
+
+/// Text on its way out, and what went wrong with that: formatting knows no reasons.
+struct Pieces<W: Write> {
+    out: W,
+    failed: Option<std::io::Error>,
+}
+
+impl<W: Write> std::fmt::Write for Pieces<W> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.out.write_all(text.as_bytes()).map_err(|error| {
+            self.failed = Some(error);
+            std::fmt::Error
+        })
+    }
 }
