@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
 use sluicegate::port::{Queue, QueueStats};
 use sluicegate::ring::{Packet, Readiness, Wait};
 
 use crate::notice;
 
+use super::busy::Busy;
 use super::counters::{Counters, Totals};
 
 /// How long a worker may sleep before it looks at the stop flag again.
@@ -154,7 +154,7 @@ pub fn receive<V: Visitor>(
     counters: &Counters,
     cpu: Option<usize>,
 ) -> Outcome {
-    let start = Instant::now();
+    let clocks = Busy::begin();
     let mut worker = Worker {
         queue: &mut queue,
         shared,
@@ -175,8 +175,7 @@ pub fn receive<V: Visitor>(
         QueueStats::default()
     });
     counters.note(stats.offered, stats.lost_full);
-    let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
-    let busy = processor.map_or(0.0, |time| time.as_secs_f64() / start.elapsed().as_secs_f64());
+    let busy = clocks.share();
     let Totals { packets, bytes, .. } = counters.totals();
     let queue = queue.number();
     Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, notices, ended, error }

@@ -13,13 +13,18 @@ use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, Source};
 
 use super::run::{Done, Orders};
-use crate::run::Counters;
+use crate::run::{Busy, Counters};
 
-/// Packets between two looks at the clock and at whether to go on.
-const BATCH: u32 = 64;
+/// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
+/// takes. Of those that have a time, only what is due.
+const BATCH: u32 = 256;
 
-/// How long the last packets may take once the run is over.
+/// How long the last packets may take by themselves.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long they may take once the user wants the end.
 const IMPATIENCE: Duration = Duration::from_millis(50);
+/// Between two looks at whether they have left.
+const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// Gives a worker its packets: its number, and of how many.
 pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
@@ -155,13 +160,16 @@ struct Share {
 
 impl Share {
     fn send(mut self) -> Outcome {
-        let start = now();
+        let clocks = Busy::begin();
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
         // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
-        result = result.and(match self.ends.load(Ordering::Relaxed) {
-            true => self.queue.close_tx_within(IMPATIENCE),
-            false => self.queue.close_tx(),
-        });
+        let end = now() + PATIENCE;
+        result = result.and_then(|()| self.drain(end));
+        let left = match self.ends.load(Ordering::Relaxed) {
+            true => IMPATIENCE,
+            false => end.saturating_sub(now()).max(IMPATIENCE),
+        };
+        result = result.and(self.queue.close_tx_within(left));
         let stats = self.queue.stats().unwrap_or_else(|error| {
             let before = std::mem::replace(&mut result, Ok(()));
             result = before.and(Err(error));
@@ -172,8 +180,6 @@ impl Share {
         result = result.and(self.source.failure().map_or(Ok(()), Err));
         let totals = self.counters.totals();
         let never_pushed = self.source.left_out();
-        let processor = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
-        let elapsed = now().saturating_sub(start).as_secs_f64();
         let done = Done {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
@@ -181,9 +187,23 @@ impl Share {
             left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
             unsent: stats.unsent,
             restarts: self.source.restarts(),
-            busy: processor.map_or(0.0, |time| time.as_secs_f64() / elapsed.max(1e-9)),
+            busy: clocks.share(),
         };
         Outcome { done, gaps: self.source.lateness(), result, ends_others }
+    }
+
+    /// Waits for the ring to become empty, unless the user wants the end.
+    fn drain(&mut self, end: Duration) -> Result<()> {
+        // One slot is the backend's, always.
+        while self.queue.tx_mut().available() + 1 < self.queue.tx_mut().num_slots()
+            && !self.ends.load(Ordering::Relaxed)
+            && now() < end
+        {
+            if self.queue.sync_tx()? == 0 {
+                std::thread::sleep(LAST_LOOK);
+            }
+        }
+        Ok(())
     }
 
     fn send_all(&mut self) -> Result<()> {

@@ -183,16 +183,18 @@ fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
         return eprintln!("skipped: needs the queueing discipline tbf; get it by modprobe sch_tbf");
     }
     let arguments = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--json"];
-    let running = Running::start(&[&arguments[..], &["--method", "sendmmsg"]].concat());
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let ended = running.stop();
-    assert_eq!(ended.status, Some(0), "{ended:?}");
-    let report = ended.report();
-    let count = |key: &str| report[key].as_u64().unwrap();
-    // Four hundred wait in the ring, and the queue lets 150 a second go.
-    let refused = report["ledger"]["losses"]["refused"].as_u64().unwrap_or(0);
-    assert!(refused > 100, "given up, and said so: {report}");
-    assert_eq!(count("attempted"), count("accepted") + refused, "{report}");
+    for method in ["sendmmsg", "tx-ring"] {
+        let running = Running::start(&[&arguments[..], &["--method", method]].concat());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let ended = running.stop();
+        assert_eq!(ended.status, Some(0), "{method}: {ended:?}");
+        let report = ended.report();
+        let count = |key: &str| report[key].as_u64().unwrap();
+        // Hundreds wait in the ring, and the queue lets 150 a second go.
+        let unsent = report["ledger"]["losses"]["unsent"].as_u64().unwrap_or(0);
+        assert!(unsent > 100, "{method}: given up, and said so: {report}");
+        assert_eq!(count("attempted"), count("accepted") + unsent, "{method}: {report}");
+    }
 }
 
 #[test]
@@ -246,5 +248,52 @@ fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
         let refused = generate(wrong);
         assert_eq!(refused.status, Some(2), "{wrong:?}: {refused:?}");
         assert!(refused.err.contains(complaint), "{wrong:?}: {}", refused.err);
+    }
+}
+
+#[test]
+fn live_frames_leave_for_a_user_in_another_namespace() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--method", "live"];
+    let report = run(&[&what[..], &["--user", "nobody", "--count", "100", "--json"]].concat());
+    assert_eq!(report.good()["accepted"], 100);
+}
+
+#[test]
+fn what_is_shown_comes_in_pieces_and_a_reader_may_have_enough() {
+    let mut running =
+        Running::unawaited(&mut sluice(&["generate", "--profile", "imix", "--show", "999999999"]));
+    running.has_written(100_000);
+    drop(running.child().stdout.take());
+    let ended = running.end();
+    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_is_too_much_for_a_program_of_the_kernel_is_said_and_sent_by_another_way() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("spec.toml");
+    let random = "{ ipv6 = { src = '2001:db8::/8', dst = '2001:db8::/8' } }, ".repeat(20);
+    for (sentence, text, complaint) in [
+        ("streams", "[[stream]]\nlayers = ['ether', 'ipv4', 'udp']\n".repeat(4090), "4000 streams"),
+        (
+            "random numbers",
+            format!("[[stream]]\nlayers = ['ether', {random}'udp']"),
+            "60 random numbers",
+        ),
+    ] {
+        std::fs::write(&spec, text).unwrap();
+        let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--json"];
+        let what = [&what[..], &["--count", "5000", "--spec", spec.to_str().unwrap()]].concat();
+        let live = run(&[&what[..], &["--method", "live"]].concat());
+        assert_eq!(live.status, Some(3), "{sentence}: {live:?}");
+        assert!(live.err.contains(complaint), "{sentence}: {}", live.err);
+        let report = run(&what).good();
+        assert_eq!(report["attempted"], 5000, "{sentence}: {report}");
+        let reason = report["fallbacks"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains(complaint), "{sentence}: {report}");
     }
 }

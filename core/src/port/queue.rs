@@ -30,7 +30,7 @@ pub struct QueueStats {
     pub refused: u64,
     /// Of these, longer than the port can send; of `live:` only.
     pub too_long: u64,
-    /// Of these, still not sent when sending was ended; of `live:` only.
+    /// Of these, still not sent when sending was ended.
     pub unsent: u64,
 }
 

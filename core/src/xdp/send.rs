@@ -89,6 +89,11 @@ impl Sender {
         self.outlet.lent.count()
     }
 
+    /// Packets that were released and that the kernel has not said it is done with.
+    pub fn unsent(&self, ring: &Ring) -> u64 {
+        self.outlet.unsent(ring)
+    }
+
     /// The socket, for its statistics and waiting.
     pub fn socket(&self) -> &Arc<XskSocket> {
         &self.socket
@@ -217,6 +222,11 @@ impl Outlet {
             ring.publish(ring.before(self.done));
         }
         freed
+    }
+
+    /// Packets at the kernel, and those that wait for room there.
+    fn unsent(&self, ring: &Ring) -> u64 {
+        u64::from(self.last.count()) + ring.to_send(self.next).count() as u64
     }
 
     /// How many slots the next packet has; None if there is none, or its end has not come.

@@ -133,7 +133,7 @@ impl PacketQueue {
     }
 
     /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
-    /// refused.
+    /// refused, and unsent.
     pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
@@ -235,6 +235,7 @@ impl PacketQueue {
         }
         self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
         self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
+        self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
         Ok(self.stats)
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct XdpQueue {
     sender: Option<Sender>,
     socket: Arc<XskSocket>,
     upkeep: Upkeep,
+    /// Packets that were still to be sent, or at the kernel, when sending was ended.
+    unsent: u64,
     /// Packets that had come at the last check.
     checked_at: u64,
     intake_closed: Option<Instant>,
@@ -75,6 +77,7 @@ impl XdpQueue {
             sender,
             socket,
             upkeep,
+            unsent: 0,
             checked_at: 0,
             intake_closed: None,
             down: false,
@@ -101,8 +104,8 @@ impl XdpQueue {
         let end = Instant::now() + patience;
         loop {
             self.sync_tx(ring)?;
-            let waiting = self.sender.as_ref().map_or(0, Sender::outstanding);
-            if waiting == 0 || Instant::now() >= end {
+            self.unsent = self.sender.as_ref().map_or(0, |sender| sender.unsent(ring));
+            if self.unsent == 0 || Instant::now() >= end {
                 return Ok(());
             }
             self.socket.wait_tx(Duration::from_millis(1))?;
@@ -223,7 +226,8 @@ impl XdpQueue {
             lost_full: lost,
             freezes: rx_fill_ring_empty_descs,
             sent: sent.sent - sent.dropped.min(sent.sent),
-            refused: sent.refused + sent.dropped,
+            refused: sent.refused + sent.dropped + self.unsent,
+            unsent: self.unsent,
             ..QueueStats::default()
         })
     }

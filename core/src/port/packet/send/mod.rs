@@ -38,6 +38,8 @@ struct Progress {
     next: u32,
     sent: u64,
     refused: u64,
+    /// Of these, given up at the end.
+    unsent: u64,
 }
 
 impl Sender {
@@ -95,6 +97,11 @@ impl Sender {
         self.progress.refused
     }
 
+    /// Of these, packets that were still to be sent at the end.
+    pub(super) fn unsent(&self) -> u64 {
+        self.progress.unsent
+    }
+
     /// Sends the packets the program has released. Returns how many slots are room again. What
     /// the kernel has no room for stays for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
@@ -118,13 +125,14 @@ impl Sender {
         ring.to_send(self.progress.next).next().is_some()
     }
 
-    /// Counts what waits as refused: it will not be sent.
+    /// Counts what waits as refused, and unsent.
     pub(super) fn give_up(&mut self, ring: &mut Ring) {
         if let Way::Ring(frames) = &mut self.way {
             frames.take_back();
         }
         let progress = &mut self.progress;
-        progress.refused += ring.to_send(progress.next).count() as u64;
+        let waiting = ring.to_send(progress.next).count() as u64;
+        (progress.refused, progress.unsent) = (progress.refused + waiting, waiting);
         progress.next = ring.head();
         ring.publish(ring.before(progress.next));
     }
