@@ -11,6 +11,7 @@ mod exit;
 mod generate;
 mod lab;
 mod notice;
+mod overwrite;
 mod print;
 mod privileges;
 mod replay;

@@ -1,19 +1,22 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
-use sluicegate::port::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
+use sluicegate::port::{
+    Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use,
+};
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use crate::args::Common;
-use crate::notice;
 use crate::send::{
     Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, fastest, link_speed,
     send, target,
 };
+use crate::{notice, overwrite};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,8 +90,9 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     notice::apply_filter(&mut file, args.filter.as_deref())?;
     let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
-    if interface.is_none() {
-        // Before a file is emptied for it.
+    if args.port.kind() == Kind::Pcap {
+        // Before it is emptied.
+        overwrite::refuse([&file], Path::new(args.port.name()))?;
         Replay::check(&file, LINKTYPE_ETHERNET)?;
     }
     let port = open(&args)?;
@@ -135,6 +139,14 @@ fn most_bytes(interface: &Interface) -> usize {
     interface.mtu as usize + 14
 }
 
+/// Whose packets a file holds that is sent to.
+const ETHERNET: Described = Described {
+    name: String::new(),
+    link_type: LINKTYPE_ETHERNET,
+    snaplen: 0,
+    comment: String::new(),
+};
+
 /// Opens what is sent to, a queue for each thread.
 fn open(args: &Args) -> Result<Port> {
     let named = args.port.queues().map(|queues| queues.count() as u32);
@@ -149,6 +161,10 @@ fn open(args: &Args) -> Result<Port> {
     let mut port = fastest(&args.port, &options)?;
     notice::fallbacks(&port);
     port.queues.truncate(threads as usize);
+    if args.port.kind() == Kind::Pcap {
+        // A file without packets is a file all the same.
+        port.queues.iter_mut().try_for_each(|queue| queue.describe_sent(&[ETHERNET]))?;
+    }
     let queues = port.queues.len();
     if queues < threads as usize {
         let queues = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };

@@ -46,7 +46,7 @@ use crate::report::{Files, Report};
 use crate::run::{Counters, Limits, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::{exit, notice, signals};
+use crate::{exit, notice, overwrite, signals};
 
 /// Chunks on their way between recorders and the merging thread.
 const IN_TRANSIT: usize = 256;
@@ -57,6 +57,9 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         return list::interfaces(&args.common);
     }
     let options = Options::of(args)?;
+    if let Some(output) = &options.output {
+        overwrite::refuse(&options.ports, &output.path)?;
+    }
     let (mut ports, mut reports) = (Vec::new(), Vec::new());
     for name in &options.ports {
         let port = bare::open(name, &options.common)?;

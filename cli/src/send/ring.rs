@@ -1,5 +1,6 @@
 //! Sending through a port: a worker for each queue fills its transmit ring.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -51,6 +52,8 @@ struct Outcome {
     done: Done,
     gaps: Gaps,
     result: Result<()>,
+    /// From when to when it sent.
+    span: Range<Duration>,
     /// It failed in a way that leaves the others nothing to do.
     ends_others: bool,
 }
@@ -135,6 +138,13 @@ impl RingSender {
         results.collect::<Vec<_>>().into_iter().collect()
     }
 
+    /// From when the first worker began to when the last one ended; nothing before that.
+    pub fn elapsed(&self) -> Option<Duration> {
+        let begun = self.outcomes.iter().map(|outcome| outcome.span.start).min()?;
+        let ended = self.outcomes.iter().map(|outcome| outcome.span.end).max()?;
+        Some(ended.saturating_sub(begun))
+    }
+
     /// What each worker did.
     pub fn done(&self) -> Vec<Done> {
         self.outcomes.iter().map(|outcome| outcome.done).collect()
@@ -160,7 +170,7 @@ struct Share {
 
 impl Share {
     fn send(mut self) -> Outcome {
-        let clocks = Busy::begin();
+        let (start, clocks) = (now(), Busy::begin());
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
         // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
         let end = now() + PATIENCE;
@@ -180,6 +190,7 @@ impl Share {
         result = result.and(self.source.failure().map_or(Ok(()), Err));
         let totals = self.counters.totals();
         let never_pushed = self.source.left_out();
+        let span = start..now();
         let done = Done {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
@@ -189,7 +200,7 @@ impl Share {
             restarts: self.source.restarts(),
             busy: clocks.share(),
         };
-        Outcome { done, gaps: self.source.lateness(), result, ends_others }
+        Outcome { done, gaps: self.source.lateness(), result, span, ends_others }
     }
 
     /// Waits for the ring to become empty, unless the user wants the end.

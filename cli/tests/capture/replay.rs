@@ -118,6 +118,28 @@ fn a_file_that_is_no_ethernet_is_refused_before_another_is_touched() {
 }
 
 #[test]
+fn a_file_is_not_written_while_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("a.pcap"), folder.path().join("link.pcap"));
+    recording(&file, 10, 1000);
+    std::fs::hard_link(&file, &link).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    let from = |path: &Path| format!("pcap:{}", path.display());
+    let (path, other) = (file.to_str().unwrap(), link.to_str().unwrap());
+    for arguments in [
+        ["replay", path, &from(&file), "--top-speed"],
+        ["replay", path, &from(&link), "--top-speed"],
+        ["capture", &from(&file), "-w", path],
+        ["capture", &from(&file), "-w", other],
+    ] {
+        let refused = run(&arguments);
+        assert_eq!(refused.status, Some(2), "{arguments:?}: {refused:?}");
+        assert!(refused.err.contains("the same file"), "{}", refused.err);
+        assert_eq!(std::fs::read(&file).unwrap(), before, "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_pipe_is_read_once() {
     for more in [["--loop", "2"], ["--threads", "2"]] {
         let refused = run(&[&["replay", "-", "null:"], &more[..]].concat());
