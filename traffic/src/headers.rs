@@ -7,6 +7,7 @@ use std::ops::Range;
 /// EtherTypes (IEEE 802).
 pub(crate) mod ethertype {
     pub(crate) const IPV4: u16 = 0x0800;
+    pub(crate) const ARP: u16 = 0x0806;
     pub(crate) const IPV6: u16 = 0x86dd;
     pub(crate) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 }
@@ -16,6 +17,7 @@ pub(crate) mod protocol {
     pub(crate) const TCP: u8 = 6;
     pub(crate) const UDP: u8 = 17;
     pub(crate) const DCCP: u8 = 33;
+    pub(crate) const ICMPV6: u8 = 58;
     pub(crate) const SCTP: u8 = 132;
     pub(crate) const UDP_LITE: u8 = 136;
 }

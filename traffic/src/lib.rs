@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
 //! | [`rate`] | how fast, and how near to it |
+//! | [`rewrite`] | other addresses for packets that are sent once more |
 //! | [`source`] | packets for a transmit ring: made to a plan, or read from a file; when they are due |
 //! | [`live`] | a plan as a program of the kernel: live frames |
 //! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
@@ -24,6 +25,7 @@ mod headers;
 pub mod live;
 pub mod plan;
 pub mod rate;
+pub mod rewrite;
 pub mod show;
 pub mod source;
 pub mod spec;

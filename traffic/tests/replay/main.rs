@@ -1,5 +1,6 @@
 //! Replaying files, at times that are given and not waited for.
 
+mod addresses;
 mod flows;
 mod links;
 mod support;

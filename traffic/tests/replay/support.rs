@@ -1,6 +1,7 @@
 //! Files to replay, and what came of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sluicegate::file::read::Reader;
 use sluicegate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, Use};
@@ -54,6 +55,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
         packets: None,
         most_bytes: None,
         link_type: LINKTYPE_ETHERNET,
+        rewrite: Arc::default(),
     }
 }
 

@@ -12,6 +12,7 @@ mod share;
 mod streamed;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
@@ -19,6 +20,7 @@ use sluicegate::ring::{Packet, RingMut};
 
 use super::{Filled, LONGEST_SLEEP, LeftOut, Source};
 use crate::rate::{Dial, Gaps, Unit};
+use crate::rewrite::Rewrite;
 use clock::{Clock, Start};
 use place::Place;
 use share::Share;
@@ -53,6 +55,8 @@ pub struct ReplayOptions {
     pub most_bytes: Option<usize>,
     /// What the packets must begin with: those of other interfaces of a file are left out.
     pub link_type: u16,
+    /// The addresses they get.
+    pub rewrite: Arc<Rewrite>,
 }
 
 /// One worker's part of a file, once or several times.

@@ -1,5 +1,6 @@
 //! A file's packets as they are read, round after round.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
@@ -10,6 +11,7 @@ use super::link_type;
 use super::place::{Place, Round};
 use super::share::Share;
 use super::{Hand, ReplayOptions};
+use crate::rewrite::Rewrite;
 
 /// One worker's reading of a file.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub(super) struct Streamed {
     link_type: u16,
     /// Whether one has been met that can be sent; without any the file is refused in the end.
     any: bool,
+    rewrite: Option<Arc<Rewrite>>,
     failure: Option<Error>,
 }
 
@@ -44,6 +47,7 @@ impl Streamed {
             round: Round::default(),
             link_type: options.link_type,
             any: false,
+            rewrite: (!options.rewrite.is_empty()).then(|| options.rewrite.clone()),
             failure: None,
         })
     }
@@ -92,7 +96,16 @@ impl Streamed {
     /// Has packets in the reader's ring, where there are any.
     fn read(&mut self) -> Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
-        if reader.rx().available() > 0 || reader.sync_rx()? > 0 || !reader.is_finished() {
+        if reader.rx().available() > 0 {
+            return Ok(());
+        }
+        if reader.sync_rx()? > 0 {
+            if let Some(rewrite) = &self.rewrite {
+                change_all(reader, rewrite, self.link_type);
+            }
+            return Ok(());
+        }
+        if !reader.is_finished() {
             return Ok(());
         }
         let passed = self.round.passed();
@@ -132,4 +145,19 @@ impl Streamed {
 
 fn open(file: &PortName) -> Result<Queue> {
     Ok(Port::open(file, &OpenOptions::default())?.queues.remove(0))
+}
+
+/// Gives all packets in a reader's ring their other addresses, where they lie.
+fn change_all(reader: &mut Queue, rewrite: &Rewrite, link_type: u16) {
+    let mut at = reader.rx().head();
+    let mut begins = true;
+    for _ in 0..reader.rx().available() {
+        let interface = reader.rx().meta(at).interface as usize;
+        let ours = reader.interfaces().get(interface).is_some_and(|it| it.link_type == link_type);
+        if begins && ours {
+            rewrite.apply(reader.rx_mut().bytes_mut(at));
+        }
+        begins = !reader.rx().slot(at).continues();
+        at = reader.rx().next(at);
+    }
 }

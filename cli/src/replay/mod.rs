@@ -1,7 +1,9 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
+mod addresses;
+
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
@@ -10,6 +12,8 @@ use sluicegate::port::{
 };
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
+
+use addresses::Addresses;
 
 use crate::args::Common;
 use crate::send::{
@@ -24,6 +28,7 @@ Examples:
   sluice replay trace.pcap eth1 --speed 2.5 --loop 10
   sluice replay trace.pcap eth1 -f 'udp port 53' --rate 10kpps
   sluice replay trace.pcap eth1 --top-speed --threads 2
+  sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac 02:00:00:00:00:02
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
 /// Send the packets of a capture file again
@@ -62,6 +67,9 @@ pub struct Args {
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
+    #[command(flatten)]
+    addresses: Addresses,
+
     /// Send out of an interface that carries the host's default route; it must be named
     #[arg(long, value_name = "IFACE")]
     yes_send_on: Option<String>,
@@ -88,6 +96,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
+    let rewrite = Arc::new(args.addresses.rewrite()?);
     let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
     if args.port.kind() == Kind::Pcap {
@@ -102,6 +111,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         packets: args.common.count,
         most_bytes: interface.as_ref().map(most_bytes),
         link_type: port.link_type(),
+        rewrite,
     };
     // Opened here, where signals still end the command: a pipe may keep it waiting.
     let sources = Replay::open(&file, &options, port.queues.len() as u32)?;

@@ -1,0 +1,82 @@
+//! Which addresses packets get, by flags and by a file.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate::error::{Error, Result};
+use sluicegate_traffic::rewrite::{Rewrite, Rule};
+
+/// What is written in place of a packet's addresses.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Addresses")]
+pub struct Addresses {
+    /// Write another Ethernet address for one: OLD=NEW; may be repeated
+    #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_macs)]
+    rewrite_mac: Vec<Rule>,
+
+    /// Write another IP prefix for one, and keep the bits behind it; may be repeated
+    #[arg(long, value_name = "PREFIX=PREFIX", value_parser = Rule::of_prefixes)]
+    rewrite_ip: Vec<Rule>,
+
+    /// Rules of either kind in a file, one a line; # begins a remark
+    #[arg(long, value_name = "FILE")]
+    rewrite: Option<PathBuf>,
+
+    /// Source address of all frames
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    smac: Option<[u8; 6]>,
+
+    /// Destination address of all frames
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    dmac: Option<[u8; 6]>,
+}
+
+fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
+    Rule::address(text).map_err(|error| error.to_string())
+}
+
+impl Addresses {
+    /// The rules of all flags: those on the command line before those in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line of it is no rule.
+    pub fn rewrite(&self) -> Result<Rewrite> {
+        let given = self.rewrite_mac.iter().chain(&self.rewrite_ip).copied();
+        let fixed = self.smac.map(Rule::Source).into_iter();
+        let fixed = fixed.chain(self.dmac.map(Rule::Destination));
+        let mut rewrite: Rewrite = given.chain(fixed).collect();
+        if let Some(path) = &self.rewrite {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| Error::path("read", path, error))?;
+            rules(path, &text)?.into_iter().for_each(|rule| rewrite.add(rule));
+        }
+        Ok(rewrite)
+    }
+}
+
+fn rules(path: &Path, text: &str) -> Result<Vec<Rule>> {
+    let lines = text.lines().enumerate();
+    let lines = lines.map(|(number, line)| (number, line.split('#').next().unwrap_or("").trim()));
+    lines
+        .filter(|(_, line)| !line.is_empty())
+        .map(|(number, line)| {
+            let wrong = |error| format!("{}, line {}: {error}", path.display(), number + 1);
+            line.parse().map_err(|error| Error::Usage(wrong(error)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_a_rule_a_line() {
+        let path = Path::new("map");
+        let text =
+            "# the lab\n\n192.0.2.0/24=198.18.0.0/24 # all of it\n  2:0:0:0:0:1=2:0:0:0:0:2\n";
+        let shown: Vec<_> = rules(path, text).unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["192.0.2.0/24=198.18.0.0/24", "02:00:00:00:00:01=02:00:00:00:00:02"]);
+        let error = rules(path, "# fine\nnonsense").unwrap_err().to_string();
+        assert!(error.starts_with("map, line 2: "), "{error}");
+    }
+}
