@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate_traffic::rate::{Gaps, Unit};
 
+use super::rate::show_rate;
 use super::steering::Steering;
-use crate::units::{show_bps, show_count, show_duration, show_percent, show_pps};
+use crate::units::{show_count, show_duration, show_percent, show_pps};
 
 /// How near a sender came to the rate it was asked for, or to the times that packets have.
 #[derive(Clone, Debug, Serialize)]
@@ -58,11 +59,12 @@ const BAR: u64 = 24;
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match (self.asked_pps, self.asked_bps_l1, self.asked_bps_l2) {
-            (Some(pps), ..) => write!(f, "{}", show_pps(pps)),
-            (_, Some(bps), _) => write!(f, "{} (L1)", show_bps(bps)),
-            (.., bps) => write!(f, "{} (L2)", show_bps(bps.unwrap_or(0.0))),
-        }
+        let (rate, unit) = match (self.asked_pps, self.asked_bps_l1, self.asked_bps_l2) {
+            (Some(pps), ..) => (pps, Unit::Packet),
+            (_, Some(bps), _) => (bps / 8.0, Unit::BYTE_OF_LAYER1),
+            (.., bps) => (bps.unwrap_or(0.0) / 8.0, Unit::BYTE_OF_LAYER2),
+        };
+        f.write_str(&show_rate(rate, unit))
     }
 }
 

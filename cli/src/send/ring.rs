@@ -205,11 +205,8 @@ impl Share {
 
     /// Waits for the ring to become empty, unless the user wants the end.
     fn drain(&mut self, end: Duration) -> Result<()> {
-        // One slot is the backend's, always.
-        while self.queue.tx_mut().available() + 1 < self.queue.tx_mut().num_slots()
-            && !self.ends.load(Ordering::Relaxed)
-            && now() < end
-        {
+        // Pairs with the store of `end`.
+        while !self.has_sent_all() && !self.ends.load(Ordering::Relaxed) && now() < end {
             if self.queue.sync_tx()? == 0 {
                 std::thread::sleep(LAST_LOOK);
             }
@@ -237,6 +234,7 @@ impl Share {
 
     /// Whether nothing waits in the ring: what does would wait as long as the source rests.
     fn has_sent_all(&mut self) -> bool {
+        // One slot is the backend's, always.
         let ring = self.queue.tx_mut();
         ring.available() + 1 == ring.num_slots()
     }

@@ -7,17 +7,16 @@ use sluicegate::error::{Error, Result};
 use sluicegate::units;
 use sluicegate_traffic::rate::{Dial, Pace, Period, Unit};
 
-use super::rate::Measure;
+use super::rate::{Measure, show_rate};
 use super::rate_file::{RateFile, Wanted};
 use super::run::TICK;
 use crate::notice;
-use crate::units::show_pps;
 
 /// The time between two looks at a file.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The most that keys make of a rate, in packets a second: no interface sends as many.
-const MOST_PPS: f64 = 1e9;
+/// The most that keys make of a rate, in packets or bytes a second: no interface sends as many.
+const MOST_A_SECOND: f64 = 1e12;
 
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
@@ -127,7 +126,7 @@ impl Steering {
             _ => return false,
         };
         // One that is not to be had stays as it is.
-        let can_be = |pace: Pace| pace.pps <= MOST_PPS && pace.period() != Period::NEVER;
+        let can_be = |pace: Pace| pace.pps <= MOST_A_SECOND && pace.period() != Period::NEVER;
         if pace.is_none_or(can_be) {
             self.ask(pace);
         }
@@ -138,7 +137,7 @@ impl Steering {
     pub fn shown(&self) -> String {
         match self.paused {
             true => "paused".into(),
-            false => format!("asked {}", show_pps(self.asked.pps)),
+            false => format!("asked {}", show_rate(self.asked.pps, self.measure.unit)),
         }
     }
 
@@ -248,7 +247,7 @@ mod tests {
         assert_eq!(after("p"), (0.0, 6), "a pause");
         assert_eq!(after("p"), (2000.0, 7), "and on");
         assert_eq!(after("p*"), (4000.0, 9), "a rate ends a pause");
-        assert_eq!(after(&"*".repeat(100)).0, 4000.0 * 2_f64.powi(17), "no more than makes sense");
+        assert_eq!(after(&"*".repeat(100)).0, 4000.0 * 2_f64.powi(27), "no more than makes sense");
         assert!(!steering.press(b'x'));
     }
 

@@ -236,6 +236,7 @@ fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
     // The first burst, and then none for an hour.
     let slow = generate(&["--burst", "7", "--burst-gap", "1h", "--duration", "50ms"]).good();
     assert_eq!(slow["attempted"], 7, "{slow}");
+    assert!(slow["threads"][0]["busy"].as_f64() < Some(0.5), "it sleeps: {slow}");
     let rare = generate(&["--rate", "1pps", "--burst", "1000000", "--count", "1000"]).good();
     assert_eq!(rare["attempted"], 1000, "{rare}");
     for (wrong, complaint) in [

@@ -95,6 +95,11 @@ impl Timetable {
         self.open -= packets.min(self.open);
     }
 
+    /// When the next burst is due; none before it was first asked.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+
     /// Times it was too far behind, and began anew.
     pub fn restarts(&self) -> u64 {
         self.restarts

@@ -6,7 +6,7 @@ use sluicegate::error::Result;
 use sluicegate::ring::RingMut;
 
 use super::fill::Filler;
-use super::{Filled, LeftOut, Source};
+use super::{Filled, LeftOut, Source, rest_until};
 use crate::plan::{Frames, Plan};
 use crate::rate::{Dial, Gaps, Timetable};
 
@@ -50,6 +50,12 @@ impl Source for Made {
         }
         self.left = self.left.map(|left| left.saturating_sub((filled.packets + left_out).into()));
         Ok(filled)
+    }
+
+    fn rest(&mut self, now_ns: u64) -> Result<()> {
+        // Without a timetable the ring has no room: some may come at any time.
+        rest_until(self.timetable.as_ref().and_then(Timetable::next_ns).unwrap_or(0), now_ns);
+        Ok(())
     }
 
     fn is_finished(&self) -> bool {
