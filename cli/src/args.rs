@@ -77,12 +77,16 @@ fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
 impl Common {
     /// Opens a port to receive from it.
     pub fn open(&self, name: &PortName) -> sluicegate::Result<Port> {
-        let options = OpenOptions {
+        Port::open(name, &self.options())
+    }
+
+    /// How ports are opened.
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions {
             netns: self.netns.clone(),
             queues: self.threads.unwrap_or(0),
             ..OpenOptions::default()
-        };
-        Port::open(name, &options)
+        }
     }
 
     /// Gives up privileges where that is wanted, once everything is open.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
 use crate::report::Traffic;
@@ -40,6 +41,14 @@ pub struct Missing {
     /// Packets that came after one with a higher number.
     #[serde(rename = "stamped_reordered")]
     pub reordered: u64,
+}
+
+impl Missing {
+    /// What an analysis says.
+    pub fn of(analysis: &Analysis) -> Self {
+        let (lost, reordered) = analysis.lost_and_reordered();
+        Self { lost, reordered }
+    }
 }
 
 #[derive(Serialize)]

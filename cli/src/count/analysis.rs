@@ -10,7 +10,6 @@ use sluicegate::ring::Packet;
 use sluicegate_traffic::analyse::{Analyser, Analysis, Share};
 
 use crate::run::Visitor;
-use crate::status::Missing;
 
 /// How often a worker lets others see what it has counted.
 const SHOW: Duration = Duration::from_millis(100);
@@ -46,15 +45,14 @@ pub fn analysis(visitors: &[Analysing]) -> Analysis {
 }
 
 impl Progress {
-    /// Packets lost and reordered so far.
-    pub fn missing(&self) -> Missing {
+    /// What became of packets so far, but for how long they took.
+    pub fn analysis(&self) -> Analysis {
         let shares: Vec<Share> = self
             .0
             .iter()
             .map(|shown| shown.lock().unwrap_or_else(PoisonError::into_inner).clone())
             .collect();
-        let (lost, reordered) = Analysis::of(&shares).lost_and_reordered();
-        Missing { lost, reordered }
+        Analysis::of(&shares)
     }
 }
 

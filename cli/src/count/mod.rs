@@ -3,10 +3,12 @@
 mod analysis;
 
 use std::io::stdout;
+use std::sync::Arc;
 
 use sluicegate::ledger::Role;
-use sluicegate::port::{Kind, Port, PortName};
+use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
 use sluicegate::ring::Packet;
+use sluicegate_traffic::analyse::{Analysis, InKernel};
 
 use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
@@ -23,6 +25,7 @@ Examples:
   sluice count eth0 --threads 4 --cpus 0-3 --json
   sluice count 'xdp:eth0?action=drop'
   sluice count eth0 --analyze --duration 10s
+  sluice count 'xdp:eth0?action=drop' --analyze
   sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
 
 /// Receive packets, count them and let them go
@@ -64,15 +67,26 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         // Nobody looks at the time here.
         port.set_default("timestamp", "off");
     }
-    let opened = common.open(&port)?;
+    // Where packets stay in the kernel, that is where they are looked at.
+    let in_kernel = match analyze && counts_in_kernel(&port) {
+        true => Some(Arc::new(InKernel::new()?)),
+        false => None,
+    };
+    let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
+    let opened = Port::open(&port, &OpenOptions { inspect, ..common.options() })?;
     let mut report = Report::of_port("count", &opened, &common);
     notice::fallbacks(&opened);
     notice::diverts(&port);
     common.become_user()?;
     let way = Way { common: &common, receiving };
-    let mut ended = if analyze {
+    let mut ended = if let Some(in_kernel) = in_kernel {
+        let missing = || Some(Missing::of(&Analysis::of(&in_kernel.shares())));
+        let ended = way.receive(opened, &mut [Nothing], missing, &mut report)?;
+        report.analysis = Some(JsonAnalysis::from(&Analysis::of(&in_kernel.shares())));
+        ended
+    } else if analyze {
         let (mut visitors, progress) = analysis::visitors(&opened.queues);
-        let missing = || Some(progress.missing());
+        let missing = || Some(Missing::of(&progress.analysis()));
         let ended = way.receive(opened, &mut visitors, missing, &mut report)?;
         report.analysis = Some(JsonAnalysis::from(&analysis::analysis(&visitors)));
         ended
@@ -85,6 +99,11 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     report.ledger.add(Role::Out, "counted", report.traffic.packets);
     report.print(&mut stdout().lock(), common.json)?;
     exit::first_error(&mut ended.outcomes)
+}
+
+/// Whether a port's packets never come to it.
+fn counts_in_kernel(port: &PortName) -> bool {
+    port.kind() == Kind::Xdp && matches!(port.option("action"), Some("drop" | "pass"))
 }
 
 /// How packets are received.

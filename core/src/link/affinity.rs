@@ -26,6 +26,16 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     }
 }
 
+/// How many CPUs there can be, those that are not plugged in included: numbers of CPUs are below.
+///
+/// # Errors
+/// The system does not say.
+pub fn possible_cpus() -> Result<usize> {
+    libbpf_rs::num_possible_cpus().map_err(|error| {
+        Error::system("look up the CPUs of", "this host", std::io::Error::other(error))
+    })
+}
+
 /// The CPUs that a thread may run on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed(CpuSet);

@@ -28,8 +28,8 @@ mod routes;
 mod sample;
 mod veth;
 
-pub use affinity::pin_thread;
 pub(crate) use affinity::{Allowed, keep_off};
+pub use affinity::{pin_thread, possible_cpus};
 pub use counter::Counter;
 pub use cpu::CpuCounters;
 pub use driver_stats::{Direction, QueueCounters};

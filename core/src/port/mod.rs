@@ -4,6 +4,7 @@
 //! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
+mod inspect;
 mod limits;
 mod live;
 mod lookup;
@@ -16,6 +17,7 @@ mod queue;
 mod watch;
 mod xdp;
 
+pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
 pub use queue::{Queue, QueueStats};
@@ -50,6 +52,8 @@ pub struct OpenOptions {
     pub queues: u32,
     /// The pool to share with other ports, so that packets swap; one of its own if none.
     pub pool: Option<Arc<Pool>>,
+    /// What looks at packets of a port that only counts them; others have none.
+    pub inspect: Option<Arc<dyn Inspect>>,
 }
 
 /// A fall from the method asked for to a slower one; always said aloud.

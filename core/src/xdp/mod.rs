@@ -41,6 +41,7 @@
 //! | `copies` | without a socket: rings into which that program copies packets |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
 //! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
+//! | `trial` | trying a program on packets from nowhere |
 //! | [`live`] | sending without a socket: packets that a program makes |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
@@ -61,6 +62,7 @@ mod send;
 mod share;
 mod socket;
 pub(crate) mod stamp;
+mod trial;
 mod uapi;
 mod umem;
 
@@ -75,3 +77,4 @@ pub use receive::{Received, Receiver, ReceiverStats};
 pub(crate) use room::{HEADROOM_BYTES, buffer_bytes};
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};
+pub use trial::Trial;

@@ -10,11 +10,13 @@
 //! several. A number that one of them misses another may have: so what is lost is reckoned at
 //! the end, from the first and the last number that came and how many different ones there were.
 
+mod kernel;
 mod report;
 mod stamp;
 mod track;
 mod walk;
 
+pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
 pub use stamp::Stamp;
 pub use track::{Counts, Run, Track, WINDOW};

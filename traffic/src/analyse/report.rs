@@ -56,7 +56,7 @@ pub struct Delays {
 }
 
 /// A stamp more than this before the packet came is another clock's: an hour.
-const LONGEST_NS: u64 = 3_600_000_000_000;
+pub(super) const LONGEST_NS: u64 = 3_600_000_000_000;
 
 impl Delays {
     /// Counts a packet that was made and came at these times of what may be one clock.

@@ -4,6 +4,7 @@ use sluicegate::filter::ebpf::Reg;
 use sluicegate::filter::ebpf::{Assembler, Size};
 
 use crate::plan::{Finish, Key, constants};
+use crate::rate::Histogram;
 
 /// to = the hash of `number` by `key`; as [`crate::plan::hash`]. `scratch` holds nothing afterwards.
 pub(super) fn hash(asm: &mut Assembler, key: Key, number: Reg, to: Reg, scratch: Reg) {
@@ -157,6 +158,46 @@ pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch:
         }
     }
     asm.place(done);
+}
+
+/// class = the class of a time, as [`Histogram::class`] has it. The time and the scratch registers
+/// are lost.
+pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
+    asm: &mut Assembler,
+    time: Reg,
+    class: Reg,
+    [half, rest]: [Reg; 2],
+) {
+    let [fits, small] = asm.labels();
+    asm.load_constant(half, (1 << POWERS) - 1);
+    asm.jle(time, half, fits);
+    asm.mov(time, half);
+    asm.place(fits);
+    asm.mov(class, time);
+    asm.jlt(time, 1 << STEP_BITS, small);
+    // class: the power of two, found by halves; rest: the time, without what is found.
+    asm.mov(class, 0);
+    asm.mov(rest, time);
+    for bits in [32, 16, 8, 4, 2, 1] {
+        let less = asm.label();
+        asm.mov(half, rest);
+        asm.rsh(half, bits);
+        asm.jeq(half, 0, less);
+        asm.mov(rest, half);
+        asm.add(class, bits);
+        asm.place(less);
+    }
+    asm.sub(class, STEP_BITS as i32);
+    asm.rsh(time, class);
+    asm.lsh(class, STEP_BITS as i32);
+    asm.add(class, time);
+    asm.place(small);
+    // The verifier has to see it.
+    let last = Histogram::<STEP_BITS, POWERS>::CLASSES as i32 - 1;
+    let known = asm.label();
+    asm.jle(class, last, known);
+    asm.mov(class, last);
+    asm.place(known);
 }
 
 /// The registers that a helper leaves alone, by what they hold in a program.

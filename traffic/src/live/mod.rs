@@ -3,7 +3,7 @@
 //! A plan becomes straight-line eBPF ([`program`](self)): no packet is interpreted. Several
 //! workers have a program each, with its own sheet of counters and its own thread.
 
-mod arith;
+pub(crate) mod arith;
 mod pace;
 mod program;
 mod sheet;

@@ -18,6 +18,8 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
     pub(crate) const STEPS: u32 = 1 << STEP_BITS;
     /// That number's logarithm.
     pub(crate) const STEP_BITS: u32 = STEP_BITS;
+    /// Times of 2 to this and longer are in the last class.
+    pub(crate) const POWERS: u32 = POWERS;
     /// How many classes there are.
     pub const CLASSES: usize = ((POWERS - STEP_BITS + 1) << STEP_BITS) as usize;
 

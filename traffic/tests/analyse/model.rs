@@ -9,7 +9,7 @@ use sluicegate_traffic::analyse::{
 
 /// What happens to a packet on its way.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+pub enum Fate {
     Comes,
     IsLost,
     ComesTwice,
@@ -19,7 +19,7 @@ enum Fate {
     ComesAgain(u16),
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+pub fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         8 => Just(Fate::Comes),
         1 => Just(Fate::IsLost),
@@ -30,7 +30,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 /// Numbers in the order in which they come.
-fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
+pub fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
     let mut moments = Vec::new();
     for (at, fate) in (0_u32..).zip(fates) {
         let number = first.wrapping_add(at);

@@ -48,7 +48,7 @@ impl Claim {
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
         let Owner { first_queue, queues, .. } = *owner;
         let to = Sockets { map: &sockets, stamp, first_queue, queues };
-        let program = load_program(&stage, resident, Action::Take, filter, Some(to))?;
+        let program = load_program(&stage, resident, Action::Take, filter, Some(to), None)?;
         Ok(Self { way: Way::Program { sockets, program }, stage, queues: Vec::new() })
     }
 

@@ -51,13 +51,15 @@ use config::{Config, Method};
 use super::mirror::HEADER_BYTES;
 use super::queue::{Backend, Queue};
 use super::watch::Watch;
-use super::{Fallback, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use super::{Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Deferred, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
-use crate::xdp::resident::{Action, DROP, FILTERED, Owner, Resident, Stage, load_program};
+use crate::xdp::resident::{
+    Action, DROP, FILTERED, MIRRORS, Owner, Resident, Stage, WHOLE, load_program,
+};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
 
@@ -86,7 +88,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let _ = link::restore_interrupts(&interface);
         match config.action {
             Action::Take => take(name, &config, &interface, options),
-            _ => count_in_kernel(name, &config, interface),
+            _ => count_in_kernel(name, &config, interface, options.inspect.as_deref()),
         }
     })
 }
@@ -294,7 +296,12 @@ fn own_pool(
 }
 
 /// A port whose packets stay in the kernel: one queue, whatever the interface has.
-fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface) -> Result<Port> {
+fn count_in_kernel(
+    name: &PortName,
+    config: &Config,
+    interface: link::Interface,
+    inspect: Option<&dyn Inspect>,
+) -> Result<Port> {
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let (resident, reason) = Resident::join(&interface, config.mode)?;
@@ -304,19 +311,28 @@ fn count_in_kernel(name: &PortName, config: &Config, interface: link::Interface)
     let netlink = Netlink::open(None)?;
     // Before anything is dropped.
     let before = resident.total();
-    let stage = match (config.action, &filter) {
-        (_, Some(filter)) => {
-            let stage = Stage::take(&resident, FILTERED, &owner)?;
-            let program = load_program(&stage, &resident, config.action, Some(filter), None)?;
+    // Where a program is needed. One that looks at all that comes stands before everybody who takes
+    // some of it.
+    let places = match (config.action, &filter, inspect) {
+        (_, Some(_), _) => Some(FILTERED),
+        (Action::Drop, None, Some(_)) => Some(WHOLE),
+        (_, None, Some(_)) => Some(MIRRORS),
+        (_, None, None) => None,
+    };
+    let stage = match places {
+        Some(places) => {
+            let stage = Stage::take(&resident, places, &owner)?;
+            let filter = filter.as_ref();
+            let program = load_program(&stage, &resident, config.action, filter, None, inspect)?;
             stage.complete(Some(program.as_fd()))?;
             Some(stage)
         }
-        (Action::Drop, None) => {
+        None if config.action == Action::Drop => {
             let stage = Stage::take(&resident, DROP..DROP + 1, &owner)?;
             stage.complete(None)?;
             Some(stage)
         }
-        _ => None,
+        None => None,
     };
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;

@@ -23,5 +23,6 @@ pub(crate) use map::{
 };
 pub(crate) use object::{kept, pin};
 pub(crate) use program::{
-    Map, load, load_bound, maps_of, program, program_id, program_name, run, run_live, tie,
+    Map, load, load_bound, maps_of, program, program_id, program_name, run, run_live, run_times,
+    tie,
 };

@@ -24,15 +24,23 @@ impl Sheet {
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
     pub fn new(words: &[u64]) -> Result<Self> {
-        let failed = |error| privileged(error, "make a map for", "live frames");
-        let bytes = size_of_val(words).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
-        let map = bpf::create_mapped_array(c"sluice_live", bytes as u32, 1).map_err(failed)?;
-        let memory = Mmap::shared(map.as_fd(), bytes).map_err(failed)?;
-        let sheet = Self { map, memory, words: bytes / 8 };
+        let sheet = Self::zeros(words.len(), "live frames")?;
         for (index, &word) in words.iter().enumerate() {
             sheet.set(index, word);
         }
         Ok(sheet)
+    }
+
+    /// Makes one of so many zeros, for what `purpose` says.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn zeros(words: usize, purpose: &str) -> Result<Self> {
+        let failed = |error| privileged(error, "make a map for", purpose);
+        let bytes = (words * 8).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+        let map = bpf::create_mapped_array(c"sluice_live", bytes as u32, 1).map_err(failed)?;
+        let memory = Mmap::shared(map.as_fd(), bytes).map_err(failed)?;
+        Ok(Self { map, memory, words: bytes / 8 })
     }
 
     /// The number at an index.

@@ -331,7 +331,7 @@ mod tests {
             let owner = Owner::myself(Action::Take, "", 0..=0);
             let stage = Stage::take(&resident, FILTERED, &owner).unwrap();
             let to = Sockets { map: &sockets, stamp, first_queue: 0, queues: 1 };
-            let program = load(&stage, &resident, Action::Take, None, Some(to)).unwrap();
+            let program = load(&stage, &resident, Action::Take, None, Some(to), None).unwrap();
             stage.complete(Some(program.as_fd())).unwrap();
             let reader = answering(&maps, value, time_ns, hash);
             let (action, mut bytes) = bpf::run(reader.as_fd(), &packet).unwrap();

@@ -5,6 +5,8 @@
 //!     |
 //!   filter --no--------------------------------------.
 //!     | yes                                          |
+//!   somebody's look, where packets are only counted
+//!     |
 //!   act: redirect, drop, or nothing --in vain------. |
 //!     | done                                       v v
 //!   count; answer the driver                next stage that is present, or the end
@@ -23,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
+use crate::port::Inspect;
 use crate::xdp::bpf;
 use crate::xdp::stamp::Stamp;
 
@@ -49,9 +52,10 @@ pub(crate) fn load(
     action: Action,
     filter: Option<&Filter>,
     sockets: Option<Sockets<'_>>,
+    inspect: Option<&dyn Inspect>,
 ) -> Result<OwnedFd> {
     let mut program = Program::new(stage, resident);
-    program.write(action, filter, sockets)?;
+    program.write(action, filter, sockets, inspect)?;
     program.finish(filter)
 }
 
@@ -105,13 +109,17 @@ impl<'a> Program<'a> {
         action: Action,
         filter: Option<&Filter>,
         sockets: Option<Sockets<'_>>,
+        inspect: Option<&dyn Inspect>,
     ) -> Result<()> {
         let next = self.asm.label();
         self.select(filter, next)?;
         match (action, sockets) {
             (Action::Take, Some(sockets)) => self.take(sockets, next),
-            (Action::Drop, _) => self.drop_it(next),
-            _ => self.count(&[], next),
+            (Action::Drop, _) => self.drop_it(inspect, next),
+            _ => {
+                self.inspect(inspect);
+                self.count(&[], next);
+            }
         }
         self.asm.place(next);
         self.go_on();
@@ -139,11 +147,19 @@ impl<'a> Program<'a> {
         self.count(&[tally::MISSED], next);
     }
 
+    /// Lets somebody look at the packet.
+    fn inspect(&mut self, inspect: Option<&dyn Inspect>) {
+        if let Some(inspect) = inspect {
+            inspect.write(&mut self.asm, &self.frame);
+        }
+    }
+
     /// Drops the packet, as long as whoever wants that lives.
-    fn drop_it(&mut self, next: Label) {
+    fn drop_it(&mut self, inspect: Option<&dyn Inspect>, next: Label) {
         let place = self.place.cast_signed();
         self.asm.store(Size::W, R10 + KEY, place);
         self.look_up(&self.resident.alive.as_fd(), next);
+        self.inspect(inspect);
         self.count(&[tally::DROPPED], next);
         self.answer(xdp_action::DROP);
     }

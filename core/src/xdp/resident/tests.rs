@@ -33,7 +33,7 @@ fn owner() -> Owner {
 fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
     let stage = Stage::take(resident, places, &owner()).unwrap();
     let program = (stage.number() < DROP)
-        .then(|| load_program(&stage, resident, Action::Drop, None, None).unwrap());
+        .then(|| load_program(&stage, resident, Action::Drop, None, None, None).unwrap());
     stage.complete(program.as_ref().map(AsFd::as_fd)).unwrap();
     stage
 }

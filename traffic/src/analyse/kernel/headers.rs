@@ -1,0 +1,284 @@
+//! From the Ethernet header to what a transport's checksum covers.
+
+use sluicegate::filter::ebpf::Reg::*;
+use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
+
+use super::layout::{CORRUPT, INTACT, UNCHECKED, word};
+use super::{Piece, STATE};
+
+/// Points to the header at hand.
+const AT: Reg = R1;
+/// Bytes from there on that belong to the packet.
+const BYTES: Reg = R2;
+/// The sum so far: of numbers of 32 bits as they stand in memory. What is wanted of it is whether it
+/// is all ones, and that is so in whatever order the machine reads (RFC 1071, 2 (B)).
+pub(super) const SUM: Reg = R3;
+/// What comes next: an EtherType as it stands in the frame, an IP protocol.
+const NEXT: Reg = R4;
+
+/// Tags that are stepped over.
+const TAGS: usize = 2;
+const UDP: i32 = 17;
+const TCP: i32 = 6;
+const STAMP_BYTES: i32 = crate::analyse::Stamp::BYTES as i32;
+
+impl Piece<'_> {
+    /// Goes through the headers, and on at `check` with what follows from them in memory
+    /// (`UPPER_AT`, `UPPER_BYTES`, `STAMP_AT`, `CONDITION`) and the sum of the pseudo header; at
+    /// `judged` where there is no more to check; or at `unstamped`.
+    pub(super) fn headers(&mut self, check: Label, judged: Label) {
+        let [v4, v6, broken] = self.asm.labels();
+        self.asm.store(Size::DW, STATE + word::CONDITION, INTACT);
+        self.asm.store(Size::DW, STATE + word::STAMP_AT, 0);
+        self.asm.mov(AT, self.frame.data);
+        self.need(14);
+        self.asm.load(Size::H, NEXT, AT + 12);
+        self.asm.add(AT, 14);
+        self.tags();
+        self.asm.jeq(NEXT, be(0x0800), v4);
+        self.asm.jeq(NEXT, be(0x86dd), v6);
+        self.asm.jump(self.unstamped);
+        self.asm.place(v4);
+        self.ipv4(broken);
+        self.upper(false, check, judged);
+        self.asm.place(v6);
+        self.ipv6(broken);
+        self.upper(true, check, judged);
+        self.asm.place(broken);
+        self.asm.store(Size::DW, STATE + word::CONDITION, CORRUPT);
+        self.asm.jump(self.unstamped);
+    }
+
+    /// On at `unstamped` if there are not so many bytes. R0 is lost.
+    fn need(&mut self, bytes: i32) {
+        self.asm.mov(R0, AT);
+        self.asm.add(R0, bytes);
+        self.asm.jgt(R0, self.frame.end, self.unstamped);
+    }
+
+    /// The packet's condition is this, if that is worse than before. R0 is lost.
+    pub(super) fn worsen(&mut self, condition: i32) {
+        let worse = self.asm.label();
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jge(R0, condition, worse);
+        self.asm.store(Size::DW, STATE + word::CONDITION, condition);
+        self.asm.place(worse);
+    }
+
+    /// SUM = the sum, or more, of so many words from there on. R0 is lost.
+    fn sum(&mut self, from: i16, words: i16) {
+        for word in 0..words {
+            self.asm.load(Size::W, R0, AT + (from + word * 4));
+            self.asm.add(SUM, R0);
+        }
+    }
+
+    /// Steps over tags.
+    fn tags(&mut self) {
+        let untagged = self.asm.label();
+        for _ in 0..TAGS {
+            let tag = self.asm.label();
+            self.asm.jeq(NEXT, be(0x8100), tag);
+            self.asm.jne(NEXT, be(0x88a8), untagged);
+            self.asm.place(tag);
+            self.need(4);
+            self.asm.load(Size::H, NEXT, AT + 2);
+            self.asm.add(AT, 4);
+        }
+        self.asm.place(untagged);
+    }
+
+    /// An IPv4 header. Behind it AT, BYTES, NEXT are of the transport; SUM is of the addresses.
+    fn ipv4(&mut self, broken: Label) {
+        let [options, summed, right, first, whole] = self.asm.labels();
+        self.need(20);
+        self.asm.load(Size::B, NEXT, AT + 0);
+        self.asm.load(Size::H, BYTES, AT + 2);
+        self.asm.to_be(Size::H, BYTES);
+        self.asm.mov(SUM, 0);
+        self.sum(0, 5);
+        self.asm.jne(NEXT, 0x45, options);
+        self.asm.jlt(BYTES, 20, broken);
+        // R4: bytes of the header.
+        self.asm.mov(R4, 20);
+        self.asm.jump(summed);
+        self.asm.place(options);
+        self.options(broken, summed);
+        self.asm.place(summed);
+        self.right_or(R0, right);
+        self.worsen(CORRUPT);
+        self.asm.place(right);
+        self.asm.mov(SUM, 0);
+        self.sum(12, 2);
+        self.asm.load(Size::H, R5, AT + 6);
+        self.asm.load(Size::B, R0, AT + 9);
+        self.asm.add(AT, R4);
+        self.asm.sub(BYTES, R4);
+        self.asm.mov(NEXT, R0);
+        // Only the first piece of a packet has a header; its checksum covers the others, too.
+        let none = self.unstamped;
+        self.asm.jset32(R5, be(0x1fff), none);
+        self.asm.jset32(R5, be(0x2000), first);
+        self.asm.jump(whole);
+        self.asm.place(first);
+        self.worsen(UNCHECKED);
+        self.asm.place(whole);
+    }
+
+    /// The rest of a header with options: R4 becomes its bytes, SUM theirs, too.
+    fn options(&mut self, broken: Label, summed: Label) {
+        self.asm.mov(R0, R4);
+        self.asm.and(R0, 0xf0);
+        self.asm.jne(R0, 0x40, broken);
+        self.asm.and(R4, 0xf);
+        self.asm.lsh(R4, 2);
+        self.asm.jlt(R4, 20, broken);
+        self.asm.jlt(BYTES, R4, broken);
+        for at in (20..60).step_by(4) {
+            self.asm.jle(R4, at, summed);
+            self.need(at + 4);
+            self.sum(at as i16, 1);
+        }
+    }
+
+    /// An IPv6 header, as [`ipv4`](Self::ipv4).
+    fn ipv6(&mut self, broken: Label) {
+        self.need(40);
+        self.asm.load(Size::B, NEXT, AT + 0);
+        self.asm.rsh(NEXT, 4);
+        self.asm.jne(NEXT, 6, broken);
+        self.asm.load(Size::H, BYTES, AT + 4);
+        self.asm.to_be(Size::H, BYTES);
+        self.asm.mov(SUM, 0);
+        self.sum(8, 8);
+        self.asm.load(Size::B, NEXT, AT + 6);
+        self.asm.add(AT, 40);
+    }
+
+    /// A transport's header.
+    fn upper(&mut self, v6: bool, check: Label, judged: Label) {
+        let [udp, tcp] = self.asm.labels();
+        self.enough();
+        self.asm.jeq(NEXT, UDP, udp);
+        self.asm.jeq(NEXT, TCP, tcp);
+        self.asm.jump(self.unstamped);
+        self.asm.place(udp);
+        self.udp(v6, judged);
+        self.pseudo_header(UDP, check, judged);
+        self.asm.place(tcp);
+        self.tcp();
+        self.pseudo_header(TCP, check, judged);
+    }
+
+    /// Looks whether as many bytes are there as the IP header says.
+    fn enough(&mut self) {
+        let [enough, corrupt] = self.asm.labels();
+        self.asm.mov(R0, self.frame.end);
+        self.asm.sub(R0, AT);
+        self.asm.jle(BYTES, R0, enough);
+        self.asm.mov(BYTES, R0);
+        if self.frame.fragments {
+            self.rest_elsewhere(corrupt);
+            self.worsen(UNCHECKED);
+            self.asm.jump(enough);
+        }
+        self.asm.place(corrupt);
+        self.worsen(CORRUPT);
+        self.asm.place(enough);
+    }
+
+    /// On at `not` if the frame has no more bytes than are in its first buffer.
+    fn rest_elsewhere(&mut self, not: Label) {
+        let kept = [AT, BYTES, SUM, NEXT];
+        for (at, reg) in (1..).zip(kept) {
+            self.asm.store(Size::DW, R10 - at * 8, reg);
+        }
+        self.asm.mov(R1, self.frame.ctx);
+        self.asm.call(Helper::XDP_BUFF_LEN);
+        for (at, reg) in (1..).zip(kept) {
+            self.asm.load(Size::DW, reg, R10 - at * 8);
+        }
+        self.asm.mov(R5, self.frame.end);
+        self.asm.sub(R5, self.frame.data);
+        self.asm.jle(R0, R5, not);
+    }
+
+    /// A UDP header; on at `judged` where it has no checksum.
+    fn udp(&mut self, v6: bool, judged: Label) {
+        let [long, wrong, summed] = self.asm.labels();
+        self.need(8);
+        // The length of a piece of a packet is that of the whole.
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jne(R0, INTACT, long);
+        self.asm.load(Size::H, R5, AT + 4);
+        self.asm.to_be(Size::H, R5);
+        self.asm.jlt(R5, 8, wrong);
+        self.asm.jgt(R5, BYTES, wrong);
+        self.asm.mov(BYTES, R5);
+        self.asm.jump(long);
+        self.asm.place(wrong);
+        self.worsen(CORRUPT);
+        self.asm.place(long);
+        self.asm.mov(R5, 8);
+        self.stamp_behind();
+        if !v6 {
+            self.asm.load(Size::H, R5, AT + 6);
+            self.asm.jne(R5, 0, summed);
+            let judge = self.asm.label();
+            self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+            self.asm.jne(R0, UNCHECKED, judge);
+            self.asm.store(Size::DW, STATE + word::CONDITION, INTACT);
+            self.asm.place(judge);
+            self.asm.jump(judged);
+        }
+        self.asm.place(summed);
+    }
+
+    fn tcp(&mut self) {
+        let [whole, on] = self.asm.labels();
+        self.need(20);
+        self.asm.load(Size::B, R5, AT + 12);
+        self.asm.rsh(R5, 4);
+        self.asm.lsh(R5, 2);
+        self.asm.jge(R5, 20, whole);
+        self.worsen(CORRUPT);
+        self.asm.jump(on);
+        self.asm.place(whole);
+        self.stamp_behind();
+        self.asm.place(on);
+    }
+
+    /// The stamp stands behind a header of R5 bytes, if there is room for one.
+    fn stamp_behind(&mut self) {
+        let none = self.asm.label();
+        self.asm.mov(R0, R5);
+        self.asm.add(R0, STAMP_BYTES);
+        self.asm.jlt(BYTES, R0, none);
+        self.asm.mov(R0, AT);
+        self.asm.sub(R0, self.frame.data);
+        self.asm.add(R0, R5);
+        self.asm.store(Size::DW, STATE + word::STAMP_AT, R0);
+        self.asm.place(none);
+    }
+
+    /// Adds the protocol and the length to SUM, and goes on at `check`, or at `judged` where there
+    /// is no use in it.
+    fn pseudo_header(&mut self, protocol: i32, check: Label, judged: Label) {
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jne(R0, INTACT, judged);
+        self.asm.add(SUM, be(protocol as u16));
+        self.asm.mov(R0, BYTES);
+        self.asm.to_be(Size::H, R0);
+        self.asm.add(SUM, R0);
+        self.asm.mov(R0, AT);
+        self.asm.sub(R0, self.frame.data);
+        self.asm.store(Size::DW, STATE + word::UPPER_AT, R0);
+        self.asm.store(Size::DW, STATE + word::UPPER_BYTES, BYTES);
+        self.asm.jump(check);
+    }
+}
+
+/// A number of 16 bits as it is loaded from where it stands in network order.
+pub(super) fn be(number: u16) -> i32 {
+    i32::from(number.to_be())
+}

@@ -1,0 +1,182 @@
+//! The analyser inside XDP: a piece of program for ports that drop or pass what they count, so that
+//! no packet has to leave the kernel.
+//!
+//! ```text
+//!   headers ----> checksums ----> stamp ----> track of its stream and worker ----> delay
+//!      | (no stamp)                 | (none, or corrupt)                             |
+//!      `----------------------------`--------> other counts --------------------> behind it
+//! ```
+//!
+//! Each CPU writes memory of its own, which this process has mapped. It does as the [`Analyser`]
+//! does, but for this:
+//!
+//! - Stamps are found behind Ethernet, up to two tags, IPv4 or IPv6 without extensions, UDP or TCP.
+//! - There is room for 16 streams with 16 workers each, by their numbers.
+//! - The window has 4033 to 4096 numbers.
+//! - Every packet's checksums are looked at, up to 1536 bytes behind the IP header; of longer ones,
+//!   and of what is not in the first buffer of a frame, that of the IP header only.
+//! - The clock costs more than all the rest. One of 16 packets, chosen by a hash of its number, is
+//!   asked how long it took.
+//! - Of runs that have ended there remains what was lost in them.
+//!
+//! Registers keep what they have in a [`Frame`]: R6 to R8 the context and the packet; R9 holds the
+//! CPU's memory.
+//!
+//! [`Analyser`]: super::Analyser
+
+mod checksum;
+mod delay;
+mod headers;
+mod layout;
+mod number;
+
+use std::collections::BTreeMap;
+
+use sluicegate::error::Result;
+use sluicegate::filter::Frame;
+use sluicegate::filter::ebpf::Reg::*;
+use sluicegate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
+use sluicegate::port::Inspect;
+use sluicegate::xdp::live::Sheet;
+
+use super::report::{Delays, Others, Share, TrackShare};
+use super::track::{Counts, Run};
+use crate::rate::Latencies;
+use layout::{CPU_BYTES, DELAYS, STREAMS, TRACKS, WORKERS, delay as at_delay, track, word};
+
+/// The CPU's memory.
+const STATE: Reg = R9;
+
+/// An analyser whose packets stay in the kernel.
+#[derive(Debug)]
+pub struct InKernel {
+    sheet: Sheet,
+    cpus: usize,
+}
+
+impl InKernel {
+    /// One that has seen nothing.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it; a missing privilege.
+    pub fn new() -> Result<Self> {
+        let cpus = sluicegate::link::possible_cpus()?;
+        let sheet = Sheet::zeros(cpus * CPU_BYTES / 8, "an analysis in XDP")?;
+        Ok(Self { sheet, cpus })
+    }
+
+    /// What each CPU has seen so far, of those that have seen anything.
+    pub fn shares(&self) -> Vec<Share> {
+        (0..self.cpus).map(|cpu| self.share(cpu)).collect()
+    }
+
+    fn share(&self, cpu: usize) -> Share {
+        let get = |at: usize| self.sheet.get((cpu * CPU_BYTES + at) / 8);
+        let delays = (0..STREAMS).filter_map(|stream| {
+            let delays = delays(|at| get(DELAYS + stream * at_delay::BYTES + at));
+            delays.is_any().then_some((stream as u8, delays))
+        });
+        let tracks = (0..STREAMS * WORKERS).filter_map(|index| {
+            let get = |at: i16| get(TRACKS + index * track::BYTES + at as usize);
+            let (stream, worker) = ((index / WORKERS) as u8, (index % WORKERS) as u8);
+            (get(track::LAST) != 0).then(|| track_share(stream, worker, get))
+        });
+        let get = |at: i16| get(at as usize);
+        Share {
+            tracks: tracks.collect(),
+            delays: delays.collect::<BTreeMap<_, _>>(),
+            others: Others {
+                unstamped: get(word::UNSTAMPED),
+                corrupt: get(word::CORRUPT),
+                untracked: get(word::UNTRACKED),
+                unchecked: get(word::UNCHECKED),
+            },
+        }
+    }
+}
+
+fn delays(get: impl Fn(usize) -> u64) -> Delays {
+    let classes = (0..Latencies::CLASSES).map(|class| get(at_delay::CLASSES as usize + class * 8));
+    Delays {
+        times: Latencies::from_counts(classes),
+        longest_ns: get(at_delay::LONGEST as usize),
+        other_clock: get(at_delay::OTHER_CLOCK as usize),
+    }
+}
+
+fn track_share(stream: u8, worker: u8, get: impl Fn(i16) -> u64) -> TrackShare {
+    let counts = Counts {
+        received: get(track::RECEIVED),
+        duplicates: get(track::DUPLICATES),
+        reordered: get(track::REORDERED),
+        late: get(track::LATE),
+        corrupt: get(track::CORRUPT),
+    };
+    let run = Run {
+        first: get(track::FIRST),
+        last: get(track::LAST),
+        different: get(track::DIFFERENT),
+        first_ns: get(track::FIRST_NS),
+        last_ns: get(track::LAST_NS),
+    };
+    let forgotten = (get(track::ENDED_LOST), get(track::ENDED));
+    TrackShare { stream, worker, counts, runs: vec![run], forgotten }
+}
+
+impl Inspect for InKernel {
+    fn write(&self, asm: &mut Assembler, frame: &Frame) {
+        let mut piece = Piece { done: asm.label(), unstamped: asm.label(), asm, frame };
+        let [check, judged] = piece.asm.labels();
+        piece.find_state(&self.sheet, self.cpus);
+        piece.headers(check, judged);
+        piece.asm.place(check);
+        piece.checksum(judged);
+        piece.asm.place(judged);
+        piece.stamp();
+        piece.delay();
+        piece.count_unstamped();
+        piece.asm.place(piece.done);
+    }
+}
+
+/// The piece of program on its way.
+struct Piece<'a> {
+    asm: &'a mut Assembler,
+    frame: &'a Frame,
+    /// Behind all of it.
+    done: Label,
+    /// There is no stamp; R9 holds the condition.
+    unstamped: Label,
+}
+
+impl Piece<'_> {
+    /// R9 = this CPU's memory.
+    fn find_state(&mut self, sheet: &Sheet, cpus: usize) {
+        let asm = &mut self.asm;
+        asm.call(Helper::CPU);
+        asm.mov32(R0, R0);
+        asm.jge(R0, cpus as i32, self.done);
+        asm.mul(R0, CPU_BYTES as i32);
+        asm.load_map_value(STATE, sheet, 0);
+        asm.add(STATE, R0);
+    }
+
+    /// Counts one up. R0 is lost.
+    fn count(&mut self, at: Memory) {
+        self.asm.load(Size::DW, R0, at);
+        self.asm.add(R0, 1);
+        self.asm.store(Size::DW, at, R0);
+    }
+
+    /// Counts a packet that has no stamp, by its condition.
+    fn count_unstamped(&mut self) {
+        let corrupt = self.asm.label();
+        self.asm.place(self.unstamped);
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jeq(R0, layout::CORRUPT, corrupt);
+        self.count(STATE + word::UNSTAMPED);
+        self.asm.jump(self.done);
+        self.asm.place(corrupt);
+        self.count(STATE + word::CORRUPT);
+    }
+}

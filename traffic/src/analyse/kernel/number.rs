@@ -1,0 +1,254 @@
+//! The stamp, and the number in it: as [`Track`](crate::analyse::Track) does it.
+
+use sluicegate::filter::ebpf::Reg::*;
+use sluicegate::filter::ebpf::{Label, Reg, Size};
+
+use super::headers::be;
+use super::layout::{CORRUPT, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, track, word};
+use super::{Piece, STATE};
+use crate::analyse::Stamp;
+
+/// The track.
+const TRACK: Reg = R5;
+/// The highest number so far.
+const LAST: Reg = R4;
+
+/// Where the stamp's parts stand on the stack.
+pub(super) const STREAM: i16 = -8;
+pub(super) const NUMBER: i16 = -16;
+pub(super) const TIME: i16 = -24;
+
+impl Piece<'_> {
+    /// Reads the stamp and notes its number. Behind it the stamp is on the stack.
+    pub(super) fn stamp(&mut self) {
+        let [begin, forward, restart, counted] = self.asm.labels();
+        self.read_stamp();
+        self.find_track();
+        self.by_condition();
+        self.count(TRACK + track::RECEIVED);
+        self.asm.load(Size::DW, LAST, TRACK + track::LAST);
+        self.asm.load(Size::DW, R2, R10 + NUMBER);
+        self.asm.load(Size::DW, R3, R10 + TIME);
+        self.asm.jeq(LAST, 0, begin);
+        // R1: how far it is ahead.
+        self.asm.mov(R1, R2);
+        self.asm.sub32(R1, LAST);
+        self.asm.lsh(R1, 32);
+        self.asm.arsh(R1, 32);
+        self.asm.jsgt(R1, 0, forward);
+        self.behind(restart, counted);
+        self.asm.place(restart);
+        self.end_run();
+        self.asm.place(begin);
+        self.begin();
+        let mark = self.asm.label();
+        self.asm.jump(mark);
+        self.asm.place(forward);
+        self.forward();
+        self.asm.place(mark);
+        self.mark();
+        self.asm.place(counted);
+    }
+
+    /// Brings it to the stack, if there is one.
+    fn read_stamp(&mut self) {
+        let (asm, none) = (&mut self.asm, self.unstamped);
+        asm.load(Size::DW, R1, STATE + word::STAMP_AT);
+        asm.jeq(R1, 0, none);
+        asm.and(R1, 0xff);
+        asm.add(R1, self.frame.data);
+        asm.mov(R2, R1);
+        asm.add(R2, Stamp::BYTES as i32);
+        asm.jgt(R2, self.frame.end, none);
+        asm.load(Size::H, R2, R1 + 0);
+        asm.jne(R2, be(u16::from_be_bytes(Stamp::MAGIC)), none);
+        asm.load(Size::W, R2, R1 + 4);
+        asm.to_be(Size::W, R2);
+        asm.store(Size::DW, R10 + NUMBER, R2);
+        asm.load(Size::DW, R2, R1 + 8);
+        asm.to_be(Size::DW, R2);
+        asm.store(Size::DW, R10 + TIME, R2);
+        asm.load(Size::B, R4, R1 + 2);
+        asm.load(Size::B, R5, R1 + 3);
+    }
+
+    /// TRACK = that of the stream in R4 and the worker in R5.
+    fn find_track(&mut self) {
+        let [no_room, room] = self.asm.labels();
+        self.asm.jge(R4, STREAMS as i32, no_room);
+        self.asm.jlt(R5, WORKERS as i32, room);
+        self.asm.place(no_room);
+        let known = self.unstamped;
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jeq(R0, CORRUPT, known);
+        self.count_unchecked();
+        self.count(STATE + word::UNTRACKED);
+        self.asm.jump(self.done);
+        self.asm.place(room);
+        self.asm.store(Size::DW, R10 + STREAM, R4);
+        self.asm.mul(R4, WORKERS as i32);
+        self.asm.add(R4, R5);
+        self.asm.mul(R4, track::BYTES as i32);
+        self.asm.mov(TRACK, STATE);
+        self.asm.add(TRACK, R4);
+        self.asm.add(TRACK, TRACKS as i32);
+    }
+
+    /// Counts what is corrupt, and on at `done` with it: its number is not believed.
+    fn by_condition(&mut self) {
+        let intact = self.asm.label();
+        let unknown = self.unstamped;
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jne(R0, CORRUPT, intact);
+        self.asm.load(Size::DW, R0, TRACK + track::LAST);
+        self.asm.jeq(R0, 0, unknown);
+        self.count(TRACK + track::CORRUPT);
+        self.asm.jump(self.done);
+        self.asm.place(intact);
+        self.count_unchecked();
+    }
+
+    /// Counts a packet of which not all could be checked.
+    fn count_unchecked(&mut self) {
+        let checked = self.asm.label();
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
+        self.asm.jeq(R0, INTACT, checked);
+        self.count(STATE + word::UNCHECKED);
+        self.asm.place(checked);
+    }
+
+    /// A number that is not the highest, by -R1. On at `restart` if the sender has started over,
+    /// else at `counted`.
+    fn behind(&mut self, restart: Label, counted: Label) {
+        let [at_last, late, again] = self.asm.labels();
+        self.asm.neg(R1);
+        self.asm.jeq(R1, 0, at_last);
+        self.asm.load(Size::DW, R0, TRACK + track::LAST_NS);
+        self.asm.jgt(R3, R0, restart);
+        self.asm.place(at_last);
+        // R2: the number, counted as LAST is.
+        self.asm.mov(R2, LAST);
+        self.asm.sub(R2, R1);
+        self.asm.rsh(LAST, 6);
+        self.asm.mov(R0, R2);
+        self.asm.rsh(R0, 6);
+        self.asm.sub(LAST, R0);
+        self.asm.jge(LAST, WINDOW_WORDS as i32, late);
+        // R0: the bit's word, R1: the bit.
+        self.find_word(R0, R2);
+        self.bit(R1, R2);
+        self.asm.load(Size::DW, R3, R0 + track::WINDOW);
+        self.asm.mov(R4, R3);
+        self.asm.and(R4, R1);
+        self.asm.jne(R4, 0, again);
+        self.asm.or(R3, R1);
+        self.asm.store(Size::DW, R0 + track::WINDOW, R3);
+        self.count(TRACK + track::REORDERED);
+        self.count(TRACK + track::DIFFERENT);
+        self.asm.load(Size::DW, R0, TRACK + track::FIRST);
+        self.asm.jge(R2, R0, counted);
+        self.asm.store(Size::DW, TRACK + track::FIRST, R2);
+        self.asm.jump(counted);
+        self.asm.place(late);
+        self.count(TRACK + track::LATE);
+        self.asm.jump(counted);
+        self.asm.place(again);
+        self.count(TRACK + track::DUPLICATES);
+        self.asm.jump(counted);
+    }
+
+    /// Puts down what was lost in the run that ends.
+    fn end_run(&mut self) {
+        let none = self.asm.label();
+        self.asm.add(LAST, 1);
+        for less in [track::FIRST, track::DIFFERENT] {
+            self.asm.load(Size::DW, R0, TRACK + less);
+            self.asm.sub(LAST, R0);
+        }
+        self.asm.jsle(LAST, 0, none);
+        self.asm.load(Size::DW, R0, TRACK + track::ENDED_LOST);
+        self.asm.add(R0, LAST);
+        self.asm.store(Size::DW, TRACK + track::ENDED_LOST, R0);
+        self.asm.place(none);
+        self.count(TRACK + track::ENDED);
+        self.clear();
+    }
+
+    /// Begins a run with the number in R2, of the time in R3. LAST is what is to be marked.
+    fn begin(&mut self) {
+        let asm = &mut self.asm;
+        asm.load_constant(LAST, 1 << 32);
+        asm.add(LAST, R2);
+        asm.store(Size::DW, TRACK + track::FIRST, LAST);
+        asm.store(Size::DW, TRACK + track::LAST, LAST);
+        asm.store(Size::DW, TRACK + track::FIRST_NS, R3);
+        asm.store(Size::DW, TRACK + track::LAST_NS, R3);
+        asm.store(Size::DW, TRACK + track::DIFFERENT, 1);
+    }
+
+    /// Goes R1 numbers ahead. LAST is what is to be marked.
+    fn forward(&mut self) {
+        let [same, some, all] = self.asm.labels();
+        self.count(TRACK + track::DIFFERENT);
+        let asm = &mut self.asm;
+        // R2: the word that LAST was in; R1: how many words it goes ahead.
+        asm.mov(R2, LAST);
+        asm.rsh(R2, 6);
+        asm.add(LAST, R1);
+        asm.store(Size::DW, TRACK + track::LAST, LAST);
+        asm.store(Size::DW, TRACK + track::LAST_NS, R3);
+        asm.mov(R1, LAST);
+        asm.rsh(R1, 6);
+        asm.sub(R1, R2);
+        asm.jeq(R1, 0, same);
+        asm.jge(R1, WINDOW_WORDS as i32, all);
+        // A word is emptied when it is entered: ahead of LAST nothing is marked.
+        asm.place(some);
+        asm.add(R2, 1);
+        asm.mov(R0, R2);
+        asm.and(R0, WINDOW_WORDS as i32 - 1);
+        asm.lsh(R0, 3);
+        asm.add(R0, TRACK);
+        asm.store(Size::DW, R0 + track::WINDOW, 0);
+        asm.sub(R1, 1);
+        asm.jne(R1, 0, some);
+        asm.jump(same);
+        asm.place(all);
+        self.clear();
+        self.asm.place(same);
+    }
+
+    /// Empties the window.
+    fn clear(&mut self) {
+        for word in 0..WINDOW_WORDS {
+            self.asm.store(Size::DW, TRACK + (track::WINDOW + word as i16 * 8), 0);
+        }
+    }
+
+    /// Marks LAST.
+    fn mark(&mut self) {
+        self.find_word(R0, LAST);
+        self.bit(R1, LAST);
+        self.asm.load(Size::DW, R2, R0 + track::WINDOW);
+        self.asm.or(R2, R1);
+        self.asm.store(Size::DW, R0 + track::WINDOW, R2);
+    }
+
+    /// word = the address, less `track::WINDOW`, of the word that a number's bit is in.
+    fn find_word(&mut self, word: Reg, number: Reg) {
+        let asm = &mut self.asm;
+        asm.mov(word, number);
+        asm.rsh(word, 6);
+        asm.and(word, WINDOW_WORDS as i32 - 1);
+        asm.lsh(word, 3);
+        asm.add(word, TRACK);
+    }
+
+    /// bit = a number's bit. R3 is lost.
+    fn bit(&mut self, bit: Reg, number: Reg) {
+        self.asm.mov(R3, number);
+        self.asm.and(R3, 63);
+        self.asm.mov(bit, 1);
+        self.asm.lsh(bit, R3);
+    }
+}
