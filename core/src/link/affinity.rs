@@ -55,16 +55,16 @@ impl Allowed {
         (0..CpuSet::count()).filter(|&cpu| self.has(cpu)).count()
     }
 
+    /// Has this thread run on all of these but one. Where that leaves none, or the kernel does not
+    /// want it, the thread stays where it is.
+    pub fn but(&self, cpu: usize) {
+        let mut set = self.0;
+        if self.count() > 1 && set.unset(cpu).is_ok() {
+            let _ = sched_setaffinity(Pid::from_raw(0), &set);
+        }
+    }
+
     fn has(&self, cpu: usize) -> bool {
         self.0.is_set(cpu).unwrap_or(false)
-    }
-}
-
-/// Has a thread, by its number, run on all of these CPUs but one. Where that leaves none, or the
-/// kernel does not want it, the thread stays where it is.
-pub(crate) fn keep_off(thread: i32, allowed: &Allowed, cpu: usize) {
-    let mut set = allowed.0;
-    if allowed.count() > 1 && set.unset(cpu).is_ok() {
-        let _ = sched_setaffinity(Pid::from_raw(thread), &set);
     }
 }

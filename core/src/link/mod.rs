@@ -28,7 +28,7 @@ mod routes;
 mod sample;
 mod veth;
 
-pub(crate) use affinity::{Allowed, keep_off};
+pub(crate) use affinity::Allowed;
 pub use affinity::{pin_thread, possible_cpus};
 pub use counter::Counter;
 pub use cpu::CpuCounters;

@@ -49,6 +49,20 @@ where
     }
 }
 
+/// Runs `work` in a new namespace without a name, which is there as long as its descriptor is.
+///
+/// # Errors
+/// A missing `CAP_SYS_ADMIN`, no thread to be had, and whatever `work` returns.
+pub(crate) fn private(work: impl FnOnce() -> Result<()> + Send) -> Result<File> {
+    on_own_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|e| refused("make", "a network namespace", ADMIN, e))?;
+        work()?;
+        let path = Path::new("/proc/thread-self/ns/net");
+        File::open(path).map_err(|e| Error::path("open", path, e))
+    })
+}
+
 /// The names of the namespaces there are, sorted.
 pub fn list() -> Vec<String> {
     let Ok(entries) = fs::read_dir(FOLDER) else {

@@ -76,9 +76,12 @@ impl LiveQueue {
         // One slot stays with the backend: room ends before the first slot still to be written.
         ring.publish(ring.before(self.next));
         let taken = ring.distance(before, self.next);
-        if taken == 0 && self.sender.is_alone() {
-            // Who sends waits for the same CPU.
-            std::thread::yield_now();
+        if taken == 0 {
+            match self.sender.is_alone() {
+                // Who sends waits for the same CPU.
+                true => std::thread::yield_now(),
+                false => self.sender.say_where(),
+            }
         }
         Ok(taken)
     }

@@ -52,6 +52,17 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
     Ok(found.into_iter().find(|(id, _)| *id != 0))
 }
 
+/// Attaches a program to an interface of this thread's network namespace, in skb mode, as long as
+/// the interface is there.
+pub(crate) fn attach_for_good(program: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    let (interface, flags) = (interface.cast_signed(), Mode::Skb.flags());
+    // SAFETY: takes numbers only; no options.
+    let status = unsafe {
+        libbpf_sys::bpf_xdp_attach(interface, program.as_raw_fd(), flags, std::ptr::null())
+    };
+    checked(status).map(|_| ())
+}
+
 /// Attaches a program to an interface of this thread's network namespace, as long as somebody
 /// holds what is returned. `EBUSY` or `EEXIST`: there is a program.
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, mode: Mode) -> io::Result<OwnedFd> {

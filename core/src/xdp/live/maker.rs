@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::known::Known;
 use super::privileged;
 use crate::error::{Error, Result};
 use crate::filter::ebpf::{Insn, xdp_action};
@@ -17,6 +18,7 @@ const BATCH: u32 = 64;
 pub struct Maker {
     program: OwnedFd,
     frame: Vec<u8>,
+    known: Option<Known>,
 }
 
 /// How a run ended.
@@ -44,7 +46,14 @@ impl Maker {
                 },
             }
         })?;
-        Ok(Self { program, frame })
+        // Without the privilege for it runs take their time to begin, and are longer.
+        let known = Known::new(program.as_fd()).ok();
+        Ok(Self { program, frame, known })
+    }
+
+    /// Whether a run begins and ends in no time.
+    pub(super) fn is_quick(&self) -> bool {
+        self.known.is_some()
     }
 
     /// The next packet, which is not sent.

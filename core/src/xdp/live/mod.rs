@@ -15,7 +15,7 @@
 //! | file | what it knows |
 //! | --- | --- |
 //! | `able` | which interfaces live frames leave by |
-//! | `maker` | a program that makes packets, and its runs |
+//! | `maker`, `known` | a program that makes packets, and its runs, which are to begin at once |
 //! | `running`, `stretch`, `signal` | a thread of runs, how long one goes on, what ends it |
 //! | `sheet` | numbers shared with a program |
 //! | `ring`, `program`, `sender` | packets that are written here and sent there: memory, program, thread |
@@ -23,6 +23,7 @@
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
 
 mod able;
+mod known;
 mod maker;
 mod program;
 mod ring;

@@ -1,11 +1,9 @@
 //! A thread that runs a maker, stretch by stretch.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use nix::unistd::gettid;
 
 use super::maker::{Ended, Maker};
 use super::signal;
@@ -49,8 +47,6 @@ pub struct Running {
     /// Until it is joined.
     thread: Option<JoinHandle<Result<()>>>,
     ends: Arc<AtomicBool>,
-    /// Its number, for its CPUs; 0 until it has begun.
-    number: Arc<AtomicI32>,
     mtu: Arc<AtomicU32>,
 }
 
@@ -66,26 +62,25 @@ impl Running {
     ) -> Result<Self> {
         let failed = |error| Error::system("start", "a thread for live frames", error);
         signal::receive().map_err(|error| failed(error.into()))?;
-        let (ends, number) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
+        let ends = Arc::new(AtomicBool::new(false));
         let mtu = Arc::new(AtomicU32::new(seat.interface.mtu));
+        let quick = maker.is_quick();
         let mut runs = Runs {
             maker,
             presence: Presence::of(&seat.interface)?,
             looked: Instant::now(),
-            stretch: Stretch::new(seat.first_runs),
+            stretch: Stretch::new(seat.first_runs, quick),
             ends: Arc::clone(&ends),
             mtu: Arc::clone(&mtu),
         };
-        let (told, cpu) = (Arc::clone(&number), seat.cpu);
+        let cpu = seat.cpu;
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
-            // Pairs with the load of `number`: a number is all it publishes.
-            told.store(gettid().as_raw(), Ordering::Relaxed);
             signal::only().map_err(|error| Error::system("take", "signals", error))?;
             cpu.map_or(Ok(()), pin_thread)?;
             runs.go_on(&mut next)
         });
-        Ok(Self { thread: Some(thread.map_err(failed)?), ends, number, mtu })
+        Ok(Self { thread: Some(thread.map_err(failed)?), ends, mtu })
     }
 
     /// Whether it has ended, for whatever reason.
@@ -98,12 +93,6 @@ impl Running {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
-    }
-
-    /// Its number in the system, once it has begun.
-    pub(crate) fn number(&self) -> Option<i32> {
-        // Pairs with the thread's store.
-        Some(self.number.load(Ordering::Relaxed)).filter(|&number| number != 0)
     }
 
     /// The interface's MTU, when the thread last looked.

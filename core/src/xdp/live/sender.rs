@@ -1,7 +1,7 @@
 //! A ring, its program, and the thread that runs it while there is something to send.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use nix::sched::sched_getcpu;
 
@@ -10,12 +10,12 @@ use super::program::program;
 use super::ring::{Counts, Geometry, Memory, Writer};
 use super::running::{Next, Running, Seat};
 use crate::error::{Error, Result};
-use crate::link::{Allowed, Interface, keep_off};
+use crate::link::{Allowed, Interface};
 
-/// A look at an empty ring takes some 30 ns. After so many in a row the thread goes to sleep.
-const IDLE_LOOKS: u64 = 1 << 14;
+/// A look at an empty ring takes 30 to 80 ns. After so many in a row the thread goes to sleep.
+const IDLE_LOOKS: u64 = 1 << 13;
 /// Runs of the program when there is something to send after a sleep: more may come at once.
-const FIRST_RUNS: u32 = 1 << 15;
+const FIRST_RUNS: u32 = 1 << 13;
 
 /// Sends packets that are written into a ring.
 #[derive(Debug)]
@@ -23,20 +23,22 @@ pub(crate) struct Sender {
     writer: Writer,
     memory: Arc<Memory>,
     running: Running,
-    /// Whether the thread sleeps, or is about to.
-    asleep: Arc<AtomicBool>,
-    seating: Seating,
+    terms: Arc<Terms>,
+    /// Writer and thread have one CPU between them.
     alone: bool,
 }
 
-/// Where the thread may run, so that it does not take the CPU of who writes.
+/// What writer and thread let each other know besides.
 #[derive(Debug)]
-struct Seating {
-    /// The CPUs to choose from; none where the thread is pinned to one, or there is but one.
-    allowed: Option<Allowed>,
-    /// The one it keeps off.
-    avoided: Option<usize>,
+struct Terms {
+    /// Whether the thread sleeps, or is about to.
+    asleep: AtomicBool,
+    /// The CPU that the writer was seen on last; [`NOWHERE`] at first.
+    writer: AtomicUsize,
 }
+
+/// No CPU.
+const NOWHERE: usize = usize::MAX;
 
 impl Sender {
     /// Makes one, asleep, that sends out of an interface of this thread's network namespace; its
@@ -66,13 +68,18 @@ impl Sender {
         let maker = Maker::load(c"sluice_ring", &instructions, vec![0; given as usize])?;
         let allowed = Allowed::here()?;
         let alone = cpu.is_none() && allowed.count() == 1;
-        let asleep = Arc::new(AtomicBool::new(false));
-        let (fed, sleeps) = (Arc::clone(&memory), Arc::clone(&asleep));
+        let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
+        let terms = Arc::new(terms);
+        let mut feed = Feed {
+            memory: Arc::clone(&memory),
+            terms: Arc::clone(&terms),
+            allowed: Some(allowed).filter(|_| cpu.is_none() && !alone),
+            avoided: NOWHERE,
+            alone,
+        };
         let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS };
-        let running = Running::start(maker, &seat, move || next(&fed, &sleeps, alone))?;
-        let allowed = Some(allowed).filter(|_| cpu.is_none() && !alone);
-        let seating = Seating { allowed, avoided: None };
-        Ok(Self { writer: Writer::new(&memory, start), memory, running, asleep, seating, alone })
+        let running = Running::start(maker, &seat, move || feed.next())?;
+        Ok(Self { writer: Writer::new(&memory, start), memory, running, terms, alone })
     }
 
     /// What the slots look like.
@@ -90,23 +97,24 @@ impl Sender {
     #[inline]
     pub fn publish(&mut self) {
         self.writer.publish();
-        // Pairs with the fence in `next`: either the thread sees what was handed over, or we see
-        // that it is about to sleep.
+        // Pairs with the fence in `Feed::next`: either the thread sees what was handed over, or we
+        // see that it is about to sleep.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            self.wake();
+        let asleep = &self.terms.asleep;
+        if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
+            self.say_where();
+            self.running.wake();
         }
     }
 
-    #[cold]
-    fn wake(&mut self) {
-        if let Some(allowed) = &self.seating.allowed
-            && let (Ok(here), Some(thread)) = (sched_getcpu(), self.running.number())
-            && self.seating.avoided.replace(here) != Some(here)
-        {
-            keep_off(thread, allowed, here);
+    /// Lets the thread know of the writer's CPU, which it keeps off: to be called now and then by who
+    /// waits for it.
+    #[inline]
+    pub fn say_where(&self) {
+        if let Ok(cpu) = sched_getcpu() {
+            // Pairs with the load in `Feed::take_seat`: a number is all it publishes.
+            self.terms.writer.store(cpu, Ordering::Relaxed);
         }
-        self.running.wake();
     }
 
     /// Whether writer and thread have one CPU between them.
@@ -154,18 +162,49 @@ impl Sender {
     }
 }
 
-/// What the thread does next: it sleeps when the program has found nothing for a while. `alone` on
-/// its CPU with the writer it makes no empty looks: in that time nothing could come.
-fn next(memory: &Memory, asleep: &AtomicBool, alone: bool) -> Next {
-    let waiting = memory.waiting();
-    if waiting == 0 && (alone || memory.empty_looks() >= IDLE_LOOKS) {
-        asleep.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `publish`.
-        fence(Ordering::SeqCst);
-        if memory.waiting() == 0 {
-            return Next::Sleep;
+/// What the thread knows of its work.
+struct Feed {
+    memory: Arc<Memory>,
+    terms: Arc<Terms>,
+    /// The CPUs it chooses from; none where it is pinned to one, or there is but one.
+    allowed: Option<Allowed>,
+    /// The one that it keeps off.
+    avoided: usize,
+    /// On its CPU with the writer.
+    alone: bool,
+}
+
+impl Feed {
+    /// What the thread does next: it sleeps when the program has found nothing for a while. On one
+    /// CPU with the writer it makes no empty looks: in that time nothing could come.
+    fn next(&mut self) -> Next {
+        let Self { memory, terms, alone, .. } = self;
+        let waiting = memory.waiting();
+        if waiting == 0 && (*alone || memory.empty_looks() >= IDLE_LOOKS) {
+            terms.asleep.store(true, Ordering::Relaxed);
+            // Pairs with the fence in `publish`.
+            fence(Ordering::SeqCst);
+            if memory.waiting() == 0 {
+                return Next::Sleep;
+            }
+            terms.asleep.store(false, Ordering::Relaxed);
         }
-        asleep.store(false, Ordering::Relaxed);
+        if *alone {
+            return Next::Run(memory.waiting().into());
+        }
+        self.take_seat();
+        Next::Run(u64::MAX)
     }
-    if alone { Next::Run(memory.waiting().into()) } else { Next::Run(u64::MAX) }
+
+    /// Keeps off the writer's CPU. The thread does that itself, between two runs: during one it cannot
+    /// be moved, and who wants it to be waits.
+    fn take_seat(&mut self) {
+        // Pairs with the store of `say_where`.
+        let writer = self.terms.writer.load(Ordering::Relaxed);
+        if let Some(allowed) = &self.allowed
+            && std::mem::replace(&mut self.avoided, writer) != writer
+        {
+            allowed.but(writer);
+        }
+    }
 }
