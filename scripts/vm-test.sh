@@ -46,7 +46,7 @@ mkdir -p "$logs" "$vm/tests" "$runs"
 # The tests are built here and run there: the guests see this machine's files. Copies, for who
 # builds meanwhile would change them under a guest.
 programs=
-cargo test --package sluicegate --test wire --test xdp --no-run \
+cargo test --package sluicegate --test wire --test xdp --test live --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
 for program in $built; do
