@@ -9,6 +9,7 @@ mod program;
 mod sheet;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
@@ -21,6 +22,13 @@ use sheet::{Table, word};
 
 /// Runs of the program at first: there is much to do, and to begin a run takes a moment.
 const FIRST_RUNS: u32 = 1 << 20;
+
+/// Runs that take a few milliseconds where no packet is due.
+const FEW_RUNS: u64 = 1 << 15;
+/// A time that it is not worth sleeping for.
+const NEAR: Duration = Duration::from_millis(2);
+/// The longest sleep: another pace is seen after it.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// One worker's share of a plan, ready to be sent.
 #[derive(Debug)]
@@ -122,6 +130,7 @@ impl Live {
                 (0, _) => Next::End,
                 (_, true) => Next::Run(left),
                 // With a timetable most runs of the program make no packet: it stops by itself.
+                (_, false) if paced => Next::Run(rest(&made)),
                 (_, false) => Next::Run(u64::MAX),
             }
         };
@@ -188,6 +197,22 @@ impl Sending {
     pub fn end(&mut self) -> Result<()> {
         self.running.end()
     }
+}
+
+/// Sleeps where nothing is due for a while: how often the program runs then.
+fn rest(sheet: &Sheet) -> u64 {
+    let get = |word: i16| Duration::from_nanos(sheet.get(word as usize / 8));
+    let idle = get(word::IDLE);
+    if idle < NEAR {
+        let rarely = !idle.is_zero() && get(word::PERIOD) > 2 * NEAR;
+        return if rarely { FEW_RUNS } else { u64::MAX };
+    }
+    // Until the program has looked anew nobody knows.
+    sheet.set(word::IDLE as usize / 8, 0);
+    // Who ends it, wakes it.
+    std::thread::park_timeout((idle - NEAR / 2).min(LONGEST_SLEEP));
+    // A look is enough where it goes on sleeping.
+    if idle > LONGEST_SLEEP + NEAR { 1 } else { FEW_RUNS }
 }
 
 /// The program sees one number before the other, which is wrong by less than a ns once.

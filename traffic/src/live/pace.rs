@@ -6,7 +6,7 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Label, Size, xdp_action};
 
 use super::arith::held::*;
 use super::sheet::{Table, word};
-use crate::rate::{FRACTION_BITS, Gaps, MOST_BEHIND};
+use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
@@ -14,7 +14,7 @@ use crate::rate::{FRACTION_BITS, Gaps, MOST_BEHIND};
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), and its words are in the sheet.
 /// The period is read each time, so that it can be changed meanwhile.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
-    let [go, later, in_burst, on_time] = asm.labels();
+    let [go, later, not_due, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
     asm.jge(R1, R2, later);
@@ -25,7 +25,8 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.load(Size::DW, R1, SHEET + word::DUE);
     asm.load(Size::DW, R4, SHEET + word::PERIOD);
     follow_change(asm);
-    asm.jlt(R0, R1, later);
+    asm.jlt(R0, R1, not_due);
+    asm.store(Size::DW, SHEET + word::IDLE, 0);
     // R3: how late it is, in ns.
     asm.mov(R3, R0);
     asm.sub(R3, R1);
@@ -44,6 +45,9 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.sub(R1, 1);
     asm.store(Size::DW, SHEET + word::IN_BURST, R1);
     asm.jump(go);
+    asm.place(not_due);
+    asm.sub(R1, R0);
+    asm.store(Size::DW, SHEET + word::IDLE, R1);
     asm.place(later);
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
@@ -53,11 +57,17 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
 /// R1, when the next burst is due, by a period that has changed to R4, at the time R0. No burst
 /// has been yet where the period kept is 0.
 fn follow_change(asm: &mut Assembler) {
-    let [same, anew] = asm.labels();
+    let [same, begun, early, anew] = asm.labels();
     asm.load(Size::DW, R5, SHEET + word::KEPT);
     asm.jeq(R4, R5, same);
     asm.store(Size::DW, SHEET + word::KEPT, R4);
     asm.jeq(R5, 0, anew);
+    asm.jgt(R1, R0, early);
+    asm.load_constant(R2, LONG_PERIOD_NS);
+    asm.jge(R4, R2, early);
+    stay_behind(asm);
+    asm.jump(begun);
+    asm.place(early);
     // R3: the time since the last burst.
     asm.mov(R3, R0);
     asm.add(R3, R5);
@@ -66,13 +76,30 @@ fn follow_change(asm: &mut Assembler) {
     asm.mov(R1, R0);
     asm.add(R1, R4);
     asm.sub(R1, R3);
-    asm.store(Size::DW, SHEET + word::DUE, R1);
-    asm.jump(same);
+    asm.jump(begun);
     asm.place(anew);
     asm.load(Size::DW, R1, SHEET + word::PHASE);
     asm.add(R1, R0);
+    asm.place(begun);
     asm.store(Size::DW, SHEET + word::DUE, R1);
     asm.place(same);
+}
+
+/// R1, when the next burst is due of who is behind at the time R0, by the period R4 in place of R5.
+fn stay_behind(asm: &mut Assembler) {
+    let most = MOST_BEHIND.as_nanos() as i32;
+    let [too_far, near] = asm.labels();
+    asm.mov(R3, R0);
+    asm.sub(R3, R1);
+    asm.jgt(R3, most, too_far);
+    asm.mul(R3, R4);
+    asm.div(R3, R5);
+    asm.jle(R3, most, near);
+    asm.place(too_far);
+    asm.mov(R3, 0);
+    asm.place(near);
+    asm.mov(R1, R0);
+    asm.sub(R1, R3);
 }
 
 /// Moves R1, when a burst was due, on by the period R4 and its fraction, and stores it.

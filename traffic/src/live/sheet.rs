@@ -33,8 +33,10 @@ pub(super) mod word {
     pub const DUE_FRACTION: i16 = 96;
     /// How long after a timetable's begin this worker's first burst is due, in ns. We write it.
     pub const PHASE: i16 = 104;
+    /// How long until the next burst, when it was last looked at, in ns; 0 if one was due.
+    pub const IDLE: i16 = 112;
     /// Bytes of all of these; the streams' numbers come next.
-    pub const END: usize = 112;
+    pub const END: usize = 120;
 }
 
 /// A table of numbers of 64 bits, in the sheet.

@@ -43,6 +43,9 @@ impl Unit {
 
 /// How far behind a sender may be and still make up for it. Beyond, it starts its timetable anew.
 pub const MOST_BEHIND: Duration = Duration::from_millis(100);
+/// Who is behind when another pace begins stays so by as many packets, unless they would take longer
+/// than [`MOST_BEHIND`] then; not where periods are longer than this, a minute.
+pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
     /// Bursts of so many packets, from each one's begin so long to the next one's.

@@ -1,6 +1,6 @@
 //! When packets are due.
 
-use super::{Dial, Gaps, MOST_BEHIND, Pace, Period};
+use super::{Dial, Gaps, LONG_PERIOD_NS, MOST_BEHIND, Pace, Period};
 
 /// A worker's timetable of bursts, as [`crate::live`]'s programs keep it, too: times in ns of a
 /// clock that never goes back.
@@ -72,17 +72,32 @@ impl Timetable {
     }
 
     /// A new timetable: the next burst is due its period after the last, or if that has passed,
-    /// now. Nothing is made up for.
+    /// now. Who is behind already stays so, by as many packets.
     fn change(&mut self, asked: Period, now_ns: u64) {
         let before = std::mem::replace(&mut self.period, asked.times(self.workers));
         self.asked = asked;
         // The first has yet to come.
         let Some(due) = self.due_ns else { return };
+        if due <= now_ns && self.period.ns < LONG_PERIOD_NS {
+            self.due_ns = Some(now_ns - self.behind_ns(now_ns - due, before));
+            return;
+        }
         let since = now_ns + before.ns - due;
         self.due_ns = Some(match self.period.ns.checked_sub(since) {
             Some(left) => now_ns + left,
             None => now_ns + self.phase_ns(),
         });
+    }
+
+    /// How far behind it is now who was so far behind by another period.
+    fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
+        let most = MOST_BEHIND.as_nanos() as u64;
+        // No product has more than 64 bits.
+        let behind = match late_ns <= most {
+            true => late_ns * self.period.ns / before.ns.max(1),
+            false => 0,
+        };
+        if behind <= most { behind } else { 0 }
     }
 
     /// Where this worker stands among all: so that they do not all send at once.
@@ -190,8 +205,44 @@ mod tests {
         dial.set(pace(1e3));
         assert_eq!(at(900_001 * SECOND), 1, "and on, without the time between");
         dial.set(pace(1.0));
+        assert_eq!(at(900_001 * SECOND), 0);
         assert_eq!(at(900_001 * SECOND + 500_000_000), 0, "the last is half a second ago");
         assert_eq!(at(900_002 * SECOND), 1);
+    }
+
+    #[test]
+    fn who_is_behind_when_the_pace_changes_is_behind_by_as_many_packets() {
+        for (sentence, before, after, late_ns, packets) in [
+            ("as fast", 1e6, 1e6 + 0.1, 10_500, 10),
+            ("twice as fast", 1e6, 2e6, 10_500, 10),
+            ("half as fast", 1e6, 5e5, 10_500, 10),
+            ("so slow that it would take too long", 1e6, 10.0, 10_500, 0),
+            ("a pause", 1e6, 0.0, 10_500, -1),
+            ("too far behind before", 1e6, 2e6, SECOND, 0),
+        ] {
+            let dial = Dial::new(pace(before));
+            let mut timetable = Timetable::of(dial.clone(), (0, 1));
+            sent(&mut timetable, SECOND);
+            dial.set(pace(after));
+            // Besides the packet that is due at once.
+            let due = i64::from(sent(&mut timetable, SECOND + 1000 + late_ns)) - 1;
+            assert_eq!(due, packets, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_loses_nothing_to_a_worker_that_comes_late() {
+        // From 0 to 100,000 a second within 2 s, looked at every 3 ms: 100,000 packets.
+        let dial = Dial::new(pace(0.1));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut packets = 0;
+        for ms in 0..2000_u64 {
+            if ms % 20 == 0 {
+                dial.set(pace((ms + 10) as f64 * 50.0));
+            }
+            packets += if ms % 3 == 0 { sent(&mut timetable, ms * 1_000_000) } else { 0 };
+        }
+        assert!((99_500..=100_500).contains(&packets), "{packets}");
     }
 
     #[test]
