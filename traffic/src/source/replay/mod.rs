@@ -1,13 +1,16 @@
 //! Packets of a capture file, sent again.
 //!
 //! ```text
-//!   file --> streamed --> share: is it this worker's? --> clock: is it due? --> transmit ring
-//!                              place: what comes before it in the file ---^
+//!   file --> reading --+--> streamed, as it is read --+--> clock: is it due? --> transmit ring
+//!                      +--> kept in memory, to loop --+
+//!   share: whose is a packet?    place: what comes before it in the file
 //! ```
 
 mod clock;
+mod kept;
 mod link_type;
 mod place;
+mod reading;
 mod share;
 mod streamed;
 
@@ -22,6 +25,7 @@ use super::{Filled, LONGEST_SLEEP, LeftOut, Source};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Clock, Start};
+use kept::Kept;
 use place::Place;
 use share::Share;
 use streamed::Streamed;
@@ -65,10 +69,24 @@ pub struct ReplayOptions {
 /// [`failure`](Source::failure) has it then.
 #[derive(Debug)]
 pub struct Replay {
-    stream: Streamed,
+    packets: Packets,
     clock: Clock,
     most_bytes: usize,
     left_out: LeftOut,
+}
+
+/// Where packets come from.
+#[derive(Debug)]
+enum Packets {
+    Streamed(Box<Streamed>),
+    Kept(Kept),
+}
+
+impl ReplayOptions {
+    /// Rounds after the first; none is for ever.
+    fn further_rounds(&self) -> Option<u64> {
+        (self.rounds > 0).then(|| self.rounds - 1)
+    }
 }
 
 impl Replay {
@@ -95,13 +113,20 @@ impl Replay {
             may_be_read_again(file, workers)?;
         }
         let start = Start::of(workers);
+        let new = |packets| Self {
+            packets,
+            clock: Clock::new(&options.tempo, start.clone()),
+            most_bytes: options.most_bytes.unwrap_or(usize::MAX),
+            left_out: LeftOut::default(),
+        };
+        if options.rounds != 1
+            && let Some(kept) = Kept::load(file, options, workers)?
+        {
+            return Ok(kept.into_iter().map(|kept| new(Packets::Kept(kept))).collect());
+        }
         let open = |worker| {
-            Ok(Self {
-                stream: Streamed::open(file, Share::new(worker, workers), options)?,
-                clock: Clock::new(&options.tempo, start.clone()),
-                most_bytes: options.most_bytes.unwrap_or(usize::MAX),
-                left_out: LeftOut::default(),
-            })
+            let streamed = Streamed::open(file, Share::new(worker, workers), options)?;
+            Ok(new(Packets::Streamed(Box::new(streamed))))
         };
         (0..workers).map(open).collect()
     }
@@ -138,7 +163,10 @@ impl Source for Replay {
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
-        self.stream.give(&mut hand);
+        match &mut self.packets {
+            Packets::Streamed(streamed) => streamed.give(&mut hand),
+            Packets::Kept(kept) => kept.give(&mut hand),
+        }
         Ok(hand.filled)
     }
 
@@ -147,19 +175,27 @@ impl Source for Replay {
     }
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
-        match self.clock.next_ns() {
-            Some(due_ns) => super::rest_until(due_ns, now_ns),
-            None => self.stream.wait(LONGEST_SLEEP)?,
+        match (self.clock.next_ns(), &mut self.packets) {
+            (Some(due_ns), _) => super::rest_until(due_ns, now_ns),
+            (None, Packets::Streamed(streamed)) => streamed.wait(LONGEST_SLEEP)?,
+            // There is more at once, or it waits for other workers to begin.
+            (None, Packets::Kept(_)) => std::hint::spin_loop(),
         }
         Ok(())
     }
 
     fn is_finished(&self) -> bool {
-        self.stream.is_finished()
+        match &self.packets {
+            Packets::Streamed(streamed) => streamed.is_finished(),
+            Packets::Kept(kept) => kept.is_finished(),
+        }
     }
 
     fn failure(&mut self) -> Option<Error> {
-        self.stream.take_failure()
+        match &mut self.packets {
+            Packets::Streamed(streamed) => streamed.take_failure(),
+            Packets::Kept(kept) => kept.take_failure(),
+        }
     }
 
     fn lateness(&self) -> Gaps {

@@ -1,0 +1,99 @@
+//! A file that is being read: its packets in a ring, with the addresses that they are to have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::error::Result;
+use sluicegate::port::{Interface, OpenOptions, Port, PortName, Queue};
+use sluicegate::ring::{Meta, Ring, Wait};
+
+use super::ReplayOptions;
+use crate::rewrite::Rewrite;
+
+/// A file's reader.
+#[derive(Debug)]
+pub(super) struct Reading {
+    queue: Queue,
+    link_type: u16,
+    rewrite: Option<Arc<Rewrite>>,
+}
+
+/// Whether there is more to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum More {
+    /// Packets are in the ring.
+    Here,
+    /// Not yet.
+    Later,
+    /// No.
+    Never,
+}
+
+impl Reading {
+    pub(super) fn open(file: &PortName, options: &ReplayOptions) -> Result<Self> {
+        let queue = Port::open(file, &OpenOptions::default())?.queues.remove(0);
+        let rewrite = (!options.rewrite.is_empty()).then(|| Arc::clone(&options.rewrite));
+        Ok(Self { queue, link_type: options.link_type, rewrite })
+    }
+
+    /// Reads on where all packets that were read have been seen. An error comes after the packets
+    /// before it.
+    pub(super) fn go_on(&mut self) -> Result<More> {
+        if self.queue.rx().available() > 0 {
+            return Ok(More::Here);
+        }
+        if self.queue.sync_rx()? > 0 {
+            self.change_addresses();
+            return Ok(More::Here);
+        }
+        Ok(if self.queue.is_finished() { More::Never } else { More::Later })
+    }
+
+    /// Waits until there may be more, in a pipe.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<()> {
+        let policy = Wait::Adaptive(Duration::from_micros(20));
+        self.queue.wait_rx(policy, timeout).map(|_| ())
+    }
+
+    /// What has been read and not seen.
+    #[inline]
+    pub(super) fn ring(&self) -> &Ring {
+        self.queue.rx()
+    }
+
+    /// So many slots have been seen.
+    pub(super) fn release(&mut self, slots: u32) {
+        self.queue.rx_mut().release(slots);
+    }
+
+    pub(super) fn interfaces(&self) -> &[Interface] {
+        self.queue.interfaces()
+    }
+
+    /// Whether all packets so far can be sent: mostly there is one interface, and nothing to ask of
+    /// each packet.
+    pub(super) fn all_fit(&self) -> bool {
+        self.interfaces().iter().all(|interface| interface.link_type == self.link_type)
+    }
+
+    /// Whether a packet begins as those do that are sent.
+    #[inline]
+    pub(super) fn fits(&self, meta: &Meta) -> bool {
+        let interface = self.interfaces().get(meta.interface as usize);
+        interface.is_some_and(|interface| interface.link_type == self.link_type)
+    }
+
+    /// Gives the packets in the ring their other addresses, where they lie.
+    fn change_addresses(&mut self) {
+        let Some(rewrite) = self.rewrite.clone() else { return };
+        let mut at = self.ring().head();
+        let mut begins = true;
+        for _ in 0..self.ring().available() {
+            if begins && self.fits(self.ring().meta(at)) {
+                rewrite.apply(self.queue.rx_mut().bytes_mut(at));
+            }
+            begins = !self.ring().slot(at).continues();
+            at = self.ring().next(at);
+        }
+    }
+}
