@@ -31,6 +31,9 @@ Examples:
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac 02:00:00:00:00:02
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
+/// The memory that a looped file may take.
+const KEEP_BYTES: usize = 1 << 30;
+
 /// Send the packets of a capture file again
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -112,6 +115,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         most_bytes: interface.as_ref().map(most_bytes),
         link_type: port.link_type(),
         rewrite,
+        keep_bytes: KEEP_BYTES,
     };
     // Opened here, where signals still end the command: a pipe may keep it waiting.
     let sources = Replay::open(&file, &options, port.queues.len() as u32)?;

@@ -350,7 +350,11 @@ impl Ring {
     #[inline]
     fn slots_for(&self, packet: &Packet<'_>) -> u32 {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
-        packet.captured_bytes().div_ceil(size).max(1) as u32
+        match packet.captured_bytes() {
+            // Nearly all: without a division.
+            bytes if bytes <= size => 1,
+            bytes => bytes.div_ceil(size) as u32,
+        }
     }
 
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives

@@ -17,8 +17,9 @@ fn every_packet_gets_its_other_addresses_once_and_in_every_round() {
     let rules = ["198.18.0.2=198.18.0.3", "198.18.0.3=198.18.0.4", "198.18.0.1=198.18.0.2"];
     let rewrite: Rewrite = rules.iter().map(|rule| rule.parse::<Rule>().unwrap()).collect();
     let rewrite = Arc::new(rewrite);
-    let options = ReplayOptions { rewrite, rounds: 2, ..options(Tempo::Top) };
-    for workers in [1, 3] {
+    for (workers, keep_bytes) in [(1, 0), (3, 0), (1, 1 << 30), (3, 1 << 30)] {
+        let rewrite = Arc::clone(&rewrite);
+        let options = ReplayOptions { rewrite, rounds: 2, keep_bytes, ..options(Tempo::Top) };
         let all = sent(folder.path(), &file, &options, workers);
         let packets: Vec<_> = all.into_iter().flat_map(|(packets, _)| packets).collect();
         assert_eq!(packets.len(), 1200);

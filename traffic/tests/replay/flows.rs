@@ -44,15 +44,18 @@ fn a_count_is_of_the_file_s_first_packets() {
     let file = folder.path().join("mix.pcap");
     pcap(&file, 1, &mix(100));
     for (workers, rounds, count) in [(1, 1, 30), (3, 1, 30), (3, 0, 250), (2, 1, 500)] {
-        let options = ReplayOptions { rounds, packets: Some(count), ..options(Tempo::Top) };
-        let all = sent(folder.path(), &file, &options, workers);
-        let mut numbers: Vec<_> =
-            all.iter().flat_map(|(packets, _)| numbers(packets)).map(|(_, n)| n).collect();
-        numbers.sort();
-        let most = if rounds == 1 { count.min(100) } else { count };
-        let mut expected: Vec<_> = (0..most as u32).map(|n| n % 100).collect();
-        expected.sort();
-        assert_eq!(numbers, expected, "{workers} workers, {rounds} rounds, {count}");
+        for keep_bytes in [0, 1 << 30] {
+            let packets = Some(count);
+            let options = ReplayOptions { rounds, packets, keep_bytes, ..options(Tempo::Top) };
+            let all = sent(folder.path(), &file, &options, workers);
+            let mut numbers: Vec<_> =
+                all.iter().flat_map(|(packets, _)| numbers(packets)).map(|(_, n)| n).collect();
+            numbers.sort();
+            let most = if rounds == 1 { count.min(100) } else { count };
+            let mut expected: Vec<_> = (0..most as u32).map(|n| n % 100).collect();
+            expected.sort();
+            assert_eq!(numbers, expected, "{workers} workers, {rounds} rounds, {count}");
+        }
     }
 }
 
@@ -65,12 +68,14 @@ fn what_comes_before_a_break_is_sent_by_all_and_each_says_where_it_broke() {
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
     let offset = bytes.len() - recorded[499].1.len() - 16;
-    for workers in [1, 3] {
-        let all = sent(folder.path(), &file, &options(Tempo::Top), workers);
+    for (workers, rounds) in [(1, 1), (3, 1), (1, 0), (3, 5)] {
+        let options = ReplayOptions { rounds, ..options(Tempo::Top) };
+        let all = sent(folder.path(), &file, &options, workers);
         let packets: usize = all.iter().map(|(packets, _)| packets.len()).sum();
-        assert_eq!(packets, 499, "{workers} workers");
-        for (_, failure) in all {
-            let failure = failure.unwrap();
+        assert_eq!(packets, 499, "{workers} workers, {rounds} rounds");
+        let failures: Vec<_> = all.into_iter().filter_map(|(_, failure)| failure).collect();
+        assert!(!failures.is_empty());
+        for failure in failures {
             assert!(failure.contains(&format!("at byte {offset}")), "{failure}");
         }
     }

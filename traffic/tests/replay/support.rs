@@ -56,6 +56,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
         most_bytes: None,
         link_type: LINKTYPE_ETHERNET,
         rewrite: Arc::default(),
+        keep_bytes: 1 << 30,
     }
 }
 

@@ -14,8 +14,14 @@ fn sent_at(recorded: &[u64], tempo: Tempo, rounds: u64, times: &[u64]) -> Vec<u3
     let file = folder.path().join("a.pcap");
     let packets: Vec<_> = recorded.iter().map(|ns| (*ns, packet(1, 1, 100))).collect();
     pcap(&file, 1, &packets);
-    let mut worker = only(&file, &ReplayOptions { rounds, ..options(tempo) });
-    times.iter().map(|ns| worker.at(BEGUN + ns).packets).collect()
+    let sent = |keep_bytes| -> Vec<u32> {
+        let mut worker =
+            only(&file, &ReplayOptions { rounds, keep_bytes, ..options(tempo.clone()) });
+        times.iter().map(|ns| worker.at(BEGUN + ns).packets).collect()
+    };
+    let from_memory = sent(1 << 30);
+    assert_eq!(from_memory, sent(0), "read anew in each round");
+    from_memory
 }
 
 #[test]

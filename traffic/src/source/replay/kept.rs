@@ -12,9 +12,6 @@ use super::place::{Place, Round};
 use super::reading::{More, Reading};
 use super::{Hand, LONGEST_SLEEP, ReplayOptions, link_type, share};
 
-/// What all workers together keep at most.
-const MOST_BYTES: usize = 1 << 30;
-
 /// One worker's packets of a file.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -56,10 +53,10 @@ impl Kept {
         workers: u32,
     ) -> Result<Option<Vec<Self>>> {
         let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
-        if on_disk > MOST_BYTES as u64 {
+        if on_disk > options.keep_bytes as u64 {
             return Ok(None);
         }
-        let mut loading = Loading::new(workers);
+        let mut loading = Loading::new(workers, options.keep_bytes);
         let mut reading = Reading::open(file, options)?;
         let failure = loop {
             match reading.go_on() {
@@ -120,14 +117,15 @@ struct Loading {
     round: Round,
     /// What they take of memory.
     kept: usize,
+    most: usize,
     /// Whether a packet has been met that can be sent.
     any: bool,
 }
 
 impl Loading {
-    fn new(workers: u32) -> Self {
+    fn new(workers: u32, most: usize) -> Self {
         let piles = (0..workers).map(|_| (Vec::new(), Vec::new())).collect();
-        Self { piles, round: Round::default(), kept: 0, any: false }
+        Self { piles, round: Round::default(), kept: 0, most, any: false }
     }
 
     /// Takes the packets that have been read; false if there is no more room.
@@ -141,7 +139,7 @@ impl Loading {
             let (pile, entries) = &mut self.piles[worker as usize];
             let mut meta = *packet.meta();
             let place = self.round.place(&meta);
-            self.round.pass(&meta, bytes);
+            self.round.pass(place, &meta, bytes);
             meta.interface = 0;
             let at = pile.len();
             if fits {
@@ -153,7 +151,7 @@ impl Loading {
         }
         let slots = reading.ring().available();
         reading.release(slots);
-        self.kept <= MOST_BYTES
+        self.kept <= self.most
     }
 
     fn dealt(self, options: &ReplayOptions, mut failure: Option<Error>) -> Vec<Kept> {

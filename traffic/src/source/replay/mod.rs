@@ -61,6 +61,8 @@ pub struct ReplayOptions {
     pub link_type: u16,
     /// The addresses they get.
     pub rewrite: Arc<Rewrite>,
+    /// How much memory a file may take that is sent in several rounds; a larger one is read in each.
+    pub keep_bytes: usize,
 }
 
 /// One worker's part of a file, once or several times.
@@ -79,7 +81,7 @@ pub struct Replay {
 #[derive(Debug)]
 enum Packets {
     Streamed(Box<Streamed>),
-    Kept(Kept),
+    Kept(Box<Kept>),
 }
 
 impl ReplayOptions {
@@ -122,7 +124,7 @@ impl Replay {
         if options.rounds != 1
             && let Some(kept) = Kept::load(file, options, workers)?
         {
-            return Ok(kept.into_iter().map(|kept| new(Packets::Kept(kept))).collect());
+            return Ok(kept.into_iter().map(|kept| new(Packets::Kept(Box::new(kept)))).collect());
         }
         let open = |worker| {
             let streamed = Streamed::open(file, Share::new(worker, workers), options)?;
@@ -234,6 +236,12 @@ impl Hand<'_, '_> {
         let Some(due_ns) = self.clock.is_due(place, self.begun_ns, self.now_ns) else {
             return false;
         };
+        if packet.meta().interface != 0 {
+            // Where it is sent to, there is but one.
+            let mut meta = *packet.meta();
+            meta.interface = 0;
+            return self.take(&packet.with_meta(&meta), place);
+        }
         let bytes = packet.captured_bytes();
         if bytes > self.most_bytes && !self.is_tagged_and_fits(packet, bytes) {
             self.left_out.too_long += 1;

@@ -58,10 +58,9 @@ impl Round {
         Place { ns: self.passed.ns.max(since_first), ..self.passed }
     }
 
-    /// Goes on behind a packet of so many bytes.
+    /// Goes on behind a packet of so many bytes, which stands at its place.
     #[inline]
-    pub(super) fn pass(&mut self, meta: &Meta, bytes: usize) {
-        let place = self.place(meta);
+    pub(super) fn pass(&mut self, place: Place, meta: &Meta, bytes: usize) {
         if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
             self.first_ns = Some(meta.timestamp_ns);
         }
@@ -96,7 +95,7 @@ mod tests {
             .into_iter()
             .map(|ns| {
                 let place = round.place(&meta(ns));
-                round.pass(&meta(ns), 60);
+                round.pass(place, &meta(ns), 60);
                 place.ns
             })
             .collect();
@@ -108,9 +107,9 @@ mod tests {
     fn what_has_no_time_comes_with_what_is_before_it() {
         let mut round = Round::default();
         let mut place = |meta: &Meta| {
-            let place = round.place(meta).ns;
-            round.pass(meta, 60);
-            place
+            let place = round.place(meta);
+            round.pass(place, meta, 60);
+            place.ns
         };
         let timeless = Meta::default();
         let places = [timeless, meta(700), timeless, meta(900)].map(|meta| place(&meta));

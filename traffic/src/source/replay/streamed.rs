@@ -61,21 +61,16 @@ impl Streamed {
                 break;
             }
             let meta = packet.meta();
-            if !all_fit && !reading.fits(meta) {
+            let place = self.round.place(meta);
+            let fits = all_fit || reading.fits(meta);
+            self.any |= fits;
+            if !fits {
                 hand.left_out.other_link_type += u64::from(self.share.is_first());
-            } else if self.share.takes(packet.head()) {
-                let place = self.base.plus(self.round.place(meta));
-                // Who it is sent by has one interface.
-                let mut meta = *meta;
-                meta.interface = 0;
-                if !hand.take(&packet.with_meta(&meta), place) {
-                    break;
-                }
-                self.any = true;
-            } else {
-                self.any = true;
+            } else if self.share.takes(packet.head()) && !hand.take(&packet, self.base.plus(place))
+            {
+                break;
             }
-            self.round.pass(meta, packet.captured_bytes());
+            self.round.pass(place, meta, packet.captured_bytes());
             self.left = self.left.map(|left| left - 1);
             slots += packet.slots();
         }
