@@ -8,6 +8,7 @@ mod files;
 mod generate;
 mod keys;
 mod live;
+mod live_ring;
 mod messages;
 mod mirror;
 mod privileges;

@@ -1,0 +1,103 @@
+//! Sending through `live:`, and by live frames that a program makes: what comes, what is told, and how
+//! it ends.
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+const NOBODY: &str = "02:00:00:00:00:99";
+
+fn generate<'a>(port: &'a str, left: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["generate", port, "--netns", left, "--dmac", NOBODY, "--json"], more].concat()
+}
+
+#[test]
+fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let (file, came) = (folder.path().join("sent.pcap"), folder.path().join("came.pcap"));
+    numbered(&file, 0..5000, 0, 1000);
+    for port in ["live:left0", "live:left0?ring=64&slots=32", "left0"] {
+        let capture = capture_all(&right, NUMBERED, &came);
+        let file = file.to_str().unwrap();
+        let sent =
+            run(&["replay", file, port, "--netns", &left, "--rate", "50kpps", "--json"]).good();
+        assert_eq!((&sent["attempted"], &sent["accepted"]), (&5000.into(), &5000.into()), "{sent}");
+        capture.stop().good();
+        assert!(numbers(&came).into_iter().eq(0..5000), "{port}");
+        if port == "left0" && std::thread::available_parallelism().unwrap().get() > 1 {
+            let fallback = &sent["fallbacks"][0];
+            let reason = fallback["reason"].as_str().unwrap();
+            assert!(reason.contains("its driver has none"), "{sent}");
+            assert_eq!((&sent["backend"], &fallback["to"]), (&"live".into(), &"live:".into()));
+        }
+    }
+}
+
+#[test]
+fn each_signal_ends_it_well_also_without_privileges() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for more in [&[][..], &["--threads", "4"], &["--user", "nobody"], &["--rate", "100pps"]] {
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let sending = Running::start(&generate("live:left0", &left, more));
+            sending.signal(signal);
+            let report = sending.end().good();
+            assert_eq!(report["backend"], "live", "{more:?}, {signal}: {report}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_that_ends_nothing_loses_nothing() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for port in ["left0", "live:left0"] {
+        let more = ["--count", "500000"];
+        let sending = Running::unawaited(&mut sluice(&generate(port, &left, &more)));
+        let live = || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", sending.pid()));
+            let tasks = tasks.into_iter().flatten().flatten();
+            let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+            tasks.filter_map(|task| name(task).ok()).any(|name| name == "live\n")
+        };
+        eventually("it sends", || live() || sending.has_ended());
+        for signal in [Signal::SIGURG, Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGURG] {
+            sending.signal(signal);
+        }
+        let report = sending.end().good();
+        assert_eq!(report["accepted"], 500_000, "{port}: {report}");
+    }
+}
+
+#[test]
+fn an_interface_that_goes_down_ends_it_and_is_named() {
+    for (port, more) in
+        [("left0", &["--method", "live"][..]), ("left0", &["--threads", "3"]), ("live:left0", &[])]
+    {
+        let Some(lab) = lab() else { return };
+        let left = lab.netns("left");
+        let sending = Running::unawaited(&mut sluice(&generate(port, &left, more)));
+        let sent = || {
+            let left0 = sluicegate::link::interface(Some(&left), "left0").unwrap();
+            left0.stats.tx_packets > 1000
+        };
+        eventually("packets are sent", || sent() || sending.has_ended());
+        assert_eq!(on(&lab, "left", &["ip", "link", "set", "left0", "down"]).status, Some(0));
+        let ended = sending.end();
+        assert_eq!(ended.status, Some(1), "{port} {more:?}: {ended:?}");
+        assert!(ended.err.contains("left0") && ended.err.contains("is down"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn who_would_receive_from_it_is_told_what_does() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for command in ["count", "capture"] {
+        let ended = run(&[command, "live:left0", "--netns", &left]);
+        assert_eq!(ended.status, Some(2), "{ended:?}");
+        assert!(ended.err.contains("packet:, xdp: and mirror: receive"), "{}", ended.err);
+    }
+}
