@@ -2,7 +2,7 @@
 //! in the card or in the host's queue between the driver and the stack; and packets sent.
 
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::link::{Sample, Sampler};
+use sluicegate::link::{Backlog, Sample, Sampler};
 use sluicegate::port::{Kind, PortName};
 
 /// An interface's own counters, from the moment a run begins.
@@ -11,6 +11,8 @@ pub struct Card {
     sampler: Sampler,
     before: Sample,
     after: Option<Sample>,
+    /// What waits in the host's queue; nobody knows where it cannot be asked.
+    backlog: Option<Backlog>,
     /// Packets that the card missed might not have passed.
     filtered: bool,
 }
@@ -25,12 +27,19 @@ impl Card {
         let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;
         let before = sampler.sample().ok()?;
         let filtered = port.option("filter").is_some();
-        Some(Self { sampler, before, after: None, filtered })
+        let backlog = Backlog::open(netns, port.name()).ok();
+        Some(Self { sampler, before, after: None, backlog, filtered })
     }
 
     /// Looks at the counters for the last time.
     pub fn look(&mut self) {
         self.after = self.sampler.sample().ok();
+    }
+
+    /// Packets that wait in the host's queue to be sent, from whomever they came.
+    pub fn waiting(&mut self) -> u64 {
+        let packets = self.backlog.as_mut().map(Backlog::packets);
+        packets.and_then(Result::ok).unwrap_or(0)
     }
 
     /// Packets that the interface has sent since the beginning, and that it dropped in place of

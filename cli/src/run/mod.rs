@@ -8,12 +8,10 @@
 //!   +-----------------------------+          +----------------------------------+
 //! ```
 
-mod busy;
 mod control;
 mod counters;
 mod worker;
 
-pub use busy::Busy;
 pub use control::{Limits, Run, run};
 pub use counters::{Counters, Totals};
 pub use worker::{Outcome, Visitor};

@@ -7,12 +7,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
+use sluicegate::link::Busy;
 use sluicegate::port::{Queue, QueueStats};
 use sluicegate::ring::{Packet, Readiness, Wait};
 
 use crate::notice;
 
-use super::busy::Busy;
 use super::counters::{Counters, Totals};
 
 /// How long a worker may sleep before it looks at the stop flag again.

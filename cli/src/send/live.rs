@@ -83,8 +83,7 @@ impl LiveSender {
                     unsent: 0,
                     left_out: LeftOut::default(),
                     restarts: counters.restarts,
-                    // A run of the kernel's never sleeps.
-                    busy: 1.0,
+                    busy: sending.busy(),
                 }
             })
             .collect()

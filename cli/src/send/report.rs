@@ -10,6 +10,7 @@ use super::paced::Paced;
 use super::run::{Done, Sender};
 use super::steering::Steering;
 use crate::args::Common;
+use crate::card::Card;
 use crate::report::{Report, Sending, Thread, Traffic};
 
 /// The report of a run.
@@ -51,8 +52,11 @@ impl Sent {
         let gaps = sender.gaps();
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
-        let (attempted, accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
-        let interface = self.report.card.take().and_then(|mut card| card.sent());
+        let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
+        // What waits first: who leaves between the two looks is seen in one of them.
+        let mut card = self.report.card.take();
+        let waiting = card.as_mut().map_or(0, Card::waiting);
+        let interface = card.and_then(|mut card| card.sent());
         let report = &mut self.report;
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
@@ -66,7 +70,12 @@ impl Sent {
         report.threads = done.iter().enumerate().map(thread).collect();
         report.ledger.add(Role::In, "attempted", attempted);
         let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
-        let unsent = sum(|done| done.unsent);
+        let mut unsent = sum(|done| done.unsent);
+        if let Some((sent, _)) = interface {
+            // Whoever else sends here may have his share of it.
+            let waiting = waiting.min(accepted.saturating_sub(sent));
+            (accepted, unsent) = (accepted - waiting, unsent + waiting);
+        }
         let named = accepted + left_out.packets() + unsent;
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);

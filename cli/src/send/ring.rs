@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
-use sluicegate::link::pin_thread;
+use sluicegate::link::{Busy, pin_thread};
 use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, Source};
 
 use super::run::{Done, Orders};
-use crate::run::{Busy, Counters};
+use crate::run::Counters;
 
 /// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
 /// takes. Of those that have a time, only what is due.

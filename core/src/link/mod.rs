@@ -9,6 +9,8 @@
 //! needs a thread in that namespace only for the moment of opening.
 
 mod affinity;
+mod backlog;
+mod busy;
 mod counter;
 mod cpu;
 mod driver_stats;
@@ -30,6 +32,8 @@ mod veth;
 
 pub(crate) use affinity::Allowed;
 pub use affinity::{pin_thread, possible_cpus};
+pub use backlog::Backlog;
+pub use busy::Busy;
 pub use counter::Counter;
 pub use cpu::CpuCounters;
 pub use driver_stats::{Direction, QueueCounters};

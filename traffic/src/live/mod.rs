@@ -185,6 +185,11 @@ impl Sending {
         self.running.is_finished() || self.limit.is_some_and(all)
     }
 
+    /// The share of its time that it was on a CPU, once it has been ended.
+    pub fn busy(&self) -> f64 {
+        self.running.busy()
+    }
+
     /// Tells it to end, and does not wait for that: who ends several tells all of them first.
     pub fn tell(&self) {
         self.running.tell();

@@ -9,7 +9,7 @@ use super::maker::{Ended, Maker};
 use super::signal;
 use super::stretch::Stretch;
 use crate::error::{Error, Result};
-use crate::link::{Interface, Presence, pin_thread};
+use crate::link::{Busy, Interface, Presence, pin_thread};
 
 /// How often a thread is told to end its run: it may just be about to begin.
 const INSIST: Duration = Duration::from_millis(1);
@@ -45,7 +45,9 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Running {
     /// Until it is joined.
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Option<JoinHandle<(Result<()>, f64)>>,
+    /// The share of its time that it was on a CPU, once it is joined.
+    busy: f64,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,
 }
@@ -76,11 +78,14 @@ impl Running {
         let cpu = seat.cpu;
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
-            signal::only().map_err(|error| Error::system("take", "signals", error))?;
-            cpu.map_or(Ok(()), pin_thread)?;
-            runs.go_on(&mut next)
+            let clocks = Busy::begin();
+            let ran = signal::only()
+                .map_err(|error| Error::system("take", "signals", error))
+                .and_then(|()| cpu.map_or(Ok(()), pin_thread))
+                .and_then(|()| runs.go_on(&mut next));
+            (ran, clocks.share())
         });
-        Ok(Self { thread: Some(thread.map_err(failed)?), ends, mtu })
+        Ok(Self { thread: Some(thread.map_err(failed)?), busy: 0.0, ends, mtu })
     }
 
     /// Whether it has ended, for whatever reason.
@@ -124,7 +129,14 @@ impl Running {
             // It may have been about to begin a run when it was told.
             signal::send(&thread);
         }
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.busy = joined.1;
+        joined.0
+    }
+
+    /// The share of its time that it was on a CPU, once it has been ended.
+    pub fn busy(&self) -> f64 {
+        self.busy
     }
 }
 
