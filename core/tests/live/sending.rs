@@ -93,7 +93,6 @@ fn what_is_still_there_at_a_sudden_end_is_counted() {
     let stats = queue.stats().unwrap();
     assert_eq!(stats.sent + stats.unsent, 8000, "{stats:?}");
     assert_eq!(stats.refused, stats.unsent, "{stats:?}");
-    assert!(stats.unsent >= 8000 - 4096, "there is no room for more: {stats:?}");
     let (mut came, deadline) = (0, Instant::now() + PATIENCE);
     while came < stats.sent {
         take(&mut to.queues[0], |_| came += 1);

@@ -74,12 +74,17 @@ impl Maker {
     /// # Errors
     /// The kernel has no live frames, or none as long as this.
     pub fn run(&self, times: u32) -> Result<Ended> {
-        match bpf::run_live(self.program.as_fd(), &self.frame, times, BATCH) {
+        self.run_on(times, self.frame.len())
+    }
+
+    /// The same on frames of so many bytes, of those that there are.
+    pub(super) fn run_on(&self, times: u32, bytes: usize) -> Result<Ended> {
+        let frame = &self.frame[..bytes.min(self.frame.len())];
+        match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
             Ok(()) => Ok(Ended::Done),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ended::Interrupted),
             Err(error) => {
-                let too_long =
-                    self.frame.len() > 3000 && error.raw_os_error() == Some(libc::EINVAL);
+                let too_long = frame.len() > 3000 && error.raw_os_error() == Some(libc::EINVAL);
                 let remedy = match too_long {
                     true => "live frames have one page: send shorter ones, or by another method",
                     false => "live frames need Linux 5.18: send by another method",

@@ -165,6 +165,21 @@ impl Memory {
         if waiting <= self.geometry.slots { waiting } else { 0 }
     }
 
+    /// The length of the longest of the first few packets that wait for the program, as the thread
+    /// sees it that runs it, between two runs.
+    pub fn longest_waiting(&self) -> Option<usize> {
+        const FEW: u32 = 32;
+        let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
+        let lengths = (0..self.waiting().min(FEW)).map(|i| {
+            let place = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
+            // SAFETY: in the mapping, aligned to a line; the packet is handed over, so nobody writes
+            // it until the program has sent it, which runs on this thread.
+            unsafe { place.cast::<u32>().read() }
+        });
+        let longest = lengths.max()?.clamp(LEAST_BYTES, self.geometry.most_bytes);
+        Some(longest as usize)
+    }
+
     /// How often in a row the program has found nothing.
     pub fn empty_looks(&self) -> u64 {
         self.count(at::EMPTY)

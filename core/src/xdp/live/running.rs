@@ -22,6 +22,9 @@ pub enum Next {
     /// It runs the program, so many times at most, and asks again: after fewer where these would
     /// take long, or where a signal comes.
     Run(u64),
+    /// The same on frames that have so many bytes before the program runs on them, of those that the
+    /// maker has.
+    RunOn(u64, usize),
     /// It sleeps until it is [woken](Running::wake), and asks again.
     Sleep,
     /// It ends: all is done.
@@ -163,7 +166,8 @@ impl Runs {
         // Pairs with the store of `tell`.
         while !self.ends.load(Ordering::Acquire) {
             match next() {
-                Next::Run(times) => self.run(times)?,
+                Next::Run(times) => self.run(times, usize::MAX)?,
+                Next::RunOn(times, bytes) => self.run(times, bytes)?,
                 Next::Sleep => {
                     std::thread::park();
                     self.stretch.begin_anew();
@@ -174,7 +178,7 @@ impl Runs {
         Ok(())
     }
 
-    fn run(&mut self, times: u64) -> Result<()> {
+    fn run(&mut self, times: u64, bytes: usize) -> Result<()> {
         let start = Instant::now();
         if start.duration_since(self.looked) >= CHECK {
             self.looked = start;
@@ -183,7 +187,7 @@ impl Runs {
             self.mtu.store(state.mtu, Ordering::Relaxed);
         }
         let times = self.stretch.at_most(times);
-        match self.maker.run(times)? {
+        match self.maker.run_on(times, bytes)? {
             Ended::Done => self.stretch.took(times, start.elapsed()),
             Ended::Interrupted => {}
         }

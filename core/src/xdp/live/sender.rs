@@ -58,14 +58,11 @@ impl Sender {
         cpu: Option<usize>,
     ) -> Result<Self> {
         let memory = Memory::new(geometry, start, &interface.name)?;
-        let given = geometry.most_bytes;
-        let instructions =
-            program(geometry, given, interface.index, &*memory).map_err(|fault| {
-                Error::Usage(format!(
-                    "a ring of this size has no program: use a smaller one: {fault}"
-                ))
-            })?;
-        let maker = Maker::load(c"sluice_ring", &instructions, vec![0; given as usize])?;
+        let instructions = program(geometry, interface.index, &*memory).map_err(|fault| {
+            Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
+        })?;
+        let maker =
+            Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])?;
         let allowed = Allowed::here()?;
         let alone = cpu.is_none() && allowed.count() == 1;
         let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
@@ -76,6 +73,7 @@ impl Sender {
             allowed: Some(allowed).filter(|_| cpu.is_none() && !alone),
             avoided: NOWHERE,
             alone,
+            bytes: geometry.most_bytes as usize,
         };
         let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS };
         let running = Running::start(maker, &seat, move || feed.next())?;
@@ -172,6 +170,8 @@ struct Feed {
     avoided: usize,
     /// On its CPU with the writer.
     alone: bool,
+    /// The frames' length in the last run.
+    bytes: usize,
 }
 
 impl Feed {
@@ -189,11 +189,14 @@ impl Feed {
             }
             terms.asleep.store(false, Ordering::Relaxed);
         }
+        // A frame that has the packet's length already spares the program a call, and one that is
+        // too long is made shorter more cheaply than one that is too short longer.
+        self.bytes = memory.longest_waiting().unwrap_or(self.bytes);
         if *alone {
-            return Next::Run(memory.waiting().into());
+            return Next::RunOn(memory.waiting().into(), self.bytes);
         }
         self.take_seat();
-        Next::Run(u64::MAX)
+        Next::RunOn(u64::MAX, self.bytes)
     }
 
     /// Keeps off the writer's CPU. The thread does that itself, between two runs: during one it cannot
