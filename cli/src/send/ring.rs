@@ -23,7 +23,7 @@ const BATCH: u32 = 256;
 /// How long the last packets may take by themselves.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long they may take once the user wants the end.
-const IMPATIENCE: Duration = Duration::from_millis(50);
+const IMPATIENCE: Duration = Duration::from_millis(40);
 /// Between two looks at whether they have left.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 

@@ -25,8 +25,11 @@ impl Period {
         Self::of_whole(whole)
     }
 
-    /// A part of it, in whole ns: `part` of `of`.
+    /// A part of it, in whole ns: `part` of `of`. What is never has no beginning either.
     pub fn part_ns(self, part: u32, of: u32) -> u64 {
+        if self == Self::NEVER {
+            return self.ns;
+        }
         let whole = self.whole() * u128::from(part) / u128::from(of.max(1));
         (whole >> FRACTION_BITS) as u64
     }
@@ -89,5 +92,6 @@ mod tests {
         let starts: Vec<u64> = (0..3).map(|worker| own.part_ns(worker, 3)).collect();
         assert_eq!(starts, [0, 333, 666]);
         assert_eq!(Period::NEVER.times(1024), Period::NEVER);
+        assert_eq!(Period::NEVER.part_ns(0, 1), Period::NEVER.ns);
     }
 }

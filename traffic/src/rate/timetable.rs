@@ -211,6 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_from_the_beginning_sends_nothing() {
+        let dial = Dial::new(pace(0.0));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut at = |now| sent(&mut timetable, now);
+        assert_eq!((at(SECOND), at(2 * SECOND)), (0, 0));
+        dial.set(pace(1e3));
+        assert_eq!((at(3 * SECOND), at(3 * SECOND + 1_000_000)), (1, 1));
+    }
+
+    #[test]
     fn who_is_behind_when_the_pace_changes_is_behind_by_as_many_packets() {
         for (sentence, before, after, late_ns, packets) in [
             ("as fast", 1e6, 1e6 + 0.1, 10_500, 10),

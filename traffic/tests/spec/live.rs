@@ -149,6 +149,10 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
     assert!(!is_due(&hourly), "a pause");
     hourly.set_pace(pace(2e9, 1));
     assert!(is_due(&hourly), "and on");
+    let paused = live(&plan, (0, 1), Some(pace(0.0, 1))).unwrap();
+    assert!(!is_due(&paused), "a pause from the beginning");
+    paused.set_pace(pace(2e9, 1));
+    assert!(is_due(&paused), "and on");
     let worker = |number| live(&plan, (number, 2), Some(pace(HOUR, 1))).unwrap();
     assert!(is_due(&worker(0)) && !is_due(&worker(1)), "workers take turns");
     let rare = live(&plan, (0, 1), Some(pace(1.0, 1_000_000))).unwrap();

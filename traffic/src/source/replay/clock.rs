@@ -203,6 +203,9 @@ impl Pacing {
                 place.bytes as f64 + place.packets as f64 * f64::from(besides)
             }
         };
+        if self.asked == Period::NEVER && units >= self.before {
+            return Period::NEVER.ns;
+        }
         // What was due before the pace changed is due by now.
         let since = ((units - self.before) * self.unit_ns).max(0.0);
         self.since_ns.saturating_add(since as u64)
