@@ -1,6 +1,7 @@
 //! `sluice capture` and `sluice count` as their users run them, against traffic and readers that
 //! nobody here wrote. What needs root, a tool or a folder that is not there says so and passes.
 
+mod analyze;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
 mod ends;

@@ -260,11 +260,21 @@ pub const NUMBERED: &str = "ether proto 0x88b5";
 
 /// A pcap file of numbered frames, `gap_ns` apart from `start_ns` on.
 pub fn numbered(path: &Path, numbers: std::ops::Range<u32>, start_ns: u64, gap_ns: u64) {
+    let frames = numbers.enumerate();
+    timed(path, frames.map(|(place, number)| (start_ns + place as u64 * gap_ns, frame(number))));
+}
+
+/// A pcap file of frames without times.
+pub fn pcap_file(path: &Path, frames: &[Vec<u8>]) {
+    timed(path, frames.iter().map(|frame| (0, frame.clone())));
+}
+
+/// A pcap file of frames with times.
+fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
     let head: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 1];
     head.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());
-    for (place, number) in numbers.enumerate() {
-        let (frame, at_ns) = (frame(number), start_ns + place as u64 * gap_ns);
+    for (at_ns, frame) in frames {
         let bytes = frame.len() as u32;
         let head = [(at_ns / 1_000_000_000) as u32, (at_ns % 1_000_000_000) as u32, bytes, bytes];
         head.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());

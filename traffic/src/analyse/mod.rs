@@ -22,6 +22,8 @@ pub use stamp::Stamp;
 pub use track::{Counts, Run, Track, WINDOW};
 pub use walk::{Condition, Found, look};
 
+use std::collections::BTreeMap;
+
 use sluicegate::ring::{Packet, TimestampSource};
 
 /// Workers of streams that an analyser has room for: a window of numbers each, 8 KiB.
@@ -34,6 +36,8 @@ pub struct Analyser {
     of: Vec<u16>,
     tracks: Vec<(Stamp, Track)>,
     delays: Vec<Delays>,
+    /// Corrupt packets, by the stream and worker that they name.
+    corrupt: BTreeMap<(u8, u8), u64>,
     others: Others,
     /// By how much the clock of received packets is ahead of that of stamps, in ns.
     ahead: fn() -> i64,
@@ -49,6 +53,7 @@ impl Analyser {
             of: vec![0; 1 << 16],
             tracks: Vec::new(),
             delays: vec![Delays::default(); 1 << 8],
+            corrupt: BTreeMap::new(),
             others: Others::default(),
             ahead,
             ahead_ns: ahead(),
@@ -89,19 +94,16 @@ impl Analyser {
             }
             return;
         };
-        let at = usize::from(stamp.stream) << 8 | usize::from(stamp.worker);
         if found.condition == Condition::Corrupt {
-            // Its stamp may be what is wrong with it; whose it is, is likely enough where
-            // such packets came before.
-            match self.tracks.get_mut(usize::from(self.of[at]).wrapping_sub(1)) {
-                Some((_, track)) => track.counts.corrupt += 1,
-                None => self.others.corrupt += 1,
-            }
+            // Its stamp may be what is wrong with it. Whether there is such a stream is seen when
+            // all queues have seen theirs.
+            *self.corrupt.entry((stamp.stream, stamp.worker)).or_default() += 1;
             return;
         }
         if found.condition == Condition::Unchecked {
             self.others.unchecked += 1;
         }
+        let at = usize::from(stamp.stream) << 8 | usize::from(stamp.worker);
         if self.of[at] == 0 && !self.begin(at, stamp) {
             self.others.untracked += 1;
             return;
@@ -138,6 +140,12 @@ impl Analyser {
             runs: track.runs().collect(),
             forgotten: track.forgotten(),
         });
-        Share { tracks: tracks.collect(), others: self.others, ..Share::default() }
+        let corrupt = self.corrupt.iter().map(|(&(stream, worker), &corrupt)| TrackShare {
+            stream,
+            worker,
+            counts: Counts { corrupt, ..Counts::default() },
+            ..TrackShare::default()
+        });
+        Share { tracks: tracks.chain(corrupt).collect(), others: self.others, ..Share::default() }
     }
 }

@@ -16,7 +16,7 @@ pub struct Share {
     pub others: Others,
 }
 
-/// What one queue has seen of a worker's packets in a stream.
+/// What one queue has seen of a worker's packets in a stream, or a part of that.
 #[derive(Clone, Debug, Default)]
 pub struct TrackShare {
     /// The stream's number.
@@ -149,6 +149,11 @@ impl Analysis {
         let mut streams: Vec<StreamAnalysis> = Vec::new();
         for ((stream, worker), tracks) in tracks {
             let analysis = WorkerAnalysis::of(worker, &tracks);
+            if analysis.counts.received == 0 {
+                // Only corrupt packets say that there is such a stream.
+                others.corrupt += analysis.counts.corrupt;
+                continue;
+            }
             match streams.last_mut() {
                 Some(last) if last.stream == stream => last.workers.push(analysis),
                 _ => {
@@ -176,7 +181,8 @@ impl StreamAnalysis {
 
 impl WorkerAnalysis {
     fn of(worker: u8, shares: &[&TrackShare]) -> Self {
-        let mut all = Self { worker, ways: shares.len() as u64, ..Self::default() };
+        let ways = shares.iter().filter(|share| share.counts.received > 0).count() as u64;
+        let mut all = Self { worker, ways, ..Self::default() };
         let mut runs: Vec<Run> = Vec::new();
         for share in shares {
             let Counts { received, duplicates, reordered, late, corrupt } = share.counts;

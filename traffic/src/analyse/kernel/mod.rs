@@ -79,7 +79,8 @@ impl InKernel {
         let tracks = (0..STREAMS * WORKERS).filter_map(|index| {
             let get = |at: i16| get(TRACKS + index * track::BYTES + at as usize);
             let (stream, worker) = ((index / WORKERS) as u8, (index % WORKERS) as u8);
-            (get(track::LAST) != 0).then(|| track_share(stream, worker, get))
+            let is_any = get(track::LAST) != 0 || get(track::CORRUPT) != 0;
+            is_any.then(|| track_share(stream, worker, get))
         });
         let get = |at: i16| get(at as usize);
         Share {
@@ -120,7 +121,8 @@ fn track_share(stream: u8, worker: u8, get: impl Fn(i16) -> u64) -> TrackShare {
         last_ns: get(track::LAST_NS),
     };
     let forgotten = (get(track::ENDED_LOST), get(track::ENDED));
-    TrackShare { stream, worker, counts, runs: vec![run], forgotten }
+    let runs = if run.last == 0 { Vec::new() } else { vec![run] };
+    TrackShare { stream, worker, counts, runs, forgotten }
 }
 
 impl Inspect for InKernel {

@@ -97,11 +97,8 @@ impl Piece<'_> {
     /// Counts what is corrupt, and on at `done` with it: its number is not believed.
     fn by_condition(&mut self) {
         let intact = self.asm.label();
-        let unknown = self.unstamped;
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
         self.asm.jne(R0, CORRUPT, intact);
-        self.asm.load(Size::DW, R0, TRACK + track::LAST);
-        self.asm.jeq(R0, 0, unknown);
         self.count(TRACK + track::CORRUPT);
         self.asm.jump(self.done);
         self.asm.place(intact);
