@@ -160,3 +160,32 @@ fn where_nothing_would_leave_it_says_why() {
     let error = refused("down").to_string();
     assert!(error.contains("left0 is down"), "{error}");
 }
+
+#[test]
+fn one_cpu_for_who_writes_and_who_sends_is_enough() {
+    let Some(lab) = lab() else { return };
+    let alone = std::thread::Builder::new().spawn(move || {
+        sluicegate::link::pin_thread(0).unwrap();
+        let mut to = receiver(&lab);
+        for options in ["", "?ring=64&slots=64", "?cpu=0"] {
+            let mut from = sender(&lab, options);
+            send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 5000), |_| 60);
+            from.queues[0].close_tx().unwrap();
+        }
+    });
+    alone.unwrap().join().unwrap();
+}
+
+#[test]
+fn a_cpu_that_is_not_there_is_an_error_that_names_it() {
+    let Some(lab) = lab() else { return };
+    let mut from = sender(&lab, "?cpu=1000");
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        if let Err(error) = from.queues[0].sync_tx() {
+            break error.to_string();
+        }
+        assert!(Instant::now() < deadline, "it sends from nowhere");
+    };
+    assert!(error.contains("no CPU 1000"), "{error}");
+}
