@@ -19,11 +19,12 @@ mod run;
 mod safety;
 mod steering;
 
-use std::io::stdout;
+use std::io::{stderr, stdout};
 
-use sluicegate::port::PortName;
+use sluicegate::port::{Kind, PortName};
 
 use crate::args::Common;
+use crate::notice;
 use crate::signals::Signals;
 use crate::status::Status;
 use report::Sent;
@@ -56,6 +57,11 @@ pub fn send(
     status.done();
     let ended = ended?;
     let report = sent.count(&sender, ended.elapsed, steering.as_ref());
-    report.print(&mut stdout().lock(), common.json)?;
+    report.notices.iter().for_each(notice::say);
+    // Where packets go to standard output, that is for them alone.
+    match port.kind() == Kind::Pcap && port.name() == "-" {
+        true => report.print(&mut stderr().lock(), common.json)?,
+        false => report.print(&mut stdout().lock(), common.json)?,
+    }
     Ok(ended.result?)
 }

@@ -12,6 +12,7 @@ use super::steering::Steering;
 use crate::args::Common;
 use crate::card::Card;
 use crate::report::{Report, Sending, Thread, Traffic};
+use crate::units::show_count;
 
 /// The report of a run.
 pub struct Sent {
@@ -79,6 +80,9 @@ impl Sent {
         let named = accepted + left_out.packets() + unsent;
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);
+        if left_out.too_long > 0 {
+            report.notices.push(too_long(left_out.too_long, report));
+        }
         report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
         report.ledger.add(Role::Loss, "unsent", unsent);
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
@@ -105,4 +109,15 @@ impl Sent {
         });
         self.report
     }
+}
+
+/// What to do about packets that are longer than can be sent.
+fn too_long(packets: u64, report: &Report) -> String {
+    let remedy = match report.backend.as_str() {
+        "live" => "packet: in place of live: sends longer ones, as far as the MTU allows",
+        "pcap" | "null" => "use more slots=",
+        _ => "raise the interface's MTU",
+    };
+    let (count, port) = (show_count(packets), &report.port);
+    format!("{port}: {count} packets were too long and were not sent: {remedy}")
 }

@@ -118,6 +118,40 @@ fn a_file_that_is_no_ethernet_is_refused_before_another_is_touched() {
 }
 
 #[test]
+fn what_the_mtu_does_not_allow_is_left_out_and_said() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("long.pcap");
+    recording(&file, 200, 1000);
+    let long = packets(&file).iter().filter(|(bytes, _)| bytes.len() > 1014).count();
+    assert!(long > 0);
+    let left = lab.netns("left");
+    let mtu = on(&lab, "left", &["ip", "link", "set", "left0", "mtu", "1000"]);
+    assert_eq!(mtu.status, Some(0), "{}", mtu.err);
+    for port in ["left0", "packet:left0"] {
+        let sent = run(&["replay", file.to_str().unwrap(), port, "--netns", &left, "--json"]);
+        let report = sent.good();
+        assert_eq!(report["ledger"]["losses"]["too_long"], long, "{report}");
+        assert_eq!(report["accepted"], 200 - long, "{report}");
+        assert!(sent.err.contains("too long"), "{}", sent.err);
+    }
+}
+
+#[test]
+fn who_waits_for_an_hour_can_be_asked_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rare.pcap");
+    recording(&file, 2, 3_600_000_000_000);
+    let out = format!("pcap:{}", folder.path().join("out.pcap").display());
+    for port in ["null:", &out] {
+        let replay = Running::start(&["replay", file.to_str().unwrap(), port, "--json"]);
+        let sent = replay.stop().good();
+        assert!(sent["attempted"].as_u64().unwrap() <= 1, "{sent}");
+        assert_eq!(sent["attempted"], sent["accepted"], "{sent}");
+    }
+}
+
+#[test]
 fn a_file_is_not_written_while_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("a.pcap"), folder.path().join("link.pcap"));

@@ -1,13 +1,13 @@
 //! When the packets of a replay are due.
 //!
-//! Each packet's time follows from its [`Place`] alone and from when the replay began: what comes late
+//! Each packet's time follows from its [`Position`] alone and from when the replay began: what comes late
 //! makes nothing after it late, and all workers keep one timetable though each sends but a part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Tempo;
-use super::place::Place;
+use super::position::Position;
 use crate::rate::{Dial, Gaps, MOST_BEHIND, Period, Unit};
 
 /// When a replay began, for all its workers. Each number says all by itself, so no order is needed.
@@ -83,12 +83,12 @@ impl Clock {
         Some(begun)
     }
 
-    /// Whether what stands at a place is due now; if so, when it was.
+    /// Whether what stands at a position is due now; if so, when it was.
     #[inline]
-    pub(super) fn is_due(&mut self, place: Place, begun_ns: u64, now_ns: u64) -> Option<u64> {
+    pub(super) fn is_due(&mut self, position: Position, begun_ns: u64, now_ns: u64) -> Option<u64> {
         let due = match &self.timing {
             Timing::Top => return Some(begun_ns),
-            timing => begun_ns.saturating_add(timing.after_ns(place)),
+            timing => begun_ns.saturating_add(timing.after_ns(position)),
         };
         if due <= now_ns {
             return Some(due);
@@ -153,11 +153,11 @@ impl Timing {
     }
 
     #[inline]
-    fn after_ns(&self, place: Place) -> u64 {
+    fn after_ns(&self, position: Position) -> u64 {
         match self {
-            Self::Recorded(1.0) => place.ns,
-            Self::Recorded(speed) => (place.ns as f64 / speed) as u64,
-            Self::Paced(pacing) => pacing.after_ns(place),
+            Self::Recorded(1.0) => position.ns,
+            Self::Recorded(speed) => (position.ns as f64 / speed) as u64,
+            Self::Paced(pacing) => pacing.after_ns(position),
             Self::Top => 0,
         }
     }
@@ -196,11 +196,11 @@ impl Pacing {
     }
 
     #[inline]
-    fn after_ns(&self, place: Place) -> u64 {
+    fn after_ns(&self, position: Position) -> u64 {
         let units = match self.of {
-            Unit::Packet => place.packets as f64,
+            Unit::Packet => position.packets as f64,
             Unit::Byte { besides } => {
-                place.bytes as f64 + place.packets as f64 * f64::from(besides)
+                position.bytes as f64 + position.packets as f64 * f64::from(besides)
             }
         };
         if self.asked == Period::NEVER && units >= self.before {
@@ -223,8 +223,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn at(ns: u64, packets: u64, bytes: u64) -> Place {
-        Place { ns, packets, bytes }
+    fn at(ns: u64, packets: u64, bytes: u64) -> Position {
+        Position { ns, packets, bytes }
     }
 
     fn paced(pps: f64, of: Unit) -> Tempo {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_place_says_when_it_is_due() {
-        let place = at(5_000, 10, 600);
+        let position = at(5_000, 10, 600);
         for (tempo, ns) in [
             (Tempo::Recorded(1.0), 5_000),
             (Tempo::Recorded(2.5), 2_000),
@@ -243,7 +243,7 @@ mod tests {
             (paced(1.25e8, Unit::BYTE_OF_LAYER2), 600 * 8),
             (Tempo::Top, 0),
         ] {
-            assert_eq!(Timing::of(&tempo).after_ns(place), ns, "{tempo:?}");
+            assert_eq!(Timing::of(&tempo).after_ns(position), ns, "{tempo:?}");
         }
         // Years of it, to the nanosecond.
         let years = at(3 * 365 * 86_400 * 1_000 * MS + 1, 1, 60);

@@ -8,7 +8,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Meta, Packet};
 
-use super::place::{Place, Round};
+use super::position::{Position, Round};
 use super::reading::{More, Reading};
 use super::{Hand, LONGEST_SLEEP, ReplayOptions, link_type, share};
 
@@ -19,9 +19,9 @@ pub(super) struct Kept {
     entries: Vec<Entry>,
     next: usize,
     /// All packets of the file, the other workers' too.
-    round: Place,
+    round: Position,
     /// Where this round began.
-    base: Place,
+    base: Position,
     /// Rounds still to come after this one; none is for ever.
     rounds: Option<u64>,
     /// Packets of all rounds and workers; none is all there are.
@@ -37,7 +37,7 @@ struct Entry {
     bytes: u32,
     /// It cannot be sent, and is only counted.
     other_link_type: bool,
-    place: Place,
+    position: Position,
     meta: Meta,
 }
 
@@ -77,8 +77,8 @@ impl Kept {
     /// Gives packets to a hand, until that takes no more or a round is over.
     pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
         while let Some(entry) = self.entries.get(self.next) {
-            let place = self.base.plus(entry.place);
-            if self.most.is_some_and(|most| place.packets >= most) {
+            let position = self.base.plus(entry.position);
+            if self.most.is_some_and(|most| position.packets >= most) {
                 self.finished = true;
                 return;
             }
@@ -86,7 +86,7 @@ impl Kept {
                 hand.left_out.other_link_type += 1;
             } else {
                 let bytes = &self.bytes[entry.at..entry.at + entry.bytes as usize];
-                if !hand.take(&Packet::new(&entry.meta, bytes), place) {
+                if !hand.take(&Packet::new(&entry.meta, bytes), position) {
                     return;
                 }
             }
@@ -138,15 +138,15 @@ impl Loading {
             let worker = if fits && workers > 1 { share::of(packet.head(), workers) } else { 0 };
             let (pile, entries) = &mut self.piles[worker as usize];
             let mut meta = *packet.meta();
-            let place = self.round.place(&meta);
-            self.round.pass(place, &meta, bytes);
+            let position = self.round.position(&meta);
+            self.round.pass(position, &meta, bytes);
             meta.interface = 0;
             let at = pile.len();
             if fits {
                 packet.segments().for_each(|segment| pile.extend_from_slice(segment));
             }
             let bytes = bytes as u32;
-            entries.push(Entry { at, bytes, other_link_type: !fits, place, meta });
+            entries.push(Entry { at, bytes, other_link_type: !fits, position, meta });
             self.kept += bytes as usize + size_of::<Entry>();
         }
         let slots = reading.ring().available();
@@ -163,7 +163,7 @@ impl Loading {
             entries,
             next: 0,
             round,
-            base: Place::default(),
+            base: Position::default(),
             rounds,
             most: options.packets,
             finished: false,

@@ -3,13 +3,13 @@
 //! ```text
 //!   file --> reading --+--> streamed, as it is read --+--> clock: is it due? --> transmit ring
 //!                      +--> kept in memory, to loop --+
-//!   share: whose is a packet?    place: what comes before it in the file
+//!   share: whose is a packet?    position: what comes before it in the file
 //! ```
 
 mod clock;
 mod kept;
 mod link_type;
-mod place;
+mod position;
 mod reading;
 mod share;
 mod streamed;
@@ -26,7 +26,7 @@ use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Clock, Start};
 use kept::Kept;
-use place::Place;
+use position::Position;
 use share::Share;
 use streamed::Streamed;
 
@@ -229,18 +229,18 @@ struct Hand<'a, 'r> {
 impl Hand<'_, '_> {
     /// Puts a packet in, or leaves it out for good. False where it has to wait, and all after it.
     #[inline]
-    fn take(&mut self, packet: &Packet<'_>, place: Place) -> bool {
+    fn take(&mut self, packet: &Packet<'_>, position: Position) -> bool {
         if self.filled.packets == self.most {
             return false;
         }
-        let Some(due_ns) = self.clock.is_due(place, self.begun_ns, self.now_ns) else {
+        let Some(due_ns) = self.clock.is_due(position, self.begun_ns, self.now_ns) else {
             return false;
         };
         if packet.meta().interface != 0 {
             // Where it is sent to, there is but one.
             let mut meta = *packet.meta();
             meta.interface = 0;
-            return self.take(&packet.with_meta(&meta), place);
+            return self.take(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
         if bytes > self.most_bytes && !self.is_tagged_and_fits(packet, bytes) {

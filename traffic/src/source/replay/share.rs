@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn pieces_of_a_datagram_stay_together() {
-        let piece = |place: [u8; 2], carried: &[u8]| {
+        let piece = |position: [u8; 2], carried: &[u8]| {
             let mut piece = frame(0, false, 17, carried);
-            piece[20..22].copy_from_slice(&place);
+            piece[20..22].copy_from_slice(&position);
             flow(&piece)
         };
         let first = piece([0x20, 0], &[4, 1, 0, 53, 9, 9, 9, 9]);

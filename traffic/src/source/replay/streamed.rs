@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 
-use super::place::{Place, Round};
+use super::position::{Position, Round};
 use super::reading::{More, Reading};
 use super::share::Share;
 use super::{Hand, ReplayOptions, link_type};
@@ -23,7 +23,7 @@ pub(super) struct Streamed {
     /// Packets of the file still to come, others' too; none is all there are.
     left: Option<u64>,
     /// Where this round began.
-    base: Place,
+    base: Position,
     round: Round,
     /// Whether a packet has been met that can be sent; without any the file is refused in the end.
     any: bool,
@@ -39,7 +39,7 @@ impl Streamed {
             share,
             rounds: options.further_rounds(),
             left: options.packets,
-            base: Place::default(),
+            base: Position::default(),
             round: Round::default(),
             any: false,
             failure: None,
@@ -61,16 +61,17 @@ impl Streamed {
                 break;
             }
             let meta = packet.meta();
-            let place = self.round.place(meta);
+            let position = self.round.position(meta);
             let fits = all_fit || reading.fits(meta);
             self.any |= fits;
             if !fits {
                 hand.left_out.other_link_type += u64::from(self.share.is_first());
-            } else if self.share.takes(packet.head()) && !hand.take(&packet, self.base.plus(place))
+            } else if self.share.takes(packet.head())
+                && !hand.take(&packet, self.base.plus(position))
             {
                 break;
             }
-            self.round.pass(place, meta, packet.captured_bytes());
+            self.round.pass(position, meta, packet.captured_bytes());
             self.left = self.left.map(|left| left - 1);
             slots += packet.slots();
         }

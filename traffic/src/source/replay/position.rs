@@ -4,7 +4,7 @@ use sluicegate::ring::{Meta, TimestampSource};
 
 /// Where a packet stands among all of a replay: what came before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// Since the first packet, by the file's times.
     pub(super) ns: u64,
     pub(super) packets: u64,
@@ -14,7 +14,7 @@ pub(super) struct Place {
 /// Between two rounds of a file whose packets were all recorded at one time, or which has but one.
 const BETWEEN_ROUNDS_NS: u64 = 1_000_000_000;
 
-impl Place {
+impl Position {
     /// Of a packet of a round that began here.
     #[inline]
     pub(super) fn plus(self, within: Self) -> Self {
@@ -37,42 +37,42 @@ impl Place {
     }
 }
 
-/// The places of the packets of one round, as they are read.
+/// The positions of the packets of one round, as they are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     first_ns: Option<u64>,
-    passed: Place,
+    passed: Position,
 }
 
 impl Round {
     /// Where the next packet stands. Time does not go back: what was recorded before the packet in
     /// front of it is due with that, and so is what has no time.
     #[inline]
-    pub(super) fn place(&self, meta: &Meta) -> Place {
+    pub(super) fn position(&self, meta: &Meta) -> Position {
         let since_first = match (self.first_ns, meta.timestamp_source) {
             (Some(first), source) if source != TimestampSource::None => {
                 meta.timestamp_ns.saturating_sub(first)
             }
             _ => 0,
         };
-        Place { ns: self.passed.ns.max(since_first), ..self.passed }
+        Position { ns: self.passed.ns.max(since_first), ..self.passed }
     }
 
-    /// Goes on behind a packet of so many bytes, which stands at its place.
+    /// Goes on behind a packet of so many bytes, which stands at its position.
     #[inline]
-    pub(super) fn pass(&mut self, place: Place, meta: &Meta, bytes: usize) {
+    pub(super) fn pass(&mut self, position: Position, meta: &Meta, bytes: usize) {
         if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
             self.first_ns = Some(meta.timestamp_ns);
         }
-        self.passed = Place {
-            packets: place.packets + 1,
-            bytes: place.bytes.saturating_add(bytes as u64),
-            ..place
+        self.passed = Position {
+            packets: position.packets + 1,
+            bytes: position.bytes.saturating_add(bytes as u64),
+            ..position
         };
     }
 
     /// What has been passed so far.
-    pub(super) fn passed(&self) -> Place {
+    pub(super) fn passed(&self) -> Position {
         self.passed
     }
 }
@@ -91,35 +91,35 @@ mod tests {
     fn time_counts_from_the_first_packet_and_never_goes_back() {
         let mut round = Round::default();
         let recorded = [5_000, 6_000, 5_500, 4_000, 9_000];
-        let places: Vec<_> = recorded
+        let positions: Vec<_> = recorded
             .into_iter()
             .map(|ns| {
-                let place = round.place(&meta(ns));
-                round.pass(place, &meta(ns), 60);
-                place.ns
+                let position = round.position(&meta(ns));
+                round.pass(position, &meta(ns), 60);
+                position.ns
             })
             .collect();
-        assert_eq!(places, [0, 1_000, 1_000, 1_000, 4_000]);
-        assert_eq!(round.passed(), Place { ns: 4_000, packets: 5, bytes: 300 });
+        assert_eq!(positions, [0, 1_000, 1_000, 1_000, 4_000]);
+        assert_eq!(round.passed(), Position { ns: 4_000, packets: 5, bytes: 300 });
     }
 
     #[test]
     fn what_has_no_time_comes_with_what_is_before_it() {
         let mut round = Round::default();
-        let mut place = |meta: &Meta| {
-            let place = round.place(meta);
-            round.pass(place, meta, 60);
-            place.ns
+        let mut position = |meta: &Meta| {
+            let position = round.position(meta);
+            round.pass(position, meta, 60);
+            position.ns
         };
         let timeless = Meta::default();
-        let places = [timeless, meta(700), timeless, meta(900)].map(|meta| place(&meta));
-        assert_eq!(places, [0, 0, 0, 200]);
+        let positions = [timeless, meta(700), timeless, meta(900)].map(|meta| position(&meta));
+        assert_eq!(positions, [0, 0, 0, 200]);
     }
 
     #[test]
     fn the_next_round_comes_after_the_mean_gap() {
-        let round = |ns, packets| Place { ns, packets, bytes: packets * 60 };
-        let first = Place::default();
+        let round = |ns, packets| Position { ns, packets, bytes: packets * 60 };
+        let first = Position::default();
         assert_eq!(first.after_round(round(900, 10)), round(1_000, 10));
         assert_eq!(round(1_000, 10).after_round(round(900, 10)), round(2_000, 20));
         for (why, ns, packets, next) in [
