@@ -229,6 +229,25 @@ fn a_rate_in_a_file_changes_while_it_is_kept() {
 }
 
 #[test]
+fn live_frames_follow_a_rate_in_a_file() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rate");
+    std::fs::write(&path, "pause").unwrap();
+    let file = path.to_str().unwrap();
+    let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--method", "live"];
+    let more = ["--threads", "2", "--count", "1000", "--rate-file", file, "--json"];
+    let running = Running::unawaited(&mut sluice(&[&what[..], &more].concat()));
+    eventually("its threads begin", || running.has_threads("live") || running.has_ended());
+    std::fs::write(&path, "1Mpps").unwrap();
+    let report = running.end().good();
+    assert_eq!(report["accepted"], 1000, "{report}");
+    let pace = &report["pace"];
+    assert_eq!((&pace["asked_pps"], &pace["asked_changes"]), (&1e6.into(), &1.into()), "{report}");
+}
+
+#[test]
 fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
     let generate = |more: &[&str]| run(&[&["generate", "null:", "--json"], more].concat());
     let twice = generate(&["--burst", "500", "--burst-gap", "1ms", "--count", "1000"]).good();

@@ -103,13 +103,18 @@ impl Running {
     }
 
     pub fn has_workers(&self) -> bool {
+        self.has_threads("queue-")
+    }
+
+    /// Whether it has threads whose names begin so.
+    pub fn has_threads(&self, named: &str) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         tasks
             .into_iter()
             .flatten()
             .flatten()
             .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
-            .any(|name| name.starts_with("queue-"))
+            .any(|name| name.starts_with(named))
     }
 
     pub fn has_ended(&self) -> bool {
