@@ -178,7 +178,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     // class: the power of two, found by halves; rest: the time, without what is found.
     asm.mov(class, 0);
     asm.mov(rest, time);
-    for bits in [32, 16, 8, 4, 2, 1] {
+    for bits in [32, 16, 8, 4, 2, 1].into_iter().filter(|&bits| bits < POWERS as i32) {
         let less = asm.label();
         asm.mov(half, rest);
         asm.rsh(half, bits);

@@ -2,8 +2,9 @@
 //! page is used again at once.
 
 use sluicegate::filter::ebpf::Reg::*;
-use sluicegate::filter::ebpf::{Assembler, Helper, Label, Size, xdp_action};
+use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
+use super::arith;
 use super::arith::held::*;
 use super::sheet::{Table, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND};
@@ -118,29 +119,7 @@ fn step(asm: &mut Assembler) {
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
 fn count_gap(asm: &mut Assembler, gaps: Table) {
-    let [small, fits]: [Label; 2] = asm.labels();
-    asm.mov(R4, R3);
-    asm.jlt(R3, Gaps::STEPS as i32, small);
-    // R4: the power of two, found by halves; R5: the time, without what is found.
-    asm.mov(R4, 0);
-    asm.mov(R5, R3);
-    for bits in [16, 8, 4, 2, 1] {
-        let less = asm.label();
-        asm.mov(R0, R5);
-        asm.rsh(R0, bits);
-        asm.jeq(R0, 0, less);
-        asm.mov(R5, R0);
-        asm.add(R4, bits);
-        asm.place(less);
-    }
-    asm.sub(R4, Gaps::STEP_BITS as i32);
-    asm.rsh(R3, R4);
-    asm.lsh(R4, Gaps::STEP_BITS as i32);
-    asm.add(R4, R3);
-    asm.place(small);
-    asm.jlt(R4, Gaps::CLASSES as i32, fits);
-    asm.mov(R4, Gaps::CLASSES as i32 - 1);
-    asm.place(fits);
+    arith::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
     asm.lsh(R4, 3);
     asm.mov(R5, SHEET);
     asm.add(R5, gaps.at as i32);
