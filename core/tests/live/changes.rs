@@ -103,8 +103,12 @@ fn a_program_is_attached_while_packets_are_sent() {
     frame(0, 60, &mut made);
     std::thread::scope(|scope| {
         let attaching = scope.spawn(|| open(&lab, "left", "xdp:left0", Use::Receive).map(drop));
+        let deadline = Instant::now() + 3 * PATIENCE;
         // It has not ended before that is done.
         while !attaching.is_finished() {
+            // Who attaches cannot be told to stop.
+            let waits = Instant::now() < deadline;
+            assert!(waits || queue.close_tx().is_err(), "it waits for the end of the run");
             queue.tx_mut().push(&Packet::new(&Meta::default(), &made));
             queue.sync_tx().unwrap();
         }
