@@ -375,7 +375,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, xdp:, mirror:, pcap:, null:"),
+            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, pcap:, null:"),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
