@@ -1,0 +1,84 @@
+//! Other addresses for frames that nobody made: cut, mangled, or random behind an Ethernet header.
+
+use std::net::IpAddr;
+
+use bolero::TypeGenerator;
+use sluicegate_traffic::rewrite::{Rewrite, Rule};
+
+#[derive(Clone, Debug, TypeGenerator)]
+struct Input {
+    /// Tags in front, and then what the frame says it carries.
+    tags: u8,
+    carries: u8,
+    /// The first byte behind it and the protocols on the way, mostly ones that mean something.
+    first: u8,
+    next: u8,
+    bytes: Vec<u8>,
+    to: [u8; 16],
+    mac: [u8; 6],
+}
+
+impl Input {
+    fn frame(&self) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        (0..self.tags % 4).for_each(|_| frame.extend([0x81, 0, 0, 1]));
+        let types = [[8, 0], [0x86, 0xdd], [8, 6], [0x88, 0x47]];
+        frame.extend(types[usize::from(self.carries) % 4]);
+        let mut bytes = self.bytes.clone();
+        let nexts = [6, 17, 58, 0, 43, 44, 51, 60, 136, 33, self.next];
+        let next = nexts[usize::from(self.next) % nexts.len()];
+        let (first, at) = match self.carries % 4 {
+            0 => (0x40 | self.first % 16, 9),
+            1 => (0x60, 6),
+            2 => (0, 1),
+            _ => (self.first, 0),
+        };
+        for (at, byte) in [(0, first), (at, next)] {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        if self.carries % 4 == 2 {
+            let head = [0, 1, 8, 0, 6, 4];
+            bytes.iter_mut().zip(head).for_each(|(byte, head)| *byte = head);
+        }
+        frame.extend(bytes);
+        frame
+    }
+
+    fn rules(&self) -> Rewrite {
+        let v4: [u8; 4] = [self.to[0], self.to[1], self.to[2], self.to[3]];
+        let bits = self.to[4];
+        let all =
+            |any: IpAddr, to: IpAddr, most: u8| Rule::Prefix((any, 0), (to, bits % (most + 1)));
+        [
+            all([0; 4].into(), v4.into(), 32),
+            all([0; 16].into(), self.to.into(), 128),
+            Rule::Mac([2; 6], self.mac),
+        ]
+        .into_iter()
+        .collect()
+    }
+}
+
+#[test]
+fn rewrite() {
+    bolero::check!().with_type::<Input>().for_each(|input| {
+        let frame = input.frame();
+        let mut changed = frame.clone();
+        input.rules().apply(&mut changed);
+        assert_eq!(changed.len(), frame.len());
+        // Addresses of Ethernet, of IP or ARP, and two checksums: no more.
+        let most = 12 + 32 + 4;
+        let differ = frame.iter().zip(&changed).filter(|(before, now)| before != now).count();
+        assert!(differ <= most, "{differ} bytes have changed");
+        // All addresses are what they are to be.
+        let once = changed.clone();
+        input.rules().apply(&mut changed);
+        assert_eq!(changed, once, "done twice");
+        // No rules, no changes.
+        let mut same = frame.clone();
+        Rewrite::default().apply(&mut same);
+        assert_eq!(same, frame);
+    });
+}
