@@ -17,7 +17,7 @@ use addresses::Addresses;
 
 use crate::args::Common;
 use crate::send::{
-    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, fastest, link_speed,
+    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, Wish, best, link_speed,
     send, target,
 };
 use crate::{notice, overwrite};
@@ -31,6 +31,8 @@ Examples:
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac 02:00:00:00:00:02
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
+/// Packets a second that a packet socket sends everywhere.
+const SOCKET_PPS: f64 = 200e3;
 /// The memory that a looped file may take.
 const KEEP_BYTES: usize = 1 << 30;
 
@@ -43,7 +45,7 @@ pub struct Args {
     #[arg(value_name = "FILE", value_parser = file)]
     file: PortName,
 
-    /// What to send to: eth0 (the fastest way there is), packet:eth0, xdp:eth0, live:eth0, pcap:FILE,
+    /// What to send to: eth0 (the best way there is), packet:eth0, xdp:eth0, live:eth0, pcap:FILE,
     /// null:
     port: PortName,
 
@@ -107,7 +109,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         overwrite::refuse([&file], Path::new(args.port.name()))?;
         Replay::check(&file, LINKTYPE_ETHERNET)?;
     }
-    let port = open(&args)?;
+    let port = open(&args, wish(&args, steering.as_ref()))?;
     let options = ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
         rounds: args.rounds,
@@ -129,6 +131,16 @@ fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
         None if args.top_speed => Tempo::Top,
         None => Tempo::Recorded(args.speed.unwrap_or(1.0)),
     }
+}
+
+/// As recorded, and at rates that a socket keeps, the time of each packet matters more than speed.
+fn wish(args: &Args, steering: Option<&Steering>) -> Wish {
+    let fast = steering.map(Steering::asked).is_some_and(|(asked, of)| match of {
+        Unit::Packet => asked > SOCKET_PPS,
+        // They may be the shortest there are.
+        Unit::Byte { besides } => asked > SOCKET_PPS * f64::from(60 + besides),
+    });
+    if args.top_speed || fast { Wish::Speed } else { Wish::Times }
 }
 
 fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steering>> {
@@ -162,7 +174,7 @@ const ETHERNET: Described = Described {
 };
 
 /// Opens what is sent to, a queue for each thread.
-fn open(args: &Args) -> Result<Port> {
+fn open(args: &Args, wish: Wish) -> Result<Port> {
     let named = args.port.queues().map(|queues| queues.count() as u32);
     // One keeps all packets in order, not only those of a flow.
     let threads = args.common.threads.or(named).unwrap_or(1);
@@ -172,7 +184,7 @@ fn open(args: &Args) -> Result<Port> {
         queues: if args.port.kind() == Kind::Xdp { 0 } else { threads },
         ..OpenOptions::default()
     };
-    let mut port = fastest(&args.port, &options)?;
+    let mut port = best(&args.port, &options, wish)?;
     notice::fallbacks(&port);
     port.queues.truncate(threads as usize);
     if args.port.kind() == Kind::Pcap {

@@ -7,7 +7,7 @@
 //!   steering: rate, file, keys, ramp --> dial, which workers look at
 //! ```
 
-mod fastest;
+mod best;
 mod keys;
 mod live;
 mod paced;
@@ -29,7 +29,7 @@ use crate::signals::Signals;
 use crate::status::Status;
 use report::Sent;
 
-pub use fastest::{fastest, zero_copy};
+pub use best::{Wish, best, zero_copy};
 pub use live::LiveSender;
 pub use paced::Paced;
 pub use rate::{Measure, Rate};
