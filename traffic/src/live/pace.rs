@@ -7,7 +7,7 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 use super::arith;
 use super::arith::held::*;
 use super::sheet::{Table, word};
-use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND};
+use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND, Period};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
@@ -15,13 +15,18 @@ use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND};
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), and its words are in the sheet.
 /// The period is read each time, so that it can be changed meanwhile.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
-    let [go, later, not_due, in_burst, on_time] = asm.labels();
+    let [go, later, not_due, look, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
     asm.jge(R1, R2, later);
-    // Inside a burst no clock is asked.
+    // Inside a burst no clock is asked, unless it waits for the end of a pause: then the timetable
+    // has to know of that.
+    asm.load(Size::DW, R1, SHEET + word::PERIOD);
+    asm.load_constant(R2, Period::NEVER.ns);
+    asm.jge(R1, R2, look);
     asm.load(Size::DW, R1, SHEET + word::IN_BURST);
     asm.jne(R1, 0, in_burst);
+    asm.place(look);
     asm.call(Helper::KTIME_NS);
     asm.load(Size::DW, R1, SHEET + word::DUE);
     asm.load(Size::DW, R4, SHEET + word::PERIOD);

@@ -19,15 +19,28 @@ impl Period {
     /// this, so that sums of a few times and periods always fit.
     pub const NEVER: Self = Self { ns: 1 << 60, fraction: 0 };
 
-    /// So many times as long: of each of several workers that take turns.
+    /// Whether nothing is due any more: a pause.
+    #[inline]
+    pub fn is_never(self) -> bool {
+        self.ns >= Self::NEVER.ns
+    }
+
+    /// So many times as long: of each of several workers that take turns. What is not never does not
+    /// become so: its first burst is due.
     pub fn times(self, count: u32) -> Self {
+        if self.is_never() {
+            return Self::NEVER;
+        }
         let whole = self.whole().saturating_mul(count.into());
-        Self::of_whole(whole)
+        match Self::of_whole(whole) {
+            Self::NEVER => Self { ns: Self::NEVER.ns - 1, fraction: 0 },
+            period => period,
+        }
     }
 
     /// A part of it, in whole ns: `part` of `of`. What is never has no beginning either.
     pub fn part_ns(self, part: u32, of: u32) -> u64 {
-        if self == Self::NEVER {
+        if self.is_never() {
             return self.ns;
         }
         let whole = self.whole() * u128::from(part) / u128::from(of.max(1));
@@ -92,6 +105,9 @@ mod tests {
         let starts: Vec<u64> = (0..3).map(|worker| own.part_ns(worker, 3)).collect();
         assert_eq!(starts, [0, 333, 666]);
         assert_eq!(Period::NEVER.times(1024), Period::NEVER);
+        let years = Pace { pps: 1e-9, burst: 1 }.period().times(1024);
+        assert!(!years.is_never(), "the first worker sends one at once");
+        assert_eq!(years.part_ns(0, 1024), 0);
         assert_eq!(Period::NEVER.part_ns(0, 1), Period::NEVER.ns);
     }
 }

@@ -68,7 +68,8 @@ impl Timetable {
             self.open = self.open.saturating_add(self.dial.burst());
         }
         self.due_ns = Some(due);
-        self.open.min(most)
+        // A burst that has begun waits for the end of a pause.
+        if self.period.is_never() { 0 } else { self.open.min(most) }
     }
 
     /// A new timetable: the next burst is due its period after the last, or if that has passed,
@@ -79,10 +80,12 @@ impl Timetable {
         // The first has yet to come.
         let Some(due) = self.due_ns else { return };
         if due <= now_ns && self.period.ns < LONG_PERIOD_NS {
-            self.due_ns = Some(now_ns - self.behind_ns(now_ns - due, before));
+            let behind = self.behind_ns(now_ns - due, before);
+            self.due_ns = Some(now_ns.saturating_sub(behind));
             return;
         }
-        let since = now_ns + before.ns - due;
+        // A due time that was rounded up may be a period and a ns away.
+        let since = (now_ns + before.ns).saturating_sub(due);
         self.due_ns = Some(match self.period.ns.checked_sub(since) {
             Some(left) => now_ns + left,
             None => now_ns + self.phase_ns(),
@@ -218,6 +221,38 @@ mod tests {
         assert_eq!((at(SECOND), at(2 * SECOND)), (0, 0));
         dial.set(pace(1e3));
         assert_eq!((at(3 * SECOND), at(3 * SECOND + 1_000_000)), (1, 1));
+    }
+
+    #[test]
+    fn a_pause_holds_a_burst_that_has_begun() {
+        let bursts = |pps| Pace { pps, burst: 1000 };
+        let dial = Dial::new(bursts(1e5));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut at = |now| {
+            let packets = timetable.due(now, 256);
+            timetable.sent(packets);
+            packets
+        };
+        assert_eq!(at(SECOND), 256, "as many as were wanted");
+        dial.set(bursts(0.0));
+        assert_eq!((at(SECOND + 1), at(SECOND + 2)), (0, 0));
+        dial.set(bursts(1e5));
+        let rest = [(); 4].map(|()| at(SECOND + 3));
+        assert_eq!(rest, [256, 256, 232, 0], "what is left of it, and no other before its time");
+    }
+
+    #[test]
+    fn a_pace_may_change_at_the_very_moment_of_a_burst() {
+        let dial = Dial::new(pace(3e6));
+        let mut timetable = Timetable::of(dial.clone(), (0, 1));
+        let mut now = SECOND;
+        for step in 1..10 {
+            assert_eq!(sent(&mut timetable, now), 1, "burst {step}");
+            // Once in three its next one is a ns further off than its period says.
+            dial.set(pace(3e6 + f64::from(step)));
+            assert_eq!(sent(&mut timetable, now), 0, "burst {step}");
+            now = timetable.next_ns().unwrap();
+        }
     }
 
     #[test]

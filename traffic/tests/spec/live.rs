@@ -159,4 +159,10 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
     assert!((0..5000).all(|_| is_due(&rare)), "a burst, the next is in twelve days");
     let bursts = live(&plan, (0, 1), Some(pace(HOUR, 3))).unwrap();
     assert_eq!((0..10).filter(|_| is_due(&bursts)).count(), 3, "a burst and no more");
+    let held = live(&plan, (0, 1), Some(pace(HOUR, 3))).unwrap();
+    assert!(is_due(&held));
+    held.set_pace(pace(0.0, 3));
+    assert!(!is_due(&held) && !is_due(&held), "a pause holds a burst that has begun");
+    held.set_pace(pace(HOUR, 3));
+    assert_eq!((0..10).filter(|_| is_due(&held)).count(), 2, "what is left of it");
 }
