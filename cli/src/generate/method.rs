@@ -156,14 +156,19 @@ impl Way<'_> {
         }
     }
 
-    /// Through a port that is open; `fallen` is what was tried before.
+    /// Through a port that is open, by as many of its queues as threads are asked for; `fallen` is what
+    /// was tried before.
     fn through(&self, mut opened: Port, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Sender {
-        let queues = opened.queues.len() as u32;
-        if let Some(threads) = self.common.threads.filter(|&threads| threads != queues) {
-            notice::say(format_args!(
-                "--threads {threads}: {} has queues of its own, {queues}, and a thread for each",
-                opened.name.short()
-            ));
+        if let Some(threads) = self.common.threads {
+            opened.queues.truncate(threads as usize);
+            if opened.queues.len() < threads as usize {
+                let (port, queues) = (opened.name.short(), opened.queues.len());
+                let many =
+                    if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
+                notice::say(format_args!(
+                    "{port}: has {many}: as many threads send, not {threads}"
+                ));
+            }
         }
         opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use pcap::Capture;
+use sluicegate::link::Shape;
 
 use crate::support::*;
 
@@ -318,5 +319,40 @@ fn what_is_too_much_for_a_program_of_the_kernel_is_said_and_sent_by_another_way(
         assert_eq!(report["attempted"], 5000, "{sentence}: {report}");
         let reason = report["fallbacks"][0]["reason"].as_str().unwrap();
         assert!(reason.contains(complaint), "{sentence}: {report}");
+    }
+}
+
+#[test]
+fn a_part_of_the_link_is_of_what_its_driver_says_in_whichever_namespace() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--json"];
+    for method in ["live", "sendmmsg"] {
+        let report =
+            run(&[&what[..], &["--method", method, "--size", "60", "--rate", "1%"]].concat())
+                .good();
+        // A veth says 10,000 Mbit/s; a frame of 60 bytes has 672 bits of layer 1.
+        let asked = report["pace"]["asked_pps"].as_f64().unwrap();
+        assert!((asked - 1e8 / 672.0).abs() < 1e-3, "{method}: {report}");
+    }
+    // Loopback does not say.
+    let lo = ["generate", "lo", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--rate", "1%"];
+    let refused = run(&lo);
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.err.contains("does not say how fast it is"), "{}", refused.err);
+}
+
+#[test]
+fn an_xdp_port_sends_by_as_many_queues_as_threads_are_asked_for() {
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let left = lab.netns("left");
+    for (threads, queues) in [(1, 1), (2, 2), (3, 2)] {
+        let (wanted, what) = (threads.to_string(), ["--dmac", NOBODY, "--count", "100", "--json"]);
+        let port = ["generate", "xdp:left0", "--netns", &left, "--threads", &wanted];
+        let sent = run(&[&port[..], &what].concat());
+        assert_eq!(sent.err.contains("has 2 queues"), threads > 2, "{threads}: {}", sent.err);
+        let report = sent.good();
+        assert_eq!(report["threads"].as_array().unwrap().len(), queues, "{threads}: {report}");
+        assert_eq!(report["ledger"]["out"], 100, "{threads}: {report}");
     }
 }
