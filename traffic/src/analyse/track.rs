@@ -1,10 +1,15 @@
 //! The packets of one worker in one stream: which came, which did not, in what order.
 
+use std::cmp::Ordering;
+
 /// How far behind the highest number a packet may be and still be told from one that came twice.
 pub const WINDOW: u64 = 65_536;
 
+/// Stamps have so many numbers; then they start over.
+const ROUND: u64 = 1 << 32;
+
 /// Numbers are counted from here, so that there are some before the first.
-const BEGIN: u64 = 1 << 32;
+const BEGIN: u64 = ROUND;
 
 /// What came of one run of a sender: until it starts over.
 ///
@@ -18,7 +23,7 @@ pub struct Run {
     pub last: u64,
     /// How many different numbers came.
     pub different: u64,
-    /// When the first packet that came was made,
+    /// When the packet with the lowest number was made,
     pub first_ns: u64,
     /// and the one with the highest number.
     pub last_ns: u64,
@@ -27,25 +32,58 @@ pub struct Run {
 impl Run {
     /// Numbers between the first and the last that did not come.
     pub fn lost(&self) -> u64 {
-        (self.last - self.first + 1).saturating_sub(self.different)
+        // What is read while a program writes it may contradict itself.
+        (self.last + 1).saturating_sub(self.first).saturating_sub(self.different)
     }
 
-    /// Adds what came of the same run another way. `None`, with nothing changed, if it is another
-    /// run: made later than all of this, and yet with numbers no higher.
+    /// Whether a packet is of another run: made later, and yet with a number no higher. One that is
+    /// a little ahead has gone past 2³².
+    fn is_over(&self, number: u32, time_ns: u64) -> bool {
+        let last = self.last as u32;
+        let ahead = u64::from(number.wrapping_sub(last));
+        time_ns > self.last_ns && number <= last && !(1..WINDOW).contains(&ahead)
+    }
+
+    /// Adds what came of the same run another way, of which the lowest number was made no earlier.
+    /// `None`, with nothing changed, if it is another run.
     pub fn join(&mut self, other: &Self) -> Option<()> {
-        // Each way began to count in the round of 2³² where its first packet was.
-        let apart = (other.last as u32).wrapping_sub(self.last as u32).cast_signed();
-        let last = self.last.checked_add_signed(apart.into())?;
-        let first = (other.first + last).checked_sub(other.last)?;
-        if other.first_ns > self.last_ns && first <= self.last {
+        if self.is_over(other.first as u32, other.first_ns) {
             return None;
         }
-        self.last_ns = if last > self.last { other.last_ns } else { self.last_ns };
-        self.first_ns = self.first_ns.min(other.first_ns);
-        self.first = self.first.min(first);
-        self.last = self.last.max(last);
+        let mut first = self.in_round(other);
+        let mut last = first + other.last.saturating_sub(other.first);
+        if other.last_ns > self.last_ns && last <= self.last {
+            // It goes on for longer, so it has been around more often; if it can have been.
+            let rounds = ((self.last - last) / ROUND + 1) * ROUND;
+            if first + rounds <= self.last {
+                (first, last) = (first + rounds, last + rounds);
+            }
+        }
+        if last > self.last {
+            (self.last, self.last_ns) = (last, other.last_ns);
+        }
+        if first < self.first {
+            (self.first, self.first_ns) = (first, other.first_ns);
+        }
         self.different += other.different;
         Some(())
+    }
+
+    /// The other's first number, as numbers are counted here: each way began to count in the round
+    /// of 2³² where its first packet was. The later of two packets has the higher number.
+    fn in_round(&self, other: &Self) -> u64 {
+        let ahead_of = |number: u64| (other.first as u32).wrapping_sub(number as u32);
+        let near =
+            |number: u64| number.saturating_add_signed(ahead_of(number).cast_signed().into());
+        let behind_first = self.first + u64::from(ahead_of(self.first));
+        match other.first_ns.cmp(&self.last_ns) {
+            Ordering::Greater => self.last + u64::from(ahead_of(self.last)),
+            Ordering::Equal => near(self.last),
+            Ordering::Less if other.first_ns > self.first_ns && behind_first <= self.last => {
+                behind_first
+            }
+            Ordering::Less => near(self.first),
+        }
     }
 }
 
@@ -104,7 +142,7 @@ impl Track {
             return;
         };
         let ahead = i64::from(number.wrapping_sub(run.last as u32).cast_signed());
-        if ahead > 0 {
+        if ahead > 0 && (ahead < WINDOW as i64 || !run.is_over(number, time_ns)) {
             clear(&mut self.seen, run.last, ahead as u64);
             run.last += ahead as u64;
             run.last_ns = time_ns;
@@ -119,8 +157,9 @@ impl Track {
     #[cold]
     fn behind(&mut self, behind: u64, number: u32, time_ns: u64) {
         let Some(run) = &mut self.run else { return };
-        if behind > 0 && time_ns > run.last_ns {
-            // Made later, with a lower number: the sender has started over.
+        if time_ns > run.last_ns {
+            // Made later, with a number no higher: the sender has started over. Or more than 2³¹
+            // are missing: then what follows is put together with this in the end.
             if self.ended.len() == RUNS_MAX {
                 let first = self.ended.remove(0);
                 self.forgotten = (self.forgotten.0 + first.lost(), self.forgotten.1 + 1);
@@ -141,7 +180,7 @@ impl Track {
         self.counts.reordered += 1;
         run.different += 1;
         if number < run.first {
-            run.first = number;
+            (run.first, run.first_ns) = (number, time_ns);
         }
     }
 

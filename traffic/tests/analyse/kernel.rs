@@ -226,6 +226,53 @@ proptest! {
 }
 
 #[test]
+fn a_sender_that_starts_over_is_known_as_the_analyser_knows_it() {
+    let template = template();
+    let far = 3_000_000_000;
+    let mut rows: Vec<(&str, Vec<(u32, u64)>)> = vec![
+        ("after a single packet", vec![(0, 10), (0, 20), (0, 20), (1, 30)]),
+        ("far beyond the middle", vec![(0, 10), (far, 20), (0, 30), (1, 40)]),
+        ("the numbers do", vec![(u32::MAX - 1, 10), (u32::MAX, 20), (1, 40), (0, 30)]),
+        ("some are lost when the numbers do", vec![(u32::MAX, 10), (65_534, 20)]),
+        ("too many are lost", vec![(u32::MAX, 10), (65_535, 20)]),
+        ("the lowest comes later", vec![(5, 50), (3, 30), (2, 60), (4, 80), (3, 70)]),
+    ];
+    // More often than is remembered, and with more and more that is lost.
+    let often = (0..30_u32).flat_map(|run| [(0, run), (run * 2 + 1, run)]);
+    let often = often.enumerate().map(|(at, (number, _))| (number, at as u64));
+    rows.push(("often", often.collect()));
+    for (sentence, packets) in rows {
+        let packets = packets.into_iter().map(|(number, time)| numbered(&template, number, time));
+        same(sentence, &packets.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_is_lost_is_known_though_several_cpus_see_a_sender_that_starts_over() {
+    let Some((kernel, trial)) = trial(false) else { return };
+    let may_run_on = |cpu: &usize| pin_thread(*cpu).is_ok();
+    let cpus: Vec<_> = (0..possible_cpus().unwrap()).filter(may_run_on).take(2).collect();
+    let &[one, other] = cpus.as_slice() else {
+        println!("skipped: there is one CPU; run it where there are two");
+        return;
+    };
+    let template = template();
+    // Of each run one is lost, and the last of it come to one CPU alone.
+    for (run, number) in (0..6_u64).flat_map(|run| (0..100_u32).map(move |number| (run, number))) {
+        if number == 50 {
+            continue;
+        }
+        let cpu = if number % 3 == 0 || number > 90 { one } else { other };
+        pin_thread(cpu).unwrap();
+        let time = run * 1000 + u64::from(number);
+        trial.run(&numbered(&template, number, time), 1).unwrap();
+    }
+    let worker = &Analysis::of(&kernel.shares()).streams[0].workers[0];
+    assert_eq!((worker.lost, worker.restarts, worker.ways), (6, 5, 2), "{worker:?}");
+    assert_eq!((worker.counts.received, worker.counts.duplicates), (6 * 99, 0), "{worker:?}");
+}
+
+#[test]
 fn the_window_moves_by_any_distance() {
     let template = template();
     for by in [1, 63, 64, 65, 127, 128, 4031, 4032, 4095, 4096, 4097, 70_000, i32::MAX as u32] {

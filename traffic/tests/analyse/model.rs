@@ -154,7 +154,8 @@ fn a_long_gap_leaves_no_marks_behind() {
 #[test]
 fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
     type Run = &'static [(u32, u64)];
-    let rows: [(&str, &[Run], u64, u64); 5] = [
+    const BILLION: u32 = 1_000_000_000;
+    let rows: [(&str, &[Run], u64, u64); 14] = [
         ("once", &[&[(0, 10), (1, 20), (3, 40), (0, 50), (1, 60), (2, 70)]], 1, 1),
         (
             "two queues, each with its part",
@@ -170,6 +171,34 @@ fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
         ),
         ("overtaken is not started over", &[&[(0, 10), (2, 30), (1, 20)]], 0, 0),
         ("nor made at the same moment", &[&[(0, 10), (2, 10), (1, 10)]], 0, 0),
+        ("after a single packet", &[&[(0, 10), (0, 20)]], 1, 0),
+        ("far beyond the middle", &[&[(2_999_999_999, 10), (3 * BILLION, 20), (0, 30)]], 1, 0),
+        ("the numbers do", &[&[(u32::MAX - 1, 10), (u32::MAX, 20), (0, 30), (1, 40)]], 0, 0),
+        ("the numbers do, and some are lost", &[&[(u32::MAX, 20), (65_534, 30)]], 0, 65_534),
+        ("too many are lost", &[&[(u32::MAX, 20), (65_535, 30)]], 1, 0),
+        ("a long gap", &[&[(0, 10), (3 * BILLION, 20)]], 0, 2_999_999_999),
+        (
+            "one queue has only the beginning",
+            &[&[(0, 10), (1, 11)], &[(2, 20), (BILLION, 30), (2 * BILLION, 40), (3 * BILLION, 50)]],
+            0,
+            2_999_999_995,
+        ),
+        (
+            "and one only what came when the numbers had started over",
+            &[
+                &[(0, 10)],
+                &[(BILLION, 20), (2 * BILLION, 30), (3 * BILLION, 40), (u32::MAX, 50), (5, 60)],
+                &[(3, 55), (10, 70)],
+            ],
+            0,
+            (1 << 32) + 11 - 8,
+        ),
+        (
+            "what one queue began with has overtaken what another has",
+            &[&[(1, 20)], &[(2, 30), (0, 10)]],
+            0,
+            0,
+        ),
     ];
     for (sentence, queues, restarts, lost) in rows {
         let shares: Vec<Share> = queues

@@ -50,18 +50,31 @@ pub(super) mod track {
     pub const REORDERED: i16 = 16;
     pub const LATE: i16 = 24;
     pub const CORRUPT: i16 = 32;
-    /// Of the run: how many different numbers came.
+    /// The run: how many different numbers came.
     pub const DIFFERENT: i16 = 40;
     pub const FIRST: i16 = 48;
     /// 0 as long as there is no run.
     pub const LAST: i16 = 56;
     pub const FIRST_NS: i16 = 64;
     pub const LAST_NS: i16 = 72;
-    /// Runs that have ended, and what was lost in them.
+    /// Runs that have ended, and what was lost in those that are not in `RUNS` any more.
     pub const ENDED: i16 = 80;
     pub const ENDED_LOST: i16 = 88;
     pub const WINDOW: i16 = 96;
-    pub const BYTES: usize = WINDOW as usize + super::WINDOW_WORDS * 8;
+    /// The last runs that have ended, each where its number modulo `RUNS_MAX` says.
+    pub const RUNS: i16 = WINDOW + super::WINDOW_WORDS as i16 * 8;
+    pub const BYTES: usize = (RUNS + RUNS_MAX * RUN_BYTES) as usize;
+
+    /// Where a run's words stand.
+    pub const RUN: i16 = DIFFERENT;
+    pub const RUN_BYTES: i16 = ENDED - RUN;
+    /// A power of two.
+    pub const RUNS_MAX: i16 = 8;
+
+    /// Where a word of the run stands in the first place of `RUNS`.
+    pub const fn in_runs(at: i16) -> i16 {
+        RUNS + at - RUN
+    }
 }
 
 /// Bytes before the tables of delays, and of tracks; and of all.

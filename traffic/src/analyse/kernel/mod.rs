@@ -17,7 +17,7 @@
 //!   and of what is not in the first buffer of a frame, that of the IP header only.
 //! - The clock costs more than all the rest. One of 16 packets, chosen by a hash of its number, is
 //!   asked how long it took.
-//! - Of runs that have ended there remains what was lost in them.
+//! - Of runs that have ended eight are remembered one by one.
 //!
 //! Registers keep what they have in a [`Frame`]: R6 to R8 the context and the packet; R9 holds the
 //! CPU's memory.
@@ -113,15 +113,20 @@ fn track_share(stream: u8, worker: u8, get: impl Fn(i16) -> u64) -> TrackShare {
         late: get(track::LATE),
         corrupt: get(track::CORRUPT),
     };
-    let run = Run {
-        first: get(track::FIRST),
-        last: get(track::LAST),
-        different: get(track::DIFFERENT),
-        first_ns: get(track::FIRST_NS),
-        last_ns: get(track::LAST_NS),
+    let run = |by: i16| Run {
+        first: get(track::FIRST + by),
+        last: get(track::LAST + by),
+        different: get(track::DIFFERENT + by),
+        first_ns: get(track::FIRST_NS + by),
+        last_ns: get(track::LAST_NS + by),
     };
-    let forgotten = (get(track::ENDED_LOST), get(track::ENDED));
-    let runs = if run.last == 0 { Vec::new() } else { vec![run] };
+    let ended = get(track::ENDED);
+    let many = track::RUNS_MAX as u64;
+    let forgotten = ended.saturating_sub(many);
+    let place = |number: u64| (number % many) as i16 * track::RUN_BYTES;
+    let remembered = (forgotten..ended).map(|number| run(track::RUNS - track::RUN + place(number)));
+    let runs = remembered.chain([run(0)]).filter(|run| run.last != 0).collect();
+    let forgotten = (get(track::ENDED_LOST), forgotten);
     TrackShare { stream, worker, counts, runs, forgotten }
 }
 

@@ -6,7 +6,7 @@ use sluicegate::filter::ebpf::{Label, Reg, Size};
 use super::headers::be;
 use super::layout::{CORRUPT, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, track, word};
 use super::{Piece, STATE};
-use crate::analyse::Stamp;
+use crate::analyse::{Stamp, WINDOW};
 
 /// The track.
 const TRACK: Reg = R5;
@@ -21,7 +21,7 @@ pub(super) const TIME: i16 = -24;
 impl Piece<'_> {
     /// Reads the stamp and notes its number. Behind it the stamp is on the stack.
     pub(super) fn stamp(&mut self) {
-        let [begin, forward, restart, counted] = self.asm.labels();
+        let [begin, ahead, forward, restart, counted] = self.asm.labels();
         self.read_stamp();
         self.find_track();
         self.by_condition();
@@ -35,7 +35,7 @@ impl Piece<'_> {
         self.asm.sub32(R1, LAST);
         self.asm.lsh(R1, 32);
         self.asm.arsh(R1, 32);
-        self.asm.jsgt(R1, 0, forward);
+        self.asm.jsgt(R1, 0, ahead);
         self.behind(restart, counted);
         self.asm.place(restart);
         self.end_run();
@@ -43,6 +43,13 @@ impl Piece<'_> {
         self.begin();
         let mark = self.asm.label();
         self.asm.jump(mark);
+        self.asm.place(ahead);
+        // Far ahead past 2³², and made later: the sender has started over.
+        self.asm.jlt(R1, WINDOW as i32, forward);
+        self.asm.mov32(R0, LAST);
+        self.asm.jgt(R2, R0, forward);
+        self.asm.load(Size::DW, R0, TRACK + track::LAST_NS);
+        self.asm.jgt(R3, R0, restart);
         self.asm.place(forward);
         self.forward();
         self.asm.place(mark);
@@ -117,12 +124,10 @@ impl Piece<'_> {
     /// A number that is not the highest, by -R1. On at `restart` if the sender has started over,
     /// else at `counted`.
     fn behind(&mut self, restart: Label, counted: Label) {
-        let [at_last, late, again] = self.asm.labels();
-        self.asm.neg(R1);
-        self.asm.jeq(R1, 0, at_last);
+        let [late, again] = self.asm.labels();
         self.asm.load(Size::DW, R0, TRACK + track::LAST_NS);
         self.asm.jgt(R3, R0, restart);
-        self.asm.place(at_last);
+        self.asm.neg(R1);
         // R2: the number, counted as LAST is.
         self.asm.mov(R2, LAST);
         self.asm.sub(R2, R1);
@@ -145,6 +150,8 @@ impl Piece<'_> {
         self.asm.load(Size::DW, R0, TRACK + track::FIRST);
         self.asm.jge(R2, R0, counted);
         self.asm.store(Size::DW, TRACK + track::FIRST, R2);
+        self.asm.load(Size::DW, R0, R10 + TIME);
+        self.asm.store(Size::DW, TRACK + track::FIRST_NS, R0);
         self.asm.jump(counted);
         self.asm.place(late);
         self.count(TRACK + track::LATE);
@@ -154,19 +161,33 @@ impl Piece<'_> {
         self.asm.jump(counted);
     }
 
-    /// Puts down what was lost in the run that ends.
+    /// Puts down the run that ends, in the place of the oldest; of that there remains what was lost
+    /// in it. R2 and R3 are kept.
     fn end_run(&mut self) {
         let none = self.asm.label();
-        self.asm.add(LAST, 1);
+        let asm = &mut self.asm;
+        // R4: the address, less `track::RUNS`, of its place.
+        asm.load(Size::DW, R1, TRACK + track::ENDED);
+        asm.mov(R4, R1);
+        asm.and(R4, track::RUNS_MAX as i32 - 1);
+        asm.mul(R4, i32::from(track::RUN_BYTES));
+        asm.add(R4, TRACK);
+        asm.jlt(R1, track::RUNS_MAX as i32, none);
+        asm.load(Size::DW, R1, R4 + track::in_runs(track::LAST));
+        asm.add(R1, 1);
         for less in [track::FIRST, track::DIFFERENT] {
-            self.asm.load(Size::DW, R0, TRACK + less);
-            self.asm.sub(LAST, R0);
+            asm.load(Size::DW, R0, R4 + track::in_runs(less));
+            asm.sub(R1, R0);
         }
-        self.asm.jsle(LAST, 0, none);
-        self.asm.load(Size::DW, R0, TRACK + track::ENDED_LOST);
-        self.asm.add(R0, LAST);
-        self.asm.store(Size::DW, TRACK + track::ENDED_LOST, R0);
-        self.asm.place(none);
+        asm.jsle(R1, 0, none);
+        asm.load(Size::DW, R0, TRACK + track::ENDED_LOST);
+        asm.add(R0, R1);
+        asm.store(Size::DW, TRACK + track::ENDED_LOST, R0);
+        asm.place(none);
+        for at in (track::RUN..track::RUN + track::RUN_BYTES).step_by(8) {
+            asm.load(Size::DW, R0, TRACK + at);
+            asm.store(Size::DW, R4 + track::in_runs(at), R0);
+        }
         self.count(TRACK + track::ENDED);
         self.clear();
     }
