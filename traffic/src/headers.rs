@@ -1,4 +1,4 @@
-//! Where a frame's headers lie, as far as sending it once more takes: addresses, ports, checksums.
+//! Headers of frames that are there already: where they lie, and what IP's say of what is behind.
 //!
 //! Nothing here believes a frame: what is cut off, or too short for what it says it is, is not found.
 
@@ -8,16 +8,26 @@ use std::ops::Range;
 pub(crate) mod ethertype {
     pub(crate) const IPV4: u16 = 0x0800;
     pub(crate) const ARP: u16 = 0x0806;
+    /// Ethernet in something else.
+    pub(crate) const ETHERNET: u16 = 0x6558;
     pub(crate) const IPV6: u16 = 0x86dd;
+    pub(crate) const MPLS: u16 = 0x8847;
     pub(crate) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 }
 
 /// Protocol numbers of IP (IANA).
 pub(crate) mod protocol {
+    pub(crate) const HOP_BY_HOP: u8 = 0;
+    pub(crate) const ICMP: u8 = 1;
     pub(crate) const TCP: u8 = 6;
     pub(crate) const UDP: u8 = 17;
     pub(crate) const DCCP: u8 = 33;
+    pub(crate) const ROUTING: u8 = 43;
+    pub(crate) const FRAGMENT: u8 = 44;
+    pub(crate) const GRE: u8 = 47;
+    pub(crate) const AUTHENTICATION: u8 = 51;
     pub(crate) const ICMPV6: u8 = 58;
+    pub(crate) const DESTINATION: u8 = 60;
     pub(crate) const SCTP: u8 = 132;
     pub(crate) const UDP_LITE: u8 = 136;
 }
@@ -69,26 +79,96 @@ pub(crate) fn find(frame: &[u8]) -> Option<Headers> {
     Some(Headers { ethertype, at, ip })
 }
 
+/// What an IPv4 header says of itself and of what is behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct V4 {
+    /// Its own bytes, at least 20.
+    pub(crate) header_bytes: usize,
+    /// The packet's; 0 where the card was to cut it up.
+    pub(crate) total_bytes: usize,
+    pub(crate) protocol: u8,
+    /// It is of a piece of a datagram.
+    pub(crate) fragment: bool,
+    /// It is of the first piece, or of the whole: what it carries begins behind it.
+    pub(crate) first: bool,
+}
+
+impl V4 {
+    /// Reads the part that every header has. None if that is no header.
+    #[inline]
+    pub(crate) fn read(header: &[u8; 20]) -> Option<Self> {
+        let header_bytes = usize::from(header[0] & 0xf) * 4;
+        let place = u16::from_be_bytes([header[6], header[7]]);
+        (header[0] >> 4 == 4 && header_bytes >= 20).then(|| Self {
+            header_bytes,
+            total_bytes: u16::from_be_bytes([header[2], header[3]]).into(),
+            protocol: header[9],
+            fragment: place & 0x3fff != 0,
+            first: place & 0x1fff == 0,
+        })
+    }
+}
+
+/// What a header says that stands between IPv6's own and what the packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extension {
+    /// Its bytes, at least 8.
+    pub(crate) bytes: usize,
+    /// The protocol behind it.
+    pub(crate) next: u8,
+    /// It is of a piece of a datagram.
+    pub(crate) fragment: bool,
+    /// What the packet carries begins behind it, or behind one after it.
+    pub(crate) first: bool,
+    /// The packet is on its way to an address that is not yet its destination.
+    pub(crate) on_the_way: bool,
+}
+
+impl Extension {
+    /// Whether a protocol is one of these.
+    #[inline]
+    pub(crate) fn is_one(kind: u8) -> bool {
+        use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+        matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
+    }
+
+    /// Reads one of a kind, of which the first 8 bytes are there.
+    pub(crate) fn read(kind: u8, header: &[u8]) -> Option<Self> {
+        use protocol::{AUTHENTICATION, FRAGMENT, ROUTING};
+        let header: &[u8; 8] = header.first_chunk()?;
+        let length = usize::from(header[1]);
+        let place = match kind {
+            FRAGMENT => u16::from_be_bytes([header[2], header[3]]),
+            _ => 0,
+        };
+        Some(Self {
+            bytes: match kind {
+                FRAGMENT => 8,
+                AUTHENTICATION => 8 + length * 4,
+                _ => 8 + length * 8,
+            },
+            next: header[0],
+            fragment: place & 0xfff9 != 0,
+            first: place & 0xfff8 == 0,
+            on_the_way: kind == ROUTING && header[3] > 0,
+        })
+    }
+}
+
 #[inline]
 fn ipv4(frame: &[u8], at: usize) -> Option<Ip> {
-    let header = frame.get(at..at + 20)?;
-    let header_bytes = usize::from(header[0] & 0xf) * 4;
-    if header[0] >> 4 != 4 || header_bytes < 20 {
-        return None;
-    }
-    // 0 where the card was to cut the packet up.
-    let end = match usize::from(be16(header, 2)?) {
+    let header = V4::read(frame.get(at..)?.first_chunk()?)?;
+    let end = match header.total_bytes {
         0 => frame.len(),
         bytes => frame.len().min(at + bytes),
     };
-    let place = be16(header, 6)?;
-    let first = place & 0x1fff == 0;
-    let carried = at + header_bytes..end;
+    let carried = at + header.header_bytes..end;
+    let begins = header.first && carried.start <= end;
     Some(Ip {
         source: at + 12..at + 16,
         destination: at + 16..at + 20,
-        fragment: place & 0x3fff != 0,
-        transport: (first && carried.start <= end).then_some((header[9], carried)),
+        fragment: header.fragment,
+        transport: begins.then_some((header.protocol, carried)),
         on_the_way: false,
     })
 }
@@ -120,34 +200,17 @@ fn behind_extensions(
     mut at: usize,
     ip: &mut Ip,
 ) -> Option<(u8, Range<usize>)> {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const AUTHENTICATION: u8 = 51;
-    const DESTINATION: u8 = 60;
-    loop {
-        let head = packet.get(at..at + 8);
-        let bytes = match next {
-            HOP_BY_HOP | DESTINATION => 8 + usize::from(head?[1]) * 8,
-            ROUTING => {
-                ip.on_the_way |= head?[3] > 0;
-                8 + usize::from(head?[1]) * 8
-            }
-            AUTHENTICATION => 8 + usize::from(head?[1]) * 4,
-            FRAGMENT => {
-                let place = be16(head?, 2)?;
-                ip.fragment |= place & 0xfff9 != 0;
-                if place & 0xfff8 != 0 {
-                    return None;
-                }
-                8
-            }
-            _ if at <= packet.len() => return Some((next, at..packet.len())),
-            _ => return None,
-        };
-        next = head?[0];
-        at += bytes;
+    while Extension::is_one(next) {
+        let extension = Extension::read(next, packet.get(at..)?)?;
+        ip.fragment |= extension.fragment;
+        ip.on_the_way |= extension.on_the_way;
+        if !extension.first {
+            return None;
+        }
+        next = extension.next;
+        at += extension.bytes;
     }
+    (at <= packet.len()).then_some((next, at..packet.len()))
 }
 
 /// Two bytes as a number, if they are there.

@@ -4,6 +4,7 @@
 //! end. It is not searched for: bytes that look like one are in any traffic.
 
 use super::stamp::Stamp;
+use crate::headers::{Extension, V4, ethertype, protocol};
 use crate::plan::fold;
 
 /// IANA's ports of what is in UDP.
@@ -79,21 +80,20 @@ impl<'a> Walk<'a> {
         match next {
             Next::Ether => self.ether(),
             Next::Type(number) => match number {
-                0x0800 => self.ipv4(),
-                0x6558 => self.ether(),
-                0x8100 | 0x88a8 => self.vlan(),
-                0x86dd => self.ipv6(),
-                0x8847 => self.mpls(),
+                ethertype::IPV4 => self.ipv4(),
+                ethertype::ETHERNET => self.ether(),
+                ethertype::IPV6 => self.ipv6(),
+                ethertype::MPLS => self.mpls(),
+                tag if ethertype::TAGS.contains(&tag) => self.vlan(),
                 _ => None,
             },
             Next::Ip(number) => match number {
-                0 | 43 | 60 => self.extension(),
-                1 => self.icmp(None),
-                6 => self.tcp(),
-                17 => self.udp(),
-                44 => self.fragment(),
-                47 => self.gre(),
-                58 => self.icmp(Some(58)),
+                protocol::ICMP => self.icmp(None),
+                protocol::TCP => self.tcp(),
+                protocol::UDP => self.udp(),
+                protocol::GRE => self.gre(),
+                protocol::ICMPV6 => self.icmp(Some(protocol::ICMPV6)),
+                number if Extension::is_one(number) => self.extension(number),
                 _ => None,
             },
             Next::Vxlan => self.take(8).map(|_| Next::Ether),
@@ -167,9 +167,9 @@ impl<'a> Walk<'a> {
         let bottom = self.take(4)?[2] & 1 != 0;
         // What a label is for nobody says; a receiver guesses by the first bits (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
-            (false, _) => Next::Type(0x8847),
-            (true, 4) => Next::Type(0x0800),
-            (true, 6) => Next::Type(0x86dd),
+            (false, _) => Next::Type(ethertype::MPLS),
+            (true, 4) => Next::Type(ethertype::IPV4),
+            (true, 6) => Next::Type(ethertype::IPV6),
             (true, _) if Stamp::read(self.rest).is_some() => Next::Data,
             (true, _) => Next::Ether,
         })
@@ -177,20 +177,17 @@ impl<'a> Walk<'a> {
 
     fn ipv4(&mut self) -> Option<Next> {
         let fixed = self.rest.first_chunk::<20>()?;
-        let header_bytes = usize::from(fixed[0] & 0xf) * 4;
-        let total = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
-        if fixed[0] >> 4 != 4 || header_bytes < 20 || total < header_bytes {
+        let addresses = sum(&fixed[12..20]);
+        let Some(ip) = V4::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes) else {
             self.worsen(Condition::Corrupt);
             return None;
-        }
-        self.cut(total);
-        let header = self.take(header_bytes)?;
+        };
+        self.cut(ip.total_bytes);
+        let header = self.take(ip.header_bytes)?;
         self.check(sum(header));
-        let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
-        let addresses = sum(&fixed[12..20]);
-        self.below = Some(Below { sum: addresses, v6: false, fragment: fragment & 0x3fff != 0 });
+        self.below = Some(Below { sum: addresses, v6: false, fragment: ip.fragment });
         // Only the first piece has the next header.
-        Some(if fragment & 0x1fff == 0 { Next::Ip(fixed[9]) } else { Next::Data })
+        Some(if ip.first { Next::Ip(ip.protocol) } else { Next::Data })
     }
 
     fn ipv6(&mut self) -> Option<Next> {
@@ -203,19 +200,13 @@ impl<'a> Walk<'a> {
         Some(Next::Ip(header[6]))
     }
 
-    fn extension(&mut self) -> Option<Next> {
-        let &[next, length, ..] = self.rest else { return None };
-        self.take((usize::from(length) + 1) * 8)?;
-        Some(Next::Ip(next))
-    }
-
-    fn fragment(&mut self) -> Option<Next> {
-        let header = self.take(8)?;
-        let word = u16::from_be_bytes([header[2], header[3]]);
+    fn extension(&mut self, kind: u8) -> Option<Next> {
+        let extension = Extension::read(kind, self.rest)?;
+        self.take(extension.bytes)?;
         if let Some(below) = &mut self.below {
-            below.fragment |= word & !6 != 0;
+            below.fragment |= extension.fragment;
         }
-        Some(if word >> 3 == 0 { Next::Ip(header[0]) } else { Next::Data })
+        Some(if extension.first { Next::Ip(extension.next) } else { Next::Data })
     }
 
     fn udp(&mut self) -> Option<Next> {
@@ -230,13 +221,13 @@ impl<'a> Walk<'a> {
             }
         }
         if below.v6 || (sum, sum_low) != (0, 0) {
-            self.check_rest(Some(17));
+            self.check_rest(Some(protocol::UDP));
         }
         self.take(8)?;
         Some(match u16::from_be_bytes([high, low]) {
             _ if Stamp::read(self.rest).is_some() => Next::Data,
             VXLAN_PORT => Next::Vxlan,
-            MPLS_PORT => Next::Type(0x8847),
+            MPLS_PORT => Next::Type(ethertype::MPLS),
             GRE_PORT => Next::Gre,
             _ => Next::Data,
         })
@@ -244,7 +235,7 @@ impl<'a> Walk<'a> {
 
     fn tcp(&mut self) -> Option<Next> {
         let header_bytes = usize::from(self.rest.get(12)? >> 4) * 4;
-        self.check_rest(Some(6));
+        self.check_rest(Some(protocol::TCP));
         if header_bytes < 20 {
             self.worsen(Condition::Corrupt);
             return None;

@@ -1,5 +1,7 @@
 //! Checksums of the internet, corrected by what has changed under them (RFC 1624).
 
+use crate::plan::fold;
+
 /// What words added up before and add up now, of those that have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference(u64);
@@ -19,11 +21,8 @@ impl Difference {
 
     /// Corrects a checksum.
     pub(super) fn correct(self, checksum: [u8; 2]) -> [u8; 2] {
-        let mut sum = u64::from(!u16::from_be_bytes(checksum)) + self.0;
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        (!(sum as u16)).to_be_bytes()
+        let sum = u64::from(!u16::from_be_bytes(checksum)) + self.0;
+        (!fold(sum)).to_be_bytes()
     }
 }
 

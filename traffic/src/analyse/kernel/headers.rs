@@ -5,6 +5,7 @@ use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
 
 use super::layout::{CORRUPT, INTACT, UNCHECKED, word};
 use super::{Piece, STATE};
+use crate::headers::{ethertype, protocol};
 
 /// Points to the header at hand.
 const AT: Reg = R1;
@@ -18,8 +19,8 @@ const NEXT: Reg = R4;
 
 /// Tags that are stepped over.
 const TAGS: usize = 2;
-const UDP: i32 = 17;
-const TCP: i32 = 6;
+const UDP: i32 = protocol::UDP as i32;
+const TCP: i32 = protocol::TCP as i32;
 const STAMP_BYTES: i32 = crate::analyse::Stamp::BYTES as i32;
 
 impl Piece<'_> {
@@ -35,8 +36,8 @@ impl Piece<'_> {
         self.asm.load(Size::H, NEXT, AT + 12);
         self.asm.add(AT, 14);
         self.tags();
-        self.asm.jeq(NEXT, be(0x0800), v4);
-        self.asm.jeq(NEXT, be(0x86dd), v6);
+        self.asm.jeq(NEXT, be(ethertype::IPV4), v4);
+        self.asm.jeq(NEXT, be(ethertype::IPV6), v6);
         self.asm.jump(self.unstamped);
         self.asm.place(v4);
         self.ipv4(broken);
@@ -78,8 +79,10 @@ impl Piece<'_> {
         let untagged = self.asm.label();
         for _ in 0..TAGS {
             let tag = self.asm.label();
-            self.asm.jeq(NEXT, be(0x8100), tag);
-            self.asm.jne(NEXT, be(0x88a8), untagged);
+            for kind in ethertype::TAGS {
+                self.asm.jeq(NEXT, be(kind), tag);
+            }
+            self.asm.jump(untagged);
             self.asm.place(tag);
             self.need(4);
             self.asm.load(Size::H, NEXT, AT + 2);
