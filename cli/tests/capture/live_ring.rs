@@ -108,3 +108,21 @@ fn who_would_receive_from_it_is_told_what_does() {
         assert!(ended.err.contains("packet:, xdp: and mirror: receive"), "{}", ended.err);
     }
 }
+
+#[test]
+fn what_one_queue_drops_of_several_threads_packets_is_lost_by_name() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    // A thread of its own receives, and two send faster than it can.
+    let threaded = "echo 1 >/sys/class/net/right0/threaded";
+    let mut ip = std::process::Command::new("ip");
+    assert!(ended(ip.args(["netns", "exec", &right, "sh", "-c", threaded])).status == Some(0));
+    for (port, count) in [("left0", "2000000"), ("live:left0", "100000")] {
+        let report = run(&generate(port, &left, &["--threads", "2", "--count", count])).good();
+        assert_eq!(report["accepted"].to_string(), count, "{port}: {report}");
+        if port == "left0" {
+            let losses = &report["ledger"]["losses"];
+            assert!(losses["interface_dropped"].as_u64() > Some(0), "{report}");
+        }
+    }
+}
