@@ -125,10 +125,8 @@ pub(super) fn add_term(
     asm.add(sum, term);
 }
 
-/// sum = the checksum of what is summed up, as it stands in a packet. A sum of numbers as they lie
-/// in memory has its bytes as the packet wants them, in whatever order the machine reads
-/// (RFC 1071, 2 (B)).
-pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch: Reg) {
+/// sum = the same sum in 16 bits: what is above is added below; as [`crate::plan::fold`].
+pub(crate) fn fold(asm: &mut Assembler, sum: Reg, scratch: Reg) {
     asm.mov(scratch, sum);
     asm.rsh(scratch, 32);
     asm.mov32(sum, sum);
@@ -139,6 +137,13 @@ pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch:
         asm.and(sum, 0xffff);
         asm.add(sum, scratch);
     }
+}
+
+/// sum = the checksum of what is summed up, as it stands in a packet. A sum of numbers as they lie
+/// in memory has its bytes as the packet wants them, in whatever order the machine reads
+/// (RFC 1071, 2 (B)).
+pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch: Reg) {
+    fold(asm, sum, scratch);
     asm.xor(sum, 0xffff);
     let done = asm.label();
     match finish {

@@ -6,6 +6,7 @@ use sluicegate::filter::ebpf::{Label, Reg, Size};
 use super::headers::SUM;
 use super::layout::{CORRUPT, UNCHECKED, word};
 use super::{Piece, STATE};
+use crate::live::arith;
 
 /// Points this far before what is to be added next: the last bytes are read with some before them.
 const AT: Reg = R1;
@@ -99,17 +100,7 @@ impl Piece<'_> {
 
     /// On at `right` if SUM, over all that a checksum covers, itself too, is all ones.
     pub(super) fn right_or(&mut self, scratch: Reg, right: Label) {
-        let asm = &mut self.asm;
-        asm.mov(scratch, SUM);
-        asm.rsh(scratch, 32);
-        asm.mov32(SUM, SUM);
-        asm.add(SUM, scratch);
-        for _ in 0..3 {
-            asm.mov(scratch, SUM);
-            asm.rsh(scratch, 16);
-            asm.and(SUM, 0xffff);
-            asm.add(SUM, scratch);
-        }
-        asm.jeq(SUM, 0xffff, right);
+        arith::fold(self.asm, SUM, scratch);
+        self.asm.jeq(SUM, 0xffff, right);
     }
 }
