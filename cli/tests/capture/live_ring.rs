@@ -42,6 +42,33 @@ fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
     }
 }
 
+/// Without CAP_PERFMON the verifier takes another program, without CAP_SYS_ADMIN runs begin slowly.
+#[test]
+fn two_capabilities_are_enough() {
+    if !have(&["setpriv"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (file, came) = (folder.path().join("sent.pcap"), folder.path().join("came.pcap"));
+    let frames: Vec<_> = (0..500u32)
+        .map(|number| {
+            let mut frame = frame(number);
+            frame.resize(60 + (number * 7 % 1455) as usize, number as u8);
+            frame
+        })
+        .collect();
+    pcap_file(&file, &frames);
+    let capture = capture_all(&lab.netns("right"), NUMBERED, &came);
+    let setpriv = ["--inh-caps", "-all,+bpf,+net_admin", "--bounding-set", "-all,+bpf,+net_admin"];
+    let replay = ["replay", file.to_str().unwrap(), "live:left0", "--rate", "5kpps", "--json"];
+    let sluice = [env!("CARGO_BIN_EXE_sluice")];
+    on(&lab, "left", &[&["setpriv"], &setpriv[..], &sluice, &replay].concat()).good();
+    capture.stop().good();
+    let came = packets(&came).into_iter().map(|(_, bytes)| bytes);
+    assert!(came.eq(frames), "they come as they were");
+}
+
 #[test]
 fn each_signal_ends_it_well_also_without_privileges() {
     let Some(lab) = lab() else { return };

@@ -14,7 +14,7 @@
 //! leave in order. They have 14 bytes to the interface's MTU with its header, and 3400 at most, for a
 //! live frame has one page; what is longer is refused, and counted as `too_long`.
 //!
-//! Linux 5.18; CAP_BPF and CAP_NET_ADMIN. The driver takes packets that XDP redirects
+//! Linux 5.18; CAP_BPF and CAP_NET_ADMIN, and faster with CAP_PERFMON and CAP_SYS_ADMIN. The driver takes packets that XDP redirects
 //! (`ndo_xdp_xmit`): a veth does when its other end has NAPI.
 
 mod queue;

@@ -27,10 +27,21 @@ const RING: Reg = R7;
 const LENGTH: Reg = R8;
 const SLOT: Reg = R9;
 
+/// How the program gets at the bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// By their addresses. To subtract two, or to add a number to one that it does not know, the
+    /// verifier wants CAP_PERFMON.
+    Direct,
+    /// By calls alone: slower.
+    Calls,
+}
+
 /// The program, which sends out of an interface by its number.
 pub(super) fn program(
     geometry: Geometry,
     interface: u32,
+    access: Access,
     map: impl AsFd,
 ) -> Result<Vec<Insn>, Fault> {
     let mut asm = Assembler::new();
@@ -50,8 +61,8 @@ pub(super) fn program(
     // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
     asm.jgt(LENGTH, geometry.most_bytes as i32, refused);
     asm.jlt(LENGTH, LEAST_BYTES as i32, refused);
-    set_length(&mut asm, refused);
-    copy(&mut asm, geometry, refused);
+    set_length(&mut asm, access, refused);
+    copy(&mut asm, geometry, access, refused);
     count(&mut asm, at::PACKETS);
     asm.mov(R1, interface.cast_signed());
     asm.mov(R2, 0);
@@ -82,13 +93,21 @@ fn take(asm: &mut Assembler, geometry: Geometry) {
 
 /// Makes the frame LENGTH bytes long, if it is not: that takes a call, and another reset of the frame
 /// when it is used again.
-fn set_length(asm: &mut Assembler, refused: Label) {
+fn set_length(asm: &mut Assembler, access: Access, refused: Label) {
     let fits = asm.label();
-    asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
-    asm.load(Size::W, R3, CONTEXT + xdp_md::DATA_END);
-    asm.sub(R3, R1);
+    match access {
+        Access::Direct => {
+            asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
+            asm.load(Size::W, R0, CONTEXT + xdp_md::DATA_END);
+            asm.sub(R0, R1);
+        }
+        Access::Calls => {
+            asm.mov(R1, CONTEXT);
+            asm.call(Helper::XDP_BUFF_LEN);
+        }
+    }
     asm.mov(R2, LENGTH);
-    asm.sub(R2, R3);
+    asm.sub(R2, R0);
     asm.jeq(R2, 0, fits);
     asm.mov(R1, CONTEXT);
     asm.call(Helper::XDP_ADJUST_TAIL);
@@ -97,10 +116,23 @@ fn set_length(asm: &mut Assembler, refused: Label) {
 }
 
 /// Copies LENGTH bytes from SLOT into the frame: a short packet without a call, which takes longer than
-/// these few loads and stores. The last step lies over the one before where the length is no multiple
-/// of a step.
-fn copy(asm: &mut Assembler, geometry: Geometry, refused: Label) {
-    let [last, long, done] = asm.labels();
+/// a few loads and stores.
+fn copy(asm: &mut Assembler, geometry: Geometry, access: Access, refused: Label) {
+    if access == Access::Direct {
+        let [long, done] = asm.labels();
+        copy_short(asm, geometry, [long, done, refused]);
+        asm.place(long);
+        copy_by_call(asm, refused);
+        asm.place(done);
+    } else {
+        copy_by_call(asm, refused);
+    }
+}
+
+/// Copies a short packet, and is done; on at `long` where it is none. The last step lies over the one
+/// before where the length is no multiple of a step.
+fn copy_short(asm: &mut Assembler, geometry: Geometry, [long, done, refused]: [Label; 3]) {
+    let last = asm.label();
     let (step, steps) = (STEP as i16, (SHORT.min(geometry.most_bytes) / STEP) as i16);
     asm.jlt(LENGTH, i32::from(step), long);
     asm.jgt(LENGTH, i32::from(step * steps), long);
@@ -123,7 +155,9 @@ fn copy(asm: &mut Assembler, geometry: Geometry, refused: Label) {
     asm.add(SLOT, R0);
     copy_step(asm, SLOT + slot::PACKET as i16, R1 + 0, [R4, R5]);
     asm.jump(done);
-    asm.place(long);
+}
+
+fn copy_by_call(asm: &mut Assembler, refused: Label) {
     asm.mov(R1, CONTEXT);
     asm.mov(R2, 0);
     asm.mov(R3, SLOT);
@@ -131,7 +165,6 @@ fn copy(asm: &mut Assembler, geometry: Geometry, refused: Label) {
     asm.mov(R4, LENGTH);
     asm.call(Helper::XDP_STORE_BYTES);
     asm.jne(R0, 0, refused);
-    asm.place(done);
 }
 
 /// Copies [`STEP`] bytes.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use nix::sched::sched_getcpu;
 
 use super::maker::Maker;
-use super::program::program;
+use super::program::{Access, program};
 use super::ring::{Counts, Geometry, Memory, Writer};
 use super::running::{Next, Running, Seat};
 use crate::error::{Error, Result};
@@ -58,11 +58,11 @@ impl Sender {
         cpu: Option<usize>,
     ) -> Result<Self> {
         let memory = Memory::new(geometry, start, &interface.name)?;
-        let instructions = program(geometry, interface.index, &*memory).map_err(|fault| {
-            Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
+        let maker = load(&memory, interface, Access::Direct).or_else(|error| match error {
+            // Also without CAP_PERFMON, and slower.
+            Error::Unsupported { .. } => load(&memory, interface, Access::Calls),
+            error => Err(error),
         })?;
-        let maker =
-            Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])?;
         let allowed = Allowed::here()?;
         let alone = cpu.is_none() && allowed.count() == 1;
         let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
@@ -158,6 +158,15 @@ impl Sender {
     pub fn end(&mut self) -> Result<()> {
         self.running.end()
     }
+}
+
+/// Loads the ring's program.
+fn load(memory: &Memory, interface: &Interface, access: Access) -> Result<Maker> {
+    let geometry = memory.geometry();
+    let instructions = program(geometry, interface.index, access, memory).map_err(|fault| {
+        Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
+    })?;
+    Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])
 }
 
 /// What the thread knows of its work.
