@@ -56,6 +56,9 @@ struct Outcome {
     span: Range<Duration>,
     /// It failed in a way that leaves the others nothing to do.
     ends_others: bool,
+    /// Kept until all is told: what a queue leaves behind may hold up others, and who asks for the
+    /// interface's counters.
+    _queue: Queue,
 }
 
 impl RingSender {
@@ -200,7 +203,8 @@ impl Share {
             restarts: self.source.restarts(),
             busy: clocks.share(),
         };
-        Outcome { done, gaps: self.source.lateness(), result, span, ends_others }
+        let gaps = self.source.lateness();
+        Outcome { done, gaps, result, span, ends_others, _queue: self.queue }
     }
 
     /// Waits for the ring to become empty, unless the user wants the end.

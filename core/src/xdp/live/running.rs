@@ -48,9 +48,12 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Running {
     /// Until it is joined.
-    thread: Option<JoinHandle<(Result<()>, f64)>>,
+    thread: Option<JoinHandle<Ending>>,
     /// The share of its time that it was on a CPU, once it is joined.
     busy: f64,
+    /// Once it is joined. It stays until this is dropped: that the kernel forgets a program holds up
+    /// the runs of others, and who asks for interfaces (`known`).
+    _maker: Option<Maker>,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,
 }
@@ -86,9 +89,10 @@ impl Running {
                 .map_err(|error| Error::system("take", "signals", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
                 .and_then(|()| runs.go_on(&mut next));
-            (ran, clocks.share())
+            Ending { ran, busy: clocks.share(), maker: runs.maker }
         });
-        Ok(Self { thread: Some(thread.map_err(failed)?), busy: 0.0, ends, mtu })
+        let thread = Some(thread.map_err(failed)?);
+        Ok(Self { thread, busy: 0.0, _maker: None, ends, mtu })
     }
 
     /// Whether it has ended, for whatever reason.
@@ -132,9 +136,9 @@ impl Running {
             // It may have been about to begin a run when it was told.
             signal::send(&thread);
         }
-        let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        self.busy = joined.1;
-        joined.0
+        let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (self.busy, self._maker) = (ended.busy, Some(ended.maker));
+        ended.ran
     }
 
     /// The share of its time that it was on a CPU, once it has been ended.
@@ -148,6 +152,14 @@ impl Drop for Running {
         // Whoever drops it does not ask how it went.
         let _ = self.end();
     }
+}
+
+/// How the thread ended, and what it leaves.
+#[derive(Debug)]
+struct Ending {
+    ran: Result<()>,
+    busy: f64,
+    maker: Maker,
 }
 
 /// What the thread has.
