@@ -179,13 +179,9 @@ fn one_cpu_for_who_writes_and_who_sends_is_enough() {
 #[test]
 fn a_cpu_that_is_not_there_is_an_error_that_names_it() {
     let Some(lab) = lab() else { return };
-    let mut from = sender(&lab, "?cpu=1000");
-    let deadline = Instant::now() + PATIENCE;
-    let error = loop {
-        if let Err(error) = from.queues[0].sync_tx() {
-            break error.to_string();
-        }
-        assert!(Instant::now() < deadline, "it sends from nowhere");
-    };
-    assert!(error.contains("no CPU 1000"), "{error}");
+    for options in ["?cpu=1000", "?cpu=4095", "/0-1023?cpu=0"] {
+        let name = format!("live:left0{options}");
+        let error = open(&lab, "left", &name, Use::Send).expect_err(options).to_string();
+        assert!(error.contains("no CPU ") && error.contains("online are"), "{options}: {error}");
+    }
 }
