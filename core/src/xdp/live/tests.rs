@@ -2,10 +2,13 @@
 //! memory cannot be.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::ring::{Counts, Memory, Writer, at, slot};
 use super::*;
+use crate::filter::ebpf::{Assembler, Reg, xdp_action};
 use crate::link::{self, Lab, Shape, netns};
 use crate::port::{OpenOptions, Port};
 use crate::ring::{Meta, Ordering, Packet};
@@ -87,6 +90,38 @@ fn frame(number: u8) -> Vec<u8> {
     frame.extend([0x88, 0xb5, number]);
     frame.resize(60 + usize::from(number), number);
     frame
+}
+
+/// Who waits for readers of RCU would wait for the end of a run that never ends.
+#[test]
+fn a_run_ends_by_itself_though_more_is_to_be_done() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return;
+    }
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, xdp_action::DROP);
+    asm.exit();
+    let maker = Maker::load(c"sluice_test", &asm.finish().unwrap(), vec![0; 60]).unwrap();
+    // It drops all: nothing is sent to it.
+    let interface = link::interface(None, "lo").unwrap();
+    let asked = Arc::<AtomicU64>::default();
+    let asked_there = Arc::clone(&asked);
+    let next = move || {
+        asked_there.fetch_add(1, Ordering::Relaxed);
+        Next::Run(u64::MAX)
+    };
+    let seat = Seat { interface, cpu: None, first_runs: 1 << 10 };
+    let mut running = Running::start(maker, &seat, next).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while asked.load(Ordering::Relaxed) < 50 && !running.is_finished() {
+        assert!(Instant::now() < deadline, "the run goes on: {asked:?} before");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match running.end() {
+        Err(error) if error.to_string().contains("Linux 5.18") => println!("skipped: {error}"),
+        ended => ended.unwrap(),
+    }
 }
 
 #[test]
