@@ -60,6 +60,31 @@ fn a_count_is_of_the_file_s_first_packets() {
 }
 
 #[test]
+fn every_round_is_the_same_from_memory_and_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mix.pcap");
+    let recorded = mix(3000);
+    pcap(&file, 1, &recorded);
+    let on_disk = file.metadata().unwrap().len() as usize;
+    for workers in [1, 3] {
+        let rounds = |rounds, keep_bytes| {
+            let options = ReplayOptions { rounds, keep_bytes, ..options(Tempo::Top) };
+            let all = sent(folder.path(), &file, &options, workers);
+            all.into_iter().map(|(packets, _)| packets).collect::<Vec<_>>()
+        };
+        let three: Vec<_> = rounds(1, 0).into_iter().map(|one| vec![one; 3].concat()).collect();
+        for (sentence, keep_bytes) in [
+            ("read anew", 0),
+            ("from memory, in several pieces", 1 << 30),
+            ("it is longer in memory than it looked on the disk", on_disk),
+        ] {
+            // Not compared by what fails: that would be long.
+            assert!(rounds(3, keep_bytes) == three, "{sentence}, {workers} workers");
+        }
+    }
+}
+
+#[test]
 fn what_comes_before_a_break_is_sent_by_all_and_each_says_where_it_broke() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broken.pcap");

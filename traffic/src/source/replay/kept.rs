@@ -1,33 +1,33 @@
 //! A file's packets in memory: of one that is sent several times, and is not too large.
 //!
-//! It is read once, whole, before anything is sent, and dealt out to the workers.
+//! Each worker keeps its own while it sends them for the first time, so that nothing waits for it.
 
 use std::path::Path;
 
-use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Meta, Packet};
 
-use super::position::{Position, Round};
-use super::reading::{More, Reading};
-use super::{Hand, LONGEST_SLEEP, ReplayOptions, link_type, share};
+use super::position::Position;
+use super::{Hand, ReplayOptions};
 
-/// One worker's packets of a file.
+/// Bytes and packets that are made room for at once: what was kept before never moves.
+const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_PACKETS: usize = 1 << 13;
+
+/// One worker's packets so far, in the first round.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Keeping {
+    chunks: Vec<Chunk>,
+    /// What all workers' packets take of memory, which each reckons by itself.
+    taken: usize,
+    most: usize,
+}
+
+/// Some of them, one behind the other.
+#[derive(Debug)]
+struct Chunk {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    next: usize,
-    /// All packets of the file, the other workers' too.
-    round: Position,
-    /// Where this round began.
-    base: Position,
-    /// Rounds still to come after this one; none is for ever.
-    rounds: Option<u64>,
-    /// Packets of all rounds and workers; none is all there are.
-    most: Option<u64>,
-    finished: bool,
-    failure: Option<Error>,
 }
 
 /// A packet: where its bytes are, and what is known of it.
@@ -41,134 +41,128 @@ struct Entry {
     meta: Meta,
 }
 
-impl Kept {
-    /// Reads a file for so many workers. None if that takes too much memory.
-    ///
-    /// # Errors
-    /// The file cannot be opened. What is wrong further on, the first worker's
-    /// [`take_failure`](Self::take_failure) has.
-    pub(super) fn load(
-        file: &PortName,
-        options: &ReplayOptions,
-        workers: u32,
-    ) -> Result<Option<Vec<Self>>> {
+impl Keeping {
+    /// None if it is sent but once, or is too large.
+    pub(super) fn of(file: &PortName, options: &ReplayOptions) -> Option<Self> {
         let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
-        if on_disk > options.keep_bytes as u64 {
-            return Ok(None);
+        let keeps = options.rounds != 1 && on_disk <= options.keep_bytes as u64;
+        keeps.then(|| Self { chunks: Vec::new(), taken: 0, most: options.keep_bytes })
+    }
+
+    /// Takes a packet: keeps it if it is this worker's `own`. Of one that does not fit where packets
+    /// are sent to, it is only known that it is there. False if there is no more room, for all workers
+    /// at the same packet.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        fits: bool,
+        own: bool,
+        position: Position,
+    ) -> bool {
+        let bytes = if fits { packet.captured_bytes() } else { 0 };
+        self.taken += bytes + size_of::<Entry>();
+        if self.taken > self.most {
+            return false;
         }
-        let mut loading = Loading::new(workers, options.keep_bytes);
-        let mut reading = Reading::open(file, options)?;
-        let failure = loop {
-            match reading.go_on() {
-                Ok(More::Here) if !loading.take(&mut reading) => return Ok(None),
-                Ok(More::Here) => {}
-                Ok(More::Later) => reading.wait(LONGEST_SLEEP)?,
-                Ok(More::Never) if loading.round.passed().packets > 0 && !loading.any => {
-                    let met = reading.interfaces();
-                    break Some(link_type::refusal(file, met, options.link_type));
-                }
-                Ok(More::Never) => break None,
-                Err(error) => break Some(error),
-            }
+        if own {
+            self.keep(packet, fits.then_some(bytes), position);
+        }
+        true
+    }
+
+    #[inline]
+    fn keep(&mut self, packet: &Packet<'_>, bytes: Option<usize>, position: Position) {
+        let (other_link_type, bytes) = (bytes.is_none(), bytes.unwrap_or(0));
+        let chunk = match self.chunks.last_mut() {
+            Some(chunk) if chunk.has_room(bytes) => chunk,
+            _ => self.chunks.push_mut(Chunk::of(bytes)),
         };
-        Ok(Some(loading.dealt(options, failure)))
+        let at = chunk.bytes.len();
+        if !other_link_type {
+            packet.segments().for_each(|segment| chunk.bytes.extend_from_slice(segment));
+        }
+        let mut meta = *packet.meta();
+        meta.interface = 0;
+        chunk.entries.push(Entry { at, bytes: bytes as u32, other_link_type, position, meta });
+    }
+}
+
+impl Chunk {
+    fn of(bytes: usize) -> Self {
+        let bytes = Vec::with_capacity(bytes.max(CHUNK_BYTES));
+        Self { bytes, entries: Vec::with_capacity(CHUNK_PACKETS) }
+    }
+
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        self.entries.len() < CHUNK_PACKETS && self.bytes.capacity() - self.bytes.len() >= bytes
+    }
+}
+
+/// One worker's packets of a file, from the second round on.
+#[derive(Debug)]
+pub(super) struct Kept {
+    chunks: Vec<Chunk>,
+    /// The next packet: its chunk, and which of that.
+    next: (usize, usize),
+    /// All packets of the file, the other workers' too.
+    round: Position,
+    /// Where this round began.
+    base: Position,
+    /// Rounds still to come after this one; none is for ever.
+    rounds: Option<u64>,
+    /// Packets of all rounds and workers; none is all there are.
+    most: Option<u64>,
+    finished: bool,
+}
+
+impl Kept {
+    /// What was kept of a round, to be sent from here on so many times more after this.
+    pub(super) fn new(
+        keeping: Keeping,
+        round: Position,
+        base: Position,
+        rounds: Option<u64>,
+        most: Option<u64>,
+    ) -> Self {
+        let finished = keeping.chunks.is_empty();
+        Self { chunks: keeping.chunks, next: (0, 0), round, base, rounds, most, finished }
     }
 
     /// Gives packets to a hand, until that takes no more or a round is over.
     pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
-        while let Some(entry) = self.entries.get(self.next) {
-            let position = self.base.plus(entry.position);
-            if self.most.is_some_and(|most| position.packets >= most) {
-                self.finished = true;
-                return;
-            }
-            if entry.other_link_type {
-                hand.left_out.other_link_type += 1;
-            } else {
-                let bytes = &self.bytes[entry.at..entry.at + entry.bytes as usize];
-                if !hand.take(&Packet::new(&entry.meta, bytes), position) {
+        if self.finished {
+            return;
+        }
+        let (mut at, mut next) = self.next;
+        while let Some(chunk) = self.chunks.get(at) {
+            for entry in &chunk.entries[next..] {
+                let position = self.base.plus(entry.position);
+                if self.most.is_some_and(|most| position.packets >= most) {
+                    self.finished = true;
                     return;
                 }
+                if entry.other_link_type {
+                    hand.left_out.other_link_type += 1;
+                } else {
+                    let bytes = &chunk.bytes[entry.at..entry.at + entry.bytes as usize];
+                    if !hand.take(&Packet::new(&entry.meta, bytes), position) {
+                        self.next = (at, next);
+                        return;
+                    }
+                }
+                next += 1;
             }
-            self.next += 1;
+            (at, next) = (at + 1, 0);
         }
-        self.finished = self.rounds == Some(0) || self.entries.is_empty();
-        if !self.finished {
-            self.rounds = self.rounds.map(|rounds| rounds - 1);
-            self.base = self.base.after_round(self.round);
-            self.next = 0;
-        }
+        self.next = (0, 0);
+        self.finished = self.rounds == Some(0);
+        self.rounds = self.rounds.map(|rounds| rounds.saturating_sub(1));
+        self.base = self.base.after_round(self.round);
     }
 
     pub(super) fn is_finished(&self) -> bool {
         self.finished
-    }
-
-    /// What ended the reading before its time.
-    pub(super) fn take_failure(&mut self) -> Option<Error> {
-        self.failure.take()
-    }
-}
-
-/// What has been read so far.
-struct Loading {
-    /// Each worker's bytes and packets.
-    piles: Vec<(Vec<u8>, Vec<Entry>)>,
-    round: Round,
-    /// What they take of memory.
-    kept: usize,
-    most: usize,
-    /// Whether a packet has been met that can be sent.
-    any: bool,
-}
-
-impl Loading {
-    fn new(workers: u32, most: usize) -> Self {
-        let piles = (0..workers).map(|_| (Vec::new(), Vec::new())).collect();
-        Self { piles, round: Round::default(), kept: 0, most, any: false }
-    }
-
-    /// Takes the packets that have been read; false if there is no more room.
-    fn take(&mut self, reading: &mut Reading) -> bool {
-        let workers = self.piles.len() as u32;
-        for packet in reading.ring().packets() {
-            let (fits, bytes) = (reading.fits(packet.meta()), packet.captured_bytes());
-            self.any |= fits;
-            // What is nobody's the first worker counts.
-            let worker = if fits && workers > 1 { share::of(packet.head(), workers) } else { 0 };
-            let (pile, entries) = &mut self.piles[worker as usize];
-            let mut meta = *packet.meta();
-            let position = self.round.position(&meta);
-            self.round.pass(position, &meta, bytes);
-            meta.interface = 0;
-            let at = pile.len();
-            if fits {
-                packet.segments().for_each(|segment| pile.extend_from_slice(segment));
-            }
-            let bytes = bytes as u32;
-            entries.push(Entry { at, bytes, other_link_type: !fits, position, meta });
-            self.kept += bytes as usize + size_of::<Entry>();
-        }
-        let slots = reading.ring().available();
-        reading.release(slots);
-        self.kept <= self.most
-    }
-
-    fn dealt(self, options: &ReplayOptions, mut failure: Option<Error>) -> Vec<Kept> {
-        // A file that is broken is sent as far as it goes, once.
-        let rounds = if failure.is_some() { Some(0) } else { options.further_rounds() };
-        let round = self.round.passed();
-        let kept = |(bytes, entries)| Kept {
-            bytes,
-            entries,
-            next: 0,
-            round,
-            base: Position::default(),
-            rounds,
-            most: options.packets,
-            finished: false,
-            failure: failure.take(),
-        };
-        self.piles.into_iter().map(kept).collect()
     }
 }

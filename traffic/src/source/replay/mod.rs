@@ -1,8 +1,9 @@
 //! Packets of a capture file, sent again.
 //!
 //! ```text
-//!   file --> reading --+--> streamed, as it is read --+--> clock: is it due? --> transmit ring
-//!                      +--> kept in memory, to loop --+
+//!   file --> reading --> streamed, as it is read --+--> clock: is it due? --> transmit ring
+//!                          |                       |
+//!                          +--> kept, to loop -----+
 //!   share: whose is a packet?    position: what comes before it in the file
 //! ```
 
@@ -121,11 +122,6 @@ impl Replay {
             most_bytes: options.most_bytes.unwrap_or(usize::MAX),
             left_out: LeftOut::default(),
         };
-        if options.rounds != 1
-            && let Some(kept) = Kept::load(file, options, workers)?
-        {
-            return Ok(kept.into_iter().map(|kept| new(Packets::Kept(Box::new(kept)))).collect());
-        }
         let open = |worker| {
             let streamed = Streamed::open(file, Share::new(worker, workers), options)?;
             Ok(new(Packets::Streamed(Box::new(streamed))))
@@ -166,10 +162,16 @@ impl Source for Replay {
             filled: Filled::default(),
         };
         match &mut self.packets {
-            Packets::Streamed(streamed) => streamed.give(&mut hand),
             Packets::Kept(kept) => kept.give(&mut hand),
+            Packets::Streamed(streamed) => streamed.give(&mut hand),
         }
-        Ok(hand.filled)
+        let filled = hand.filled;
+        if let Packets::Streamed(streamed) = &mut self.packets
+            && let Some(kept) = streamed.take_kept()
+        {
+            self.packets = Packets::Kept(Box::new(kept));
+        }
+        Ok(filled)
     }
 
     fn handed_over(&mut self, now_ns: u64) {
@@ -196,7 +198,8 @@ impl Source for Replay {
     fn failure(&mut self) -> Option<Error> {
         match &mut self.packets {
             Packets::Streamed(streamed) => streamed.take_failure(),
-            Packets::Kept(kept) => kept.take_failure(),
+            // It has been read to its end.
+            Packets::Kept(_) => None,
         }
     }
 

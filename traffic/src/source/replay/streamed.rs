@@ -1,10 +1,11 @@
-//! A file's packets as they are read, round after round.
+//! A file's packets as they are read: round after round, or once, to go on from memory.
 
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 
+use super::kept::{Keeping, Kept};
 use super::position::{Position, Round};
 use super::reading::{More, Reading};
 use super::share::Share;
@@ -27,6 +28,10 @@ pub(super) struct Streamed {
     round: Round,
     /// Whether a packet has been met that can be sent; without any the file is refused in the end.
     any: bool,
+    /// The packets of the first round, where there are more rounds and memory for it.
+    keeping: Option<Keeping>,
+    /// What goes on in place of this.
+    kept: Option<Kept>,
     failure: Option<Error>,
 }
 
@@ -34,6 +39,8 @@ impl Streamed {
     pub(super) fn open(file: &PortName, share: Share, options: &ReplayOptions) -> Result<Self> {
         Ok(Self {
             reading: Some(Reading::open(file, options)?),
+            keeping: Keeping::of(file, options),
+            kept: None,
             file: file.clone(),
             options: options.clone(),
             share,
@@ -64,12 +71,17 @@ impl Streamed {
             let position = self.round.position(meta);
             let fits = all_fit || reading.fits(meta);
             self.any |= fits;
+            // What is nobody's the first worker counts.
+            let own = if fits { self.share.takes(packet.head()) } else { self.share.is_first() };
             if !fits {
-                hand.left_out.other_link_type += u64::from(self.share.is_first());
-            } else if self.share.takes(packet.head())
-                && !hand.take(&packet, self.base.plus(position))
-            {
+                hand.left_out.other_link_type += u64::from(own);
+            } else if own && !hand.take(&packet, self.base.plus(position)) {
                 break;
+            }
+            if let Some(keeping) = &mut self.keeping
+                && !keeping.take(&packet, fits, own, position)
+            {
+                self.keeping = None;
             }
             self.round.pass(position, meta, packet.captured_bytes());
             self.left = self.left.map(|left| left - 1);
@@ -97,6 +109,11 @@ impl Streamed {
         if self.rounds != Some(0) && self.any {
             self.rounds = self.rounds.map(|rounds| rounds - 1);
             self.base = self.base.after_round(passed);
+            if let Some(keeping) = self.keeping.take() {
+                let (rounds, most) = (self.rounds, self.options.packets);
+                self.kept = Some(Kept::new(keeping, passed, self.base, rounds, most));
+                return Ok(());
+            }
             self.round = Round::default();
             self.reading = Some(Reading::open(&self.file, &self.options)?);
         }
@@ -109,6 +126,11 @@ impl Streamed {
             Some(reading) if reading.ring().available() == 0 => reading.wait(timeout),
             _ => Ok(()),
         }
+    }
+
+    /// What sends the rounds after the first, once that is over.
+    pub(super) fn take_kept(&mut self) -> Option<Kept> {
+        self.kept.take()
     }
 
     pub(super) fn is_finished(&self) -> bool {
