@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use sluicegate::port::{LINKTYPE_ETHERNET, Queue};
 use sluicegate::ring::Packet;
+use sluicegate::xdp::wall_ahead_ns;
 use sluicegate_traffic::analyse::{Analyser, Analysis, Share};
 
 use crate::run::Visitor;
@@ -30,7 +30,7 @@ pub struct Progress(Vec<Arc<Mutex<Share>>>);
 pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Progress) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
     let visitors = shown.iter().map(|shown| Analysing {
-        analyser: Analyser::new(ahead_ns),
+        analyser: Analyser::new(wall_ahead_ns),
         ethernet: Vec::new(),
         shown: Arc::clone(shown),
         shown_at: Instant::now(),
@@ -90,13 +90,4 @@ impl Visitor for Analysing {
     fn idle(&mut self) -> ControlFlow<()> {
         self.show()
     }
-}
-
-/// By how much the time of day is ahead of CLOCK_MONOTONIC, in ns.
-fn ahead_ns() -> i64 {
-    let ns = |clock| {
-        // These clocks are always there.
-        clock_gettime(clock).map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec())
-    };
-    ns(ClockId::CLOCK_REALTIME) - ns(ClockId::CLOCK_MONOTONIC)
 }

@@ -54,6 +54,12 @@ impl Offset {
     }
 }
 
+/// By how much the time of day is ahead of CLOCK_MONOTONIC, in ns: right to less than a microsecond
+/// even if the thread is interrupted meanwhile.
+pub fn wall_ahead_ns() -> i64 {
+    Offset::measure().ns.cast_signed()
+}
+
 /// What a clock shows, in ns.
 pub(super) fn now_ns(clock: ClockId) -> u64 {
     // These clocks are always there.

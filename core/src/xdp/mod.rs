@@ -72,6 +72,7 @@ mod mock;
 mod tests;
 
 pub use bpf::Mode;
+pub use clock::wall_ahead_ns;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use receive::{Received, Receiver, ReceiverStats};
 pub(crate) use room::{HEADROOM_BYTES, buffer_bytes};
