@@ -85,7 +85,12 @@ impl Delays {
 
     /// A time that this share of them does not exceed, in ns; `None` if there are none.
     pub fn percentile(&self, share: f64) -> Option<u64> {
-        self.times.percentile(share).map(|ns| ns.min(self.longest_ns))
+        let most = Latencies::longest(Latencies::CLASSES - 1);
+        match self.times.percentile(share)? {
+            // Of the last class nobody knows how far it goes.
+            ns if ns >= most => Some(self.longest_ns),
+            ns => Some(ns.min(self.longest_ns)),
+        }
     }
 }
 

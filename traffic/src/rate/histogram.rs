@@ -41,8 +41,8 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         (power << STEP_BITS) as usize + (ns >> power) as usize
     }
 
-    /// The longest time of a class, in ns.
-    fn longest(class: usize) -> u64 {
+    /// The longest time of a class, in ns; the last has longer ones, too.
+    pub(crate) fn longest(class: usize) -> u64 {
         let class = class as u64;
         let steps = u64::from(Self::STEPS);
         if class < 2 * steps {

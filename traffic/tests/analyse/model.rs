@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use sluicegate_traffic::analyse::{
-    Analyser, Analysis, Condition, Counts, Found, Share, Stamp, WINDOW, WorkerAnalysis,
+    Analyser, Analysis, Condition, Counts, Delays, Found, Share, Stamp, WINDOW, WorkerAnalysis,
 };
 
 /// What happens to a packet on its way.
@@ -237,4 +237,17 @@ fn a_stamp_of_another_clock_has_no_latency() {
     let delays = &analysis.streams[0].delays;
     assert_eq!((delays.other_clock, delays.times.count(), delays.longest_ns), (2, 2, 500));
     assert_eq!((delays.percentile(0.5), delays.percentile(1.0)), (Some(0), Some(500)));
+}
+
+#[test]
+fn times_are_never_said_to_be_shorter_than_they_are() {
+    for delay in [0, 1, 63, 64, 1000, (1 << 36) - 1, 1 << 36, 70_000_000_000, 3_600_000_000_000] {
+        let mut delays = Delays::default();
+        delays.add(0, delay);
+        delays.add(0, delay);
+        assert_eq!(delays.percentile(0.5), Some(delay));
+        delays.add(0, 3_600_000_000_000);
+        let ns = delays.percentile(0.5).unwrap();
+        assert!(ns >= delay && (ns <= delay + delay / 32 || delay > 68_000_000_000), "{delay}");
+    }
 }
