@@ -56,7 +56,7 @@ pub fn send(
     let ended = run::run(&mut sender, steering.as_mut(), common, &signals, &mut status);
     status.done();
     let ended = ended?;
-    let report = sent.count(&sender, ended.elapsed, steering.as_ref());
+    let report = sent.count(&sender, &ended, steering.as_ref());
     report.notices.iter().for_each(notice::say);
     // Where packets go to standard output, that is for them alone.
     match port.kind() == Kind::Pcap && port.name() == "-" {

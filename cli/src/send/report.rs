@@ -1,13 +1,13 @@
 //! What became of the packets: made, taken, sent.
 
-use std::time::Duration;
-
+use nix::errno::Errno;
+use sluicegate::error::Result;
 use sluicegate::ledger::Role;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
 use sluicegate_traffic::source::LeftOut;
 
 use super::paced::Paced;
-use super::run::{Done, Sender};
+use super::run::{Done, Ended, Sender};
 use super::steering::Steering;
 use crate::args::Common;
 use crate::card::Card;
@@ -44,12 +44,8 @@ impl Sent {
     }
 
     /// Fills in what the workers did.
-    pub fn count(
-        mut self,
-        sender: &Sender,
-        elapsed: Duration,
-        steering: Option<&Steering>,
-    ) -> Report {
+    pub fn count(mut self, sender: &Sender, ended: &Ended, steering: Option<&Steering>) -> Report {
+        let elapsed = ended.elapsed;
         let gaps = sender.gaps();
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
@@ -93,12 +89,11 @@ impl Sent {
                 let dropped = dropped.min(accepted - out);
                 report.ledger.add(Role::Out, "sent_by_interface", out);
                 report.ledger.add(Role::Loss, "interface_dropped", dropped);
-                // A veth counts what it drops of redirected packets without a lock: where several
-                // threads send to one queue, counts are lost.
-                let races = report.backend == "live" && done.len() > 1;
-                let most = if races { dropped } else { 0 };
-                let uncounted = most.min(accepted - out - dropped);
-                report.ledger.add(Role::Loss, "interface_uncounted", uncounted);
+                if report.backend == "live" {
+                    let left = accepted - out - dropped;
+                    let (name, packets) = unseen(left, dropped, done.len(), &ended.result);
+                    report.ledger.add(Role::Loss, name, packets);
+                }
                 report.ledger.add(Role::Note, "interface_sent", sent);
             }
             // An interface that cannot be asked any more explains nothing.
@@ -115,6 +110,19 @@ impl Sent {
             }),
         });
         self.report
+    }
+}
+
+/// Live frames that no counter of the interface has, by the reason: the program that redirects them does
+/// not see what becomes of them. Nobody takes them while the interface is down, which is noticed half a
+/// second later; and a veth counts what it drops of them without a lock, so that counts are lost where
+/// several threads send to one of its queues.
+fn unseen(left: u64, dropped: u64, threads: usize, result: &Result<()>) -> (&'static str, u64) {
+    let down = Some(Errno::ENETDOWN as i32);
+    match result {
+        Err(error) if error.errno() == down => ("interface_down", left),
+        _ if threads > 1 => ("interface_uncounted", left.min(dropped)),
+        _ => ("interface_uncounted", 0),
     }
 }
 

@@ -122,6 +122,7 @@ fn an_interface_that_goes_down_ends_it_and_is_named() {
         let ended = sending.end();
         assert_eq!(ended.status, Some(1), "{port} {more:?}: {ended:?}");
         assert!(ended.err.contains("left0") && ended.err.contains("is down"), "{}", ended.err);
+        closes(&ended.report());
     }
 }
 
