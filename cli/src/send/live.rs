@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 use sluicegate::error::{Error, Result};
@@ -17,6 +18,7 @@ use super::run::{Done, Orders};
 pub struct LiveSender {
     starter: Option<Starter>,
     sending: Vec<Sending>,
+    started: Option<Instant>,
 }
 
 /// A thread that waits in the interface's namespace to start the workers: who has given up privileges
@@ -34,12 +36,13 @@ impl LiveSender {
     /// The namespace cannot be entered; the system has no thread left.
     pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Result<Self> {
         let starter = Starter::new(ready, netns.map(str::to_owned))?;
-        Ok(Self { starter: Some(starter), sending: Vec::new() })
+        Ok(Self { starter: Some(starter), sending: Vec::new(), started: None })
     }
 
     /// Begins to send.
     pub fn start(&mut self, orders: &Orders) -> Result<()> {
         if let Some(starter) = self.starter.take() {
+            self.started = Some(Instant::now());
             self.sending = starter.start(orders.clone())?;
         }
         Ok(())
@@ -68,6 +71,13 @@ impl LiveSender {
         self.sending.iter().for_each(Sending::tell);
         let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
         ends.into_iter().collect()
+    }
+
+    /// From the start to when the last packet of the last worker had been sent; nothing where one was
+    /// ended before that.
+    pub fn elapsed(&self) -> Option<Duration> {
+        let ends: Option<Vec<_>> = self.sending.iter().map(Sending::done_at).collect();
+        Some(ends?.into_iter().max()?.saturating_duration_since(self.started?))
     }
 
     /// What each worker did.

@@ -18,7 +18,7 @@ pub struct Paced {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
     /// How late the first packet of a burst was, against the timetable: half of them no later, and
-    /// 99 of 100. In ns.
+    /// 99 of 100. In ns; 0 where no packet was due.
     pub late_p50_ns: u64,
     pub late_p99_ns: u64,
     /// How many were how late.
@@ -103,6 +103,9 @@ impl Paced {
             };
             let achieved = show_pps(asked.achieved_pps);
             writeln!(out, "  asked for {asked}{changes}; sent {achieved}")?;
+        }
+        if self.histogram.is_empty() {
+            return Ok(());
         }
         let late = |ns| show_duration(Duration::from_nanos(ns));
         let (half, most) = (late(self.late_p50_ns), late(self.late_p99_ns));

@@ -104,7 +104,7 @@ impl Sent {
             attempted,
             accepted,
             interface_sent: interface.map(|(sent, _)| sent),
-            pace: (gaps.count() > 0).then(|| {
+            pace: (steering.is_some() || gaps.count() > 0).then(|| {
                 let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
                 Paced::of(steering, achieved_pps, &gaps, sum(|done| done.restarts))
             }),

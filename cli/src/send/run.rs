@@ -111,7 +111,7 @@ impl Sender {
     /// How long it sent, where the workers know it themselves.
     fn elapsed(&self) -> Option<Duration> {
         match self {
-            Self::Live(_) => None,
+            Self::Live(live) => live.elapsed(),
             Self::Ring(ring) => ring.elapsed(),
         }
     }

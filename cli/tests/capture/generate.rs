@@ -217,6 +217,9 @@ fn a_rate_in_a_file_changes_while_it_is_kept() {
     assert_eq!(missing.status, Some(2), "{missing:?}");
     assert!(missing.err.contains("No such file"), "{}", missing.err);
     set("pause");
+    let none = run(&[&generate[..], &["--duration", "30ms"]].concat()).good();
+    assert_eq!(none["pace"]["asked_pps"], 0.0, "a rate was asked for all the same: {none}");
+    assert_eq!(none["pace"]["histogram"], serde_json::json!([]), "{none}");
     let running = Running::start(&generate);
     set("1Mpps");
     let report = running.end().good();

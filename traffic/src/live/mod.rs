@@ -8,8 +8,8 @@ mod pace;
 mod program;
 mod sheet;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
@@ -27,6 +27,8 @@ const FIRST_RUNS: u32 = 1 << 20;
 const FEW_RUNS: u64 = 1 << 15;
 /// A time that it is not worth sleeping for.
 const NEAR: Duration = Duration::from_millis(2);
+/// The last packets of a run are due within this time.
+const SOON: Duration = Duration::from_millis(50);
 /// The longest sleep: another pace is seen after it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
@@ -47,6 +49,7 @@ pub struct Sending {
     sheet: Arc<Sheet>,
     gaps: Table,
     limit: Option<u64>,
+    done: Arc<OnceLock<Instant>>,
     running: Running,
     paced: bool,
     worker: (u32, u32),
@@ -123,20 +126,25 @@ impl Live {
         let limit = packets.unwrap_or(u64::MAX);
         sheet.set(word::LIMIT as usize / 8, limit);
         let made = Arc::clone(&sheet);
+        let done = Arc::<OnceLock<Instant>>::default();
+        let done_at = Arc::clone(&done);
         let next = move || {
             let count = |word: i16| made.get(word as usize / 8);
             let left = limit.saturating_sub(count(word::PACKETS) + count(word::REFUSED));
             match (left, packets.is_some() && !paced) {
-                (0, _) => Next::End,
+                (0, _) => {
+                    done_at.get_or_init(Instant::now);
+                    Next::End
+                }
                 (_, true) => Next::Run(left),
                 // With a timetable most runs of the program make no packet: it stops by itself.
-                (_, false) if paced => Next::Run(rest(&made)),
+                (_, false) if paced => Next::Run(rest(&made).min(until_end(&made, left))),
                 (_, false) => Next::Run(u64::MAX),
             }
         };
         let seat = Seat { interface, cpu, first_runs: FIRST_RUNS };
         let running = Running::start(maker, &seat, next)?;
-        Ok(Sending { sheet, gaps, limit: packets, running, paced, worker })
+        Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
     }
 
     /// As [`Sending::set_pace`].
@@ -185,6 +193,12 @@ impl Sending {
         self.running.is_finished() || self.limit.is_some_and(all)
     }
 
+    /// When all its packets had been sent, if they have: with a pace a millisecond
+    /// or so later.
+    pub fn done_at(&self) -> Option<Instant> {
+        self.done.get().copied()
+    }
+
     /// The share of its time that it was on a CPU, once it has been ended.
     pub fn busy(&self) -> f64 {
         self.running.busy()
@@ -218,6 +232,14 @@ fn rest(sheet: &Sheet) -> u64 {
     std::thread::park_timeout((idle - NEAR / 2).min(LONGEST_SLEEP));
     // A look is enough where it goes on sleeping.
     if idle > LONGEST_SLEEP + NEAR { 1 } else { FEW_RUNS }
+}
+
+/// How often the program runs where so many packets are left: seldom, towards the end, so that the
+/// run's time is not much longer than theirs.
+fn until_end(sheet: &Sheet, left: u64) -> u64 {
+    let get = |word: i16| sheet.get(word as usize / 8);
+    let left_ns = (left / get(word::BURST).max(1)).saturating_mul(get(word::PERIOD));
+    if u128::from(left_ns) < SOON.as_nanos() { FEW_RUNS } else { u64::MAX }
 }
 
 /// The program sees one number before the other, which is wrong by less than a ns once.
