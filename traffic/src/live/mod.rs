@@ -92,6 +92,8 @@ impl Live {
         sheet.set(word::LIMIT as usize / 8, u64::MAX);
         if let Some(pace) = pace {
             sheet.set(word::BURST as usize / 8, pace.burst.max(1).into());
+            // No burst is on its way.
+            sheet.set(word::IDLE as usize / 8, 1);
             set_pace(&sheet, pace, (worker, workers));
         }
         let instructions = program::program(&job, &sheet).map_err(|fault| {
