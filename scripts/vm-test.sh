@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the conformance suite and the tests of XDP on drivers in QEMU, on other kernels and with
-# the drivers of cards that it emulates: several guests side by side, without a network of the
-# host's. The result is target/vm/table.md, of all guests that have run; KEEP=1 puts it into
-# docs/vm.md.
+# the drivers of cards that it emulates, and on veth those of programs that are made at run time:
+# several guests side by side, without a network of the host's. The result is target/vm/table.md,
+# of all guests that have run; KEEP=1 puts it into docs/vm.md.
 #
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
 #     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
@@ -46,7 +46,8 @@ mkdir -p "$logs" "$vm/tests" "$runs"
 # The tests are built here and run there: the guests see this machine's files. Copies, for who
 # builds meanwhile would change them under a guest.
 programs=
-cargo test --package sluicegate --test wire --test xdp --test live --no-run \
+cargo test --package sluicegate --test wire --test xdp --test live \
+    --package sluicegate-traffic --test spec --test analyse --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")
 for program in $built; do
