@@ -64,6 +64,16 @@ fn the_stamp_is_found_behind_all_headers() {
 }
 
 #[test]
+fn the_stamp_is_not_looked_for_behind_headers_without_end() {
+    for (tags, found) in [(0, true), (61, true), (62, false), (5000, false)] {
+        let plain = frames(&of_layers("'ether', 'ipv4', 'stamp'"), 0, 1).remove(0);
+        let tags = [0x81, 0, 0, 1].repeat(tags);
+        let frame = [&plain[..12], &tags, &plain[12..]].concat();
+        assert_eq!(look(&frame, true).stamp.is_some(), found, "{} bytes of tags", tags.len());
+    }
+}
+
+#[test]
 fn profiles_are_stamped_and_read_again() {
     for profile in PROFILES {
         let mut spec = Spec::profile(profile.name).unwrap();
