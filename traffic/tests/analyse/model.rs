@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use sluicegate_traffic::analyse::{
-    Analyser, Analysis, Condition, Counts, Delays, Found, Share, Stamp, WINDOW, WorkerAnalysis,
+    Analyser, Analysis, Condition, Counts, Delays, Found, Run, Share, Stamp, WINDOW, WorkerAnalysis,
 };
 
 /// What happens to a packet on its way.
@@ -237,6 +237,17 @@ fn a_stamp_of_another_clock_has_no_latency() {
     let delays = &analysis.streams[0].delays;
     assert_eq!((delays.other_clock, delays.times.count(), delays.longest_ns), (2, 2, 500));
     assert_eq!((delays.percentile(0.5), delays.percentile(1.0)), (Some(0), Some(500)));
+}
+
+#[test]
+fn what_contradicts_itself_makes_no_billions_that_are_lost() {
+    // As it is read while a program begins another run.
+    let run = Run { first: 7 << 32, last: 1 << 32, different: 9, first_ns: 1, last_ns: 0 };
+    assert_eq!(run.lost(), 0);
+    let mut other =
+        Run { first: 7 << 32, last: (7 << 32) + 10, different: 11, first_ns: 1, last_ns: 5 };
+    assert!(other.join(&run).is_some());
+    assert_eq!(other.lost(), 0);
 }
 
 #[test]
