@@ -30,7 +30,7 @@ pub struct Common {
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<CpuList>,
 
-    /// Threads a port, which share its packets by fanout [default: 1]
+    /// Threads a port, each with a queue; those that receive share packets by fanout [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
