@@ -14,7 +14,9 @@ pub fn say(text: impl Display) {
 /// Says every fall to a slower method, with its reason.
 pub fn fallbacks(port: &Port) {
     for fallback in &port.fallbacks {
-        let (from, to, reason) = (fallback.from, fallback.to, &fallback.reason);
+        let (to, reason) = (fallback.to, &fallback.reason);
+        // A kind of port has a colon of its own.
+        let from = fallback.from.trim_end_matches(':');
         say(format_args!("{}: using {to} in place of {from}: {reason}", port.name.short()));
     }
 }

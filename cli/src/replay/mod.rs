@@ -14,6 +14,7 @@ use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use addresses::Addresses;
+use nix::libc::ARPHRD_ETHER;
 
 use crate::args::Common;
 use crate::send::{
@@ -104,11 +105,13 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let rewrite = Arc::new(args.addresses.rewrite()?);
     let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
+    // Before a file is emptied, or anything happens to an interface.
     if args.port.kind() == Kind::Pcap {
-        // Before it is emptied.
         overwrite::refuse([&file], Path::new(args.port.name()))?;
-        Replay::check(&file, LINKTYPE_ETHERNET)?;
     }
+    let ethernet = interface.as_ref().is_none_or(|interface| interface.hardware == ARPHRD_ETHER);
+    let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
+    Replay::check(&file, args.rounds, threads(&args), link_type)?;
     let port = open(&args, wish(&args, steering.as_ref()))?;
     let options = ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
@@ -173,11 +176,15 @@ const ETHERNET: Described = Described {
     comment: String::new(),
 };
 
+/// Threads that are asked for. One keeps all packets in order, not only those of a flow.
+fn threads(args: &Args) -> u32 {
+    let named = args.port.queues().map(|queues| queues.count() as u32);
+    args.common.threads.or(named).unwrap_or(1)
+}
+
 /// Opens what is sent to, a queue for each thread.
 fn open(args: &Args, wish: Wish) -> Result<Port> {
-    let named = args.port.queues().map(|queues| queues.count() as u32);
-    // One keeps all packets in order, not only those of a flow.
-    let threads = args.common.threads.or(named).unwrap_or(1);
+    let threads = threads(args);
     let options = OpenOptions {
         usage: Use::Send,
         netns: args.common.netns.clone(),

@@ -103,18 +103,26 @@ fn several_threads_keep_the_order_of_each_flow() {
 }
 
 #[test]
-fn a_file_that_is_no_ethernet_is_refused_before_another_is_touched() {
+fn what_cannot_be_sent_is_refused_before_another_file_is_touched() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("raw.pcap");
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let raw: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 101];
-    std::fs::write(&file, raw.map(u32::to_le_bytes).as_flattened()).unwrap();
-    let out = folder.path().join("out.pcap");
+    std::fs::write(path("raw"), raw.map(u32::to_le_bytes).as_flattened()).unwrap();
+    std::fs::write(path("text"), "neither pcap nor pcapng").unwrap();
+    let out = path("out");
     std::fs::write(&out, "precious").unwrap();
-    let to = format!("pcap:{}", out.display());
-    let refused = run(&["replay", file.to_str().unwrap(), &to]);
-    assert_eq!(refused.status, Some(2), "{refused:?}");
-    assert!(refused.err.contains("raw IP"), "{}", refused.err);
-    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+    for (file, rounds, status, reason) in [
+        (path("raw"), "1", 2, "raw IP"),
+        (path("text"), "1", 1, "no capture file"),
+        (path("missing"), "1", 1, "No such file"),
+        (path(""), "1", 1, "directory"),
+        ("-".into(), "2", 2, "a pipe can be read but once"),
+    ] {
+        let refused = run(&["replay", &file, &format!("pcap:{out}"), "--loop", rounds]);
+        assert_eq!(refused.status, Some(status), "{refused:?}");
+        assert!(refused.err.contains(reason), "{reason}: {}", refused.err);
+        assert_eq!(std::fs::read(&out).unwrap(), b"precious", "{reason}");
+    }
 }
 
 #[test]

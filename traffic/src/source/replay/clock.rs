@@ -83,6 +83,11 @@ impl Clock {
         Some(begun)
     }
 
+    /// Whether all workers are there.
+    pub(super) fn has_begun(&self) -> bool {
+        self.start.at().is_some()
+    }
+
     /// Whether what stands at a position is due now; if so, when it was.
     #[inline]
     pub(super) fn is_due(&mut self, position: Position, begun_ns: u64, now_ns: u64) -> Option<u64> {

@@ -7,12 +7,14 @@ use sluicegate::file::Format;
 use sluicegate::file::read::Reader;
 use sluicegate::port::{Interface, LINKTYPE_ETHERNET, PortName};
 
-/// Looks for an interface of a link type in a file, as far into it as that takes.
+/// Looks for an interface of a link type in a file, as far into it as that takes; without one, whether
+/// it is a capture at all.
 ///
 /// # Errors
 /// There is none; the file cannot be read.
-pub(super) fn check(file: &PortName, link_type: u16) -> Result<()> {
+pub(super) fn check(file: &PortName, link_type: Option<u16>) -> Result<()> {
     let mut reader = Reader::open(Path::new(file.name()))?;
+    let Some(link_type) = link_type else { return Ok(()) };
     loop {
         if reader.interfaces().iter().any(|interface| interface.link_type == link_type) {
             return Ok(());

@@ -15,6 +15,7 @@ mod reading;
 mod share;
 mod streamed;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -93,28 +94,32 @@ impl ReplayOptions {
 }
 
 impl Replay {
-    /// Whether a file has packets of a link type at all, as far as that can be told without taking
-    /// them out of a pipe.
+    /// Whether a file can be sent by so many workers, as far as that can be told without taking packets
+    /// out of a pipe: before anything is opened to send to. `link_type` is what they must begin with,
+    /// where that is known.
     ///
     /// # Errors
-    /// It has none, or cannot be read.
-    pub fn check(file: &PortName, link_type: u16) -> Result<()> {
-        match is_on_disk(file)? {
-            true => link_type::check(file, link_type),
-            false => Ok(()),
+    /// It cannot be read, has none of these, or is to be read several times, by workers or in rounds,
+    /// and is no file on a disk.
+    pub fn check(file: &PortName, rounds: u64, workers: u32, link_type: Option<u16>) -> Result<()> {
+        if is_on_disk(file)? {
+            return link_type::check(file, link_type);
         }
+        let what = match (rounds, workers) {
+            (_, 2..) => "each thread reads it",
+            (1, _) => return Ok(()),
+            _ => "each round reads it anew",
+        };
+        let remedy = "a pipe can be read but once: write it to a file first";
+        Err(file.error(format!("{what}, and {remedy}")))
     }
 
     /// Opens a `pcap:` port's file for so many workers, each with a part of its flows.
     ///
     /// # Errors
-    /// The file cannot be read, or its filter makes no sense; it is to be read several times, by
-    /// workers or in rounds, and is no file on a disk.
+    /// As those of [`check`](Self::check); its filter makes no sense.
     pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
-        Self::check(file, options.link_type)?;
-        if options.rounds != 1 || workers > 1 {
-            may_be_read_again(file, workers)?;
-        }
+        Self::check(file, options.rounds, workers, Some(options.link_type))?;
         let start = Start::of(workers);
         let new = |packets| Self {
             packets,
@@ -130,22 +135,18 @@ impl Replay {
     }
 }
 
-/// Whether a file can be read more than once: a pipe cannot.
-fn may_be_read_again(file: &PortName, workers: u32) -> Result<()> {
-    if is_on_disk(file)? {
-        return Ok(());
-    }
-    let what = if workers > 1 { "each thread reads it" } else { "each round reads it anew" };
-    Err(file.error(format!("{what}, and a pipe can be read but once: write it to a file first")))
-}
-
+/// Whether it can be read more than once: a pipe cannot.
 fn is_on_disk(file: &PortName) -> Result<bool> {
     let path = Path::new(file.name());
     if file.name() == "-" {
         return Ok(false);
     }
-    let metadata = path.metadata().map_err(|error| Error::path("open", path, error))?;
-    Ok(metadata.is_file())
+    let wrong = |error| Error::path("open", path, error);
+    let metadata = path.metadata().map_err(wrong)?;
+    match metadata.is_dir() {
+        true => Err(wrong(ErrorKind::IsADirectory.into())),
+        false => Ok(metadata.is_file()),
+    }
 }
 
 impl Source for Replay {
@@ -180,9 +181,11 @@ impl Source for Replay {
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
         match (self.clock.next_ns(), &mut self.packets) {
+            // Others are still to come, and may want this CPU for it.
+            _ if !self.clock.has_begun() => std::thread::yield_now(),
             (Some(due_ns), _) => super::rest_until(due_ns, now_ns),
             (None, Packets::Streamed(streamed)) => streamed.wait(LONGEST_SLEEP)?,
-            // There is more at once, or it waits for other workers to begin.
+            // There is more at once.
             (None, Packets::Kept(_)) => std::hint::spin_loop(),
         }
         Ok(())
