@@ -26,6 +26,18 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     }
 }
 
+/// Whether a thread may run on a CPU, tried by one that ends with that.
+///
+/// # Errors
+/// As [`pin_thread`]; no thread to be had.
+pub(crate) fn may_pin(cpu: usize) -> Result<()> {
+    std::thread::Builder::new()
+        .spawn(move || pin_thread(cpu))
+        .map_err(|error| Error::system("start", "a thread for a while", error))?
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// How many CPUs there can be, those that are not plugged in included: numbers of CPUs are below.
 ///
 /// # Errors

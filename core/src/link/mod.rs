@@ -30,7 +30,7 @@ mod routes;
 mod sample;
 mod veth;
 
-pub(crate) use affinity::Allowed;
+pub(crate) use affinity::{Allowed, may_pin};
 pub use affinity::{pin_thread, possible_cpus};
 pub use backlog::Backlog;
 pub use busy::Busy;

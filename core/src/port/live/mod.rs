@@ -28,7 +28,7 @@ use super::packet::vlan::TAG_BYTES;
 use super::queue::{Backend, Queue};
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
-use crate::link::{self, netns};
+use crate::link::{self, may_pin, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Interface, Ring};
 use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
@@ -97,7 +97,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 fn sender(config: &Config, interface: &link::Interface, i: usize) -> Result<Sender> {
     let frame = interface.mtu.saturating_add(LEAST_BYTES + TAG_BYTES as u32);
     let geometry = Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) };
-    Sender::open(geometry, interface, config.cpu.map(|first| first + i))
+    let cpu = config.cpu.map(|first| first + i);
+    // The thread would say it too, when it is too late to open the port otherwise.
+    cpu.map_or(Ok(()), may_pin)?;
+    Sender::open(geometry, interface, cpu)
 }
 
 fn own_pool(config: &Config, queues: usize) -> Result<Arc<Pool>> {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,8 +62,7 @@ impl Running {
     /// Starts it. `next` says, before each run, what it does.
     ///
     /// # Errors
-    /// The system has no thread left, or no socket; the thread may not run on its CPU, or there is
-    /// none of that number.
+    /// The system has no thread left, or no socket.
     pub fn start(
         maker: Maker,
         seat: &Seat,
@@ -84,24 +82,17 @@ impl Running {
             mtu: Arc::clone(&mtu),
         };
         let cpu = seat.cpu;
-        let (seated, is_seated) = sync_channel(1);
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
             let clocks = Busy::begin();
-            let seat = signal::only()
+            let ran = signal::only()
                 .map_err(|error| Error::system("take", "signals", error))
-                .and_then(|()| cpu.map_or(Ok(()), pin_thread));
-            let ready = seat.is_ok();
-            // Who starts it waits for that.
-            let _ = seated.send(seat);
-            let ran = if ready { runs.go_on(&mut next) } else { Ok(()) };
+                .and_then(|()| cpu.map_or(Ok(()), pin_thread))
+                .and_then(|()| runs.go_on(&mut next));
             Ending { ran, busy: clocks.share(), maker: runs.maker }
         });
         let thread = Some(thread.map_err(failed)?);
-        let running = Self { thread, busy: 0.0, _maker: None, ends, mtu };
-        // A thread that has said nothing has panicked, which its end tells.
-        is_seated.recv().unwrap_or(Ok(()))?;
-        Ok(running)
+        Ok(Self { thread, busy: 0.0, _maker: None, ends, mtu })
     }
 
     /// Whether it has ended, for whatever reason.
