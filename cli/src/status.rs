@@ -1,6 +1,7 @@
 //! Progress on stderr: a live line on a terminal, plain lines elsewhere; on stdout, a line of
 //! JSON for each interval if asked for.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
+use crate::notice;
 use crate::report::Traffic;
 use crate::run::{Counters, Totals};
 use crate::units::{show_bps, show_count, show_duration, show_pps};
@@ -152,6 +154,14 @@ impl Status {
             self.draw();
         } else {
             let _ = writeln!(stderr(), "{text}  {lost}");
+        }
+    }
+
+    /// Says something above the live line.
+    pub fn say(&self, text: impl Display) {
+        match &self.live {
+            Some(bar) => bar.suspend(|| notice::say(text)),
+            None => notice::say(text),
         }
     }
 

@@ -8,6 +8,7 @@
 //! ```
 
 mod best;
+mod carrier;
 mod keys;
 mod live;
 mod paced;
@@ -27,6 +28,7 @@ use crate::args::Common;
 use crate::notice;
 use crate::signals::Signals;
 use crate::status::Status;
+use carrier::Carrier;
 use report::Sent;
 
 pub use best::{Wish, best, zero_copy};
@@ -50,10 +52,11 @@ pub fn send(
     mut steering: Option<Steering>,
 ) -> anyhow::Result<()> {
     let sent = Sent::of(command, port, common, &sender);
+    let carrier = Carrier::of(port, common.netns.as_deref());
     common.become_user()?;
     let signals = Signals::catch()?;
     let mut status = Status::new(common, false);
-    let ended = run::run(&mut sender, steering.as_mut(), common, &signals, &mut status);
+    let ended = run::run(&mut sender, steering.as_mut(), common, &signals, carrier, &mut status);
     status.done();
     let ended = ended?;
     let report = sent.count(&sender, &ended, steering.as_ref());

@@ -9,6 +9,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
+use super::carrier::Carrier;
 use super::keys::Keys;
 use super::live::LiveSender;
 use super::ring::RingSender;
@@ -151,6 +152,7 @@ pub fn run(
     mut steering: Option<&mut Steering>,
     common: &Common,
     signals: &Signals,
+    mut carrier: Option<Carrier>,
     status: &mut Status,
 ) -> Result<Ended> {
     // Before threads are started, which leave the terminal's signals to it.
@@ -161,6 +163,9 @@ pub fn run(
     let interval = status.interval();
     let mut next_look = interval;
     let waited = loop {
+        if let Some(said) = carrier.as_mut().and_then(Carrier::look) {
+            status.say(said);
+        }
         let elapsed = start.elapsed();
         if sender.is_finished() || common.duration.is_some_and(|end| elapsed >= end) {
             break Ok(());

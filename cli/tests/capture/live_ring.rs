@@ -127,6 +127,34 @@ fn an_interface_that_goes_down_ends_it_and_is_named() {
 }
 
 #[test]
+fn a_carrier_that_is_lost_is_said_and_so_is_its_return() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let set = |state: &str| {
+        assert_eq!(on(&lab, "right", &["ip", "link", "set", "right0", state]).status, Some(0));
+        let has_carrier = || sluicegate::link::interface(Some(&left), "left0").unwrap().running;
+        eventually("the other end is told", || has_carrier() == (state == "up"));
+    };
+    let (lost, back) = ("left0 has no carrier: what is sent meanwhile is lost", "a carrier again");
+    for (port, more) in [
+        ("left0", &["--method", "live"][..]),
+        ("left0", &["--method", "sendmmsg"]),
+        ("live:left0", &[]),
+    ] {
+        let mut sending = Running::unawaited(&mut sluice(&generate(port, &left, more)));
+        for (state, says) in [("down", lost), ("up", back)] {
+            set(state);
+            let said = sending.says();
+            assert!(said.contains(says), "{port} {more:?}: {said}");
+        }
+        sending.stop().good();
+    }
+    set("down");
+    let ended = run(&generate("packet:left0", &left, &["--count", "1"]));
+    assert!(ended.err.contains(lost), "from the beginning: {ended:?}");
+}
+
+#[test]
 fn who_would_receive_from_it_is_told_what_does() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");

@@ -139,6 +139,23 @@ impl Running {
         self.child().stdout = Some(out);
     }
 
+    /// Waits until it says something to its standard error: a line.
+    pub fn says(&mut self) -> String {
+        let mut err = self.child().stderr.take().unwrap();
+        let wait = move || {
+            let mut line = Vec::new();
+            while line.last() != Some(&b'\n') {
+                let mut byte = [0];
+                err.read_exact(&mut byte).expect("it says something before it ends");
+                line.extend(byte);
+            }
+            (String::from_utf8(line).unwrap(), err)
+        };
+        let (line, err) = child::limited(self.pid(), wait);
+        self.child().stderr = Some(err);
+        line
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }

@@ -44,7 +44,7 @@ pub use interrupts::restore_interrupts;
 pub use lab::{Lab, LabConfig, Shape};
 pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
-pub(crate) use presence::Presence;
+pub use presence::{Presence, State};
 pub(crate) use queues::transmit_queues;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
 pub use routes::{carries_default_route, known_neighbour, neighbour};

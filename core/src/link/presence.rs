@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// A way to ask about one interface. It is known by its number: a new name changes nothing.
 #[derive(Debug)]
-pub(crate) struct Presence {
+pub struct Presence {
     socket: OwnedFd,
     index: u32,
     name: String,
@@ -21,9 +21,11 @@ pub(crate) struct Presence {
 
 /// What an interface is at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub struct State {
     /// Whether it is switched on (`IFF_UP`).
     pub up: bool,
+    /// Whether it is on and has a carrier (`IFF_RUNNING`).
+    pub running: bool,
     /// The most bytes of a packet after the link-layer header.
     pub mtu: u32,
 }
@@ -79,6 +81,7 @@ impl Presence {
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
         Ok(State {
             up: i32::from(flags) & libc::IFF_UP != 0,
+            running: i32::from(flags) & libc::IFF_RUNNING != 0,
             mtu: u32::try_from(mtu).unwrap_or_default(),
         })
     }
@@ -99,7 +102,7 @@ mod tests {
     fn an_interface_is_what_netlink_says_and_one_that_is_not_there_is_gone() {
         let lo = link::interface(None, "lo").unwrap();
         let state = Presence::of(&lo).unwrap().look().unwrap();
-        assert_eq!(state, State { up: lo.up, mtu: lo.mtu });
+        assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
         let error = Presence::of(&nobody).unwrap().look().unwrap_err();
         assert!(matches!(error, Error::Gone { .. }), "{error}");
