@@ -32,6 +32,10 @@ pub enum Method {
     Sendto,
 }
 
+/// Threads of live frames for each CPU there is. With hundreds even the end would have to wait for a
+/// CPU for long.
+const THREADS_A_CPU: u32 = 16;
+
 const WORDS: &[(&str, Method)] = &[
     ("auto", Method::Auto),
     ("live", Method::Live),
@@ -124,6 +128,14 @@ impl Way<'_> {
         leaves_by(interface, netns)?;
         fits_live_frames(plan, interface)?;
         let workers = self.workers();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let most = cpus.saturating_mul(THREADS_A_CPU);
+        if workers > most {
+            return Err(Error::Usage(format!(
+                "--threads {workers}: each thread of live frames keeps a CPU busy, and there are \
+                 {cpus}: {most} threads at most, and no more than CPUs to be fast"
+            )));
+        }
         let pace = self.steering.map(Steering::pace);
         // A program sends to an interface of the namespace that it is run in.
         let programs = netns::within(netns, || {
