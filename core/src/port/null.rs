@@ -71,10 +71,14 @@ impl Null {
 
     /// Every slot the program has given to send is room again.
     pub(super) fn sync_tx(&mut self, ring: &mut Ring) -> u32 {
-        let sent = ring.room();
-        ring.publish(ring.after(ring.tail(), sent));
-        self.sent += u64::from(sent);
-        sent
+        let slots = ring.room();
+        let mut at = ring.tail();
+        for _ in 0..slots {
+            at = ring.next(at);
+            self.sent += u64::from(!ring.slot(at).continues());
+        }
+        ring.publish(at);
+        slots
     }
 
     pub(super) fn close_intake(&mut self) {
@@ -93,6 +97,7 @@ impl Null {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::Packet;
 
     #[test]
     fn it_never_runs_dry_and_never_fills_up() {
@@ -107,5 +112,17 @@ mod tests {
             assert_eq!(rx.swap_into(&mut tx, u32::MAX), 511);
             assert_eq!(queue.sync_tx().unwrap(), 511);
         }
+        assert_eq!(queue.stats().unwrap().sent, 3 * 511);
+    }
+
+    #[test]
+    fn a_packet_of_several_slots_is_one() {
+        let mut port = Port::open(&"null:".parse().unwrap(), &OpenOptions::default()).unwrap();
+        let queue = &mut port.queues[0];
+        for bytes in [5000, 60, 2048, 2049] {
+            assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &vec![0; bytes])));
+        }
+        assert_eq!(queue.sync_tx().unwrap(), 3 + 1 + 1 + 2);
+        assert_eq!(queue.stats().unwrap().sent, 4);
     }
 }
