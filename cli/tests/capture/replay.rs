@@ -2,23 +2,12 @@
 
 use std::path::Path;
 
-use pcap::Capture;
+use nix::sys::signal::Signal;
 
 use crate::support::*;
 
 /// Packets that only these tests send.
 const REPLAYED: &str = "udp dst port 9 and dst net 198.19.0.0/16";
-
-/// Bytes and times in ns of a file's packets.
-fn packets(path: &Path) -> Vec<(Vec<u8>, i64)> {
-    let mut capture = Capture::from_file_with_precision(path, pcap::Precision::Nano).unwrap();
-    std::iter::from_fn(|| {
-        let packet = capture.next_packet().ok()?;
-        let time = packet.header.ts;
-        Some((packet.data.to_vec(), time.tv_sec * 1_000_000_000 + time.tv_usec))
-    })
-    .collect()
-}
 
 /// A file of packets of several lengths and flows, as many ns apart.
 fn recording(path: &Path, count: u32, apart_ns: i64) {
@@ -63,12 +52,12 @@ fn what_a_file_holds_arrives_as_it_stands_there() {
         assert_eq!(capture.stop().good()["packets"], 1000 * rounds, "{tempo:?}");
         let came = packets(&path);
         let expected = recorded.iter().cycle();
-        for (number, ((came, _), (sent, _))) in came.iter().zip(expected).enumerate() {
+        for (number, ((_, came), (_, sent))) in came.iter().zip(expected).enumerate() {
             assert_eq!(came, sent, "{tempo:?}: packet {number}");
         }
         if tempo.is_empty() {
             // Never early, whatever the machine does: each has a timetable of its own.
-            let all = came[999].1 - came[0].1;
+            let all = came[999].0 - came[0].0;
             assert!(all >= 999 * 100_000 * 9 / 10, "sent within {all} ns, recorded over 99.9 ms");
         }
     }
@@ -83,9 +72,9 @@ fn several_threads_keep_the_order_of_each_flow() {
     recording(&file, 2000, 1_000);
     let recorded = packets(&file);
     // The addresses and ports of UDP behind IPv4.
-    let flows = |packets: Vec<(Vec<u8>, i64)>| {
+    let flows = |packets: Vec<(u64, Vec<u8>)>| {
         let mut flows = std::collections::HashMap::<_, Vec<_>>::new();
-        for (bytes, _) in packets {
+        for (_, bytes) in packets {
             flows.entry(bytes[26..38].to_vec()).or_default().push(bytes);
         }
         flows
@@ -131,7 +120,7 @@ fn what_the_mtu_does_not_allow_is_left_out_and_said() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long.pcap");
     recording(&file, 200, 1000);
-    let long = packets(&file).iter().filter(|(bytes, _)| bytes.len() > 1014).count();
+    let long = packets(&file).iter().filter(|(_, bytes)| bytes.len() > 1014).count();
     assert!(long > 0);
     let left = lab.netns("left");
     let mtu = on(&lab, "left", &["ip", "link", "set", "left0", "mtu", "1000"]);
@@ -156,6 +145,36 @@ fn who_waits_for_an_hour_can_be_asked_to_end() {
         let sent = replay.stop().good();
         assert!(sent["attempted"].as_u64().unwrap() <= 1, "{sent}");
         assert_eq!(sent["attempted"], sent["accepted"], "{sent}");
+    }
+}
+
+#[test]
+fn whoever_ends_it_leaves_an_interface_as_it_was() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 1000, 1000);
+    let left = lab.netns("left");
+    let settings = || on(&lab, "left", &["ip", "-d", "link", "show", "left0"]).out;
+    let sent = || sluicegate::link::interface(Some(&left), "left0").unwrap().stats.tx_packets;
+    let before = settings();
+    let what = ["replay", file.to_str().unwrap()];
+    for port in ["live:left0", "packet:left0", "xdp:left0"] {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+            let (to, until_then) = (["--netns", &left, "--top-speed", "--json"], sent());
+            let all = [&what[..], &[port], &to].concat();
+            let replay = Running::start(&[&all[..], &["--loop", "0", "--threads", "1"]].concat());
+            // Beyond the first round, from memory.
+            eventually("packets leave", || sent() > until_then + 2000 || replay.has_ended());
+            replay.signal(signal);
+            let ended = replay.end();
+            match signal {
+                Signal::SIGKILL => assert_eq!(ended.signal, Some(9), "{port}: {ended:?}"),
+                _ => assert!(ended.good()["attempted"].as_u64() > Some(2000), "{port}: {ended:?}"),
+            }
+            eventually("nothing stays attached", || settings() == before);
+            assert_eq!(run(&all).good()["attempted"], 1000, "{port}, after {signal}");
+        }
     }
 }
 
@@ -206,7 +225,7 @@ fn a_filter_a_count_and_a_broken_file_are_kept_to() {
     let file = folder.path().join("recorded.pcap");
     recording(&file, 100, 1000);
     let path = file.to_str().unwrap();
-    let short = packets(&file).iter().filter(|(bytes, _)| bytes.len() == 60).count();
+    let short = packets(&file).iter().filter(|(_, bytes)| bytes.len() == 60).count();
     for (sentence, more, count) in [
         ("a filter", &["-f", "less 60"][..], short),
         ("a count", &["--count", "7"], 7),
