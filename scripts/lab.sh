@@ -42,6 +42,8 @@ lab_up() {
     trap 'exit 129' HUP
     trap 'exit 130' INT
     trap 'exit 143' TERM
+    # Who reads what is printed may have had enough.
+    trap 'exit 141' PIPE
     # Files go to memory where there is room, so that no disk is measured.
     if [ "$(room_mib /dev/shm)" -ge 1024 ]; then
         scratch=$(mktemp -d "/dev/shm/sluice-$lab-XXXXXX")
