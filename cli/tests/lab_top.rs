@@ -10,7 +10,7 @@ mod screen;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
-use screen::Screen;
+use screen::{Screen, on_a_terminal};
 use serde_json::Value;
 
 fn sluice(arguments: &[&str]) -> Output {
@@ -332,17 +332,11 @@ fn control_z_stops_top_and_other_control_letters_do_nothing() {
     if !have(&tools) {
         return;
     }
-    // A shell with job control on a terminal of its own: it goes on when top is stopped.
     let shell = format!(
         "stty cols 80 rows 24; {} top lo; echo was $?; fg >/dev/null; echo then $?",
         env!("CARGO_BIN_EXE_sluice")
     );
-    let mut script = Command::new("timeout")
-        .args(["20", "script", "-qec", &format!("bash -mc '{shell}'"), "/dev/null"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut script = on_a_terminal(&shell);
     let mut keys = script.stdin.take().unwrap();
     let mut screen = Screen::of(script.stdout.take().unwrap());
     screen.until("q quit");

@@ -1,9 +1,8 @@
 //! Keys that change a rate, on a terminal.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
 
-use crate::screen::Screen;
+use crate::screen::{Screen, on_a_terminal};
 use crate::support::*;
 
 #[test]
@@ -11,19 +10,13 @@ fn keys_change_the_rate_and_the_terminal_is_given_back() {
     if !have(&["script", "bash", "timeout", "stty"]) {
         return;
     }
-    // A shell with job control on a terminal of its own: it goes on when the command is stopped.
     let settings = "echo settings $(stty -g) end";
     let shell = format!(
         "stty cols 100 rows 24; {settings}; {} generate null: --rate 5pps; echo was $?; {settings}; \
          fg >/dev/null; echo then $?; {settings}",
         env!("CARGO_BIN_EXE_sluice")
     );
-    let mut script = Command::new("timeout")
-        .args(["20", "script", "-qec", &format!("bash -mc '{shell}'"), "/dev/null"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut script = on_a_terminal(&shell);
     let mut keys = script.stdin.take().unwrap();
     let mut press = |pressed: &[u8]| keys.write_all(pressed).unwrap();
     let mut screen = Screen::of(script.stdout.take().unwrap());

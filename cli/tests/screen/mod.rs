@@ -1,9 +1,21 @@
 //! What a command shows on a terminal.
 
 use std::io::Read;
+use std::process::{Child, Command, Stdio};
 
 /// What a terminal has been sent, and how much of it has been looked at.
 pub struct Screen<R>(R, Vec<u8>, usize);
+
+/// Runs a line of shell on a terminal of its own, with job control: it goes on when what it runs is
+/// stopped. What is written to the child is typed there.
+pub fn on_a_terminal(line: &str) -> Child {
+    Command::new("timeout")
+        .args(["20", "script", "-qec", &format!("bash -mc '{line}'"), "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
 
 impl<R: Read> Screen<R> {
     /// Of a terminal that has been sent nothing.
