@@ -14,6 +14,7 @@ mod null;
 mod packet;
 mod pcap;
 mod queue;
+mod wait;
 mod watch;
 mod xdp;
 
@@ -21,6 +22,7 @@ pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
 pub use queue::{Queue, QueueStats};
+pub use wait::wait_any;
 
 pub use crate::ring::{Interface, LINKTYPE_ETHERNET};
 

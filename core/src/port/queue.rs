@@ -8,6 +8,7 @@ use super::mirror;
 use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
+use super::wait::{Awaited, wait_for};
 use super::xdp;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, RingMut, Wait};
@@ -148,22 +149,26 @@ impl Queue {
         }
     }
 
-    /// Waits until there is something to receive, for `timeout` at most.
+    /// Waits until there is something to receive, for `timeout` at most. Of several queues
+    /// [`wait_any`](super::wait_any) does it at once.
     ///
     /// # Errors
-    /// The source is down or gone.
+    /// The source is gone.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        wait_for(&mut [self.awaited()], wait, timeout).map(|(_, told)| told)
+    }
+
+    /// What is waited for.
+    pub(super) fn awaited(&mut self) -> &mut dyn Awaited {
         match &mut self.backend {
-            Backend::Null(_) => Ok(Readiness::Ready),
-            Backend::PcapSource(source) => source.wait_rx(wait, timeout),
-            Backend::PcapSink(_) | Backend::Live(_) => {
-                std::thread::sleep(timeout);
-                Ok(Readiness::TimedOut)
-            }
-            Backend::Packet(packet) => packet.wait_rx(wait, timeout),
-            Backend::Xdp(xdp) => xdp.wait_rx(wait, timeout),
-            Backend::InKernel(kernel) => kernel.wait_rx(timeout),
-            Backend::Copies(copies) => copies.wait_rx(wait, timeout),
+            Backend::Null(null) => null,
+            Backend::PcapSource(source) => &mut **source,
+            Backend::PcapSink(sink) => &mut **sink,
+            Backend::Packet(packet) => &mut **packet,
+            Backend::Xdp(xdp) => &mut **xdp,
+            Backend::InKernel(kernel) => &mut **kernel,
+            Backend::Copies(copies) => &mut **copies,
+            Backend::Live(live) => &mut **live,
         }
     }
 

@@ -1,7 +1,7 @@
 //! An AF_XDP socket that is bound: driving it, waiting, what the kernel has counted, and its end.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -184,6 +184,11 @@ impl XskSocket {
     pub(super) fn keep(&self, mut frames: Vec<u32>) {
         let mut kept = self.home.frames.lock().unwrap_or_else(PoisonError::into_inner);
         kept.append(&mut frames);
+    }
+
+    /// Readable when there are packets.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     fn poll(&self, events: PollFlags, timeout: Duration) -> Result<bool> {

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::link::{self, Presence, netns};
 use crate::port::QueueStats;
 use crate::port::limits::Limits;
+use crate::port::wait::Awaited;
 use crate::ring::Ring;
 use crate::xdp::live::Sender;
 
@@ -154,3 +155,6 @@ impl LiveQueue {
         }
     }
 }
+
+/// It never receives.
+impl Awaited for LiveQueue {}

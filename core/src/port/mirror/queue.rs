@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::packet::Promiscuous;
+use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::copies::{Reader, WallClock};
@@ -109,7 +110,7 @@ impl CopyQueue {
     pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         self.reader.give_back(ring);
         if self.reader.unread() < BATCH {
-            self.look();
+            self.finds_packets();
         }
         let slots = self.reader.fill(ring, &mut self.clock);
         self.came |= slots > 0;
@@ -117,7 +118,7 @@ impl CopyQueue {
     }
 
     /// Looks for packets, unless it is too early; true if some are there.
-    fn look(&mut self) -> bool {
+    fn finds_packets(&mut self) -> bool {
         let before = self.reader.unread();
         let now = Instant::now();
         if self.intake_closed.is_none() && now < self.next_look {
@@ -129,32 +130,6 @@ impl CopyQueue {
             self.sleep = FIRST_SLEEP;
         }
         there > 0
-    }
-
-    /// There is nothing to be woken by: looks now and then.
-    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        let start = Instant::now();
-        let spin = match wait {
-            Wait::Spin => timeout,
-            Wait::Adaptive(spin) => spin,
-            Wait::Sleep => Duration::ZERO,
-        };
-        while !self.look() {
-            let elapsed = start.elapsed();
-            if self.has_gone_down()? {
-                return Ok(Readiness::Down);
-            }
-            if elapsed >= timeout {
-                return Ok(Readiness::TimedOut);
-            }
-            if elapsed < spin {
-                (0..64).for_each(|_| std::hint::spin_loop());
-                continue;
-            }
-            std::thread::sleep(self.sleep.min(timeout - elapsed));
-            self.sleep = (self.sleep * 2).min(self.longest_sleep);
-        }
-        Ok(Readiness::Ready)
     }
 
     /// Whether the interface has gone down since the last look, which is once in a while.
@@ -208,12 +183,32 @@ impl CopyQueue {
 
     /// After the intake was closed: all that was copied has come out.
     pub(crate) fn is_finished(&mut self) -> bool {
-        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE) && !self.look()
+        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE) && !self.finds_packets()
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
         let counts = self.reader.counts();
         QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
+    }
+}
+
+/// There is nothing to be woken by: looks now and then.
+impl Awaited for CopyQueue {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        if self.finds_packets() {
+            return Ok(Some(Readiness::Ready));
+        }
+        Ok(self.has_gone_down()?.then_some(Readiness::Down))
+    }
+
+    fn spins(&self, _wait: Wait) -> bool {
+        true
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        let nap = self.sleep;
+        self.sleep = (nap * 2).min(self.longest_sleep);
+        Alarm::Nap(nap)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::link;
 use crate::memory::Pool;
 use crate::port::QueueStats;
+use crate::port::wait::{Alarm, Awaited};
 use crate::ring::{Readiness, Ring, Wait};
 
 /// Packets that were on their way through the old filter when the intake closed arrive within
@@ -150,27 +151,8 @@ impl PacketQueue {
         }
     }
 
-    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        if self.gone {
-            return Err(self.socket.gone());
-        }
-        // A block takes milliseconds to come, so there spinning first would be in vain.
-        let spin = match (wait, &self.receiver) {
-            (Wait::Spin, _) => timeout,
-            (Wait::Adaptive(spin), Some(Receive::Calls(..))) => spin.min(timeout),
-            (Wait::Adaptive(_) | Wait::Sleep, _) => Duration::ZERO,
-        };
-        let timeout = if wait == Wait::Spin { Duration::ZERO } else { timeout };
-        let errno = match self.take_noted() {
-            0 if !(self.spin(spin)? || self.socket.poll(timeout)?) => {
-                // An interface goes down before it is removed, and of the two the kernel
-                // reports only the first.
-                self.gone = self.socket.bound_to()?.is_none();
-                return if self.gone { Err(self.socket.gone()) } else { Ok(Readiness::TimedOut) };
-            }
-            0 => self.socket.take_error()?,
-            errno => errno,
-        };
+    /// What an error of the socket means; 0 is none.
+    fn told(&mut self, errno: i32) -> Result<Readiness> {
         match errno {
             0 => Ok(Readiness::Ready),
             libc::ENETDOWN if self.socket.bound_to()?.is_some() => Ok(Readiness::Down),
@@ -190,21 +172,6 @@ impl PacketQueue {
         match &mut self.receiver {
             Some(Receive::Calls(receiver, _)) => std::mem::take(&mut receiver.noted),
             Some(Receive::Blocks(_)) | None => 0,
-        }
-    }
-
-    /// Looks again and again for so long; true if there is something.
-    fn spin(&self, time: Duration) -> Result<bool> {
-        let Some(end) = (!time.is_zero()).then(|| Instant::now() + time) else { return Ok(false) };
-        loop {
-            let ready = match &self.receiver {
-                Some(Receive::Blocks(blocks)) => blocks.is_ready(),
-                _ => self.socket.poll(Duration::ZERO)?,
-            };
-            if ready || Instant::now() >= end {
-                return Ok(ready);
-            }
-            std::hint::spin_loop();
         }
     }
 
@@ -237,6 +204,46 @@ impl PacketQueue {
         self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
         self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
         Ok(self.stats)
+    }
+}
+
+impl Awaited for PacketQueue {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        if self.gone {
+            return Err(self.socket.gone());
+        }
+        let noted = self.take_noted();
+        let ready = match &self.receiver {
+            _ if noted != 0 => return self.told(noted).map(Some),
+            Some(Receive::Blocks(blocks)) => blocks.is_ready(),
+            Some(Receive::Calls(..)) => self.socket.poll(Duration::ZERO)?,
+            None => false,
+        };
+        if ready { self.slept(true).map(Some) } else { Ok(None) }
+    }
+
+    /// A block takes milliseconds to come, so there spinning first would be in vain.
+    fn spins(&self, wait: Wait) -> bool {
+        match &self.receiver {
+            Some(Receive::Blocks(_)) => wait == Wait::Spin,
+            Some(Receive::Calls(..)) => true,
+            None => false,
+        }
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        Alarm::Descriptor(self.socket.fd())
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        if ready {
+            let errno = self.socket.take_error()?;
+            return self.told(errno);
+        }
+        // An interface goes down before it is removed, and of the two the kernel reports only the
+        // first.
+        self.gone = self.socket.bound_to()?.is_none();
+        if self.gone { Err(self.socket.gone()) } else { Ok(Readiness::TimedOut) }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
 use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::wait::Awaited;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use crate::ring::{Direction, Meta, Packet, Ring};
 
@@ -186,6 +187,9 @@ impl Sink {
         QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() }
     }
 }
+
+/// It never receives.
+impl Awaited for Sink {}
 
 impl Drop for Sink {
     fn drop(&mut self) {

@@ -5,9 +5,7 @@
 //! than 65535 bytes takes several slots, one after the other in memory.
 #![allow(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,6 +16,7 @@ use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
 use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, OpenOptions, Port, PortName};
 use crate::ring::{Readiness, Ring, Wait};
 
@@ -226,14 +225,6 @@ impl Source {
         }
     }
 
-    pub(in crate::port) fn wait_rx(&self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        match self.reader.pollable() {
-            Some(fd) if self.starved => wait_for_input(fd, wait, timeout)
-                .map_err(|errno| Error::system("poll", &self.name, errno)),
-            _ => Ok(Readiness::Ready),
-        }
-    }
-
     pub(in crate::port) fn is_finished(&self) -> bool {
         self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
     }
@@ -249,37 +240,29 @@ impl Source {
     }
 }
 
-/// Waits for a descriptor to become readable or to end. A signal ends the waiting too, as if
-/// the time were up.
-fn wait_for_input(fd: BorrowedFd<'_>, wait: Wait, timeout: Duration) -> nix::Result<Readiness> {
-    const DAY: Duration = Duration::from_secs(86_400);
-    let begun = Instant::now();
-    let deadline = begun + timeout.min(DAY);
-    let spin_until = match wait {
-        Wait::Spin => deadline,
-        Wait::Sleep => begun,
-        Wait::Adaptive(spin) => deadline.min(begun + spin.min(DAY)),
-    };
-    loop {
-        let now = Instant::now();
-        let patience = match now < spin_until {
-            true => PollTimeout::ZERO,
-            false => milliseconds(deadline.saturating_duration_since(now)),
+impl Awaited for Source {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        let Some(fd) = self.reader.pollable().filter(|_| self.starved) else {
+            return Ok(Some(Readiness::Ready));
         };
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience) {
-            Ok(0) if now < spin_until => std::hint::spin_loop(),
-            Ok(0) | Err(Errno::EINTR) => return Ok(Readiness::TimedOut),
-            Ok(_) => return Ok(Readiness::Ready),
-            Err(errno) => return Err(errno),
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => Ok(None),
+            Ok(_) => Ok(Some(Readiness::Ready)),
+            Err(errno) => Err(Error::system("poll", &self.name, errno)),
         }
     }
-}
 
-/// Rounded up, so that a wait never ends before its time.
-fn milliseconds(duration: Duration) -> PollTimeout {
-    let rounded = duration.as_nanos().div_ceil(1_000_000);
-    i32::try_from(rounded)
-        .map_or(PollTimeout::MAX, |ms| PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX))
+    fn spins(&self, _wait: Wait) -> bool {
+        true
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        self.reader.pollable().map_or(Alarm::Never, Alarm::Descriptor)
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        Ok(if ready { Readiness::Ready } else { Readiness::TimedOut })
+    }
 }
 
 #[cfg(test)]
@@ -343,8 +326,7 @@ mod tests {
         let mut syncs = 0;
         while !source.is_finished() {
             assert_eq!(source.sync_rx(&mut ring, &mut Vec::new()).unwrap(), 0);
-            let ready = source.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
-            assert_eq!(ready, Readiness::Ready, "there is more to look at");
+            assert_eq!(source.look().unwrap(), Some(Readiness::Ready), "there is more to look at");
             syncs += 1;
         }
         assert!(syncs > 1000 / (6 * LOOKS_PER_SLOT), "{syncs} syncs");

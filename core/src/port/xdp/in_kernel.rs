@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
+use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, PortName, QueueStats};
 use crate::ring::Readiness;
 use crate::xdp::resident::{Action, Resident, Stage, Tally};
@@ -31,6 +32,7 @@ pub(crate) struct InKernel {
     /// What was counted until the intake was closed.
     last: Option<Tally>,
     taken: (u64, u64),
+    taken_at: Instant,
     checked: Instant,
 }
 
@@ -44,7 +46,7 @@ impl InKernel {
         stage: Option<Stage>,
         before: Tally,
     ) -> Self {
-        let checked = Instant::now();
+        let now = Instant::now();
         Self {
             resident,
             interface,
@@ -54,7 +56,8 @@ impl InKernel {
             before,
             last: None,
             taken: (0, 0),
-            checked,
+            taken_at: now,
+            checked: now,
         }
     }
 
@@ -79,15 +82,8 @@ impl InKernel {
         let (packets, bytes) = self.counted();
         let news = (packets - self.taken.0, bytes - self.taken.1);
         self.taken = (packets, bytes);
+        self.taken_at = Instant::now();
         news
-    }
-
-    pub(crate) fn wait_rx(&mut self, timeout: Duration) -> Result<Readiness> {
-        std::thread::sleep(timeout.min(LOOK));
-        if self.checked.elapsed() < CHECK {
-            return Ok(Readiness::TimedOut);
-        }
-        self.check().map(|()| Readiness::TimedOut)
     }
 
     /// Looks whether the interface is still there, and the program on it.
@@ -118,6 +114,26 @@ impl InKernel {
 
     pub(crate) fn stats(&self) -> QueueStats {
         QueueStats { offered: self.counted().0, ..QueueStats::default() }
+    }
+}
+
+/// What is waited for is that packets have been counted. The counters are the program's to write:
+/// to look at them all the time would slow it down.
+impl Awaited for InKernel {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        let news = self.taken_at.elapsed() >= LOOK && self.counted() != self.taken;
+        Ok(news.then_some(Readiness::Ready))
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        Alarm::Nap(LOOK)
+    }
+
+    fn slept(&mut self, _ready: bool) -> Result<Readiness> {
+        if self.checked.elapsed() >= CHECK {
+            self.check()?;
+        }
+        Ok(Readiness::TimedOut)
     }
 }
 

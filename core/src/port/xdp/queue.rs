@@ -7,6 +7,7 @@ use super::claim::Claim;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
+use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::resident::Resident;
@@ -112,33 +113,6 @@ impl XdpQueue {
         }
     }
 
-    pub(crate) fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        let spin = match wait {
-            Wait::Spin => timeout,
-            Wait::Adaptive(spin) => spin.min(timeout),
-            Wait::Sleep => Duration::ZERO,
-        };
-        if self.spin(spin) {
-            return Ok(Readiness::Ready);
-        }
-        if wait != Wait::Spin && self.socket.wait_rx(timeout)? {
-            return Ok(Readiness::Ready);
-        }
-        // poll(2) does not tell what became of the interface.
-        let was_down = std::mem::replace(&mut self.down, false);
-        match self.socket.state()? {
-            State::Up => {
-                self.check_attached()?;
-                self.look(Looker::Idle).map(|()| Readiness::TimedOut)
-            }
-            State::Down => {
-                self.down = true;
-                Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
-            }
-            State::Gone => Err(Error::removed(&self.object)),
-        }
-    }
-
     /// Looks at what has changed around the socket.
     pub(crate) fn check(&mut self) -> Result<()> {
         // Where packets come the program is there, and who has packets need not wait for the
@@ -147,7 +121,7 @@ impl XdpQueue {
         if std::mem::replace(&mut self.checked_at, received) == received {
             self.check_attached()?;
         }
-        self.look(Looker::Busy)
+        self.look_around(Looker::Busy)
     }
 
     fn check_attached(&self) -> Result<()> {
@@ -159,7 +133,7 @@ impl XdpQueue {
         self.receiver.as_ref().map_or(0, |receiver| receiver.stats().received)
     }
 
-    fn look(&mut self, looker: Looker) -> Result<()> {
+    fn look_around(&mut self, looker: Looker) -> Result<()> {
         if self.upkeep.polled == Polled::Unknown && self.received() > 0 {
             self.upkeep.polled = Polled::Known;
             if self.socket.polled_napi() == Some(0) {
@@ -175,25 +149,6 @@ impl XdpQueue {
 
     pub(crate) fn take_notice(&self) -> Option<String> {
         self.upkeep.watch.take_notice()
-    }
-
-    /// Looks at the ring again and again for so long; true if there is something.
-    fn spin(&mut self, time: Duration) -> bool {
-        let Some(receiver) = self.receiver.as_mut().filter(|_| !time.is_zero()) else {
-            return false;
-        };
-        let end = Instant::now() + time;
-        loop {
-            for _ in 0..64 {
-                if receiver.has_packets() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-            if Instant::now() >= end {
-                return false;
-            }
-        }
     }
 
     /// From now on the queue's packets are the host's.
@@ -234,6 +189,41 @@ impl XdpQueue {
 
     pub(super) fn socket(&self) -> &XskSocket {
         &self.socket
+    }
+}
+
+impl Awaited for XdpQueue {
+    #[inline]
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        let there = self.receiver.as_mut().is_some_and(Receiver::has_packets);
+        Ok(there.then_some(Readiness::Ready))
+    }
+
+    fn spins(&self, _wait: Wait) -> bool {
+        self.receiver.is_some()
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        Alarm::Descriptor(self.socket.as_fd())
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        if ready {
+            return Ok(Readiness::Ready);
+        }
+        // poll(2) does not tell what became of the interface.
+        let was_down = std::mem::replace(&mut self.down, false);
+        match self.socket.state()? {
+            State::Up => {
+                self.check_attached()?;
+                self.look_around(Looker::Idle).map(|()| Readiness::TimedOut)
+            }
+            State::Down => {
+                self.down = true;
+                Ok(if was_down { Readiness::TimedOut } else { Readiness::Down })
+            }
+            State::Gone => Err(Error::removed(&self.object)),
+        }
     }
 }
 

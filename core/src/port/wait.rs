@@ -1,0 +1,279 @@
+//! Waiting for packets, of one queue or of several at once: spin, sleep in ppoll(2), or both.
+//!
+//! A backend says by [`Awaited`] what is there, what would end a sleep, and what became of it in a
+//! sleep that was in vain; how long to spin and to sleep is decided here, for all alike.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::Queue;
+use crate::error::{Error, Result};
+use crate::ring::{Readiness, Wait};
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 64;
+/// No wait is longer.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// How a backend is waited for. What stands here is that of one that never receives.
+pub(super) trait Awaited {
+    /// What can be told without waiting, if anything: packets are there, or the interface has gone
+    /// down. Who spins calls it again and again.
+    ///
+    /// # Errors
+    /// No packet will come any more.
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        Ok(None)
+    }
+
+    /// Whether looking again and again may find something sooner than a sleep does.
+    fn spins(&self, _wait: Wait) -> bool {
+        false
+    }
+
+    /// What ends a sleep.
+    fn alarm(&mut self) -> Alarm<'_> {
+        Alarm::Never
+    }
+
+    /// What is to be told after a sleep: its descriptor was `ready`, or the time is up.
+    ///
+    /// # Errors
+    /// No packet will come any more.
+    fn slept(&mut self, _ready: bool) -> Result<Readiness> {
+        Ok(Readiness::TimedOut)
+    }
+}
+
+/// What ends a sleep.
+pub(super) enum Alarm<'a> {
+    /// A descriptor that poll(2) finds readable, or in error.
+    Descriptor(BorrowedFd<'a>),
+    /// Nothing does: it is time for another look after so long.
+    Nap(Duration),
+    /// Nothing ever will, for nothing ever comes.
+    Never,
+}
+
+/// Waits until there is something to receive in one of the queues, for `timeout` at most. Says at
+/// which, by its index, and what; for [`Readiness::TimedOut`] the index means nothing. One poll(2)
+/// sleeps for all of them; a queue that nothing wakes is looked at now and then meanwhile. A signal
+/// ends the waiting as if the time were up.
+///
+/// ```
+/// use std::time::Duration;
+/// use sluicegate::port::{OpenOptions, Port, wait_any};
+/// use sluicegate::ring::{Readiness, Wait};
+///
+/// let mut port = Port::open(&"null:/0-1".parse()?, &OpenOptions::default())?;
+/// let mut queues: Vec<_> = port.queues.iter_mut().collect();
+/// let (which, what) = wait_any(&mut queues, Wait::Sleep, Duration::from_secs(1))?;
+/// assert_eq!((which, what), (0, Readiness::Ready), "null: never runs dry");
+/// # Ok::<(), sluicegate::Error>(())
+/// ```
+///
+/// # Errors
+/// One of the sources is gone.
+pub fn wait_any(
+    queues: &mut [&mut Queue],
+    wait: Wait,
+    timeout: Duration,
+) -> Result<(usize, Readiness)> {
+    let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.awaited()).collect();
+    wait_for(&mut backends, wait, timeout)
+}
+
+/// The same of backends.
+pub(super) fn wait_for(
+    backends: &mut [&mut dyn Awaited],
+    wait: Wait,
+    timeout: Duration,
+) -> Result<(usize, Readiness)> {
+    let start = Instant::now();
+    let end = start + timeout.min(DAY);
+    if let Some(told) = look(backends)? {
+        return Ok(told);
+    }
+    let spin = match wait {
+        Wait::Spin => timeout,
+        Wait::Adaptive(spin) => spin.min(timeout),
+        Wait::Sleep => Duration::ZERO,
+    };
+    if !spin.is_zero() && backends.iter().any(|backend| backend.spins(wait)) {
+        let spin_end = start + spin.min(DAY);
+        while Instant::now() < spin_end {
+            for _ in 0..LOOKS {
+                if let Some(told) = look(backends)? {
+                    return Ok(told);
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+    loop {
+        // Once at least: a descriptor may have an error to tell.
+        let left = end.saturating_duration_since(Instant::now());
+        let awake = match sleep(backends, left) {
+            Ok(awake) => awake,
+            Err(Errno::EINTR) => break,
+            Err(errno) => return Err(Error::system("wait for", "packets", errno)),
+        };
+        for (index, backend) in backends.iter_mut().enumerate() {
+            if awake.contains(&index) {
+                match backend.slept(true)? {
+                    Readiness::TimedOut => {}
+                    told => return Ok((index, told)),
+                }
+            }
+        }
+        if let Some(told) = look(backends)? {
+            return Ok(told);
+        }
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    let mut told = (0, Readiness::TimedOut);
+    for (index, backend) in backends.iter_mut().enumerate() {
+        match backend.slept(false)? {
+            Readiness::TimedOut => {}
+            more => told = (index, more),
+        }
+    }
+    Ok(told)
+}
+
+/// The first that has something to tell.
+#[inline]
+fn look(backends: &mut [&mut dyn Awaited]) -> Result<Option<(usize, Readiness)>> {
+    for (index, backend) in backends.iter_mut().enumerate() {
+        if let Some(told) = backend.look()? {
+            return Ok(Some((index, told)));
+        }
+    }
+    Ok(None)
+}
+
+/// Sleeps until a descriptor is ready, it is time for another look, or the time is up. Says whose
+/// descriptors are ready.
+fn sleep(backends: &mut [&mut dyn Awaited], mut left: Duration) -> nix::Result<Vec<usize>> {
+    let mut fds = Vec::with_capacity(backends.len());
+    let mut owners = Vec::with_capacity(backends.len());
+    for (index, backend) in backends.iter_mut().enumerate() {
+        match backend.alarm() {
+            Alarm::Descriptor(fd) => {
+                fds.push(PollFd::new(fd, PollFlags::POLLIN));
+                owners.push(index);
+            }
+            Alarm::Nap(nap) => left = left.min(nap),
+            Alarm::Never => {}
+        }
+    }
+    ppoll(&mut fds, Some(TimeSpec::from_duration(left)), None)?;
+    let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+    Ok(owners.into_iter().zip(&fds).filter(|(_, fd)| ready(fd)).map(|(index, _)| index).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeReader, Write, pipe};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Woken by a pipe, or looked at now and then, until it has been looked at so often.
+    #[derive(Debug, Default)]
+    struct Mock {
+        pipe: Option<PipeReader>,
+        looks_in_vain: Option<u32>,
+        down: bool,
+        slept: Vec<bool>,
+    }
+
+    impl Awaited for Mock {
+        fn look(&mut self) -> Result<Option<Readiness>> {
+            let Some(left) = &mut self.looks_in_vain else { return Ok(None) };
+            *left = left.saturating_sub(1);
+            Ok((*left == 0).then_some(Readiness::Ready))
+        }
+
+        fn spins(&self, _wait: Wait) -> bool {
+            self.looks_in_vain.is_some()
+        }
+
+        fn alarm(&mut self) -> Alarm<'_> {
+            match &self.pipe {
+                Some(pipe) => Alarm::Descriptor(pipe.as_fd()),
+                None if self.looks_in_vain.is_some() => Alarm::Nap(Duration::from_micros(10)),
+                None => Alarm::Never,
+            }
+        }
+
+        fn slept(&mut self, ready: bool) -> Result<Readiness> {
+            self.slept.push(ready);
+            Ok(match (ready, self.down) {
+                (true, _) => Readiness::Ready,
+                (false, true) => Readiness::Down,
+                (false, false) => Readiness::TimedOut,
+            })
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(1);
+    const WAYS: [Wait; 3] = [Wait::Spin, Wait::Sleep, Wait::Adaptive(SHORT)];
+
+    fn wait(mocks: &mut [Mock], how: Wait, timeout: Duration) -> (usize, Readiness) {
+        let mut backends: Vec<&mut dyn Awaited> = Vec::new();
+        backends.extend(mocks.iter_mut().map(|mock| mock as &mut dyn Awaited));
+        wait_for(&mut backends, how, timeout).unwrap()
+    }
+
+    #[test]
+    fn the_one_that_is_woken_is_told_of() {
+        for how in WAYS {
+            let (quiet, _quiet_end) = pipe().unwrap();
+            let (woken, mut end) = pipe().unwrap();
+            end.write_all(b"!").unwrap();
+            let mut mocks = [quiet, woken].map(|p| Mock { pipe: Some(p), ..Mock::default() });
+            // Pipes are not looked at: who only spins would never see them.
+            let timeout = if how == Wait::Spin { SHORT } else { LONG };
+            assert_eq!(wait(&mut mocks, how, timeout), (1, Readiness::Ready), "{how:?}");
+            assert_eq!(mocks[1].slept, [true]);
+        }
+    }
+
+    #[test]
+    fn what_nothing_wakes_is_looked_at_among_those_that_sleep() {
+        for how in WAYS {
+            let (quiet, _end) = pipe().unwrap();
+            let mut mocks = [
+                Mock { pipe: Some(quiet), ..Mock::default() },
+                Mock { looks_in_vain: Some(100), ..Mock::default() },
+            ];
+            assert_eq!(wait(&mut mocks, how, LONG), (1, Readiness::Ready), "{how:?}");
+        }
+    }
+
+    #[test]
+    fn all_are_asked_who_have_waited_in_vain_and_one_that_went_down_is_told_of() {
+        for (how, down) in WAYS.into_iter().zip([false, true, true]) {
+            let mut mocks = [false, down, false].map(|down| Mock { down, ..Mock::default() });
+            let told = wait(&mut mocks, how, SHORT);
+            let expected = if down { (1, Readiness::Down) } else { (0, Readiness::TimedOut) };
+            assert_eq!(told, expected, "{how:?}");
+            assert!(mocks.iter().all(|mock| mock.slept == [false]), "{mocks:?}");
+        }
+    }
+
+    #[test]
+    fn no_queue_is_a_pause() {
+        let start = Instant::now();
+        assert_eq!(wait(&mut [], Wait::default(), SHORT), (0, Readiness::TimedOut));
+        assert!(start.elapsed() >= SHORT);
+    }
+}
