@@ -32,7 +32,8 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, packet:eth0?method=recv, mirror:eth0, xdp:eth0, pcap:FILE, null:
+    /// What to receive from: eth0, packet:eth0?method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
+    /// null:
     port: PortName,
 
     /// Count only what a pcap-filter expression lets pass

@@ -6,14 +6,16 @@ use sluicegate::port::{Kind, PortName};
 
 use crate::notice;
 
-/// The interface that a port sends out of; none for files.
+/// The interface that a port sends out of; none for files and
+/// TAP devices.
 ///
 /// # Errors
 /// A port that only receives; no such interface.
 pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
     match port.kind() {
         Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
-        Kind::Pcap | Kind::Null => Ok(None),
+        // What a TAP device is sent the host receives: it does not leave.
+        Kind::Pcap | Kind::Null | Kind::Tap => Ok(None),
         Kind::Mirror => {
             Err(port.error("a mirror: port only receives: send to packet:, xdp: or live:"))
         }

@@ -28,6 +28,7 @@ mod rates;
 mod records;
 mod routes;
 mod sample;
+mod tap;
 mod veth;
 
 pub(crate) use affinity::{Allowed, may_pin};
@@ -49,6 +50,7 @@ pub(crate) use queues::transmit_queues;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
 pub use routes::{carries_default_route, known_neighbour, neighbour};
 pub use sample::{InterfaceSample, Sample, Sampler};
+pub(crate) use tap::{Making, Tap};
 pub use veth::VethEnd;
 
 use std::io;

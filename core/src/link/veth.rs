@@ -80,6 +80,30 @@ impl Netlink {
             .map_err(|e| refused(operation, name, ADMIN, e))
     }
 
+    /// Sets the most bytes that a packet may have after its link-layer header.
+    ///
+    /// # Errors
+    /// No such interface, an MTU that it cannot have, a missing `CAP_NET_ADMIN`.
+    pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index(name)?;
+        message.attributes = vec![LinkAttribute::Mtu(mtu)];
+        self.change(RouteNetlinkMessage::SetLink(message), 0)
+            .map_err(|e| refused("set the MTU of", name, ADMIN, e))
+    }
+
+    /// Sets how many packets may wait to be sent.
+    ///
+    /// # Errors
+    /// No such interface, a missing `CAP_NET_ADMIN`.
+    pub fn set_queue_length(&mut self, name: &str, packets: u32) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index(name)?;
+        message.attributes = vec![LinkAttribute::TxQueueLen(packets)];
+        self.change(RouteNetlinkMessage::SetLink(message), 0)
+            .map_err(|e| refused("set the queue length of", name, ADMIN, e))
+    }
+
     /// Gives an interface an address, without duplicate address detection: it is usable at once.
     ///
     /// # Errors

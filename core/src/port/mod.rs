@@ -14,6 +14,7 @@ mod null;
 mod packet;
 mod pcap;
 mod queue;
+mod tap;
 mod wait;
 mod watch;
 mod xdp;
@@ -98,6 +99,7 @@ impl Port {
             Kind::Xdp => xdp::open(name, options),
             Kind::Mirror => mirror::open(name, options),
             Kind::Live => live::open(name, options),
+            Kind::Tap => tap::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

@@ -23,6 +23,8 @@ pub enum Kind {
     Mirror,
     /// An interface through live frames: it only sends.
     Live,
+    /// A TAP device.
+    Tap,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -86,6 +88,12 @@ const KINDS: &[KindSpec] = &[
         options: &["filter", "snaplen", "promisc", "mode", "timestamp", "cells", "slots"],
     },
     KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: &["ring", "cpu", "slots"] },
+    KindSpec {
+        kind: Kind::Tap,
+        prefix: "tap",
+        queues: true,
+        options: &["persist", "up", "mtu", "ring", "slots"],
+    },
     KindSpec {
         kind: Kind::Pcap,
         prefix: "pcap",
@@ -279,7 +287,9 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
-                Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live => "no interface named".into(),
+                Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Tap => {
+                    "no interface named".into()
+                }
             }));
         }
         let options = split_options(options, spec).map_err(&wrong)?;
@@ -375,7 +385,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, pcap:, null:"),
+            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, tap:, pcap:, null:"),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
@@ -424,7 +434,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Pcap, Kind::Null] {
+        for kind in
+            [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Tap, Kind::Pcap, Kind::Null]
+        {
             assert_eq!(kind.spec().kind, kind);
         }
     }

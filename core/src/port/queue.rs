@@ -8,6 +8,7 @@ use super::mirror;
 use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
+use super::tap::TapQueue;
 use super::wait::{Awaited, wait_for};
 use super::xdp;
 use crate::error::Result;
@@ -46,6 +47,7 @@ pub(super) enum Backend {
     InKernel(Box<xdp::InKernel>),
     Copies(Box<mirror::CopyQueue>),
     Live(Box<LiveQueue>),
+    Tap(Box<TapQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -124,6 +126,7 @@ impl Queue {
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
             Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
             Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
+            Backend::Tap(tap) => tap.sync_rx(&mut self.rx),
         }
     }
 
@@ -146,6 +149,7 @@ impl Queue {
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
             Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
             Backend::Live(live) => live.sync_tx(&mut self.tx),
+            Backend::Tap(tap) => tap.sync_tx(&mut self.tx),
         }
     }
 
@@ -169,6 +173,7 @@ impl Queue {
             Backend::InKernel(kernel) => &mut **kernel,
             Backend::Copies(copies) => &mut **copies,
             Backend::Live(live) => &mut **live,
+            Backend::Tap(tap) => &mut **tap,
         }
     }
 
@@ -186,6 +191,7 @@ impl Queue {
             Backend::InKernel(kernel) => kernel.check(),
             Backend::Copies(copies) => copies.check(),
             Backend::Live(live) => live.check(),
+            Backend::Tap(tap) => tap.check(),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
@@ -203,7 +209,8 @@ impl Queue {
             | Backend::PcapSink(_)
             | Backend::Packet(_)
             | Backend::InKernel(_)
-            | Backend::Live(_) => None,
+            | Backend::Live(_)
+            | Backend::Tap(_) => None,
         }
     }
 
@@ -226,6 +233,7 @@ impl Queue {
             Backend::Xdp(xdp) => xdp.is_finished(),
             Backend::InKernel(kernel) => kernel.is_finished(),
             Backend::Copies(copies) => copies.is_finished(),
+            Backend::Tap(tap) => tap.is_finished(),
         }
     }
 
@@ -254,6 +262,10 @@ impl Queue {
                 copies.close_intake();
                 Ok(())
             }
+            Backend::Tap(tap) => {
+                tap.close_intake();
+                Ok(())
+            }
         }
     }
 
@@ -273,7 +285,8 @@ impl Queue {
             | Backend::Xdp(_)
             | Backend::InKernel(_)
             | Backend::Copies(_)
-            | Backend::Live(_) => Ok(()),
+            | Backend::Live(_)
+            | Backend::Tap(_) => Ok(()),
         }
     }
 
@@ -304,7 +317,8 @@ impl Queue {
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::InKernel(_)
-            | Backend::Copies(_) => synced.map(|_| ()),
+            | Backend::Copies(_)
+            | Backend::Tap(_) => synced.map(|_| ()),
         }
     }
 
@@ -322,6 +336,7 @@ impl Queue {
             Backend::InKernel(kernel) => Ok(kernel.stats()),
             Backend::Copies(copies) => Ok(copies.stats()),
             Backend::Live(live) => Ok(live.stats()),
+            Backend::Tap(tap) => Ok(tap.stats()),
         }
     }
 }

@@ -477,6 +477,15 @@ impl Ring {
         unsafe { self.header.as_mut() }.tail = tail;
     }
 
+    /// The whole buffer of the slot at the tail, where the backend has room: the next to be filled.
+    /// None where there is no room; empty where the slot has no buffer.
+    #[inline]
+    pub(crate) fn tail_buffer(&mut self) -> Option<&mut [u8]> {
+        let at = self.tail();
+        // SAFETY: there is room, so the slot is the backend's; its buffer is held by it alone.
+        (self.room() > 0).then(|| unsafe { self.buffer_unchecked(at) })
+    }
+
     /// Fills a slot the backend owns: `bytes` bytes in its own buffer.
     #[inline]
     pub(crate) fn fill(&mut self, index: u32, bytes: u16, continues: bool, meta: Meta) {

@@ -1,0 +1,144 @@
+//! `tap:`, a TAP device: an interface of the host's whose wire is this port. It receives what the
+//! host sends out of the interface, and the host receives what is sent to it.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `persist` | whether the device stays when the port is closed | off; one that is there stays as it is |
+//! | `up` | switches the device on | on |
+//! | `mtu` | most bytes of a packet behind its Ethernet header, 68 to 65521 | as it is: 1500 |
+//! | `ring` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
+//! | `slots` | slots in each of a queue's rings | 512 |
+//!
+//! The device is made where there is none of that name, in the namespace the port is opened in. Of
+//! several queues the kernel gives each flow one. Frames come whole, as on a wire: the kernel cuts
+//! what the host handed over in one piece (GSO) and fills in checksums first. A VLAN tag stands in
+//! the frame.
+//!
+//! Each packet takes a system call in either direction; the device has no other way. Times are of
+//! the moment a batch is read. What found no room is lost, and
+//! counted (`ring_full`), by the first queue for all.
+//!
+//! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
+
+mod drops;
+mod queue;
+
+use std::sync::Arc;
+
+use drops::Drops;
+pub(super) use queue::TapQueue;
+use queue::{MOST_BYTES, slots_for};
+
+use super::queue::{Backend, Queue};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
+use crate::error::Result;
+use crate::link::{self, Making, Netlink, Presence, Tap, netns};
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::Ring;
+
+/// What the kernel gives a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
+const DEFAULT_RING: u32 = 1000;
+/// The least and the most MTU of an Ethernet device that is a TAP (drivers/net/tun.c).
+const MTUS: std::ops::RangeInclusive<u64> = 68..=65_521;
+
+/// What the options say.
+struct Config {
+    persist: Option<bool>,
+    up: bool,
+    mtu: Option<u32>,
+    ring: Option<u32>,
+    slots: u32,
+}
+
+impl Config {
+    fn of(name: &PortName) -> Result<Self> {
+        Ok(Self {
+            persist: name.switch("persist")?,
+            up: name.switch("up")?.unwrap_or(true),
+            mtu: name.count("mtu", MTUS)?.map(|mtu| mtu as u32),
+            ring: name.count("ring", 1..=65_536)?.map(|packets| packets as u32),
+            slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
+        })
+    }
+}
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let config = Config::of(name)?;
+    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let count = numbers.clone().count();
+    let pool = match &options.pool {
+        Some(pool) => Arc::clone(pool),
+        None => own_pool(&config, options.usage, count)?,
+    };
+    let netns = options.netns.as_deref();
+    let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
+    let described = Interface {
+        name: name.name().to_owned(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: 0,
+        comment: "timestamps: software, taken when a batch is read".into(),
+    };
+    let queues = numbers
+        .zip(opened)
+        .map(|(number, queue)| {
+            let rx = match options.usage {
+                Use::Send => Ring::absent(&pool)?,
+                Use::Receive | Use::Both => Ring::receive(&pool, config.slots)?,
+            };
+            let tx = match options.usage {
+                Use::Receive => Ring::absent(&pool)?,
+                Use::Send | Use::Both => Ring::transmit(&pool, config.slots)?,
+            };
+            let least = slots_for(MOST_BYTES, &rx) + 1;
+            if options.usage != Use::Send && config.slots < least {
+                let advice = format!("the longest frame needs {least} in this pool");
+                return Err(name.wrong("slots", &config.slots.to_string(), &advice));
+            }
+            let backend = Backend::Tap(Box::new(queue));
+            Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Port { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues })
+}
+
+/// Opens the queues of a device of this thread's network namespace, and sets it up.
+fn open_device(device: &str, config: &Config, queues: usize) -> Result<Vec<TapQueue>> {
+    let taps = Tap::open(device, queues, Making::OrUse)?;
+    if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {
+        tap.set_persistent(device, persist)?;
+    }
+    let mut netlink = Netlink::open(None)?;
+    if let Some(mtu) = config.mtu {
+        netlink.set_mtu(device, mtu)?;
+    }
+    if let Some(packets) = config.ring {
+        netlink.set_queue_length(device, packets)?;
+    }
+    if config.up {
+        netlink.set_up(device, true)?;
+    }
+    let interface = link::interface(None, device)?;
+    let mut drops = Some(Drops::of(device)?);
+    let waiting = config.ring.unwrap_or(DEFAULT_RING);
+    taps.into_iter()
+        .map(|tap| {
+            let presence = Presence::of(&interface)?;
+            Ok(TapQueue::new(tap, device, presence, drops.take(), waiting, interface.up))
+        })
+        .collect()
+}
+
+fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
+    let rings = if usage == Use::Both { 2 } else { 1 };
+    let slots = config.slots as usize * queues;
+    let usual = PoolConfig::default();
+    let frame_bytes = config.mtu.unwrap_or_default() + 18;
+    Pool::new(PoolConfig {
+        buffers: (slots * rings) as u32,
+        // A frame of the MTU that is asked for has one slot.
+        buffer_bytes: frame_bytes.next_multiple_of(64).max(usual.buffer_bytes),
+        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
+        ..usual
+    })
+}

@@ -1,0 +1,228 @@
+//! One queue of a TAP device: a frame a system call, into the slots and out of them.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::SystemTime;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::drops::Drops;
+use crate::error::{Error, Result};
+use crate::link::{Presence, Tap};
+use crate::port::QueueStats;
+use crate::port::wait::{Alarm, Awaited};
+use crate::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait};
+
+/// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
+pub(super) const MOST_BYTES: usize = 65_535 + 14 + 8;
+
+/// A queue of a TAP device.
+#[derive(Debug)]
+pub(crate) struct TapQueue {
+    tap: Tap,
+    name: String,
+    presence: Presence,
+    /// What a frame has beyond a slot's buffer.
+    spill: Vec<u8>,
+    /// A packet of several slots, put together.
+    whole: Vec<u8>,
+    /// The first slot that has not been written.
+    next: u32,
+    counts: QueueStats,
+    /// What was lost before: the device's first queue counts it for all.
+    drops: Option<Drops>,
+    /// Packets that may still come after the intake was closed; none: it is open.
+    left: Option<u32>,
+    /// As many packets wait at most.
+    waiting: u32,
+    down: bool,
+}
+
+impl TapQueue {
+    /// Of a device with room for `waiting` packets, which is up or not.
+    pub(super) fn new(
+        tap: Tap,
+        name: &str,
+        presence: Presence,
+        drops: Option<Drops>,
+        waiting: u32,
+        up: bool,
+    ) -> Self {
+        Self {
+            tap,
+            name: name.to_owned(),
+            presence,
+            spill: vec![0; MOST_BYTES],
+            whole: Vec::new(),
+            next: 0,
+            counts: QueueStats::default(),
+            drops,
+            left: None,
+            waiting,
+            down: !up,
+        }
+    }
+
+    /// Takes in what the host has sent, as far as there is room for the longest frame.
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let most_slots = slots_for(MOST_BYTES, ring);
+        let before = ring.tail();
+        let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
+        while ring.room() >= most_slots && self.left != Some(0) {
+            let Some(buffer) = ring.tail_buffer() else { break };
+            match self.tap.read(buffer, &mut self.spill) {
+                Ok(bytes) => {
+                    if meta.timestamp_ns == 0 {
+                        (meta.timestamp_ns, meta.timestamp_source) = now();
+                    }
+                    meta.wire_bytes = bytes as u32;
+                    place(ring, bytes, &self.spill, meta);
+                    self.counts.offered += 1;
+                    self.left = self.left.map(|left| left - 1);
+                }
+                Err(error) if is_nothing_now(&error) => {
+                    self.left = self.left.map(|_| 0);
+                    break;
+                }
+                // What came before it comes out; the next call finds the same.
+                Err(_) if ring.tail() != before => break,
+                Err(error) => return Err(self.failed("receive from", error)),
+            }
+        }
+        Ok(ring.distance(before, ring.tail()))
+    }
+
+    /// Has the host receive what the program has released.
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let before = self.next;
+        let mut result = Ok(());
+        for packet in ring.to_send(before) {
+            match self.tap.write(packet.contiguous(&mut self.whole)) {
+                Ok(()) => self.counts.sent += 1,
+                Err(error) if is_nothing_now(&error) => break,
+                // Too short for an Ethernet header, or longer than a packet can be.
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE)) =>
+                {
+                    self.counts.refused += 1;
+                }
+                Err(error) => {
+                    result = Err(self.failed("send to", error));
+                    break;
+                }
+            }
+            self.next = ring.after(self.next, packet.slots());
+        }
+        if ring.is_endless(self.next) {
+            self.counts.refused += 1;
+            self.next = ring.head();
+        }
+        // One slot stays with the backend: room ends before the first slot still to be sent.
+        ring.publish(ring.before(self.next));
+        result.map(|()| ring.distance(before, self.next))
+    }
+
+    fn is_ready(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(self.tap.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(Error::system("wait for", self.name.as_str(), error)),
+        }
+    }
+
+    /// Whether the device is still there.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.presence.look().map(|_| ())
+    }
+
+    /// From now on only what waits is received.
+    pub(crate) fn close_intake(&mut self) {
+        self.left.get_or_insert(self.waiting);
+    }
+
+    /// After the intake was closed: all that waited has come out.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    /// What it has counted; the first queue also what was lost before any of them.
+    pub(crate) fn stats(&mut self) -> QueueStats {
+        let lost_full = self.drops.as_mut().map_or(0, Drops::count);
+        QueueStats { offered: self.counts.offered + lost_full, lost_full, ..self.counts }
+    }
+
+    fn failed(&self, operation: &'static str, error: io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::EBADFD | libc::EFAULT | libc::ENODEV) => Error::removed(self.name.as_str()),
+            // drivers/net/tun.c, tun_get_user
+            Some(libc::EIO) => {
+                let down = io::Error::from_raw_os_error(libc::ENETDOWN);
+                Error::system(operation, self.name.as_str(), down)
+                    .remedy("the interface is down: bring it up")
+            }
+            _ => Error::system(operation, self.name.as_str(), error),
+        }
+    }
+}
+
+impl Awaited for TapQueue {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        Ok(self.is_ready()?.then_some(Readiness::Ready))
+    }
+
+    fn spins(&self, _wait: Wait) -> bool {
+        true
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        Alarm::Descriptor(self.tap.as_fd())
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        if ready {
+            return Ok(Readiness::Ready);
+        }
+        let was_down = std::mem::replace(&mut self.down, !self.presence.look()?.up);
+        Ok(if self.down && !was_down { Readiness::Down } else { Readiness::TimedOut })
+    }
+}
+
+/// Slots that so many bytes take in a ring.
+pub(super) fn slots_for(bytes: usize, ring: &Ring) -> u32 {
+    bytes.div_ceil(ring.buffer_bytes().min(u16::MAX.into()) as usize) as u32
+}
+
+/// Hands a frame over whose beginning is in the buffer at the ring's tail, and what that had no
+/// room for in `spill`.
+#[inline]
+fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
+    let in_slot = ring.buffer_bytes() as usize;
+    let (mut here, mut rest) = match bytes.checked_sub(in_slot) {
+        Some(beyond) if beyond > 0 => (in_slot, &spill[..beyond]),
+        _ => (bytes, &spill[..0]),
+    };
+    loop {
+        let at = ring.tail();
+        ring.fill(at, here as u16, !rest.is_empty(), meta);
+        ring.publish(ring.next(at));
+        if rest.is_empty() {
+            return;
+        }
+        let Some(buffer) = ring.tail_buffer() else { return };
+        here = rest.len().min(buffer.len());
+        buffer[..here].copy_from_slice(&rest[..here]);
+        rest = &rest[here..];
+    }
+}
+
+fn is_nothing_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// The time of a batch: the device tells none.
+fn now() -> (u64, TimestampSource) {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    (since.map_or(0, |time| time.as_nanos() as u64), TimestampSource::Software)
+}

@@ -1,0 +1,109 @@
+//! The device: made and gone, switched on and off, of others.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use sluicegate::error::Error;
+use sluicegate::link::{self, Lab};
+use sluicegate::port::{Queue, Use};
+use sluicegate::ring::{Meta, Packet, Readiness, Wait};
+
+use super::{PATIENCE, frame, lab, open, receive, run, send};
+
+fn tap0(lab: &Lab) -> Option<link::Interface> {
+    link::interface(Some(&lab.netns("right")), "tap0").ok()
+}
+
+#[test]
+fn a_device_goes_with_its_port_unless_it_is_to_persist() {
+    let Some(lab) = lab() else { return };
+    let port = open(&lab, "tap:tap0?mtu=1400", Use::Both).unwrap();
+    let made = tap0(&lab).unwrap();
+    assert!(made.up);
+    assert_eq!(made.mtu, 1400);
+    drop(port);
+    assert!(tap0(&lab).is_none(), "made by the port");
+
+    drop(open(&lab, "tap:tap0?persist=on&up=off", Use::Both).unwrap());
+    assert!(!tap0(&lab).unwrap().up, "it stays, and nobody has switched it on");
+    drop(open(&lab, "tap:tap0", Use::Both).unwrap());
+    assert!(tap0(&lab).unwrap().up, "it stays as it is");
+    drop(open(&lab, "tap:tap0?persist=off", Use::Both).unwrap());
+    assert!(tap0(&lab).is_none());
+}
+
+#[test]
+fn a_device_that_is_there_is_used() {
+    let Some(lab) = lab() else { return };
+    for flags in ["", "multi_queue"] {
+        assert!(run(&lab, &format!("ip tuntap add dev tap0 mode tap {flags}")));
+        let mut tap = open(&lab, "tap:tap0", Use::Receive).unwrap();
+        let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+        let sent = [frame(7, 60, &[])];
+        send(&mut host.queues[0], &sent);
+        assert_eq!(receive(&mut tap.queues, 1).len(), 1, "'{flags}'");
+        drop(tap);
+        assert!(tap0(&lab).is_some(), "'{flags}': it is not the port's to remove");
+        assert!(run(&lab, "ip link del tap0"));
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let Some(lab) = lab() else { return };
+    let _first = open(&lab, "tap:tap0", Use::Both).unwrap();
+    for (name, why) in [
+        ("tap:tap0", "another process has it"),
+        ("tap:right0", "it is no TAP device"),
+        ("tap:a-name-of-sixteen", "1 to 15 letters"),
+        ("tap:tap1?slots=16", "the longest frame needs"),
+        ("tap:tap1?mtu=67", "68 to 65521"),
+    ] {
+        let error = open(&lab, name, Use::Both).unwrap_err().to_string();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_device_that_goes_down_is_said_and_works_when_it_is_up() {
+    let Some(lab) = lab() else { return };
+    let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let queue = &mut tap.queues[0];
+    assert!(run(&lab, "ip link set tap0 down"));
+    let wait = |queue: &mut Queue| {
+        // What the host said of itself before is still there.
+        while queue.sync_rx().unwrap() > 0 {
+            let slots = queue.rx().available();
+            queue.rx_mut().release(slots);
+        }
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap()
+    };
+    assert_eq!(wait(queue), Readiness::Down);
+    assert_eq!(wait(queue), Readiness::TimedOut, "it is said once");
+    let packet = frame(1, 60, &[]);
+    assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &packet)));
+    let error = queue.sync_tx().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENETDOWN as i32), "{error}");
+    assert!(error.to_string().contains("bring it up"), "{error}");
+    assert!(run(&lab, "ip link set tap0 up"));
+    let mut host = open(&lab, "packet:tap0", Use::Receive).unwrap();
+    queue.sync_tx().unwrap();
+    assert_eq!(receive(&mut host.queues, 1).len(), 1, "what waited was sent then");
+}
+
+#[test]
+fn a_device_that_is_removed_is_gone() {
+    let Some(lab) = lab() else { return };
+    let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let queue = &mut tap.queues[0];
+    assert!(run(&lab, "ip link del tap0"));
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).and_then(|_| queue.sync_rx()) {
+            Err(error) => break error,
+            Ok(_) => assert!(Instant::now() < deadline, "it is gone and nobody says so"),
+        }
+    };
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    assert!(matches!(queue.check().unwrap_err(), Error::Gone { .. }));
+}
