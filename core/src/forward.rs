@@ -11,28 +11,54 @@ use crate::ring::RingMut;
 pub struct Moved {
     /// Slots that changed places.
     pub swapped_slots: u32,
+    /// Packets that moved so.
+    pub swapped_packets: u32,
     /// Packets that were copied.
     pub copied_packets: u32,
+    /// Bytes of packets that moved, without a frame check sequence.
+    pub bytes: u64,
     /// Packets that were left out, because they need more slots than the target has at all.
     pub too_long_packets: u32,
+}
+
+impl Moved {
+    /// Packets that moved, one way or the other.
+    #[inline]
+    pub fn packets(&self) -> u32 {
+        self.swapped_packets + self.copied_packets
+    }
 }
 
 /// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
 /// `from` before and `to` after. What does not fit stays in `from`, unless it never would.
 #[inline]
-pub fn forward(mut from: RingMut<'_>, mut to: RingMut<'_>) -> Moved {
+pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
+    forward_some(from, to, u32::MAX)
+}
+
+/// The same for the packets in the first `slots` slots of `from`; whole packets only.
+#[inline]
+pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
     let mut moved = Moved::default();
+    let mut left = slots;
     loop {
-        moved.swapped_slots += from.swap_into(&mut to, u32::MAX);
-        let Some(packet) = from.packets().next() else { return moved };
+        let swapped = from.swap_packets(&mut to, left);
+        moved.swapped_slots += swapped.slots;
+        moved.swapped_packets += swapped.packets;
+        moved.bytes += swapped.bytes;
+        left -= swapped.slots;
+        let next = from.packets().next();
+        let Some(packet) = next.filter(|packet| packet.slots() <= left) else { return moved };
         if to.push(&packet) {
             moved.copied_packets += 1;
+            moved.bytes += packet.captured_bytes() as u64;
         } else if to.can_ever_hold(&packet) {
             return moved;
         } else {
             moved.too_long_packets += 1;
         }
         let slots = packet.slots();
+        left -= slots;
         from.release(slots);
     }
 }
@@ -54,7 +80,8 @@ mod tests {
         let (mut a, mut b) = (null(&options), null(&options));
         a.queues[0].sync_rx().unwrap();
         let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
-        assert_eq!(moved, Moved { swapped_slots: 63, ..Moved::default() });
+        assert_eq!((moved.swapped_slots, moved.swapped_packets, moved.bytes), (63, 63, 63 * 60));
+        assert_eq!((moved.packets(), moved.copied_packets), (63, 0));
     }
 
     #[test]
@@ -64,11 +91,25 @@ mod tests {
         let head = a.queues[0].rx().head();
         a.queues[0].rx_mut().bytes_mut(head)[..5].copy_from_slice(b"hello");
         let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
-        assert_eq!(moved, Moved { copied_packets: 63, ..Moved::default() });
+        assert_eq!(moved, Moved { copied_packets: 63, bytes: 63 * 60, ..Moved::default() });
         assert_eq!(a.queues[0].rx().available(), 0);
         let tx = b.queues[0].tx_mut();
         assert_eq!(tx.available(), 0, "all given to the backend");
         assert_eq!(tx.slot(0).bytes(), 60);
+    }
+
+    #[test]
+    fn no_more_is_moved_than_is_wanted() {
+        let pool = Pool::new(PoolConfig::default()).unwrap();
+        let shared = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
+        for (options, why) in [(shared, "swapped"), (OpenOptions::default(), "copied")] {
+            let (mut a, mut b) = (null(&options), null(&options));
+            a.queues[0].sync_rx().unwrap();
+            for (wanted, expected) in [(0, 0), (10, 10), (100, 53)] {
+                let moved = forward_some(a.queues[0].rx_mut(), b.queues[0].tx_mut(), wanted);
+                assert_eq!(moved.packets(), expected, "{why}: {wanted}");
+            }
+        }
     }
 
     #[test]
@@ -89,6 +130,8 @@ mod tests {
             Port::open(&"null:?slots=16".parse().unwrap(), &OpenOptions::default()).unwrap();
         from.queues[0].sync_rx().unwrap();
         let moved = forward(from.queues[0].rx_mut(), to.queues[0].tx_mut());
-        assert_eq!(moved, Moved { copied_packets: 2, too_long_packets: 1, ..Moved::default() });
+        let expected =
+            Moved { copied_packets: 2, too_long_packets: 1, bytes: 120, ..Moved::default() };
+        assert_eq!(moved, expected);
     }
 }

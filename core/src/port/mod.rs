@@ -15,6 +15,7 @@ mod packet;
 mod pcap;
 mod queue;
 mod tap;
+mod together;
 mod wait;
 mod watch;
 mod xdp;

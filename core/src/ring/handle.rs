@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use super::meta::Meta;
 use super::packet::Packet;
-use super::ring::Ring;
+use super::ring::{Ring, Swapped};
 
 /// A ring to work on, lent by its [`Queue`](crate::port::Queue). To look, it is a [`Ring`].
 #[derive(Debug)]
@@ -81,6 +81,12 @@ impl<'a> RingMut<'a> {
     /// moved.
     #[inline]
     pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
+        self.swap_packets(to, max).slots
+    }
+
+    /// The same, with all that was moved.
+    #[inline]
+    pub(crate) fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
         self.0.swap_into(to.0, max)
     }
 }

@@ -341,59 +341,6 @@ impl Ring {
         header.cur = head;
     }
 
-    /// Whether a packet could be pushed if the ring had nothing else to hold.
-    #[inline]
-    pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
-        self.slots_for(packet) < self.num_slots
-    }
-
-    #[inline]
-    fn slots_for(&self, packet: &Packet<'_>) -> u32 {
-        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
-        match packet.captured_bytes() {
-            // Nearly all: without a division.
-            bytes if bytes <= size => 1,
-            bytes => bytes.div_ceil(size) as u32,
-        }
-    }
-
-    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
-    /// them to the backend. False if there is no room; nothing has happened then.
-    #[inline]
-    pub(crate) fn push(&mut self, packet: &Packet<'_>) -> bool {
-        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
-        let total = packet.captured_bytes();
-        let needed = self.slots_for(packet);
-        if needed > self.available() {
-            return false;
-        }
-        let mut index = self.head();
-        *self.meta_mut(index) = *packet.meta();
-        let mut filled = 0;
-        let mut left = total;
-        for mut segment in packet.segments() {
-            while !segment.is_empty() {
-                if filled == size {
-                    index = self.next(index);
-                    filled = 0;
-                }
-                let n = segment.len().min(size - filled);
-                let (now, later) = segment.split_at(n);
-                self.buffer_mut(index)[filled..filled + n].copy_from_slice(now);
-                segment = later;
-                filled += n;
-                left -= n;
-                self.set_bytes(index, filled as u16, left > 0 && filled == size);
-            }
-        }
-        if total == 0 {
-            self.start_at_zero(index);
-            self.set_bytes(index, 0, false);
-        }
-        self.release(needed);
-        true
-    }
-
     /// Whether two rings share a pool, so that slots can be swapped between them.
     #[inline]
     pub fn shares_pool(&self, other: &Self) -> bool {
@@ -404,42 +351,6 @@ impl Ring {
     #[inline]
     pub(crate) fn draws_from(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
-    }
-
-    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
-    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
-    /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it
-    /// moved.
-    #[inline]
-    pub(crate) fn swap_into(&mut self, to: &mut Self, max: u32) -> u32 {
-        if !self.shares_pool(to) {
-            return 0;
-        }
-        let mut limit = max.min(self.available()).min(to.available());
-        // Whole packets only: the other ring's backend may send what it is given at once.
-        while limit > 0 && self.slot(self.after(self.head(), limit - 1)).continues() {
-            limit -= 1;
-        }
-        let (mut from_index, mut to_index) = (self.head(), to.head());
-        let mut moved = 0;
-        while moved < limit {
-            let (source, target) = (self.slot_mut(from_index), to.slot_mut(to_index));
-            if source.is_indirect() || source.buf == 0 || target.buf == 0 {
-                break;
-            }
-            std::mem::swap(&mut source.buf, &mut target.buf);
-            target.ptr = std::mem::take(&mut source.ptr);
-            target.len = source.len;
-            target.flags = source.flags | flags::BUF_CHANGED;
-            source.flags = flags::BUF_CHANGED;
-            *to.meta_mut(to_index) = *self.meta(from_index);
-            from_index = self.next(from_index);
-            to_index = to.next(to_index);
-            moved += 1;
-        }
-        self.release(moved);
-        to.release(moved);
-        moved
     }
 
     // What follows is the backend's side; it runs inside sync only.
@@ -621,5 +532,8 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
+mod exchange;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use exchange::Swapped;

@@ -215,7 +215,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
         while round < batch.len() && Instant::now() < deadline {
             left.send();
             right.receive();
-            round += right.rx.swap_into(&mut right.tx, u32::MAX) as usize;
+            round += right.rx.swap_into(&mut right.tx, u32::MAX).slots as usize;
             right.send();
         }
         left.collect(got.len() + batch.len(), &mut got);

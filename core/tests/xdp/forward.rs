@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::forward::forward;
 use sluicegate::link::{Lab, Shape};
-use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
 use super::run;
@@ -25,15 +24,10 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
         return;
     }
     let lab = Lab::scratch_with(Shape::Line, 1).expect("a scratch lab");
-    let pool = Pool::new(PoolConfig { buffers: 16_384, ..PoolConfig::default() }).unwrap();
-    let options = OpenOptions {
-        usage: Use::Both,
-        netns: Some(lab.netns("middle")),
-        pool: Some(pool),
-        ..OpenOptions::default()
-    };
-    let open = |name: &str| Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0);
-    let (mut a, mut b) = (open("xdp:middle0"), open("xdp:middle1"));
+    let options = OpenOptions { netns: Some(lab.netns("middle")), ..OpenOptions::default() };
+    let ports = ["xdp:middle0", "xdp:middle1"].map(|name| (name.parse().unwrap(), Use::Both));
+    let mut ports = Port::open_all(&ports, &options).unwrap();
+    let (mut b, mut a) = (ports.remove(1).queues.remove(0), ports.remove(0).queues.remove(0));
     let bridge = std::thread::spawn(move || {
         let end = Instant::now() + Duration::from_secs(4);
         let mut sum = (0, 0);
@@ -41,7 +35,7 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
             let (there, back) = (pass(&mut a, &mut b), pass(&mut b, &mut a));
             sum = (sum.0 + there.0 + back.0, sum.1 + there.1 + back.1);
             if there.0 + back.0 == 0 {
-                a.wait_rx(Wait::Sleep, Duration::from_millis(1)).unwrap();
+                wait_any(&mut [&mut a, &mut b], Wait::Sleep, Duration::from_millis(50)).unwrap();
             }
         }
         sum

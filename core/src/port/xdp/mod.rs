@@ -50,15 +50,16 @@ use config::{Config, Method};
 
 use super::mirror::HEADER_BYTES;
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::watch::Watch;
 use super::{Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Deferred, Netlink, netns};
+use crate::link::{self, Deferred, Ethtool, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{
-    Action, DROP, FILTERED, MIRRORS, Owner, Resident, Stage, WHOLE, load_program,
+    Action, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, Stage, WHOLE, load_program,
 };
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
@@ -187,7 +188,7 @@ impl Taking<'_> {
                     _ => buffer_bytes(None, &interface.name, interface.mtu),
                 };
                 let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
-                own_pool(config, count, (receives, sends), bytes)?
+                Pool::new(needs_of(config, count, (receives, sends), bytes).config())?
             }
         };
         let deferred = match config.busy_poll {
@@ -278,21 +279,37 @@ fn bytes_for_a_frame(mtu: u32, frags: bool) -> u32 {
     if frags || frame_bytes <= 2048 - HEADROOM_BYTES { 2048 } else { 4096 }
 }
 
-fn own_pool(
+fn needs_of(
     config: &Config,
     queues: u32,
     (receives, sends): (bool, bool),
     buffer_bytes: u32,
-) -> Result<Arc<Pool>> {
-    let slots = config.slots as usize * queues as usize;
+) -> Needs {
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
-    Pool::new(PoolConfig {
-        // Sending without copying may take some frames more for the fill ring.
-        buffers: (frames + 64) * queues,
-        buffer_bytes,
-        ring_area_bytes: slots * 2 * 48 + queues as usize * 2 * 512 + 4096,
-        ..PoolConfig::default()
-    })
+    // Sending without copying may take some frames more for the fill ring.
+    Needs::of_queues(queues, frames + 64, config.slots, buffer_bytes)
+}
+
+/// What a port that packets come to, or go out by, takes of a pool. How many queues a driver adds
+/// with a program is not known before: as many as there are CPUs, where there is room for them.
+pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<Needs> {
+    let config = Config::of(name)?;
+    let netns = options.netns.as_deref();
+    let interface = lookup::interface(name, netns)?;
+    let queues = match name.queues() {
+        Some(queues) => queues.count() as u32,
+        None => {
+            let made = interface.rx_queues.max(interface.tx_queues);
+            let there = Ethtool::open(netns).and_then(|mut it| it.channels(&interface.name));
+            let there = there.ok().flatten().map(|it| it.combined + it.rx.max(it.tx));
+            let added = link::possible_cpus()? as u32;
+            there.map_or(made, |there| (there + added).min(made)).clamp(1, QUEUES_MAX)
+        }
+    };
+    let by_card = buffer_bytes(netns, &interface.name, interface.mtu);
+    let bytes = by_card.max(bytes_for_a_frame(interface.mtu, false));
+    let directions = (options.usage != Use::Send, options.usage != Use::Receive);
+    Ok(needs_of(&config, queues, directions, bytes))
 }
 
 /// A port whose packets stay in the kernel: one queue, whatever the interface has.

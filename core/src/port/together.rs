@@ -1,0 +1,94 @@
+//! Several ports in one pool: what is forwarded between them is swapped, and not copied.
+
+use super::{Kind, OpenOptions, Port, PortName, Use, xdp};
+use crate::error::Result;
+use crate::memory::{Pool, PoolConfig};
+
+/// Slots of a ring where the name does not say.
+const DEFAULT_SLOTS: u64 = 512;
+
+/// What a port takes of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    pub buffers: u32,
+    /// What a buffer has at least.
+    pub buffer_bytes: u32,
+    pub ring_area_bytes: usize,
+}
+
+impl Needs {
+    /// Those of so many queues, each with so many buffers, and two rings of so many slots.
+    pub fn of_queues(queues: u32, buffers: u32, slots: u32, buffer_bytes: u32) -> Self {
+        let rings = slots as usize * 2 * 48 + 2 * 512;
+        Self {
+            buffers: buffers * queues,
+            buffer_bytes,
+            ring_area_bytes: rings * queues as usize + 4096,
+        }
+    }
+
+    /// Those of a port, before it is opened.
+    fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        if name.kind() == Kind::Xdp {
+            return xdp::needs(name, options);
+        }
+        let slots = name.count("slots", 1..=1 << 20)?.unwrap_or(DEFAULT_SLOTS) as u32;
+        let queues = name.queues().map_or(options.queues.max(1), |queues| queues.count() as u32);
+        Ok(Self::of_queues(queues, slots * 2, slots, PoolConfig::default().buffer_bytes))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            buffers: self.buffers + other.buffers,
+            buffer_bytes: self.buffer_bytes.max(other.buffer_bytes),
+            ring_area_bytes: self.ring_area_bytes + other.ring_area_bytes,
+        }
+    }
+
+    pub fn config(self) -> PoolConfig {
+        let Self { buffers, buffer_bytes, ring_area_bytes } = self;
+        PoolConfig { buffers, buffer_bytes, ring_area_bytes, ..PoolConfig::default() }
+    }
+}
+
+impl Port {
+    /// Opens several ports, each for its use, in one pool that is large enough for all, unless the
+    /// options name one. An `xdp:` port in a pool has AF_XDP sockets, also where it only receives.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); those that were opened are closed again.
+    pub fn open_all(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Vec<Self>> {
+        let with = |usage| OpenOptions { usage, ..options.clone() };
+        let pool = match &options.pool {
+            Some(pool) => pool.clone(),
+            None => {
+                let needs = ports.iter().map(|(name, usage)| Needs::of(name, &with(*usage)));
+                let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
+                Pool::new(sum.unwrap_or_default().config())?
+            }
+        };
+        let open = |(name, usage): &(PortName, Use)| {
+            Self::open(name, &OpenOptions { pool: Some(pool.clone()), ..with(*usage) })
+        };
+        ports.iter().map(open).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::forward;
+
+    #[test]
+    fn ports_that_are_opened_together_swap_and_leave_no_buffer_over() {
+        let ports = ["null:/0-2?slots=64", "null:?slots=1000", "null:"];
+        let ports = ports.map(|name| (name.parse().unwrap(), Use::Both));
+        let mut ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
+        assert_eq!(ports.iter().map(|port| port.queues.len()).collect::<Vec<_>>(), [3, 1, 1]);
+        let [first, second, third] = &mut ports[..] else { unreachable!() };
+        first.queues[2].sync_rx().unwrap();
+        let moved = forward(first.queues[2].rx_mut(), second.queues[0].tx_mut());
+        assert_eq!((moved.swapped_packets, moved.copied_packets), (63, 0));
+        assert!(second.queues[0].rx().shares_pool(third.queues[0].rx()));
+    }
+}
