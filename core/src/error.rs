@@ -86,6 +86,15 @@ pub enum Error {
         remedy: String,
     },
 
+    /// A program of another process has written into its ring what cannot be.
+    #[error("{ring}: {fault}; the queue has ended: open it anew for the program")]
+    Corrupt {
+        /// The ring: "xdp:eth0, queue 0, receive ring".
+        ring: String,
+        /// The slot, the field, its value, and what is wrong with it.
+        fault: String,
+    },
+
     /// Wrong use of the library or of a command.
     #[error("{0}")]
     Usage(String),
@@ -108,7 +117,9 @@ impl Error {
         match self {
             Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
             Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
-            Self::System { .. } | Self::File { .. } | Self::Gone { .. } => Kind::Runtime,
+            Self::System { .. } | Self::File { .. } | Self::Gone { .. } | Self::Corrupt { .. } => {
+                Kind::Runtime
+            }
         }
     }
 

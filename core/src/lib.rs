@@ -70,7 +70,7 @@
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
-//! | [`port`] | names, queues, and one backend a file or folder |
+//! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 

@@ -8,6 +8,8 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
 use crate::error::{Error, Result};
 
 /// The unit mappings are made in.
@@ -52,7 +54,8 @@ impl Mmap {
     }
 
     /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
-    /// the system has enough of them set aside (`vm.nr_hugepages`), ordinary ones otherwise.
+    /// the system has enough of them set aside (`vm.nr_hugepages`), ordinary ones otherwise. Its
+    /// size is sealed: nobody who has the file can take memory away under a mapping.
     pub fn memfd(name: &CStr, bytes: usize, huge: bool) -> Result<(OwnedFd, Self)> {
         if huge && let Ok(pair) = Self::memfd_with(name, bytes, libc::MFD_HUGETLB) {
             return Ok(pair);
@@ -65,13 +68,17 @@ impl Mmap {
         let unit = if flags & libc::MFD_HUGETLB == 0 { PAGE_BYTES } else { HUGE_PAGE_BYTES };
         let bytes = bytes.next_multiple_of(unit);
         // SAFETY: `name` is a terminated string that outlives the call.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
+        let fd = unsafe {
+            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags)
+        };
         if fd < 0 {
             return Err(std::io::Error::last_os_error());
         }
         // SAFETY: `fd` was just returned by the kernel and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         nix::unistd::ftruncate(&fd, bytes as i64)?;
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(size))?;
         let map = Self::shared(fd.as_fd(), bytes)?;
         Ok((fd, map))
     }
@@ -131,5 +138,13 @@ mod tests {
             second.base().as_ptr().add(99).read_volatile()
         };
         assert_eq!(seen, 7);
+    }
+
+    #[test]
+    fn nobody_changes_the_size_of_a_memory_file() {
+        let (fd, _) = Mmap::memfd(c"sluice-test", 8192, false).unwrap();
+        for bytes in [0, 4096, 16384] {
+            assert_eq!(nix::unistd::ftruncate(&fd, bytes), Err(nix::Error::EPERM), "{bytes}");
+        }
     }
 }

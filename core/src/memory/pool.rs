@@ -13,6 +13,9 @@
 //! That is what makes `&mut` to a slot's bytes sound, and what makes forwarding free of
 //! copies. Taking and returning lock a mutex: ports do it when they open and close, not per
 //! packet.
+//!
+//! In the pool of a [`Region`](crate::port::Region) the rings lie elsewhere: that pool's memory is
+//! another process's too, which writes what it likes, and its ring area has images of the rings.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,6 +55,8 @@ impl Default for PoolConfig {
 pub struct Pool {
     fd: OwnedFd,
     map: Mmap,
+    /// Where rings lie, if not in the ring area: memory that no other process has.
+    rings: Option<Mmap>,
     buffers_at: usize,
     buffers: u32,
     buffer_bytes: u32,
@@ -71,6 +76,17 @@ impl Pool {
     /// # Errors
     /// No memory, or a size that cannot be.
     pub fn new(config: PoolConfig) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self::sized(config)?))
+    }
+
+    /// Makes a pool whose memory can be given to another process: its rings are not in it.
+    pub(crate) fn with_rings_apart(config: PoolConfig) -> Result<Arc<Self>> {
+        let mut pool = Self::sized(config)?;
+        pool.rings = Some(Mmap::anonymous(pool.buffers_at.max(PAGE_BYTES))?);
+        Ok(Arc::new(pool))
+    }
+
+    fn sized(config: PoolConfig) -> Result<Self> {
         let PoolConfig { buffers, buffer_bytes, ring_area_bytes, huge_pages } = config;
         if buffer_bytes == 0 || buffer_bytes % 64 != 0 {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
@@ -89,7 +105,8 @@ impl Pool {
             buffers: (RESERVED..buffers).rev().collect(),
             ring_area: std::iter::once(0..buffers_at).collect(),
         };
-        Ok(Arc::new(Self { fd, map, buffers_at, buffers, buffer_bytes, free: Mutex::new(free) }))
+        let free = Mutex::new(free);
+        Ok(Self { fd, map, rings: None, buffers_at, buffers, buffer_bytes, free })
     }
 
     /// Bytes in each buffer.
@@ -122,12 +139,33 @@ impl Pool {
     #[inline]
     pub(crate) fn address(&self, buffer: u32) -> NonNull<u8> {
         debug_assert!(buffer < self.buffers);
-        self.at(self.buffers_at + buffer as usize * self.buffer_bytes as usize)
+        self.map.at(self.buffers_at + buffer as usize * self.buffer_bytes as usize)
     }
 
-    /// Where a part of the ring area begins.
-    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+    /// Where the ring begins that has this part of the ring area.
+    pub(crate) fn ring_at(&self, offset: usize) -> NonNull<u8> {
+        self.rings.as_ref().unwrap_or(&self.map).at(offset)
+    }
+
+    /// Where a part of the ring area begins in the memory of the file.
+    pub(crate) fn image_at(&self, offset: usize) -> NonNull<u8> {
         self.map.at(offset)
+    }
+
+    /// Where buffer 0 begins, from the start of the memory.
+    pub(crate) fn buffers_at(&self) -> usize {
+        self.buffers_at
+    }
+
+    /// Bytes of the memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.map.bytes()
+    }
+
+    /// The memory file; its rings are apart.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        assert!(self.rings.is_some(), "its rings are in it");
+        self.fd.as_fd()
     }
 
     /// Takes `n` buffers off the free list; whoever has the number owns the bytes.
@@ -210,7 +248,7 @@ mod tests {
         let pool = pool(4);
         let first = pool.address(2).as_ptr() as usize;
         assert_eq!(pool.address(3).as_ptr() as usize - first, 2048);
-        assert_eq!(first - pool.at(0).as_ptr() as usize, 4096 + 2 * 2048);
+        assert_eq!(first - pool.ring_at(0).as_ptr() as usize, 4096 + 2 * 2048);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod null;
 mod packet;
 mod pcap;
 mod queue;
+mod served;
 mod tap;
 mod together;
 mod wait;
@@ -24,6 +25,7 @@ pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
 pub use queue::{Queue, QueueStats};
+pub use served::{Region, Served};
 pub use wait::wait_any;
 
 pub use crate::ring::{Interface, LINKTYPE_ETHERNET};

@@ -7,6 +7,12 @@ use std::mem::{offset_of, size_of};
 pub mod flags {
     /// The slot's buffer was exchanged since the last sync.
     pub const BUF_CHANGED: u16 = 1;
+    /// The program wants to know when the slot has left; nothing here tells it apart.
+    pub const REPORT: u16 = 2;
+    /// The packet is to go on to the host; unused so far.
+    pub const FORWARD: u16 = 4;
+    /// A switch shall not learn from the packet; unused so far.
+    pub const NO_LEARN: u16 = 8;
     /// The bytes are where `ptr` says, not in the pool: look or copy, but do not swap.
     pub const INDIRECT: u16 = 0x10;
     /// The packet goes on in the next slot.

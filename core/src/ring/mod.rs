@@ -2,19 +2,25 @@
 
 mod atomics;
 mod handle;
+mod held;
+mod image;
 mod interface;
 mod layout;
 mod meta;
 mod packet;
 #[allow(clippy::module_inception, reason = "the noun and its folder share a name")]
 mod ring;
+mod served;
 mod wait;
 
 pub(crate) use atomics::{AtomicU32, Ordering};
 pub use handle::RingMut;
+pub(crate) use held::Held;
+pub(crate) use image::Fault;
 pub use interface::{Interface, LINKTYPE_ETHERNET};
 pub use layout::{RingHeader, Slot, flags};
 pub use meta::{Direction, Meta, TimestampSource};
 pub use packet::{Packet, Segments};
 pub use ring::{Packets, Ring};
+pub(crate) use served::{Incoming, Outgoing};
 pub use wait::{Readiness, Wait};

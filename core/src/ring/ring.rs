@@ -91,11 +91,11 @@ impl Ring {
                 return Err(error);
             }
         };
-        let base = pool.at(place.start);
+        let base = pool.ring_at(place.start);
         let ring = Self {
             header: base.cast(),
-            slots: pool.at(place.start + size_of::<RingHeader>()).cast(),
-            metas: pool.at(place.start + metas_at).cast(),
+            slots: pool.ring_at(place.start + size_of::<RingHeader>()).cast(),
+            metas: pool.ring_at(place.start + metas_at).cast(),
             num_slots,
             pool: Arc::clone(pool),
             place,
@@ -241,7 +241,8 @@ impl Ring {
         // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and
         // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
         // an INDIRECT range was vouched for by `point`. Both stay valid and unchanged while
-        // `self` is borrowed, for only a sync or `&mut self` changes them.
+        // `self` is borrowed, for only a sync or `&mut self` changes them; of a region's buffers
+        // (port::Region) another process may change the bytes, and backends only copy them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 

@@ -1,0 +1,270 @@
+//! Over `null:`, which needs no privilege.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use sluicegate::port::{OpenOptions, Region, Served};
+use sluicegate::{Error, error};
+
+use crate::corruptions::ROWS;
+use crate::program::{Memory, echo, field};
+use crate::roles::play;
+use crate::{BUFFERS, child, served};
+
+fn null() -> (Region, Vec<Served>) {
+    served("null:/0-1?slots=64", &OpenOptions::default())
+}
+
+/// Has a program pass on what comes, by hand, and the server carry it: how many packets were sent.
+fn pass(region: &Region, queue: &mut Served) -> u64 {
+    let memory = Memory::map(region.fd(), region.bytes());
+    let (rx, tx) = (memory.ring(queue.rx_offset()), memory.ring(queue.tx_offset()));
+    let before = queue.stats().unwrap().sent;
+    for _ in 0..10 {
+        queue.sync_rx().unwrap();
+        assert_eq!(echo(rx, tx), 63);
+        queue.sync_tx().unwrap();
+    }
+    queue.stats().unwrap().sent - before
+}
+
+/// Has a program give 50 slots back that it does not get again.
+fn give_some_for_good(region: &Region, queue: &mut Served) {
+    queue.sync_rx().unwrap();
+    queue.close_intake().unwrap();
+    Memory::map(region.fd(), region.bytes()).ring(queue.rx_offset()).give(50);
+    assert_eq!(queue.sync_rx().unwrap(), 0);
+}
+
+#[test]
+fn a_program_forwards_by_exchanging_numbers() {
+    let (region, mut queues) = null();
+    assert_eq!(pass(&region, &mut queues[0]), 630);
+    assert_eq!(pass(&region, &mut queues[1]), 630);
+    drop(queues);
+    assert_eq!(region.free_buffers(), BUFFERS as usize, "all buffers come home");
+}
+
+#[test]
+fn a_buffer_stays_with_its_slot_for_who_fills_it_once() {
+    let (region, mut queues) = null();
+    let memory = Memory::map(region.fd(), region.bytes());
+    let tx = memory.ring(queues[0].tx_offset());
+    let buffers = || (0..tx.num_slots).map(|i| tx.slot::<u32>(i, field::BUF)).collect::<Vec<_>>();
+    // The last slot is the server's, and has no buffer to see yet.
+    tx.give(63);
+    queues[0].sync_tx().unwrap();
+    let before = buffers();
+    for _ in 0..5 {
+        (0..63).for_each(|i| tx.set_slot(tx.after(tx.head(), i), field::LEN, 60u16));
+        tx.give(63);
+        assert_eq!(queues[0].sync_tx().unwrap(), 63);
+    }
+    assert_eq!(buffers(), before);
+}
+
+/// A capture file with packets of these lengths.
+fn capture(lengths: &[u32]) -> tempfile::NamedTempFile {
+    let path = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
+    let mut file: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for &bytes in lengths {
+        file.extend([1, 0, bytes, bytes].iter().flat_map(|word: &u32| word.to_le_bytes()));
+        file.extend(packet(bytes));
+    }
+    std::fs::write(path.path(), file).unwrap();
+    path
+}
+
+fn packet(bytes: u32) -> impl Iterator<Item = u8> {
+    (0..bytes).map(move |i| (i * 7 + bytes) as u8)
+}
+
+/// What a program sees of them that gives slots back in turns as told.
+fn seen(lengths: &[u32], slots: u32, turns: &[u32]) -> Vec<Vec<u8>> {
+    let file = capture(lengths);
+    let name = format!("pcap:{}?slots={slots}", file.path().display());
+    let (region, mut queues) = served(&name, &OpenOptions::default());
+    let memory = Memory::map(region.fd(), region.bytes());
+    let rx = memory.ring(queues[0].rx_offset());
+    let mut packets: Vec<Vec<u8>> = vec![vec![]];
+    let end = Instant::now() + Duration::from_secs(60);
+    for turn in turns.iter().cycle() {
+        let done = packets.len() > lengths.len();
+        if done || Instant::now() > end {
+            break;
+        }
+        queues[0].sync_rx().unwrap();
+        for _ in 0..rx.available().min(*turn) {
+            let at = rx.head();
+            let len: u16 = rx.slot(at, field::LEN);
+            packets.last_mut().unwrap().extend((0..len.into()).map(|i| rx.byte(at, i)));
+            if rx.slot::<u16>(at, field::FLAGS) & 0x20 == 0 {
+                packets.push(vec![]);
+            }
+            rx.give(1);
+        }
+    }
+    assert_eq!(queues[0].too_long(), 0);
+    drop(queues);
+    assert_eq!(region.free_buffers(), BUFFERS as usize);
+    packets.pop();
+    packets
+}
+
+#[test]
+fn packets_outside_the_region_are_copied_into_as_many_slots_as_they_need() {
+    let lengths = [60u32, 2048, 2049, 100_000, 9000, 1];
+    let expected = lengths.map(|bytes| packet(bytes).collect());
+    assert_eq!(seen(&lengths, 64, &[63]), expected as [Vec<u8>; 6]);
+}
+
+#[test]
+fn a_packet_that_the_ring_is_too_short_for_is_left_out_and_counted() {
+    let file = capture(&[60, 20_000, 61]);
+    let name = format!("pcap:{}?slots=8", file.path().display());
+    let (region, mut queues) = served(&name, &OpenOptions::default());
+    let memory = Memory::map(region.fd(), region.bytes());
+    let rx = memory.ring(queues[0].rx_offset());
+    assert_eq!(queues[0].sync_rx().unwrap(), 2);
+    assert_eq!([0, 1].map(|at| rx.slot::<u16>(at, field::LEN)), [60, 61]);
+    assert_eq!(queues[0].too_long(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whenever_a_program_gives_slots_back_it_sees_all_packets_whole_and_in_order(
+        lengths in prop::collection::vec(prop_oneof![1u32..100, 1u32..6_000], 1..30),
+        slots in 8u32..40,
+        turns in prop::collection::vec(0u32..12, 1..10).prop_map(|mut turns| {
+            turns.push(1);
+            turns
+        }),
+    ) {
+        let expected: Vec<Vec<u8>> = lengths.iter().map(|&it| packet(it).collect()).collect();
+        prop_assert_eq!(seen(&lengths, slots, &turns), expected);
+    }
+}
+
+#[test]
+fn what_cannot_be_ends_that_queue_and_nothing_else() {
+    for (role, ring) in [("corrupt-rx", "receive ring"), ("corrupt-tx", "transmit ring")] {
+        for (number, row) in ROWS.iter().enumerate() {
+            let (region, mut queues) = null();
+            let (others, mut other) = null();
+            if role == "corrupt-tx" && row.in_part {
+                continue; // `null:` hands out at once all that there is.
+            }
+            give_some_for_good(&region, &mut queues[0]);
+            let status = child::end(play(&format!("{role} {number}"), &region, &queues[0])).status;
+            assert!(status.success(), "{}", row.sentence);
+            let sync = |queue: &mut Served| match role {
+                "corrupt-rx" => queue.sync_rx(),
+                _ => queue.sync_tx(),
+            };
+            for _ in 0..2 {
+                let error = sync(&mut queues[0]).expect_err(row.sentence);
+                assert_eq!(error.kind(), error::Kind::Runtime);
+                assert!(matches!(error, Error::Corrupt { .. }), "{}: {error}", row.sentence);
+                let said = error.to_string();
+                assert!(said.contains(row.says), "{}: {said}", row.sentence);
+                assert!(said.contains(ring) && said.contains("queue 0"), "{said}");
+            }
+            assert!(queues[0].sync_rx().is_err() && queues[0].sync_tx().is_err());
+            assert_eq!(pass(&region, &mut queues[1]), 630, "{}", row.sentence);
+            assert_eq!(pass(&others, &mut other[0]), 630, "{}", row.sentence);
+            drop((queues, other));
+            assert_eq!(region.free_buffers(), BUFFERS as usize, "{}", row.sentence);
+        }
+    }
+}
+
+#[test]
+fn a_number_given_back_counts_once() {
+    let (region, mut queues) = null();
+    let memory = Memory::map(region.fd(), region.bytes());
+    let tx = memory.ring(queues[0].tx_offset());
+    tx.give(1);
+    queues[0].sync_tx().unwrap();
+    // It is handed out again behind the others, and is not the program's to give before.
+    let gone: u32 = tx.slot(0, field::BUF);
+    tx.give(1);
+    queues[0].sync_tx().unwrap();
+    let mine: u32 = tx.slot(tx.head(), field::BUF);
+    assert_ne!(gone, mine);
+    tx.set_slot(tx.head(), field::BUF, mine);
+    tx.set_slot(tx.after(tx.head(), 1), field::BUF, mine);
+    tx.give(2);
+    let said = queues[0].sync_tx().unwrap_err().to_string();
+    assert!(said.contains(&format!("slot 3: buf_idx is {mine}, which")), "{said}");
+    // The other queue of the region is not fooled with it, either.
+    let tx = memory.ring(queues[1].tx_offset());
+    tx.set_slot(0, field::BUF, mine);
+    tx.give(1);
+    let said = queues[1].sync_tx().unwrap_err().to_string();
+    assert!(said.contains("queue 1, transmit ring: slot 0"), "{said}");
+    drop(queues);
+    assert_eq!(region.free_buffers(), BUFFERS as usize);
+}
+
+#[test]
+fn what_the_server_does_not_look_at_harms_nobody() {
+    let (region, mut queues) = null();
+    let memory = Memory::map(region.fd(), region.bytes());
+    let (rx, tx) = (memory.ring(queues[0].rx_offset()), memory.ring(queues[0].tx_offset()));
+    let played = play("all-else 0", &region, &queues[0]);
+    assert!(child::end(played).status.success());
+    for _ in 0..10 {
+        queues[0].sync_rx().unwrap();
+        assert_eq!(echo(rx, tx), 63);
+        queues[0].sync_tx().unwrap();
+    }
+    assert_eq!(queues[0].stats().unwrap().sent, 630);
+    drop(queues);
+    assert_eq!(region.free_buffers(), BUFFERS as usize);
+}
+
+#[test]
+fn a_program_that_writes_while_the_server_reads_ends_its_queue_at_most() {
+    // A second program goes on all the while, and loses nothing.
+    let (others, mut other) = null();
+    let mut queue = other.remove(0);
+    let count = 200_000;
+    let echo = play(&format!("echo {count}"), &others, &queue);
+    let id = echo.id();
+    let server = std::thread::spawn(move || {
+        let end = Instant::now() + Duration::from_secs(100);
+        while queue.stats().unwrap().sent < count && Instant::now() < end {
+            queue.sync_rx().unwrap();
+            queue.sync_tx().unwrap();
+        }
+        queue.stats().unwrap().sent
+    });
+    let mut ended = 0;
+    for seed in 1..=20 {
+        let (region, mut queues) = null();
+        let mut scribbler = play(&format!("scribble {seed}"), &region, &queues[0]);
+        let end = Instant::now() + Duration::from_millis(200);
+        let mut result = Ok(());
+        while result.is_ok() && Instant::now() < end {
+            result = queues[0].sync_rx().and_then(|_| queues[0].sync_tx()).map(|_| ());
+        }
+        match result {
+            Err(error) if seed % 2 == 0 => panic!("seed {seed}: what can be was refused: {error}"),
+            Err(_) => ended += 1,
+            Ok(()) => {}
+        }
+        assert_eq!(pass(&region, &mut queues[1]), 630, "seed {seed}");
+        drop(queues);
+        assert_eq!(region.free_buffers(), BUFFERS as usize, "seed {seed}");
+        scribbler.kill().unwrap();
+        child::end(scribbler);
+    }
+    println!("{ended} of 10 were ended");
+    let sent = server.join().unwrap();
+    assert!(child::limited(id, move || child::end(echo)).status.success());
+    assert!(sent >= count, "{sent}");
+}

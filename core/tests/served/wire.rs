@@ -1,0 +1,256 @@
+//! Over a lab's interfaces: what a program does to its own ring is no matter to the other queue of
+//! its port, to another program, and to the host.
+
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use etherparse::PacketBuilder;
+use sluicegate::link::{Lab, Shape};
+use sluicegate::port::{OpenOptions, Port, Queue, Region, Served, Use};
+use sluicegate::ring::{Meta, Packet};
+
+use crate::corruptions::ROWS;
+use crate::program::{Memory, Ring, echo, field};
+use crate::roles::play;
+use crate::{BUFFERS, child, served};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Flows that are sent to the program, enough for both queues to have some.
+const FLOWS: u16 = 40;
+/// Packets that the other program sends back.
+const ECHOED: u32 = 4000;
+
+fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return None;
+    }
+    Some(Lab::scratch_with(Shape::Pair, 2).expect("a scratch lab"))
+}
+
+/// UDP to everybody, which nobody answers.
+fn frame(from: u16, to: u16) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2, 0, 198, 18, 0, 1], [0xff; 6])
+        .ipv4([198, 18, 0, 1], [198, 18, 0, 255], 64)
+        .udp(from, to);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[0; 100]).unwrap();
+    frame
+}
+
+fn options(lab: &Lab, host: &str, usage: Use) -> OpenOptions {
+    OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() }
+}
+
+fn left(lab: &Lab, name: &str) -> Queue {
+    let options = options(lab, "left", Use::Both);
+    Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
+}
+
+/// The program's region and its two queues.
+fn program(lab: &Lab, name: &str) -> (Region, Vec<Served>) {
+    served(name, &options(lab, "right", Use::Both))
+}
+
+/// What goes on all the while: another program that sends back what it gets, and pings.
+struct Others {
+    pings: std::process::Child,
+    program: std::process::Child,
+    server: JoinHandle<u64>,
+    counted: JoinHandle<u32>,
+}
+
+impl Others {
+    fn start(lab: &Lab) -> Self {
+        let mut ping = Command::new("ping");
+        ping.args(["-q", "-c", "300", "-i", "0.01", "-W", "10", "198.18.0.2"]);
+        let pings = lab.spawn("left", ping.stdout(Stdio::piped())).unwrap();
+        let name = "packet:right0?filter=udp port 9001&outgoing=off&slots=64";
+        let (region, mut queues) = served(name, &options(lab, "right", Use::Both));
+        let mut queue = queues.remove(0);
+        let program = play(&format!("echo {ECHOED}"), &region, &queue);
+        let server = std::thread::spawn(move || {
+            let end = Instant::now() + PATIENCE;
+            while queue.stats().unwrap().sent < ECHOED.into() && Instant::now() < end {
+                queue.sync_rx().unwrap();
+                queue.sync_tx().unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            queue.stats().unwrap().sent
+        });
+        let mut wire = left(lab, "packet:left0?filter=udp port 9001&outgoing=off&slots=64");
+        let counted = std::thread::spawn(move || {
+            let (mut sent, mut back, end) = (0, 0, Instant::now() + PATIENCE);
+            while back < ECHOED && Instant::now() < end {
+                // Few enough at a time for all rings on the way.
+                if sent == back {
+                    while sent < back + 40 {
+                        let bytes = frame(sent as u16, 9001);
+                        assert!(wire.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
+                        sent += 1;
+                    }
+                    wire.sync_tx().unwrap();
+                }
+                wire.sync_rx().unwrap();
+                let slots = wire.rx().available();
+                wire.rx_mut().release(slots);
+                back += slots;
+            }
+            back
+        });
+        Self { pings, program, server, counted }
+    }
+
+    /// All that was sent to the other program has come back, and all pings were answered.
+    fn assert_whole(self) {
+        assert_eq!(self.counted.join().unwrap(), ECHOED);
+        assert_eq!(self.server.join().unwrap(), ECHOED.into());
+        assert!(child::end(self.program).status.success());
+        let pings = child::end(self.pings);
+        let said = String::from_utf8_lossy(&pings.stdout).into_owned();
+        assert!(pings.status.success() && said.contains(" 0% packet loss"), "{said}");
+    }
+}
+
+/// Sends one packet of each flow, and has the queues take them until all have come, or none is left
+/// to come to the first one: how many each then has.
+fn offer(wire: &mut Queue, queues: &mut [Served], memory: &Memory, all: bool) -> [u32; 2] {
+    let before = available(queues, memory);
+    for flow in 0..FLOWS {
+        let bytes = frame(20_000 + flow, 9000);
+        assert!(wire.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
+    }
+    wire.sync_tx().unwrap();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // The first one may have been ended.
+        let _ = queues[0].sync_rx();
+        queues[1].sync_rx().unwrap();
+        let [first, second] = available(queues, memory);
+        let new = [first - before[0], second - before[1]];
+        let came = new[0] + new[1] == FLOWS.into() || !all && new[1] > 0 && quiet(queues, memory);
+        if came || Instant::now() > end {
+            return new;
+        }
+    }
+}
+
+/// Nothing more comes to the second queue for a while that is long beside the way to it.
+fn quiet(queues: &mut [Served], memory: &Memory) -> bool {
+    let before = available(queues, memory);
+    let end = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < end {
+        queues[1].sync_rx().unwrap();
+    }
+    available(queues, memory) == before
+}
+
+fn available(queues: &[Served], memory: &Memory) -> [u32; 2] {
+    [0, 1].map(|i| memory.ring(queues[i].rx_offset()).available())
+}
+
+/// Has the program give back pieces of a packet that never ends: slots that it does not get again.
+fn give_pieces(queue: &mut Served, tx: Ring<'_>) {
+    for _ in 0..10 {
+        tx.set_slot(tx.head(), field::LEN, 20u16);
+        tx.set_slot(tx.head(), field::FLAGS, 0x20u16);
+        tx.give(1);
+    }
+    assert_eq!(queue.sync_tx().unwrap(), 0);
+}
+
+fn every_corruption_ends_its_queue(name: &str) {
+    let Some(lab) = lab() else { return };
+    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
+    let others = Others::start(&lab);
+    for role in ["corrupt-rx", "corrupt-tx"] {
+        for (number, row) in ROWS.iter().enumerate() {
+            let (region, mut queues) = program(&lab, name);
+            let memory = Memory::map(region.fd(), region.bytes());
+            let tx = memory.ring(queues[0].tx_offset());
+            give_pieces(&mut queues[0], tx);
+            let [first, second] = offer(&mut wire, &mut queues, &memory, true);
+            assert_eq!(first + second, FLOWS.into(), "{name}: {}", row.sentence);
+            let status = child::end(play(&format!("{role} {number}"), &region, &queues[0])).status;
+            assert!(status.success(), "{}", row.sentence);
+            let error = match role {
+                "corrupt-rx" => queues[0].sync_rx(),
+                _ => queues[0].sync_tx(),
+            };
+            let said = error.expect_err(row.sentence).to_string();
+            assert!(said.contains(row.says), "{name}: {}: {said}", row.sentence);
+            assert!(said.contains("right0, queue 0"), "{said}");
+            // The flows of the other queue are still its own.
+            let [_, again] = offer(&mut wire, &mut queues, &memory, false);
+            assert_eq!(again, second, "{name}: {}", row.sentence);
+            drop(queues);
+            assert_eq!(region.free_buffers(), BUFFERS as usize, "{name}: {}", row.sentence);
+        }
+    }
+    others.assert_whole();
+}
+
+#[test]
+fn packet_by_blocks() {
+    every_corruption_ends_its_queue("packet:right0/0-1?filter=udp port 9000&outgoing=off&slots=64");
+}
+
+#[test]
+fn packet_by_calls() {
+    let name =
+        "packet:right0/0-1?method=recvmmsg&filter=udp port 9000&outgoing=off&slots=64&buffer=1M";
+    every_corruption_ends_its_queue(name);
+}
+
+#[test]
+fn xdp() {
+    every_corruption_ends_its_queue("xdp:right0/0-1?filter=udp port 9000&slots=64&frames=512");
+}
+
+#[test]
+fn a_program_that_writes_while_the_server_reads() {
+    let Some(lab) = lab() else { return };
+    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
+    let others = Others::start(&lab);
+    let mut ended = 0;
+    for seed in 1..=12 {
+        let name = match seed % 3 {
+            0 => "packet:right0/0-1?filter=udp port 9000&outgoing=off&slots=64",
+            1 => "packet:right0/0-1?method=recvmmsg&filter=udp port 9000&slots=64&buffer=1M",
+            _ => "xdp:right0/0-1?filter=udp port 9000&slots=64&frames=512",
+        };
+        let (region, mut queues) = program(&lab, name);
+        let memory = Memory::map(region.fd(), region.bytes());
+        let second = queues.remove(1);
+        let (rx, tx) = (memory.ring(second.rx_offset()), memory.ring(second.tx_offset()));
+        let mut queues = [queues.remove(0), second];
+        let mut scribbler = play(&format!("scribble {seed}"), &region, &queues[0]);
+        let end = Instant::now() + Duration::from_millis(500);
+        let mut result = Ok(());
+        while result.is_ok() && Instant::now() < end {
+            for flow in 0..FLOWS {
+                let bytes = frame(20_000 + flow, 9000);
+                wire.tx_mut().push(&Packet::new(&Meta::default(), &bytes));
+            }
+            wire.sync_tx().unwrap();
+            result = queues[0].sync_rx().and_then(|_| queues[0].sync_tx()).map(|_| ());
+            // The second queue has an honest program.
+            queues[1].sync_rx().unwrap();
+            echo(rx, tx);
+            queues[1].sync_tx().unwrap();
+        }
+        if let Err(error) = &result {
+            let corrupt = matches!(error, sluicegate::Error::Corrupt { .. });
+            assert!(corrupt && seed % 2 == 1, "{name}, seed {seed}: {error}");
+            ended += 1;
+        }
+        drop(queues);
+        assert_eq!(region.free_buffers(), BUFFERS as usize, "{name}, seed {seed}");
+        scribbler.kill().unwrap();
+        child::end(scribbler);
+    }
+    println!("{ended} of 6 were ended");
+    others.assert_whole();
+}

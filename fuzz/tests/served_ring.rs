@@ -1,0 +1,117 @@
+//! A ring that a program in another process has: whatever it writes there, between any two syncs, is
+//! taken or refused, and costs nobody else a buffer or a packet.
+
+#[path = "../../core/tests/served/program.rs"]
+mod program;
+
+use bolero::TypeGenerator;
+use program::{Memory, echo, field};
+use sluicegate::Error;
+use sluicegate::memory::PoolConfig;
+use sluicegate::port::{OpenOptions, Region, Served};
+
+const BUFFERS: u32 = 64;
+const SLOTS: u32 = 8;
+
+#[derive(Clone, Debug, TypeGenerator)]
+enum Step {
+    /// Gives slots back, as a program should.
+    Give { tx: bool, slots: u8 },
+    /// Moves packets, as a program should.
+    Echo,
+    /// Writes a word of the header.
+    Header { tx: bool, word: u8, value: u32 },
+    /// Writes a small number there, which may be one that can be.
+    Cursor { tx: bool, word: u8, value: u8 },
+    /// Writes a field of a slot.
+    Buffer { tx: bool, slot: u8, value: u8 },
+    Length { tx: bool, slot: u8, value: u16 },
+    Flags { tx: bool, slot: u8, value: u16 },
+    Start { tx: bool, slot: u8, value: u16 },
+    Word { tx: bool, slot: u8, word: u8, value: u32 },
+    SyncRx,
+    SyncTx,
+}
+
+fn serve() -> (Region, Vec<Served>) {
+    let config =
+        PoolConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..PoolConfig::default() };
+    let region = Region::new(config).unwrap();
+    let name = format!("null:/0-1?slots={SLOTS}").parse().unwrap();
+    let (_, queues) = region.open(&name, &OpenOptions::default()).unwrap();
+    (region, queues)
+}
+
+fn play(memory: &Memory, queue: &mut Served, step: &Step) -> sluicegate::Result<()> {
+    let rings = [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring_of(at, SLOTS));
+    let ring = |tx: &bool| rings[usize::from(*tx)];
+    let slot = |tx: &bool, slot: &u8| (ring(tx), u32::from(*slot) % SLOTS);
+    match step {
+        Step::Give { tx, slots } => {
+            let ring = ring(tx);
+            ring.give(u32::from(*slots).min(ring.available()));
+        }
+        Step::Echo => {
+            echo(rings[0], rings[1]);
+        }
+        Step::Header { tx, word, value } => ring(tx).set(usize::from(*word % 64) * 4, *value),
+        Step::Cursor { tx, word, value } => {
+            let fields = [field::HEAD, field::CUR, field::TAIL];
+            ring(tx).set(fields[usize::from(*word) % 3], u32::from(*value) % (SLOTS + 1));
+        }
+        Step::Buffer { tx, slot: index, value } => {
+            let (ring, index) = slot(tx, index);
+            ring.set_slot(index, field::BUF, u32::from(*value) % (BUFFERS + 4));
+        }
+        Step::Length { tx, slot: index, value } => {
+            let (ring, index) = slot(tx, index);
+            ring.set_slot(index, field::LEN, *value);
+        }
+        Step::Flags { tx, slot: index, value } => {
+            let (ring, index) = slot(tx, index);
+            ring.set_slot(index, field::FLAGS, *value);
+        }
+        Step::Start { tx, slot: index, value } => {
+            let (ring, index) = slot(tx, index);
+            ring.set_slot(index, field::PTR, u64::from(*value));
+        }
+        Step::Word { tx, slot: index, word, value } => {
+            let (ring, index) = slot(tx, index);
+            ring.set_slot(index, usize::from(word % 4) * 4, *value);
+        }
+        Step::SyncRx => return queue.sync_rx().map(|_| ()),
+        Step::SyncTx => return queue.sync_tx().map(|_| ()),
+    }
+    Ok(())
+}
+
+/// The packets that an honest program passes on.
+fn pass(memory: &Memory, queue: &mut Served) -> u32 {
+    queue.sync_rx().unwrap();
+    let rings = [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring_of(at, SLOTS));
+    let n = echo(rings[0], rings[1]);
+    queue.sync_tx().unwrap();
+    n
+}
+
+#[test]
+fn served_ring() {
+    bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
+        let (region, mut queues) = serve();
+        let memory = Memory::map(region.fd(), region.bytes());
+        let mut has_ended = false;
+        for step in steps {
+            match play(&memory, &mut queues[0], step) {
+                Ok(()) => {
+                    let syncs = matches!(step, Step::SyncRx | Step::SyncTx);
+                    assert!(!(has_ended && syncs), "ended, and yet it goes on");
+                }
+                Err(Error::Corrupt { .. }) => has_ended = true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(pass(&memory, &mut queues[1]), SLOTS - 1, "the other queue goes on");
+        drop(queues);
+        assert_eq!(region.free_buffers(), BUFFERS as usize, "all buffers come home");
+    });
+}
