@@ -7,7 +7,7 @@ use std::process::Command;
 
 use clap::Subcommand;
 use serde::Serialize;
-use sluicegate::link::{Lab, LabConfig, Shape};
+use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
 use crate::exit::Status;
 
@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   sluice lab up                                    pair: left0 - right0
   sluice lab up --name three --shape line          left - middle - right
+  sluice lab up --name five --shape star           left, right, upper, lower - middle
   sluice lab exec left -- ping -c 3 198.18.0.2
   sluice lab down
 
@@ -36,8 +37,8 @@ enum Action {
         /// Its name; its hosts are the namespaces NAME-left, NAME-right.
         #[arg(long, default_value = "lab")]
         name: String,
-        /// Two hosts, or three in a row with middle between them.
-        #[arg(long, default_value = "pair", value_name = "pair|line")]
+        /// Two hosts, three in a row with middle between them, or four around middle.
+        #[arg(long, default_value = "pair", value_name = "pair|line|star")]
         shape: Shape,
         /// Receive and transmit queues of each interface.
         #[arg(long, default_value_t = 1, value_name = "N")]
@@ -61,7 +62,7 @@ enum Action {
         /// The lab's name.
         #[arg(long, default_value = "lab")]
         name: String,
-        /// left, middle or right.
+        /// left, middle, right, upper or lower.
         host: String,
         /// The command and its arguments.
         #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -142,6 +143,9 @@ fn describe(lab: &Lab) -> String {
 /// ```
 fn picture(lab: &Lab) -> Vec<String> {
     const LINK: &str = "──────";
+    if lab.shape() == Shape::Star {
+        return star(lab);
+    }
     let boxes: Vec<Vec<String>> = lab
         .hosts()
         .iter()
@@ -187,6 +191,25 @@ fn picture(lab: &Lab) -> Vec<String> {
         }
     }
     lines
+}
+
+/// The hosts around the middle, a row each.
+fn star(lab: &Lab) -> Vec<String> {
+    let Some((middle, around)) = lab.hosts().split_last() else { return Vec::new() };
+    let links = around.iter().zip(middle.interfaces);
+    let row = |(host, there): (&lab::Host, &lab::HostInterface)| {
+        let here = host.interfaces.first();
+        let addresses = here.map(|i| i.addresses()).unwrap_or_default();
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let name = here.map_or("", |i| i.name);
+        let (netns, hub) = (lab.netns(host.name), lab.netns(middle.name));
+        format!(
+            "netns {netns:<12}  {name:<7} ────── {}  netns {hub}   {}",
+            there.name,
+            addresses.join("  ")
+        )
+    };
+    links.map(row).collect()
 }
 
 #[derive(Serialize)]

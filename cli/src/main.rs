@@ -20,6 +20,7 @@ mod run;
 mod send;
 mod signals;
 mod status;
+mod switch;
 mod top;
 mod units;
 
@@ -53,6 +54,7 @@ enum Command {
     Generate(Box<generate::Args>),
     Lab(lab::Args),
     Replay(replay::Args),
+    Switch(Box<switch::Args>),
     Top(top::Args),
 }
 
@@ -66,6 +68,7 @@ fn main() -> std::process::ExitCode {
         Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),
         Command::Replay(args) => replay::replay(args),
+        Command::Switch(args) => switch::switch(*args),
         Command::Top(args) => top::run(args),
     })
 }

@@ -14,6 +14,7 @@ use crate::args::Common;
 use crate::card::Card;
 use crate::run::Outcome;
 use crate::send::Paced;
+use crate::switch::Switching;
 use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent, show_pps};
 
 /// What a frame occupies on the wire besides the bytes counted here: preamble and start
@@ -42,6 +43,9 @@ pub struct Report {
     /// Of commands that send.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub sending: Option<Sending>,
+    /// Of a switch's port.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub switching: Option<Switching>,
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
@@ -164,6 +168,7 @@ impl Report {
             elapsed_s: 0.0,
             traffic: Traffic::over(0, 0, Duration::ZERO),
             sending: None,
+            switching: None,
             threads: Vec::new(),
             ledger: Ledger::default(),
             analysis: None,
@@ -197,26 +202,38 @@ impl Report {
             self.notices.extend_from_slice(&outcome.notices);
             times_down = times_down.max(downs);
         }
-        if let Some(card) = self.card.take() {
-            self.host_dropped = card.account(&mut self.ledger);
-        }
+        self.account_card();
         // All of a port's queues see the same.
         self.ledger.add(Role::Note, "interface_down_events", times_down.into());
     }
 
+    /// Adds what the interface's own counters say to the ledger.
+    pub fn account_card(&mut self) {
+        if let Some(card) = self.card.take() {
+            self.host_dropped = card.account(&mut self.ledger);
+        }
+    }
+
     /// The report on the whole: the only port's, or several ports' under one.
     pub fn together(mut reports: Vec<Self>) -> Self {
-        // Each port's watch saw the same drops; the longest saw most of them.
-        let dropped = reports.iter().map(|report| report.host_dropped).max().unwrap_or(0);
         let mut whole = match reports.len() {
             1 => reports.remove(0),
             _ => Self::over(reports),
         };
-        whole.ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+        whole.note_host_drops();
         whole
     }
 
-    fn over(reports: Vec<Self>) -> Self {
+    /// Notes what the host has dropped meanwhile, once for all ports.
+    pub fn note_host_drops(&mut self) {
+        // Each port's watch saw the same drops; the longest saw most of them.
+        let ports = self.ports.iter().map(|report| report.host_dropped);
+        let dropped = ports.fold(self.host_dropped, u64::max);
+        self.ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+    }
+
+    /// The report on several ports, with theirs in it.
+    pub fn over(reports: Vec<Self>) -> Self {
         let join = |text: fn(&Self) -> &str| {
             let mut words: Vec<&str> = reports.iter().map(text).collect();
             words.dedup();
@@ -246,6 +263,7 @@ impl Report {
             elapsed_s: elapsed,
             traffic,
             sending: None,
+            switching: None,
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
             analysis: None,
@@ -381,6 +399,7 @@ mod tests {
             elapsed_s: 1.0,
             traffic: Traffic::over(10, 600, Duration::from_secs(1)),
             sending: None,
+            switching: None,
             threads: Vec::new(),
             ledger,
             analysis: None,

@@ -4,10 +4,11 @@
 //! ```text
 //!   pair    left (left0) ──────────────────────────── (right0) right
 //!   line    left (left0) ── (middle0) middle (middle1) ── (right0) right
+//!   star    left (left0) ── (middle0) middle; right, upper and lower at middle1 to middle3
 //! ```
 //!
-//! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. `left0` and
-//! `right0` have addresses and know each other's Ethernet address for good; nothing else talks
+//! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. All but `middle`
+//! have addresses and know each other's Ethernet address for good; nothing else talks
 //! on the links, so that what a test sends is all there is to count. Making and removing labs
 //! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and Linux 5.13 for NAPI on a veth.
 

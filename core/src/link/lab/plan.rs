@@ -16,6 +16,8 @@ pub enum Shape {
     /// `left`, `middle` and `right` in a row; `middle` has no addresses and forwards nothing by
     /// itself.
     Line,
+    /// `left`, `right`, `upper` and `lower`, each joined to `middle`, which is as in a line.
+    Star,
 }
 
 impl fmt::Display for Shape {
@@ -23,6 +25,7 @@ impl fmt::Display for Shape {
         f.write_str(match self {
             Self::Pair => "pair",
             Self::Line => "line",
+            Self::Star => "star",
         })
     }
 }
@@ -34,7 +37,8 @@ impl FromStr for Shape {
         match text {
             "pair" => Ok(Self::Pair),
             "line" => Ok(Self::Line),
-            _ => Err(Error::Usage(format!("'{text}' is no lab's shape: use pair or line"))),
+            "star" => Ok(Self::Star),
+            _ => Err(Error::Usage(format!("'{text}' is no lab's shape: use pair, line or star"))),
         }
     }
 }
@@ -42,7 +46,7 @@ impl FromStr for Shape {
 /// A host of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// "left", "middle" or "right".
+    /// "left", "middle", "right", "upper" or "lower".
     pub name: &'static str,
     /// Its interfaces besides loopback.
     pub interfaces: &'static [HostInterface],
@@ -83,10 +87,17 @@ const LEFT0: HostInterface = HostInterface { name: "left0", mac: mac(1), number:
 const RIGHT0: HostInterface = HostInterface { name: "right0", mac: mac(2), number: Some(2) };
 const MIDDLE0: HostInterface = HostInterface { name: "middle0", mac: mac(0x10), number: None };
 const MIDDLE1: HostInterface = HostInterface { name: "middle1", mac: mac(0x11), number: None };
+const UPPER0: HostInterface = HostInterface { name: "upper0", mac: mac(3), number: Some(3) };
+const LOWER0: HostInterface = HostInterface { name: "lower0", mac: mac(4), number: Some(4) };
+const MIDDLE2: HostInterface = HostInterface { name: "middle2", mac: mac(0x12), number: None };
+const MIDDLE3: HostInterface = HostInterface { name: "middle3", mac: mac(0x13), number: None };
 
 const LEFT: Host = Host { name: "left", interfaces: &[LEFT0] };
 const MIDDLE: Host = Host { name: "middle", interfaces: &[MIDDLE0, MIDDLE1] };
 const RIGHT: Host = Host { name: "right", interfaces: &[RIGHT0] };
+const UPPER: Host = Host { name: "upper", interfaces: &[UPPER0] };
+const LOWER: Host = Host { name: "lower", interfaces: &[LOWER0] };
+const HUB: Host = Host { name: "middle", interfaces: &[MIDDLE0, MIDDLE1, MIDDLE2, MIDDLE3] };
 
 impl Shape {
     /// The hosts, from left to right.
@@ -94,6 +105,7 @@ impl Shape {
         match self {
             Self::Pair => &[LEFT, RIGHT],
             Self::Line => &[LEFT, MIDDLE, RIGHT],
+            Self::Star => &[LEFT, RIGHT, UPPER, LOWER, HUB],
         }
     }
 
@@ -104,6 +116,12 @@ impl Shape {
             Self::Line => &[
                 [("left", &LEFT0), ("middle", &MIDDLE0)],
                 [("middle", &MIDDLE1), ("right", &RIGHT0)],
+            ],
+            Self::Star => &[
+                [("left", &LEFT0), ("middle", &MIDDLE0)],
+                [("right", &RIGHT0), ("middle", &MIDDLE1)],
+                [("upper", &UPPER0), ("middle", &MIDDLE2)],
+                [("lower", &LOWER0), ("middle", &MIDDLE3)],
             ],
         }
     }
@@ -120,7 +138,7 @@ mod tests {
 
     #[test]
     fn each_interface_of_a_host_is_one_end_of_one_link() {
-        for shape in [Shape::Pair, Shape::Line] {
+        for shape in [Shape::Pair, Shape::Line, Shape::Star] {
             let ends: Vec<_> = shape.links().iter().flatten().collect();
             for host in shape.hosts() {
                 for interface in host.interfaces {

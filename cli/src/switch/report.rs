@@ -1,0 +1,123 @@
+//! What a switch has done, as the reports of its ports and one of the whole.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sluicegate::ledger::{Ledger, Role};
+use sluicegate_switch::{CAUSES, MemberState};
+
+use crate::report::{Report, Thread, Traffic};
+
+/// What a port of a switch has done besides receiving.
+#[derive(Clone, Debug, Serialize)]
+pub struct Switching {
+    /// Its name in the switch.
+    pub name: String,
+    /// Packets from it that went to the one port their destination is behind.
+    pub forwarded: u64,
+    /// Packets from it that went to all others, and the copies of these beyond the first.
+    pub flooded: u64,
+    pub flood_copies: u64,
+    /// Packets for it, and how its ring took them.
+    pub to_port: u64,
+    pub to_port_bytes: u64,
+    pub swapped: u64,
+    pub copied: u64,
+    /// Packets that have left by it.
+    pub sent: u64,
+    /// Addresses: learned here now, that were elsewhere before, that found no room, and packets from
+    /// those that are said to be elsewhere.
+    pub learned: u32,
+    pub moved: u64,
+    pub unlearned: u64,
+    pub elsewhere: u64,
+    pub down: bool,
+}
+
+impl Switching {
+    /// Of a port as it stands.
+    pub fn of(state: &MemberState) -> Self {
+        let counts = &state.counts;
+        Self {
+            name: state.name.clone(),
+            forwarded: counts.forwarded,
+            flooded: counts.flooded,
+            flood_copies: counts.copies,
+            to_port: counts.given,
+            to_port_bytes: counts.queued_bytes,
+            swapped: counts.swapped,
+            copied: counts.copied,
+            sent: state.stats.sent,
+            learned: state.learned,
+            moved: counts.moved,
+            unlearned: counts.unlearned,
+            elsewhere: counts.elsewhere,
+            down: state.down,
+        }
+    }
+}
+
+/// Where a port's packets went, those that came from it and those for it.
+pub fn port_ledger(state: &MemberState) -> Ledger {
+    let mut ledger = Ledger::default();
+    let (counts, stats) = (&state.counts, &state.stats);
+    ledger.add(Role::In, "received", stats.offered.saturating_sub(counts.after_end));
+    ledger.add(Role::In, "to_port", counts.given);
+    ledger.add(Role::Out, "handed_on", counts.forwarded + counts.flooded);
+    ledger.add(Role::Out, "sent", stats.sent);
+    ledger.add(Role::Loss, "ring_full", stats.lost_full);
+    for (cause, name) in CAUSES {
+        ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
+    }
+    ledger.add(Role::Loss, "port_full", counts.full);
+    ledger.add(Role::Loss, "port_down", counts.down);
+    ledger.add(Role::Loss, "too_long", counts.too_long + stats.too_long);
+    ledger.add(Role::Loss, "unsent", stats.unsent);
+    ledger.add(Role::Loss, "refused", stats.refused - (stats.unsent + stats.too_long));
+    if state.failed {
+        // What the port had when it went, its own rings and the kernel's.
+        let left = ledger.unexplained().max(0).unsigned_abs();
+        ledger.add(Role::Loss, "lost_with_port", left);
+    }
+    ledger.add(Role::Note, "after_end", counts.after_end);
+    ledger.add(Role::Note, "ring_full_events", stats.freezes);
+    ledger
+}
+
+/// Where the packets of the whole switch went. What passed from port to port is no more in it.
+fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
+    let sum = |n: fn(&MemberState) -> u64| states.iter().map(n).sum();
+    let mut ledger = Ledger::default();
+    ledger.add(Role::In, "received", sum(|s| s.stats.offered.saturating_sub(s.counts.after_end)));
+    ledger.add(Role::In, "flood_copies", sum(|state| state.counts.copies));
+    ledger.add(Role::Out, "sent", sum(|state| state.stats.sent));
+    for port in ports {
+        // The card's own losses came in, too.
+        let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "card_missed");
+        missed.for_each(|entry| ledger.add(Role::In, entry.name, entry.packets));
+        for role in [Role::Loss, Role::Note] {
+            let entries = port.ledger.entries(role);
+            entries.for_each(|entry| ledger.add(role, entry.name, entry.packets));
+        }
+    }
+    ledger
+}
+
+/// Fills in a port's report.
+pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
+    report.elapsed_s = elapsed.as_secs_f64();
+    report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
+    report.ledger = port_ledger(state);
+    report.account_card();
+    report.switching = Some(Switching::of(state));
+}
+
+/// The report of the whole switch over those of its ports.
+pub fn whole(ports: Vec<Report>, states: &[MemberState], thread: Thread) -> Report {
+    let ledger = whole_ledger(states, &ports);
+    let mut report = Report::over(ports);
+    report.ledger = ledger;
+    report.threads = vec![thread];
+    report.note_host_drops();
+    report
+}

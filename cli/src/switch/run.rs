@@ -1,0 +1,241 @@
+//! A switch from its first port to its report: one thread switches, this one watches.
+
+use std::io::stdout;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{Busy, pin_thread};
+use sluicegate::memory::Pool;
+use sluicegate::port::{Kind, OpenOptions, Use};
+use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
+use sluicegate_switch::{
+    Ended, Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, Worker, shared_pool,
+};
+
+use super::Args;
+use super::ports::{Named, Settings};
+use super::report;
+use crate::args::Common;
+use crate::notice;
+use crate::report::{Report, Thread};
+use crate::run::Counters;
+use crate::send;
+use crate::signals::Signals;
+use crate::status::Status;
+
+/// Between two looks at what has happened.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Runs the switch until its end.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let Args { common, settings, .. } = &args;
+    refuse(&args)?;
+    let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
+    let mut ports = Ports {
+        common,
+        yes_send_on: &args.yes_send_on,
+        pool: shared_pool(&names, common.netns.as_deref())?,
+        reports: Vec::new(),
+    };
+    let rules = Rules { vlans: settings.speak_of_vlans(), link_local: args.forward_link_local };
+    let mut switch = Switch::new(SwitchConfig { rules, table: table(&args) });
+    for named in &args.ports {
+        let (id, opened) = ports.open(named, settings)?;
+        switch.add(&named.name, id, opened, settings.of(&named.name)?)?;
+    }
+    if let Some(count) = common.count {
+        switch.limit(count);
+    }
+    common.become_user()?;
+    let signals = Signals::catch()?;
+    let (worker, handle) = Worker::new(switch);
+    let running = Running { handle, thread: start(worker, &args)?, started: Instant::now() };
+    let mut status = Status::new(common, false);
+    let asked = running.watch(common, &signals, &mut status, &mut ports)?;
+    let ended = running.end(&mut status, &mut ports)?;
+    status.done();
+    if asked {
+        signals.end_at_second(true)?;
+    }
+    ports.report(&ended).print(&mut stdout().lock(), common.json)?;
+    Ok(())
+}
+
+fn refuse(args: &Args) -> Result<()> {
+    if args.common.threads.is_some() {
+        return Err(Error::Usage(
+            "--threads: a switch has one thread; say which queues it serves in a port's name, as \
+             in xdp:eth0/0-3"
+                .into(),
+        ));
+    }
+    args.settings.refuse_unknown(&args.ports)
+}
+
+fn table(args: &Args) -> TableConfig {
+    let entries = args.table.table;
+    TableConfig {
+        entries,
+        per_port: args.table.learn_limit.unwrap_or((entries / 8) as u32),
+        age: (args.table.age.as_secs_f64() * f64::from(TICKS_PER_SECOND)) as Tick,
+    }
+}
+
+/// Starts the thread that switches; it tells the share of the time it was on a CPU, too.
+fn start(worker: Worker, args: &Args) -> Result<JoinHandle<Result<(Ended, f64)>>> {
+    let wait = args.receiving.wait;
+    let cpu = first_cpu(&args.common);
+    let work = move || {
+        cpu.map_or(Ok(()), pin_thread)?;
+        let clocks = Busy::begin();
+        let ended = worker.run(wait);
+        Ok((ended, clocks.share()))
+    };
+    let thread = std::thread::Builder::new().name("switch".into()).spawn(work);
+    thread.map_err(|error| Error::system("start", "the thread that switches", error))
+}
+
+fn first_cpu(common: &Common) -> Option<usize> {
+    common.cpus.as_ref().and_then(|list| list.0.first().copied())
+}
+
+/// The ports that the switch has had, and how to open more.
+struct Ports<'a> {
+    common: &'a Common,
+    yes_send_on: &'a [String],
+    pool: Option<Arc<Pool>>,
+    /// By the numbers that they were given.
+    reports: Vec<Report>,
+}
+
+impl Ports<'_> {
+    /// Opens a port, and begins its report.
+    fn open(&mut self, named: &Named, settings: &Settings) -> Result<(u64, Opened)> {
+        let Named { name, port } = named;
+        let config = settings.of(name)?;
+        let netns = self.common.netns.as_deref();
+        let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
+        if !receives_only {
+            let yes = self.yes_send_on.iter().find(|yes| *yes == port.name());
+            send::target(port, netns, yes.map(String::as_str))?;
+        }
+        let options = OpenOptions { pool: self.pool.clone(), ..self.common.options() };
+        let opened = Opened::open(port, config.usage, &options)?;
+        notice::fallbacks(&opened.port);
+        notice::diverts(port);
+        let id = self.reports.len() as u64;
+        let mut report = Report::of_port("switch", &opened.port, self.common);
+        if let Some(advice) = &opened.advice {
+            notice::say(advice);
+            report.notices.push(advice.clone());
+        }
+        self.reports.push(report);
+        Ok((id, opened))
+    }
+
+    /// The report of the whole, when the switch has ended.
+    fn report(self, over: &Over) -> Report {
+        let mut reports = self.reports;
+        for state in &over.ports {
+            if let Some(report) = reports.get_mut(state.id as usize) {
+                report::fill(report, state, over.elapsed);
+            }
+        }
+        let packets = over.ports.iter().map(|state| state.counts.packets).sum();
+        let cpu = first_cpu(self.common);
+        report::whole(reports, &over.ports, Thread { cpu, queue: 0, packets, busy: over.busy })
+    }
+
+    /// Says what has happened to a port.
+    fn tell(&mut self, event: Event, status: &Status) {
+        let text = match event {
+            Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
+            Event::Down(name) => format!("{name} is down; waiting for it to come up again"),
+            Event::Up(name) => format!("{name} is up again"),
+            Event::Notice(_, text) => text,
+        };
+        status.say(&text);
+        if let Some(report) = self.reports.first_mut() {
+            report.notices.push(text);
+        }
+    }
+}
+
+/// A switch at work.
+struct Running {
+    handle: Handle,
+    thread: JoinHandle<Result<(Ended, f64)>>,
+    started: Instant,
+}
+
+/// A switch that has ended.
+struct Over {
+    ports: Vec<MemberState>,
+    elapsed: Duration,
+    busy: f64,
+}
+
+impl Running {
+    /// Watches until the end is near: a signal, which is said, the time, or the count.
+    fn watch(
+        &self,
+        common: &Common,
+        signals: &Signals,
+        status: &mut Status,
+        ports: &mut Ports<'_>,
+    ) -> Result<bool> {
+        let end = common.duration.map(|duration| self.started + duration);
+        let mut shown = self.started;
+        loop {
+            while let Some(event) = self.handle.event() {
+                ports.tell(event, status);
+            }
+            let now = Instant::now();
+            if self.thread.is_finished() || end.is_some_and(|end| now >= end) {
+                return Ok(false);
+            }
+            if now.duration_since(shown) >= status.interval() {
+                shown = now;
+                if let Some(states) = self.handle.ask(Switch::states) {
+                    status.show(&[counters(&states)], now - self.started);
+                }
+            }
+            let next = (shown + status.interval()).min(now + TICK);
+            if signals.wait(end.map_or(next, |end| end.min(next)))? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Ends it, and waits until it has.
+    fn end(self, status: &mut Status, ports: &mut Ports<'_>) -> Result<Over> {
+        for report in &mut ports.reports {
+            report.look_at_card();
+        }
+        self.handle.stop();
+        let (ended, busy) = match self.thread.join() {
+            Ok(ended) => ended?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        while let Some(event) = self.handle.event() {
+            ports.tell(event, status);
+        }
+        let elapsed = ended.at.saturating_duration_since(self.started);
+        Ok(Over { ports: ended.ports, elapsed, busy })
+    }
+}
+
+/// All ports' counts together.
+fn counters(states: &[MemberState]) -> Counters {
+    let counters = Counters::default();
+    let (mut offered, mut lost) = (0, 0);
+    for state in states {
+        counters.add(state.counts.packets, state.counts.bytes);
+        offered += state.stats.offered;
+        lost += state.stats.lost_full + state.counts.full;
+    }
+    counters.note(offered, lost);
+    counters
+}

@@ -1,0 +1,166 @@
+//! Hosts that talk through a switch.
+
+use std::process::Command;
+
+use crate::star::*;
+use crate::support::*;
+
+/// Hosts that let the card compute checksums would leave that to the switch.
+fn without_offloads(lab: &sluicegate::link::Lab) {
+    for host in HOSTS {
+        let interface = format!("{host}0");
+        let set = ["ethtool", "-K", &interface, "tx", "off", "gso", "off", "tso", "off"];
+        assert_eq!(on(lab, host, &set).status, Some(0), "{host}");
+    }
+}
+
+#[test]
+fn all_pairs_of_four_hosts_reach_each_other() {
+    let Some(lab) = star() else { return };
+    for (kind, more) in [("xdp", &[][..]), ("packet", &["--wait", "sleep"])] {
+        let running = switch(&lab, &ports(kind), more);
+        for from in HOSTS {
+            for (number, to) in HOSTS.iter().enumerate().filter(|(_, to)| **to != from) {
+                let address = format!("198.18.0.{}", number + 1);
+                let ping =
+                    on(&lab, from, &["ping", "-q", "-c", "2", "-i", "0.01", "-W", "5", &address]);
+                assert_eq!(ping.status, Some(0), "{kind}: {from} to {to}: {}", ping.out);
+            }
+        }
+        let report = running.stop().good();
+        // Neighbours are known for good, so there is nothing but the pings and what was flooded.
+        assert_eq!(report["packets"], 2 * 2 * 12, "{report}");
+        let flooded: u64 = HOSTS.iter().map(|host| count(&report, host, "flooded")).sum();
+        let copies: u64 = HOSTS.iter().map(|host| count(&report, host, "flood_copies")).sum();
+        assert!((1..=4).contains(&flooded) && copies == 2 * flooded, "{kind}: {report}");
+        let swapped: u64 = HOSTS.iter().map(|host| count(&report, host, "swapped")).sum();
+        assert!(kind == "packet" || swapped == 48 - flooded, "in one pool they swap: {report}");
+    }
+}
+
+#[test]
+fn tcp_streams_cross_in_all_directions() {
+    if !have(&["iperf3", "ethtool"]) {
+        return;
+    }
+    let Some(lab) = star() else { return };
+    without_offloads(&lab);
+    for kind in ["xdp", "packet"] {
+        // Packet sockets would get what the kernel has put together.
+        for interface in (0..4).filter(|_| kind == "packet").map(|i| format!("middle{i}")) {
+            on(&lab, "middle", &["ethtool", "-K", &interface, "gro", "off"]);
+        }
+        let running = switch(&lab, &ports(kind), &[]);
+        let servers: Vec<Running> = ["right", "lower"]
+            .map(|host| {
+                let server = background(&lab, host, &["iperf3", "-s", "-1", "--forceflush"]);
+                let listens = || {
+                    let sockets = on(&lab, host, &["ss", "-ltn"]);
+                    sockets.out.contains(":5201")
+                };
+                eventually("the server listens", listens);
+                server
+            })
+            .into();
+        let client = |host, address| {
+            background(&lab, host, &["iperf3", "-c", address, "-n", "20M", "--json", "-N"])
+        };
+        let clients = [client("left", "198.18.0.2"), client("upper", "198.18.0.4")];
+        for client in clients {
+            let ended = client.end();
+            assert_eq!(ended.status, Some(0), "{kind}: {}{}", ended.out, ended.err);
+        }
+        servers.into_iter().for_each(|server| assert_eq!(server.end().status, Some(0)));
+        let report = running.stop().good();
+        assert!(count(&report, "left", "bytes") > 15_000_000, "{kind}: {report}");
+    }
+}
+
+#[test]
+fn a_broadcast_comes_once_to_every_other_port() {
+    let Some(lab) = star() else { return };
+    for kind in ["xdp", "packet"] {
+        let running = switch(&lab, &ports(kind), &[]);
+        generate(&lab, "left", 1000, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
+        eventually("all has left", || {
+            let interface = |number: u32| {
+                sluicegate::link::interface(Some(&lab.netns("middle")), &format!("middle{number}"))
+            };
+            (1..4).all(|number| interface(number).unwrap().stats.tx_packets >= 1000)
+        });
+        let report = running.stop().good();
+        assert_eq!(report["packets"], 1000, "{report}");
+        assert_eq!(count(&report, "left", "flooded"), 1000, "{report}");
+        assert_eq!(count(&report, "left", "flood_copies"), 2000, "{report}");
+        assert_eq!(count(&report, "left", "to_port"), 0, "{report}");
+        for host in &HOSTS[1..] {
+            assert_eq!(count(&report, host, "sent"), 1000, "{kind}, {host}: {report}");
+        }
+        assert_eq!(report["ledger"]["in"], 3000, "{report}");
+    }
+}
+
+#[test]
+fn a_host_that_moves_is_found_again_by_its_first_packet() {
+    let Some(lab) = star() else { return };
+    let running = switch(&lab, &ports("xdp"), &[]);
+    let roaming = "02:00:00:00:00:77";
+    let send = |from: &str, to: &str, source: &str, packets| {
+        generate(&lab, from, packets, &["--smac", source, "--dmac", to]);
+    };
+    send("left", &mac("lower"), roaming, 10);
+    send("right", roaming, &mac("right"), 20);
+    send("upper", &mac("right"), roaming, 1);
+    send("right", roaming, &mac("right"), 30);
+    let report = running.stop().good();
+    assert_eq!(count(&report, "upper", "moved"), 1, "{report}");
+    // What is for it, and what is flooded because lower has said nothing.
+    assert_eq!(count(&report, "left", "sent"), 20, "{report}");
+    assert_eq!(count(&report, "upper", "sent"), 10 + 30, "{report}");
+    assert_eq!(count(&report, "lower", "sent"), 10, "{report}");
+}
+
+#[test]
+fn a_port_that_goes_down_comes_back_and_one_that_is_gone_leaves_the_others_alone() {
+    let Some(lab) = star() else { return };
+    for kind in ["xdp", "packet"] {
+        let mut running = switch(&lab, &ports(kind), &[]);
+        let link = |words: &[&str]| {
+            let mut command = Command::new("ip");
+            assert!(
+                command
+                    .args(["-n", &lab.netns("middle"), "link"])
+                    .args(words)
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        };
+        let reaches = |address: &str| {
+            let ping = ["ping", "-q", "-c", "1", "-W", "1", address];
+            on(&lab, "left", &ping).status == Some(0)
+        };
+        let says = |running: &mut Running, what: &str| {
+            let mut said = String::new();
+            while !said.contains(what) {
+                said = running.says();
+            }
+        };
+        eventually("right is reached", || reaches("198.18.0.2"));
+        link(&["set", "middle1", "down"]);
+        says(&mut running, "right is down");
+        assert!(!reaches("198.18.0.2") && reaches("198.18.0.3"));
+        link(&["set", "middle1", "up"]);
+        says(&mut running, "right is up again");
+        eventually("right is reached again", || reaches("198.18.0.2"));
+        if kind == "packet" {
+            link(&["delete", "middle1"]);
+            says(&mut running, "right is out of the switch");
+            assert!(!reaches("198.18.0.2") && reaches("198.18.0.3"));
+        }
+        let ended = running.stop();
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        let report = ended.good();
+        assert!(report["ledger"]["losses"]["port_down"].as_u64() > Some(0), "{report}");
+    }
+}

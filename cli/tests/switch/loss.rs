@@ -1,0 +1,86 @@
+//! What a switch does not forward, and why.
+
+use crate::star::*;
+use crate::support::*;
+
+#[test]
+fn addresses_that_nobody_has_do_not_cut_off_those_that_somebody_has() {
+    let Some(lab) = star() else { return };
+    let running = switch(&lab, &ports("xdp"), &["--table", "4096"]);
+    let ping = |count| {
+        let ping = ["ping", "-q", "-c", count, "-i", "0.2", "-W", "5", "198.18.0.4"];
+        let ended = on(&lab, "upper", &ping);
+        assert_eq!(ended.status, Some(0), "{}", ended.out);
+    };
+    ping("3");
+    let random = ["--smac", "02:00:00:00:00:00-02:00:00:ff:ff:ff", "--dmac", &mac("right")];
+    generate(&lab, "right", 1, &["--smac", &mac("right"), "--dmac", &mac("left")]);
+    generate(&lab, "left", 64_000, &random);
+    ping("3");
+    let report = running.stop().good();
+    assert_eq!(count(&report, "left", "forwarded"), 64_000, "{report}");
+    assert!(count(&report, "left", "unlearned") > 0, "{report}");
+    // One each, at the beginning, as long as the other had said nothing.
+    let flooded = count(&report, "upper", "flooded") + count(&report, "lower", "flooded");
+    assert_eq!(flooded, 1, "those that talk are known all the time: {report}");
+}
+
+#[test]
+fn a_storm_is_limited_and_what_goes_to_one_port_is_not() {
+    let Some(lab) = star() else { return };
+    let running = switch(&lab, &ports("xdp"), &["--storm-limit", "left=100"]);
+    generate(&lab, "left", 2000, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
+    generate(&lab, "right", 500, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
+    generate(&lab, "left", 1000, &["--dmac", &mac("right")]);
+    let report = running.stop().good();
+    let flooded = count(&report, "left", "flooded");
+    // A second's worth at once, and what a tenth of a second more brings; more on a slow machine.
+    assert!((100..1500).contains(&flooded), "{report}");
+    assert_eq!(lost(&report, "left", "storm_limit"), 2000 - flooded, "{report}");
+    assert_eq!(count(&report, "left", "forwarded"), 1000, "{report}");
+    assert_eq!(count(&report, "right", "flooded"), 500, "{report}");
+}
+
+#[test]
+fn what_is_between_neighbours_stays_between_them() {
+    let Some(lab) = star() else { return };
+    for (more, sent) in [(&[][..], 0), (&["--forward-link-local"], 10)] {
+        let running = switch(&lab, &ports("xdp"), more);
+        generate(&lab, "left", 10, &["--dmac", "01:80:c2:00:00:0e"]);
+        generate(&lab, "left", 5, &["--dmac", "01:80:c2:00:00:01"]);
+        generate(&lab, "left", 3, &["--dmac", &mac("left"), "--smac", &mac("left")]);
+        generate(&lab, "left", 4, &["--dmac", &mac("right"), "--smac", "03:00:00:00:00:01"]);
+        let report = running.stop().good();
+        assert_eq!(lost(&report, "left", "link_local"), 15 - sent, "{report}");
+        assert_eq!(count(&report, "right", "sent"), sent, "{report}");
+        assert_eq!(lost(&report, "left", "same_port"), 3, "{report}");
+        assert_eq!(lost(&report, "left", "malformed"), 4, "{report}");
+    }
+}
+
+#[test]
+fn a_run_ends_with_its_count_and_says_what_came_after() {
+    let arguments = ["switch", "null:", "out=null:", "--only-out", "out", "--count", "100000"];
+    let report = run(&[&arguments[..], &["--only-in", "null", "--json"]].concat()).good();
+    assert_eq!(report["packets"], 100_000, "{report}");
+    assert_eq!(lost(&report, "null", "malformed"), 0, "{report}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_remedy() {
+    for (arguments, status, advice) in [
+        (&["null:", "null:"][..], 2, "OTHER=PORT"),
+        (&["pcap:a.pcap"], 2, "--only-in NAME"),
+        (&["null:", "--access", "up=1"], 2, "no port 'up': there are null"),
+        (&["null:", "--access", "null=1", "--trunk", "null=2"], 2, "use it alone"),
+        (&["null:", "--trunk", "null=4095"], 2, "1 to 4094"),
+        (&["null:", "--storm-limit", "null=many"], 2, "number of packets"),
+        (&["null:", "--threads", "2"], 2, "one thread"),
+        (&["null:", "--age", "1ms"], 2, "1s to 24h"),
+        (&[], 2, "PORT"),
+    ] {
+        let ended = run(&[&["switch"], arguments].concat());
+        assert_eq!(ended.status, Some(status), "{arguments:?}: {}", ended.err);
+        assert!(ended.err.contains(advice), "{arguments:?}: {}", ended.err);
+    }
+}

@@ -1,0 +1,92 @@
+//! What a port of a switch has counted.
+
+/// Why a packet that came in goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// Too short for a frame, or the address of a group as its source.
+    Malformed,
+    /// Only a part of it is here: the port keeps no more.
+    Cut,
+    /// A protocol between neighbours, which no bridge forwards.
+    LinkLocal,
+    /// Not of a VLAN that the port is in.
+    Vlan,
+    /// More were to be flooded than the port may.
+    Storm,
+    /// Its destination is behind the port that it came from.
+    SamePort,
+    /// There is no other port to send it to.
+    NoPort,
+}
+
+/// The causes, by their numbers, and their names in ledgers.
+pub const CAUSES: [(Cause, &str); 7] = [
+    (Cause::Malformed, "malformed"),
+    (Cause::Cut, "cut"),
+    (Cause::LinkLocal, "link_local"),
+    (Cause::Vlan, "vlan"),
+    (Cause::Storm, "storm_limit"),
+    (Cause::SamePort, "same_port"),
+    (Cause::NoPort, "no_port"),
+];
+
+/// Counts since the port was added. Every packet that came in stands in one of `forwarded`,
+/// `flooded` and `dropped`; every packet for the port in one of `queued`, `full`, `too_long` and
+/// `down`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that came in.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Packets that went to the one port their destination is behind.
+    pub forwarded: u64,
+    /// Packets that went to all other ports.
+    pub flooded: u64,
+    /// Copies of these beyond the first of each.
+    pub copies: u64,
+    /// Packets that went nowhere, by cause.
+    pub dropped: [u64; CAUSES.len()],
+    /// Packets that came after the run had ended, and were let go.
+    pub after_end: u64,
+    /// Packets for this port.
+    pub given: u64,
+    /// Of these, packets that its ring took, by exchange of buffers or copied.
+    pub swapped: u64,
+    /// See `swapped`.
+    pub copied: u64,
+    /// Bytes of these on the wire.
+    pub queued_bytes: u64,
+    /// Of those given, lost because its ring was full.
+    pub full: u64,
+    /// Longer than its ring can ever hold.
+    pub too_long: u64,
+    /// For a port that was down.
+    pub down: u64,
+    /// Addresses learned here that were behind another port before.
+    pub moved: u64,
+    /// Addresses that there was no room for in the table.
+    pub unlearned: u64,
+    /// Packets from an address that is said to be elsewhere for good.
+    pub elsewhere: u64,
+}
+
+impl Counts {
+    /// Counts a packet that goes nowhere.
+    pub fn drop(&mut self, cause: Cause) {
+        self.dropped[cause as usize] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_stand_at_their_numbers() {
+        for (number, (cause, _)) in CAUSES.iter().enumerate() {
+            assert_eq!(*cause as usize, number);
+        }
+    }
+}

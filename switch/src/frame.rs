@@ -1,0 +1,88 @@
+//! What a switch reads of a frame: two addresses and a VLAN tag.
+
+/// Bytes of an Ethernet header: two addresses and a protocol. Nothing shorter is a frame.
+const HEADER_BYTES: usize = 14;
+/// Where the tag is, if there is one.
+pub const ADDRESS_BYTES: usize = 12;
+/// Bytes of a tag: protocol and control information.
+pub const TAG_BYTES: usize = 4;
+/// The protocol of IEEE 802.1Q's tag.
+pub const TAG: [u8; 2] = [0x81, 0x00];
+/// The VLAN's number in the control information.
+pub const VLAN_BITS: u16 = 0x0fff;
+
+/// A frame's header. Addresses stand in the lower 48 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Where it is to go.
+    pub to: u64,
+    /// Where it comes from.
+    pub from: u64,
+    /// The control information of its 802.1Q tag.
+    pub tag: Option<u16>,
+}
+
+impl Header {
+    /// Reads it; none if the frame is too short.
+    #[inline]
+    pub fn read(frame: &[u8]) -> Option<Self> {
+        let header = frame.first_chunk::<HEADER_BYTES>()?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, tag @ ..] = *header;
+        let tag = match tag {
+            TAG => {
+                let &[high, low] = frame.get(HEADER_BYTES..)?.first_chunk()?;
+                Some(u16::from_be_bytes([high, low]))
+            }
+            _ => None,
+        };
+        Some(Self {
+            to: u64::from_be_bytes([0, 0, a, b, c, d, e, f]),
+            from: u64::from_be_bytes([0, 0, g, h, i, j, k, l]),
+            tag,
+        })
+    }
+}
+
+/// Whether an address is that of a group: multicast or broadcast.
+#[inline]
+pub fn is_group(mac: u64) -> bool {
+    mac >> 40 & 1 == 1
+}
+
+/// Whether an address is one of 01:80:c2:00:00:00 to 0f, which no bridge forwards (IEEE 802.1Q,
+/// table 8-1): spanning tree, pause, LACP, LLDP.
+#[inline]
+pub fn is_link_local(mac: u64) -> bool {
+    mac >> 4 == 0x0180_c200_0000 >> 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_and_nothing_beyond() {
+        let mut frame = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0];
+        let header = Header { to: 0x0102_0304_0506, from: 0x0708_090a_0b0c, tag: None };
+        assert_eq!(Header::read(&frame), Some(header));
+        assert_eq!(Header::read(&frame[..13]), None);
+        frame[12] = 0x81;
+        assert_eq!(Header::read(&frame), None, "a tag that is cut");
+        frame.extend([0xa0, 0x05]);
+        assert_eq!(Header::read(&frame), Some(Header { tag: Some(0xa005), ..header }));
+    }
+
+    #[test]
+    fn kinds_of_addresses() {
+        for (mac, group, link_local) in [
+            (0xffff_ffff_ffff, true, false),
+            (0x0180_c200_0000, true, true),
+            (0x0180_c200_000f, true, true),
+            (0x0180_c200_0010, true, false),
+            (0x0100_5e00_0001, true, false),
+            (0x0200_0000_0001, false, false),
+        ] {
+            assert_eq!((is_group(mac), is_link_local(mac)), (group, link_local), "{mac:012x}");
+        }
+    }
+}

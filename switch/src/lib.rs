@@ -1,0 +1,48 @@
+//! A learning Ethernet switch over the ports of `sluicegate`.
+//!
+//! A [`Switch`] has ports and a [`Table`](table::Table) of which hosts are behind which. Its owner
+//! calls [`turn`](Switch::turn) again and again; a [`Worker`] does so on a thread, and a [`Handle`]
+//! is for those who have something to ask it.
+//!
+//! ```
+//! use sluicegate::port::{OpenOptions, Use};
+//! use sluicegate_switch::{MemberConfig, Opened, Switch, SwitchConfig};
+//!
+//! let mut switch = Switch::new(SwitchConfig::default());
+//! for (id, name) in ["a", "b"].into_iter().enumerate() {
+//!     let opened = Opened::open(&"null:".parse()?, Some(Use::Send), &OpenOptions::default())?;
+//!     switch.add(name, id as u64, opened, MemberConfig::default())?;
+//! }
+//! assert_eq!(switch.turn(), 0, "nothing has come");
+//! switch.remove("b")?;
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
+//!
+//! | module | what it knows |
+//! | --- | --- |
+//! | `switch` | ports in turns, a batch of each; what has become of them |
+//! | `run` | a switch on a thread of its own |
+//! | `decide`, `pass` | where each packet goes; its way there |
+//! | [`table`] | which hosts are behind which ports |
+//! | [`vlan`], `frame`, `storm` | VLANs of a port; what is read of a frame; how much may be flooded |
+//! | `member`, `counts`, `pool` | a port in the switch; what it has counted; one pool for all |
+#![forbid(unsafe_code)]
+
+mod counts;
+mod decide;
+mod frame;
+mod member;
+mod pass;
+mod pool;
+mod run;
+mod storm;
+mod switch;
+pub mod table;
+pub mod vlan;
+
+pub use counts::{CAUSES, Cause, Counts};
+pub use decide::Rules;
+pub use member::{MemberConfig, MemberState, Opened};
+pub use pool::shared_pool;
+pub use run::{Ended, Handle, Worker};
+pub use switch::{Event, Switch, SwitchConfig};

@@ -1,0 +1,236 @@
+//! A port in a switch: its queues, what it may do, what it has counted.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::error::Result;
+use sluicegate::link::{self, Ethtool, Presence, netns};
+use sluicegate::port::{
+    Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats, Use,
+};
+
+use crate::counts::Counts;
+use crate::storm::Storm;
+use crate::vlan::Vlans;
+
+/// How a port takes part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// Its VLANs; of a switch that knows VLANs only.
+    pub vlans: Vlans,
+    /// Packets a second that it may have flooded; any number if none.
+    pub storm: Option<u32>,
+    /// What it is for, where that is not both.
+    pub usage: Option<Use>,
+}
+
+/// A port that leaves gets so long for packets that are on their way.
+const LAST_PACKETS: Duration = Duration::from_millis(1500);
+
+/// A port in a switch.
+#[derive(Debug)]
+pub struct Member {
+    pub(crate) name: String,
+    /// Whatever who adds it wants to know it by.
+    pub(crate) id: u64,
+    /// The interface, where it is one.
+    pub(crate) presence: Option<Presence>,
+    pub(crate) receives: bool,
+    pub(crate) queues: Vec<Queue>,
+    /// The queues that send, by their place in `queues`; none of a port that only receives.
+    pub(crate) senders: Vec<usize>,
+    pub(crate) config: MemberConfig,
+    pub(crate) storm: Option<Storm>,
+    pub(crate) counts: Counts,
+    /// The interface was down at the last look.
+    pub(crate) down: bool,
+    /// Packets were given to it that have not been sent: sync it.
+    pub(crate) touched: bool,
+    /// It is on its way out, since then.
+    pub(crate) leaving: Option<Instant>,
+}
+
+/// A port as it stands, for those who look.
+#[derive(Clone, Debug)]
+pub struct MemberState {
+    /// Its name in the switch.
+    pub name: String,
+    /// As it was given when the port was opened.
+    pub id: u64,
+    /// What it has counted.
+    pub counts: Counts,
+    /// What its queues have counted, together.
+    pub stats: QueueStats,
+    /// Entries of the table that it has learned.
+    pub learned: u32,
+    /// The interface is down.
+    pub down: bool,
+    /// The port has failed: what it had then is gone with it.
+    pub failed: bool,
+}
+
+/// A port that is open, and can be added to a switch.
+#[derive(Debug)]
+pub struct Opened {
+    /// The port; its queues go into the switch with it.
+    pub port: Port,
+    /// What is likely to go wrong with it, and the remedy.
+    pub advice: Option<String>,
+    presence: Option<Presence>,
+    receives: bool,
+}
+
+impl Opened {
+    /// Opens a port as a switch uses it. With `options.pool` it shares that pool, if it can.
+    ///
+    /// # Errors
+    /// As [`Port::open`]; a port that carries no Ethernet; one that cannot do both and was not said
+    /// what it is for.
+    pub fn open(port: &PortName, usage: Option<Use>, options: &OpenOptions) -> Result<Self> {
+        let mut port = port.clone();
+        // What the host sends by an interface is not for the others, and nobody reads times.
+        port.set_default("outgoing", "off");
+        if port.kind() == Kind::Packet {
+            // A block would come 10 ms late.
+            port.set_default("method", "recvmmsg");
+        } else {
+            port.set_default("timestamp", "off");
+        }
+        let usage = usage.map_or_else(|| usual(&port), Ok)?;
+        let options = OpenOptions { usage, ..options.clone() };
+        let presence = presence(&port, options.netns.as_deref())?;
+        let opened = Port::open(&port, &options).or_else(|error| match options.pool {
+            // One that has no room for it, or other buffers than the port needs.
+            Some(_) => {
+                let options = OpenOptions { pool: None, ..options.clone() };
+                Port::open(&port, &options).map_err(|_| error)
+            }
+            None => Err(error),
+        })?;
+        if opened.link_type() != LINKTYPE_ETHERNET {
+            return Err(port.error("it carries no Ethernet: a switch needs ports that do"));
+        }
+        let receives = usage != Use::Send;
+        let advice = if receives { advice(&port, options.netns.as_deref()) } else { None };
+        Ok(Self { port: opened, advice, presence, receives })
+    }
+}
+
+/// What a port is for that nobody has said it of.
+fn usual(port: &PortName) -> Result<Use> {
+    match port.kind() {
+        Kind::Mirror => Ok(Use::Receive),
+        Kind::Live => Ok(Use::Send),
+        Kind::Pcap => Err(port.error(
+            "a capture file is read or written: say which, by --only-in NAME to read it or \
+             --only-out NAME to write it",
+        )),
+        _ => Ok(Use::Both),
+    }
+}
+
+/// A packet socket sees what the kernel has put together, and nobody can send that on.
+fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
+    let name = port.name();
+    let merges = || Ethtool::open(netns).and_then(|mut ethtool| ethtool.gro(name)).unwrap_or(false);
+    (port.kind() == Kind::Packet && merges()).then(|| {
+        format!(
+            "{name} puts packets together (GRO), longer ones than can be sent on: these are lost; \
+             `ethtool -K {name} gro off` leaves them apart, or use xdp:{name}"
+        )
+    })
+}
+
+/// A look at the interface that a port is, if it is one.
+fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<Presence>> {
+    if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
+        return Ok(None);
+    }
+    let interface = link::interface(netns, port.name())?;
+    netns::within(netns, || Presence::of(&interface)).map(Some)
+}
+
+impl Member {
+    /// Makes a port part of a switch.
+    pub(crate) fn new(
+        (name, id): (String, u64),
+        opened: Opened,
+        config: MemberConfig,
+        now: Instant,
+    ) -> Self {
+        let Opened { port, presence, receives, .. } = opened;
+        let mut queues = port.queues;
+        // A ring of one slot holds nothing: the queue has none to send by.
+        let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
+        let senders = (0..queues.len()).filter(|&i| sends(&mut queues[i])).collect();
+        Self {
+            name,
+            id,
+            presence,
+            receives,
+            queues,
+            senders,
+            storm: config.storm.map(|per_second| Storm::new(per_second, now)),
+            config,
+            counts: Counts::default(),
+            down: false,
+            touched: false,
+            leaving: None,
+        }
+    }
+
+    /// Whether packets may be given to it.
+    #[inline]
+    pub(crate) fn takes(&self) -> bool {
+        !self.senders.is_empty() && self.leaving.is_none()
+    }
+
+    /// The queue that sends what came by another port's queue of that number: always the same, so
+    /// that a flow keeps its order.
+    #[inline]
+    pub(crate) fn sender(&mut self, number: usize) -> &mut Queue {
+        let sender = self.senders[number % self.senders.len()];
+        &mut self.queues[sender]
+    }
+
+    /// Sends what was given to it. What has not left yet leaves it touched.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.touched = false;
+        for &sender in &self.senders {
+            let queue = &mut self.queues[sender];
+            queue.sync_tx()?;
+            let tx = queue.tx_mut();
+            self.touched |= tx.available() + 1 < tx.num_slots();
+        }
+        Ok(())
+    }
+
+    /// Lets nothing more in.
+    pub(crate) fn close_intake(&mut self, now: Instant) -> Result<()> {
+        if self.leaving.is_some() {
+            return Ok(());
+        }
+        self.leaving = Some(now);
+        self.queues.iter_mut().try_for_each(Queue::close_intake)
+    }
+
+    /// Whether all that was on its way when its intake was closed has come out.
+    pub(crate) fn has_left(&mut self, now: Instant) -> bool {
+        let Some(leaving) = self.leaving else { return false };
+        let late = now.saturating_duration_since(leaving) >= LAST_PACKETS;
+        late || !self.receives || self.queues.iter_mut().all(Queue::is_finished)
+    }
+
+    /// What its queues have counted. What one cannot tell any more is left out.
+    pub(crate) fn stats(&mut self) -> QueueStats {
+        let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
+        stats.fold(QueueStats::default(), |sum, one| QueueStats {
+            offered: sum.offered + one.offered,
+            lost_full: sum.lost_full + one.lost_full,
+            freezes: sum.freezes + one.freezes,
+            sent: sum.sent + one.sent,
+            refused: sum.refused + one.refused,
+            too_long: sum.too_long + one.too_long,
+            unsent: sum.unsent + one.unsent,
+        })
+    }
+}

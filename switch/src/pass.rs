@@ -1,0 +1,139 @@
+//! From a port's receive ring to others' transmit rings: by exchange of buffers where a packet goes
+//! to one port that shares the pool, copied otherwise.
+
+use sluicegate::port::Queue;
+use sluicegate::ring::Packet;
+
+use crate::decide::Decision;
+use crate::frame::{ADDRESS_BYTES, TAG, TAG_BYTES};
+use crate::member::Member;
+use crate::vlan::Form;
+
+/// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
+/// has no room for is lost.
+#[inline]
+pub(crate) fn run(from: &mut Queue, number: usize, to: &mut Member, mut run: &[Decision]) {
+    let mut tried = false;
+    while let Some(next) = run.first() {
+        let slots = run.iter().map(|decision| u32::from(decision.slots)).sum();
+        let mut swapped = if to.down { 0 } else { swap(from, to.sender(number), slots) };
+        if swapped == 0 {
+            if let Some(packet) = from.rx().packets().next() {
+                copy(to, number, &packet, next.bytes, &mut tried);
+            }
+            from.rx_mut().release(next.slots.into());
+            run = &run[1..];
+        }
+        while let Some((done, rest)) = run.split_first().filter(|_| swapped > 0) {
+            to.counts.given += 1;
+            to.counts.swapped += 1;
+            to.counts.queued_bytes += u64::from(done.bytes);
+            to.touched = true;
+            swapped -= u32::from(done.slots).min(swapped);
+            run = rest;
+        }
+    }
+}
+
+/// Exchanges the buffers of whole packets in the first slots, as many as can be. How many slots.
+#[inline]
+fn swap(from: &mut Queue, to: &mut Queue, slots: u32) -> u32 {
+    from.rx_mut().swap_into(&mut to.tx_mut(), slots)
+}
+
+/// Copies a packet for a port. One without room is synced, once a batch, and then loses it.
+#[inline]
+pub(crate) fn copy(
+    to: &mut Member,
+    number: usize,
+    packet: &Packet<'_>,
+    wire_bytes: u32,
+    tried: &mut bool,
+) {
+    to.counts.given += 1;
+    if to.down {
+        to.counts.down += 1;
+        return;
+    }
+    let sender = to.sender(number);
+    let mut pushed = sender.tx_mut().push(packet);
+    if !pushed && !sender.tx_mut().can_ever_hold(packet) {
+        to.counts.too_long += 1;
+        return;
+    }
+    if !pushed && !std::mem::replace(tried, true) {
+        // What fails here fails again when all are synced, and is told then.
+        let _ = sender.sync_tx();
+        pushed = sender.tx_mut().push(packet);
+    }
+    if pushed {
+        to.counts.copied += 1;
+        to.counts.queued_bytes += u64::from(wire_bytes);
+        to.touched = true;
+    } else {
+        to.counts.full += 1;
+    }
+}
+
+/// A packet in another form, put together in `scratch`; as it is where that is the form.
+#[inline]
+pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8>) -> Packet<'a> {
+    let tag = match form {
+        Form::AsIs => return packet,
+        Form::Untagged => None,
+        Form::Tagged(tag) => Some(tag),
+    };
+    scratch.clear();
+    packet.segments().for_each(|segment| scratch.extend_from_slice(segment));
+    let tagged = scratch.get(ADDRESS_BYTES..ADDRESS_BYTES + 2) == Some(&TAG[..]);
+    let old = ADDRESS_BYTES..if tagged { ADDRESS_BYTES + TAG_BYTES } else { ADDRESS_BYTES };
+    match tag {
+        Some(tag) => {
+            let [high, low] = tag.to_be_bytes();
+            scratch.splice(old, [TAG[0], TAG[1], high, low]);
+        }
+        None => drop(scratch.splice(old, [])),
+    }
+    Packet::new(packet.meta(), scratch)
+}
+
+/// Bytes on the wire of a packet in another form.
+#[inline]
+pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
+    match form {
+        Form::Untagged => bytes - TAG_BYTES as u32,
+        Form::Tagged(_) if tag.is_none() => bytes + TAG_BYTES as u32,
+        Form::AsIs | Form::Tagged(_) => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate::ring::Meta;
+
+    #[test]
+    fn a_tag_comes_and_goes() {
+        let (plain, tagged): (Vec<u8>, Vec<u8>) = (
+            (0..12).chain([8, 0, 1, 2]).collect(),
+            (0..12).chain([0x81, 0, 0xa0, 5, 8, 0, 1, 2]).collect(),
+        );
+        let meta = Meta::default();
+        for (sentence, frame, form, expected) in [
+            ("put in", &plain, Form::Tagged(0xa005), &tagged),
+            ("taken out", &tagged, Form::Untagged, &plain),
+            ("changed", &tagged, Form::Tagged(0xa005), &tagged),
+            ("none to take out", &plain, Form::Untagged, &plain),
+            ("left alone", &tagged, Form::AsIs, &tagged),
+        ] {
+            let mut scratch = Vec::new();
+            let packet = formed(Packet::new(&meta, frame), form, &mut scratch);
+            assert_eq!(packet.head(), &expected[..], "{sentence}");
+            let tag = (frame.len() == tagged.len()).then_some(5);
+            if (form, tag) != (Form::Untagged, None) {
+                let bytes = formed_bytes(frame.len() as u32, tag, form);
+                assert_eq!(bytes as usize, expected.len(), "{sentence}");
+            }
+        }
+    }
+}

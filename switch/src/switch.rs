@@ -1,0 +1,524 @@
+//! The switch: its ports in turns, a batch of each at a time.
+//!
+//! ```text
+//!   receive ring ── decide ──> decisions ── pass ──> transmit rings ── sync ──> the wire
+//!                     |  ^
+//!                     v  |
+//!                     table
+//! ```
+//!
+//! One thread has all of it, so nothing is locked, and packets of a flow keep their order. Nothing
+//! is allocated for a packet. A port whose transmit ring is full loses its own packets; nobody
+//! waits for it.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::Presence;
+use sluicegate::port::{Queue, wait_any};
+use sluicegate::ring::{Readiness, Wait};
+
+use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
+use crate::member::{Member, MemberConfig, MemberState, Opened};
+use crate::pass;
+use crate::table::{Known, MOST_PORTS, PortNumber, Table, TableConfig, Tick};
+use crate::vlan::Form;
+
+/// As many packets of a queue are dealt with before the next queue's turn.
+const BATCH: usize = 256;
+/// Between two looks at what has become of the ports.
+const CHECK: Duration = Duration::from_millis(500);
+/// The table is swept once in so many looks.
+const SWEEPS: usize = 64;
+/// While a port has packets that have not left, nobody sleeps for longer.
+const UNSENT: Duration = Duration::from_millis(1);
+/// A port that leaves gets so long to send what it was given.
+const LAST_SENT: Duration = Duration::from_millis(1);
+
+/// How a switch works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// What it does with packets.
+    pub rules: Rules,
+    /// The size of its table.
+    pub table: TableConfig,
+}
+
+/// What has happened to a port, for those who are to be told.
+#[derive(Debug)]
+pub enum Event {
+    /// It failed, and is out of the switch.
+    Failed(String, Error),
+    /// Its interface went down; it stays, and takes part again when that is up.
+    Down(String),
+    /// Its interface is up again.
+    Up(String),
+    /// The port itself has something to say.
+    Notice(String, String),
+}
+
+/// A learning Ethernet switch.
+#[derive(Debug)]
+pub struct Switch {
+    members: Vec<Option<Box<Member>>>,
+    table: Table,
+    rules: Rules,
+    decisions: Vec<Decision>,
+    scratch: Vec<u8>,
+    events: Vec<Event>,
+    /// Ports that are no more.
+    gone: Vec<MemberState>,
+    /// Packets that may still come in.
+    budget: u64,
+    start: Instant,
+    checked: Instant,
+}
+
+impl Switch {
+    /// A switch without ports.
+    pub fn new(config: SwitchConfig) -> Self {
+        let now = Instant::now();
+        Self {
+            members: Vec::new(),
+            table: Table::new(config.table),
+            rules: config.rules,
+            decisions: Vec::with_capacity(BATCH),
+            scratch: Vec::with_capacity(1 << 16),
+            events: Vec::new(),
+            gone: Vec::new(),
+            budget: u64::MAX,
+            start: now,
+            checked: now,
+        }
+    }
+
+    /// Lets no more than so many packets in, from now on.
+    pub fn limit(&mut self, packets: u64) {
+        self.budget = packets;
+    }
+
+    /// Whether as many packets as there may be have come in.
+    pub fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+
+    /// Adds a port. `id` stands in its [`MemberState`]s.
+    ///
+    /// # Errors
+    /// The name is taken, or there are as many ports as can be.
+    pub fn add(&mut self, name: &str, id: u64, opened: Opened, config: MemberConfig) -> Result<()> {
+        if self.number(name).is_some() {
+            return Err(name_taken(name));
+        }
+        let free = self.members.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.members.len());
+        if place >= MOST_PORTS {
+            return Err(Error::Usage(format!("a switch has {MOST_PORTS} ports at most")));
+        }
+        if place == self.members.len() {
+            self.members.push(None);
+        }
+        let member = Member::new((name.to_owned(), id), opened, config, Instant::now());
+        self.members[place] = Some(Box::new(member));
+        Ok(())
+    }
+
+    /// Takes a port out; what is on its way from it is still forwarded.
+    ///
+    /// # Errors
+    /// There is no port of that name.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let number = self.known(name)?;
+        self.table.forget(number);
+        let closed = self.members[usize::from(number)]
+            .as_mut()
+            .map_or(Ok(()), |member| member.close_intake(Instant::now()));
+        if let Err(error) = closed {
+            self.fail(number, error);
+        }
+        Ok(())
+    }
+
+    /// Says for good that an address is behind a port.
+    ///
+    /// # Errors
+    /// No such port; no room.
+    pub fn set_static(&mut self, vlan: u16, mac: u64, name: &str) -> Result<()> {
+        let number = self.known(name)?;
+        match self.table.set_static(vlan, mac, number) {
+            true => Ok(()),
+            false => Err(Error::Usage(
+                "no room for another static entry: they may take a quarter of the table, use a \
+                 larger --table"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Takes an entry out of the table, a static one too. False if there is none.
+    pub fn forget(&mut self, vlan: u16, mac: u64) -> bool {
+        self.table.remove(vlan, mac)
+    }
+
+    /// Takes out all that was learned, of one port or of all. How many entries.
+    ///
+    /// # Errors
+    /// No such port.
+    pub fn flush(&mut self, name: Option<&str>) -> Result<usize> {
+        let number = name.map(|name| self.known(name)).transpose()?;
+        Ok(self.table.flush(number))
+    }
+
+    /// Some of the table's entries with the names of their ports, from a bucket on, and where to go
+    /// on, if there are more.
+    pub fn entries(&self, from: usize, buckets: usize) -> (Vec<(Known, &str)>, Option<usize>) {
+        let end = from.saturating_add(buckets);
+        let entries = self.table.entries(from..end, self.now()).filter_map(|known| {
+            let member = self.members.get(usize::from(known.port))?.as_deref()?;
+            Some((known, member.name.as_str()))
+        });
+        (entries.collect(), (end < self.table.buckets()).then_some(end))
+    }
+
+    /// All ports as they stand.
+    pub fn states(&mut self) -> Vec<MemberState> {
+        let table = &self.table;
+        let members = self.members.iter_mut().enumerate();
+        let there = members.filter_map(|(number, member)| {
+            let member = member.as_mut()?;
+            Some(state(member, table.learned(number as PortNumber)))
+        });
+        there.collect()
+    }
+
+    /// Ports that have left, as they ended.
+    pub fn gone(&self) -> &[MemberState] {
+        &self.gone
+    }
+
+    /// What has happened to the ports since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// One batch of each queue. How many packets came in.
+    pub fn turn(&mut self) -> u64 {
+        let now = Instant::now();
+        let tick = tick(self.start, now);
+        let mut came = 0;
+        for number in 0..self.members.len() {
+            let Some(mut member) = self.members[number].take() else { continue };
+            if let Some(storm) = &mut member.storm {
+                storm.look(now);
+            }
+            let mut failed = None;
+            if member.receives {
+                for queue in 0..member.queues.len() {
+                    match self.serve(&mut member, number as PortNumber, queue, tick) {
+                        Ok(packets) => came += packets,
+                        Err(error) => failed = Some(error),
+                    }
+                }
+            }
+            self.members[number] = Some(member);
+            if let Some(error) = failed {
+                self.fail(number as PortNumber, error);
+            }
+            self.send();
+        }
+        if now.saturating_duration_since(self.checked) >= CHECK {
+            self.check();
+        }
+        came
+    }
+
+    /// A batch of one queue, whose port has been taken out of the members meanwhile.
+    #[inline]
+    fn serve(
+        &mut self,
+        from: &mut Member,
+        number: PortNumber,
+        queue: usize,
+        now: Tick,
+    ) -> Result<u64> {
+        from.queues[queue].sync_rx()?;
+        self.decide(from, number, queue, now);
+        let mut at = 0;
+        while let Some(&decision) = self.decisions.get(at) {
+            let rest = &self.decisions[at..];
+            let alike = rest.iter().take_while(|next| {
+                (next.fate, next.vlan, next.tag) == (decision.fate, decision.vlan, decision.tag)
+            });
+            let run = &self.decisions[at..at + alike.count()];
+            at += run.len();
+            let members = &mut self.members;
+            let source = &mut from.queues[queue];
+            match decision.fate {
+                Fate::To(port) => {
+                    let place = &mut members[usize::from(port)];
+                    let as_is = |to: &Member| {
+                        form(self.rules, to, decision.vlan, decision.tag) == Some(Form::AsIs)
+                    };
+                    match place {
+                        Some(to) if as_is(to) => pass::run(source, queue, to, run),
+                        _ => {
+                            let to = std::slice::from_mut(place);
+                            spread(self.rules, source, queue, to, run, &mut self.scratch);
+                        }
+                    }
+                }
+                Fate::Flood => {
+                    let copies = spread(self.rules, source, queue, members, run, &mut self.scratch);
+                    from.counts.copies += copies - run.len() as u64;
+                }
+                Fate::Nowhere | Fate::AfterEnd => {
+                    let slots = run.iter().map(|decision| u32::from(decision.slots)).sum();
+                    source.rx_mut().release(slots);
+                }
+            }
+        }
+        Ok(self.decisions.len() as u64)
+    }
+
+    /// Looks at what has come, and decides on a batch of it.
+    #[inline]
+    fn decide(&mut self, from: &mut Member, number: PortNumber, queue: usize, now: Tick) {
+        let Self { members, table, rules, decisions, budget, .. } = self;
+        decisions.clear();
+        let mut decider = Decider { rules: *rules, table, members, now };
+        // Its queues lie apart from the rest of the port while they are looked at.
+        let queues = std::mem::take(&mut from.queues);
+        for packet in queues[queue].rx().packets().take(BATCH) {
+            if *budget == 0 {
+                from.counts.after_end += 1;
+                let (slots, bytes) = (packet.slots() as u16, packet.meta().wire_bytes);
+                let fate = Fate::AfterEnd;
+                decisions.push(Decision { fate, slots, vlan: 0, tag: None, bytes });
+                continue;
+            }
+            *budget -= 1;
+            decisions.push(decider.decide(&packet, number, from));
+        }
+        from.queues = queues;
+    }
+
+    /// Sends what was given to ports.
+    #[inline]
+    fn send(&mut self) {
+        for number in 0..self.members.len() {
+            let Some(member) = &mut self.members[number] else { continue };
+            if member.touched
+                && !member.down
+                && let Err(error) = member.flush()
+            {
+                self.fail(number as PortNumber, error);
+            }
+        }
+    }
+
+    /// Waits until something comes, for `timeout` at most.
+    pub fn wait(&mut self, wait: Wait, timeout: Duration) {
+        let unsent = self.members.iter().flatten().any(|member| member.touched && !member.down);
+        let timeout = if unsent { timeout.min(UNSENT) } else { timeout };
+        let waiting = self.members.iter_mut().flatten().filter(|member| member.receives);
+        let mut queues: Vec<&mut Queue> = waiting.flat_map(|member| &mut member.queues).collect();
+        if queues.is_empty() {
+            std::thread::sleep(timeout);
+            return;
+        }
+        match wait_any(&mut queues, wait, timeout) {
+            Ok((_, Readiness::Ready | Readiness::TimedOut)) => {}
+            Ok((_, Readiness::Down)) => self.check(),
+            Err(_) => {
+                self.check();
+                self.find_failed();
+            }
+        }
+    }
+
+    /// Takes out the port that waiting failed for, if a look at its interface has not done so.
+    #[cold]
+    fn find_failed(&mut self) {
+        for number in 0..self.members.len() {
+            let Some(member) = self.members[number].as_deref_mut() else { continue };
+            let mut queues = member.queues.iter_mut().filter(|_| member.receives);
+            let failed = queues.find_map(|queue| queue.wait_rx(Wait::Sleep, Duration::ZERO).err());
+            if let Some(error) = failed {
+                self.fail(number as PortNumber, error);
+            }
+        }
+    }
+
+    /// Looks at what has become of each port, and at a part of the table.
+    #[cold]
+    fn check(&mut self) {
+        self.checked = Instant::now();
+        self.table.sweep(self.now(), self.table.buckets() / SWEEPS + 1);
+        for number in 0..self.members.len() {
+            let Some(member) = self.members[number].as_deref_mut() else { continue };
+            if let Err(error) = look(member, &mut self.events) {
+                self.fail(number as PortNumber, error);
+            } else {
+                // A file hands on what it holds back.
+                member.touched |= member.takes();
+            }
+        }
+    }
+
+    /// Lets go of ports that were taken out, when their last packets have come.
+    pub fn part(&mut self) {
+        let now = Instant::now();
+        for number in 0..self.members.len() {
+            let left = self.members[number].as_mut().is_some_and(|member| member.has_left(now));
+            if left && let Some(member) = self.members[number].take() {
+                self.end(*member, LAST_SENT);
+            }
+        }
+    }
+
+    /// Ends the switch: nothing more is let in, what has come is forwarded, and what was given to
+    /// ports is sent. The ports as they ended.
+    pub fn finish(mut self) -> (Vec<MemberState>, Vec<Event>) {
+        let now = Instant::now();
+        for number in 0..self.members.len() {
+            let Some(member) = self.members[number].as_mut() else { continue };
+            // Not `leaving`: it still takes what the others bring.
+            if let Err(error) = member.queues.iter_mut().try_for_each(Queue::close_intake) {
+                self.fail(number as PortNumber, error);
+            }
+        }
+        let end = now + Duration::from_secs(3);
+        loop {
+            let came = self.turn();
+            let mut members = self.members.iter_mut().flatten();
+            let done = came == 0
+                && members.all(|member| {
+                    !member.receives || member.queues.iter_mut().all(Queue::is_finished)
+                });
+            if done || Instant::now() >= end {
+                break;
+            }
+            if came == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for number in 0..self.members.len() {
+            if let Some(member) = self.members[number].take() {
+                self.end(*member, Duration::from_secs(1));
+            }
+        }
+        (self.gone, self.events)
+    }
+
+    /// Takes a port out at once, unless it is but down.
+    #[cold]
+    fn fail(&mut self, number: PortNumber, error: Error) {
+        let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return };
+        if look(member, &mut self.events).is_ok() && member.down {
+            return;
+        }
+        self.table.forget(number);
+        if let Some(member) = self.members[usize::from(number)].take() {
+            let name = member.name.clone();
+            self.end(*member, Duration::ZERO);
+            if let Some(state) = self.gone.last_mut() {
+                state.failed = true;
+            }
+            self.events.push(Event::Failed(name, error));
+        }
+    }
+
+    /// Sends what a port was given, and writes down how it ended.
+    fn end(&mut self, mut member: Member, patience: Duration) {
+        for &sender in &member.senders {
+            // What it has not sent it counts as unsent.
+            let _ = member.queues[sender].close_tx_within(patience);
+        }
+        let state = state(&mut member, 0);
+        self.gone.push(state);
+    }
+
+    fn number(&self, name: &str) -> Option<PortNumber> {
+        let is = |member: &Option<Box<Member>>| {
+            member.as_ref().is_some_and(|m| m.name == name && m.leaving.is_none())
+        };
+        self.members.iter().position(is).map(|number| number as PortNumber)
+    }
+
+    fn known(&self, name: &str) -> Result<PortNumber> {
+        self.number(name).ok_or_else(|| {
+            let there = self.members.iter().flatten().filter(|member| member.leaving.is_none());
+            let names: Vec<&str> = there.map(|member| member.name.as_str()).collect();
+            Error::Usage(match names.is_empty() {
+                true => format!("no port '{name}': the switch has none"),
+                false => format!("no port '{name}': there are {}", names.join(", ")),
+            })
+        })
+    }
+
+    fn now(&self) -> Tick {
+        tick(self.start, Instant::now())
+    }
+}
+
+/// Gives packets at the head of a receive ring to all of these ports that take them, copied, and
+/// takes them out. How many copies.
+fn spread(
+    rules: Rules,
+    from: &mut Queue,
+    number: usize,
+    members: &mut [Option<Box<Member>>],
+    run: &[Decision],
+    scratch: &mut Vec<u8>,
+) -> u64 {
+    let mut copies = 0;
+    let mut tried = false;
+    for decision in run {
+        let Some(packet) = from.rx().packets().next() else { return copies };
+        for to in members.iter_mut().flatten() {
+            let Some(form) = form(rules, to, decision.vlan, decision.tag) else { continue };
+            let bytes = pass::formed_bytes(decision.bytes, decision.tag, form);
+            let packet = pass::formed(packet, form, scratch);
+            pass::copy(to, number, &packet, bytes, &mut tried);
+            copies += 1;
+        }
+        from.rx_mut().release(decision.slots.into());
+    }
+    copies
+}
+
+/// Looks at what has become of a port.
+fn look(member: &mut Member, events: &mut Vec<Event>) -> Result<()> {
+    let up = member.presence.as_ref().map(Presence::look).transpose()?;
+    let down = up.is_some_and(|state| !state.up);
+    for queue in member.queues.iter_mut().filter(|_| !down) {
+        queue.check()?;
+        while let Some(notice) = queue.take_notice() {
+            events.push(Event::Notice(member.name.clone(), notice));
+        }
+    }
+    if std::mem::replace(&mut member.down, down) != down {
+        let name = member.name.clone();
+        events.push(if down { Event::Down(name) } else { Event::Up(name) });
+    }
+    Ok(())
+}
+
+fn state(member: &mut Member, learned: u32) -> MemberState {
+    MemberState {
+        name: member.name.clone(),
+        id: member.id,
+        counts: member.counts,
+        stats: member.stats(),
+        learned,
+        down: member.down,
+        failed: false,
+    }
+}
+
+/// The error of who wants a name that a port has.
+pub(crate) fn name_taken(name: &str) -> Error {
+    Error::Usage(format!(
+        "the switch has a port '{name}' already: give this one another name, as in OTHER=PORT"
+    ))
+}

@@ -1,0 +1,150 @@
+//! Which VLANs a port is in, and how frames look there (IEEE 802.1Q).
+
+use std::str::FromStr;
+
+use sluicegate::error::Error;
+
+use crate::frame::VLAN_BITS;
+
+/// The highest VLAN; 0 and 4095 mean something else.
+const LAST: u16 = 4094;
+
+/// A set of VLANs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VlanSet(Option<Box<[u64; 64]>>);
+
+impl VlanSet {
+    /// Whether a VLAN is in it.
+    #[inline]
+    pub fn has(&self, vlan: u16) -> bool {
+        let bits = self.0.as_ref().map(|words| words[usize::from(vlan & VLAN_BITS) / 64]);
+        bits.is_some_and(|bits| bits >> (vlan % 64) & 1 == 1)
+    }
+
+    fn add(&mut self, vlan: u16) {
+        let words = self.0.get_or_insert_with(|| Box::new([0; 64]));
+        words[usize::from(vlan & VLAN_BITS) / 64] |= 1 << (vlan % 64);
+    }
+}
+
+/// `10,20-29`.
+impl FromStr for VlanSet {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut set = Self::default();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(Error::Usage(format!("VLANs '{part}': the first is above the last")));
+            }
+            (first..=last).for_each(|vlan| set.add(vlan));
+        }
+        Ok(set)
+    }
+}
+
+/// A VLAN's number as people write it.
+///
+/// # Errors
+/// It is none from 1 to 4094.
+pub fn number(text: &str) -> Result<u16, Error> {
+    let number = text.trim().parse().ok().filter(|number| (1..=LAST).contains(number));
+    number.ok_or_else(|| Error::Usage(format!("VLAN '{text}': use a number from 1 to {LAST}")))
+}
+
+/// The VLANs of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vlans {
+    /// The VLAN of frames without a tag, which leave without one, too.
+    pub untagged: Option<u16>,
+    /// VLANs whose frames have a tag.
+    pub tagged: VlanSet,
+}
+
+/// How a frame is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As it came.
+    AsIs,
+    /// Without its tag.
+    Untagged,
+    /// With this control information in a tag.
+    Tagged(u16),
+}
+
+impl Vlans {
+    /// A port for hosts that know no VLANs.
+    pub fn access(vlan: u16) -> Self {
+        Self { untagged: Some(vlan), tagged: VlanSet::default() }
+    }
+
+    /// The VLAN that a frame with this tag belongs to; none if it may not come in here.
+    #[inline]
+    pub fn of(&self, tag: Option<u16>) -> Option<u16> {
+        // A tag of VLAN 0 says a priority and no VLAN.
+        match tag.map_or(0, |tag| tag & VLAN_BITS) {
+            0 => self.untagged,
+            vlan => (self.tagged.has(vlan) || self.untagged == Some(vlan)).then_some(vlan),
+        }
+    }
+
+    /// How a frame of a VLAN leaves, which came with this tag; none if it may not leave here.
+    #[inline]
+    pub fn form(&self, vlan: u16, tag: Option<u16>) -> Option<Form> {
+        if self.untagged == Some(vlan) {
+            return Some(if tag.is_some() { Form::Untagged } else { Form::AsIs });
+        }
+        self.tagged.has(vlan).then(|| match tag {
+            Some(tag) if tag & VLAN_BITS == vlan => Form::AsIs,
+            tag => Form::Tagged(tag.unwrap_or(0) & !VLAN_BITS | vlan),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_read_as_people_write_it() {
+        let set: VlanSet = "10,20-29,4094".parse().unwrap();
+        let there: Vec<u16> = (0..4096).filter(|&vlan| set.has(vlan)).collect();
+        assert_eq!(there.len(), 12);
+        assert!([10, 20, 29, 4094].iter().all(|vlan| there.contains(vlan)));
+        for text in ["", "0", "4095", "5-3", "a", "1-", "1,,2"] {
+            assert!(text.parse::<VlanSet>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn frames_come_and_go_as_the_port_has_it() {
+        let access = Vlans::access(10);
+        let trunk = Vlans { untagged: Some(1), tagged: "10,20".parse().unwrap() };
+        for (sentence, port, tag, vlan) in [
+            ("no tag, on an access port", &access, None, Some(10)),
+            ("its own tag is taken, too", &access, Some(10), Some(10)),
+            ("a priority alone", &access, Some(0xe000), Some(10)),
+            ("another's tag", &access, Some(20), None),
+            ("no tag, on a trunk", &trunk, None, Some(1)),
+            ("a tag, on a trunk", &trunk, Some(0x6014), Some(20)),
+            ("one that the trunk has not", &trunk, Some(30), None),
+        ] {
+            assert_eq!(port.of(tag), vlan, "{sentence}");
+        }
+        for (sentence, port, vlan, tag, form) in [
+            ("access to access", &access, 10, None, Some(Form::AsIs)),
+            ("trunk to access", &access, 10, Some(10), Some(Form::Untagged)),
+            ("another VLAN", &access, 20, None, None),
+            ("access to trunk", &trunk, 10, None, Some(Form::Tagged(10))),
+            ("trunk to trunk", &trunk, 10, Some(0xa00a), Some(Form::AsIs)),
+            ("the priority stays", &trunk, 10, Some(0xe000), Some(Form::Tagged(0xe00a))),
+            ("the trunk's own VLAN", &trunk, 1, None, Some(Form::AsIs)),
+        ] {
+            assert_eq!(port.form(vlan, tag), form, "{sentence}");
+        }
+        let closed = Vlans { untagged: None, tagged: "10".parse().unwrap() };
+        assert_eq!(closed.of(None), None);
+    }
+}
