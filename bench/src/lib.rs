@@ -11,8 +11,10 @@
 //! | module | what it knows |
 //! | --- | --- |
 //! | [`measurement`] | what one step showed in one round |
+//! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
 #![deny(unsafe_code)]
 
 pub mod measurement;
+pub mod profile;
 pub mod statistics;

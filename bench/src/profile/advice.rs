@@ -1,0 +1,421 @@
+//! One sentence of advice, by rules over what was found.
+//!
+//! A rule is a small function: it looks for one thing and says what to do about it, with a weight:
+//! roughly the share of the time that might be gained. The heaviest is what is told.
+
+use super::findings::{Cpu, Findings, Found};
+use super::table::{Cause, Wait};
+
+/// What makes the figures doubtful: the machine is not ours alone.
+pub fn doubt(findings: &Findings) -> Option<String> {
+    let cpus = findings.cpus.len().max(1) as f64;
+    let share = findings.cpus.iter().map(|cpu| cpu.others).sum::<f64>() / cpus;
+    let who = &findings.found(Cause::Others)?.functions;
+    let process = who.iter().find_map(|function| function.process.as_deref());
+    let most = process.map_or_else(String::new, |name| format!(", {name} most"));
+    let share = (share > 0.1).then(|| percent(share))?;
+    Some(format!("other programs had {share} of all CPUs' time{most}: measure again without them"))
+}
+
+/// What one rule has to say.
+#[derive(Clone, Debug, PartialEq)]
+struct Advice {
+    weight: f64,
+    text: String,
+}
+
+type Rule = fn(&Findings) -> Option<Advice>;
+
+const RULES: &[Rule] = &[
+    sleeps,
+    one_cpu,
+    backlog,
+    locks,
+    wakeups,
+    copying,
+    system_calls,
+    buffers,
+    page_faults,
+    filters,
+    rules,
+    checksums,
+    clock,
+    queueing,
+    host,
+    squeezed,
+    program,
+    xdp,
+    sender,
+];
+
+/// What to do; none where no rule has anything to say.
+pub fn advice(findings: &Findings) -> Option<String> {
+    let said = RULES.iter().filter_map(|rule| rule(findings));
+    said.max_by(|a, b| a.weight.total_cmp(&b.weight)).map(|advice| advice.text)
+}
+
+/// Packets are lost while who should take them sleeps, and not for want of packets.
+fn sleeps(findings: &Findings) -> Option<Advice> {
+    let slept = |waits: &&super::Waits| waits.why == Wait::Sleep && waits.per_second >= 10.0;
+    let sleeper = findings.waits.iter().find(slept)?;
+    (findings.lost >= 0.01).then(|| Advice {
+        weight: 0.8 + findings.lost / 5.0,
+        text: format!(
+            "{} sleeps {:.0} times a second while {} of the packets are lost: let it wait for packets \
+             (poll, --wait adaptive), not for a time",
+            sleeper.process,
+            sleeper.per_second,
+            percent(findings.lost),
+        ),
+    })
+}
+
+/// One CPU receives everything and has no time left, and the others do little.
+fn one_cpu(findings: &Findings) -> Option<Advice> {
+    let all: f64 = findings.cpus.iter().map(|cpu| cpu.receive).sum();
+    let most = |a: &&Cpu, b: &&Cpu| a.receive.total_cmp(&b.receive);
+    let one = findings.cpus.iter().max_by(most)?;
+    let mut others = findings.cpus.iter().filter(|cpu| cpu.cpu != one.cpu);
+    let full = one.busy > 0.9 || one.dropped > 0 || findings.lost > 0.01;
+    let holds = one.receive > 0.15
+        && one.receive > 0.9 * all
+        && full
+        && findings.cpus.len() > 1
+        && others.all(|cpu| cpu.own() < one.receive / 2.0);
+    holds.then(|| Advice {
+        weight: 0.5 + one.receive / 2.0,
+        text: format!(
+            "CPU {} alone receives, which takes {} of its time, and is full: spread packets over more \
+             queues and CPUs (ethtool -L and -X; RPS where the card has one queue)",
+            one.cpu,
+            percent(one.receive),
+        ),
+    })
+}
+
+/// Packets are dropped between softirqs of two CPUs.
+fn backlog(findings: &Findings) -> Option<Advice> {
+    let dropped: u64 = findings.cpus.iter().map(|cpu| cpu.dropped).sum();
+    let processed: u64 = findings.cpus.iter().map(|cpu| cpu.processed).sum();
+    let share = dropped as f64 / (dropped + processed).max(1) as f64;
+    (share > 0.01).then(|| Advice {
+        weight: share / 2.0,
+        text: format!(
+            "{} of the packets found a CPU's backlog full: spread them over more CPUs, or make it \
+             longer (sysctl net.core.netdev_max_backlog)",
+            percent(share),
+        ),
+    })
+}
+
+fn locks(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Locks, 0.1, 1.0, |found, share| {
+        format!(
+            "waiting for locks takes {share} of the time (most in {}): give each thread a queue of \
+             its own, and packets to it by fanout or RSS",
+            most(found)
+        )
+    })
+}
+
+fn wakeups(findings: &Findings) -> Option<Advice> {
+    let switches: u64 = findings.cpus.iter().map(|cpu| cpu.switches).sum();
+    let a_switch = findings.packets as f64 / switches.max(1) as f64;
+    of_share(findings, Cause::Wakeups, 0.15, 1.0, |_, share| {
+        format!(
+            "waking up and switching between threads takes {share} of the time, a switch each \
+             {a_switch:.0} packets: let the reader spin (--wait spin), or longer before it sleeps (adaptive)"
+        )
+    })
+}
+
+fn copying(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Copying, 0.15, 1.0, |found, share| {
+        let first = found.functions.first();
+        let caller = first.and_then(|function| function.caller.as_deref()).unwrap_or_default();
+        let remedy = match first.and_then(|function| function.process.as_deref()) {
+            Some(process) => format!("have {process} look at packets where they are"),
+            None if caller.starts_with("tpacket") || caller.starts_with("packet") => {
+                "keep less of each packet (--snaplen), or take fewer (a filter)".into()
+            }
+            None if caller.contains("xsk") || caller.contains("xdp") => {
+                "take a driver with zero-copy, or less of each packet (mirror: with snaplen)".into()
+            }
+            None => {
+                "take a ring that is mapped (packet: ring, xdp:) in place of calls that copy".into()
+            }
+        };
+        format!("copying takes {share} of the time (most in {}): {remedy}", most(found))
+    })
+}
+
+fn system_calls(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::SystemCalls, 0.15, 1.0, |_, share| {
+        format!(
+            "the way into the kernel and back takes {share} of the time: more packets a call \
+             (recvmmsg, sendmmsg, a larger --batch), or a ring, which needs none"
+        )
+    })
+}
+
+fn buffers(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Buffers, 0.2, 0.9, |_, share| {
+        format!(
+            "making and freeing the kernel's packet buffers takes {share} of the time: work before they \
+             are made (xdp:, mirror:, dropping in XDP), or send without them (live frames)"
+        )
+    })
+}
+
+fn page_faults(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::PageFaults, 0.05, 1.0, |_, share| {
+        format!(
+            "page faults take {share} of the time: touch memory before the run, use it again, or \
+             take huge pages"
+        )
+    })
+}
+
+fn filters(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Filters, 0.2, 0.8, |found, share| {
+        format!(
+            "filters take {share} of the time (most in {}): shorten the expression, its most frequent \
+             case first",
+            most(found)
+        )
+    })
+}
+
+fn rules(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Rules, 0.15, 1.0, |found, share| {
+        format!(
+            "firewall rules take {share} of the time (most in {}): sets or maps in place of lists, or \
+             decide earlier (netdev ingress, tc, XDP)",
+            most(found)
+        )
+    })
+}
+
+fn checksums(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Checksums, 0.1, 1.0, |_, share| {
+        format!("checksums take {share} of the time: leave them to the card (ethtool -K)")
+    })
+}
+
+fn clock(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Clock, 0.1, 1.0, |found, share| {
+        format!(
+            "reading the time takes {share} of the time (most in {}): read it once a batch, or take \
+             a faster clock source",
+            most(found)
+        )
+    })
+}
+
+fn queueing(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Queueing, 0.15, 0.9, |_, share| {
+        format!(
+            "the queueing discipline takes {share} of the time: go round it (qdisc=bypass), or \
+             take noqueue"
+        )
+    })
+}
+
+fn host(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Host, 0.25, 0.9, |_, share| {
+        format!(
+            "the host's own stack takes {share} of the time: keep packets from it that it need not \
+             see (xdp: takes them, XDP drops them)"
+        )
+    })
+}
+
+/// The softirq has more to do than it may in one go.
+fn squeezed(findings: &Findings) -> Option<Advice> {
+    let squeezed: u64 = findings.cpus.iter().map(|cpu| cpu.squeezed).sum();
+    (squeezed > 100 && findings.lost > 0.01).then(|| Advice {
+        weight: 0.1,
+        text: format!(
+            "the receive softirq ran out of its budget {squeezed} times: raise it \
+             (sysctl net.core.netdev_budget and netdev_budget_usecs)"
+        ),
+    })
+}
+
+fn program(findings: &Findings) -> Option<Advice> {
+    let packets = findings.packets.max(1) as f64;
+    of_share(findings, Cause::Program, 0.3, 0.2, |found, share| {
+        format!(
+            "the program itself takes {share} of the time, {:.0} ns a packet, most in {}: more queues, \
+             each with a thread and a CPU",
+            found.ns / packets,
+            most(found)
+        )
+    })
+}
+
+fn xdp(findings: &Findings) -> Option<Advice> {
+    let packets = findings.packets.max(1) as f64;
+    of_share(findings, Cause::Xdp, 0.3, 0.2, |found, share| {
+        format!(
+            "XDP programs take {share} of the time, {:.0} ns a packet, most in {}: more queues, each \
+             with a CPU",
+            found.ns / packets,
+            most(found)
+        )
+    })
+}
+
+/// Nothing is lost and a CPU has time left: there is no more to handle.
+fn sender(findings: &Findings) -> Option<Advice> {
+    let work = |cpu: &Cpu| cpu.busy - cpu.spinning;
+    let least = |a: &&Cpu, b: &&Cpu| work(a).total_cmp(&work(b));
+    let free = findings.cpus.iter().min_by(least)?;
+    (findings.lost < 0.001 && work(free) < 0.7).then(|| Advice {
+        weight: 0.12,
+        text: format!(
+            "nothing is lost and CPU {} has nothing to do for {} of the time: who sends is the limit \
+             (more --threads of it)",
+            free.cpu,
+            percent(1.0 - work(free)),
+        ),
+    })
+}
+
+/// Advice on a cause that has at least `least` of the time; `part` of that might be gained.
+fn of_share(
+    findings: &Findings,
+    cause: Cause,
+    least: f64,
+    part: f64,
+    text: impl FnOnce(&Found, String) -> String,
+) -> Option<Advice> {
+    let share = findings.share(cause);
+    let found = findings.found(cause)?;
+    (share >= least).then(|| Advice { weight: share * part, text: text(found, percent(share)) })
+}
+
+fn most(found: &Found) -> String {
+    found.functions.first().map_or_else(String::new, ToString::to_string)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::tests::{findings, kernel, of, program, switch};
+    use super::super::named::{Part, Place};
+    use super::*;
+
+    const IDLE: &str = "pv_native_safe_halt;default_idle;do_idle";
+    const SLEEP: &str = "__schedule;schedule;do_nanosleep;hrtimer_nanosleep";
+    const SOFTIRQ: &str =
+        "ip_rcv;__netif_receive_skb_core;process_backlog;__napi_poll;net_rx_action";
+    const WAKE: &str = "_raw_spin_unlock_irqrestore;try_to_wake_up;sock_def_readable;tpacket_rcv";
+    const COPY: &str = "skb_copy_bits;tpacket_rcv;__netif_receive_skb_core";
+    const LOCK: &str = "native_queued_spin_lock_slowpath;_raw_spin_lock;packet_rcv";
+    const SKB: &str = "kmem_cache_alloc_noprof;__alloc_skb;sock_alloc_send_pskb";
+
+    #[test]
+    fn what_stands_out_is_what_advice_is_given_on() {
+        let rows: &[(&str, f64, &[Place], &str)] = &[
+            (
+                "a reader that sleeps and loses",
+                0.5,
+                &[switch(SLEEP, 1000.0), program(1, "run", 100.0), kernel(1, SOFTIRQ, 50.0)],
+                "sluice sleeps 1000 times a second while 50 % of the packets are lost",
+            ),
+            (
+                "one that sleeps and loses nothing",
+                0.0,
+                &[switch(SLEEP, 1000.0), kernel(0, IDLE, 1000.0), kernel(1, IDLE, 900.0)],
+                "nothing is lost and CPU 0 has nothing to do for 100 % of the time",
+            ),
+            (
+                "all on one CPU",
+                0.2,
+                &[kernel(0, SOFTIRQ, 900.0), program(0, "run", 50.0), kernel(1, IDLE, 1000.0)],
+                "CPU 0 alone receives, which takes 90 % of its time",
+            ),
+            (
+                "on two CPUs alike",
+                0.0,
+                &[kernel(0, SOFTIRQ, 950.0), kernel(1, SOFTIRQ, 950.0)],
+                "the host's own stack takes 100 % of the time",
+            ),
+            (
+                "wakeups",
+                0.0,
+                &[kernel(0, WAKE, 400.0), program(1, "run", 500.0), program(0, "run", 500.0)],
+                "waking up and switching between threads takes 29 % of the time",
+            ),
+            (
+                "copying by a program",
+                0.0,
+                &[
+                    program(1, "memmove", 700.0),
+                    program(1, "run", 300.0),
+                    program(0, "run", 1000.0),
+                ],
+                "copying takes 35 % of the time (most in memmove of sluice): have sluice look",
+            ),
+            (
+                "copying for a packet socket",
+                0.0,
+                &[kernel(0, COPY, 900.0), program(1, "run", 900.0)],
+                "copying takes 50 % of the time (most in skb_copy_bits for tpacket_rcv): keep less",
+            ),
+            (
+                "contention",
+                0.0,
+                &[kernel(0, LOCK, 900.0), kernel(1, LOCK, 900.0), program(1, "run", 50.0)],
+                "waiting for locks takes 97 % of the time",
+            ),
+            (
+                "skbs",
+                0.0,
+                &[kernel(0, SKB, 900.0), program(1, "run", 900.0)],
+                "making and freeing the kernel's packet buffers takes 50 % of the time",
+            ),
+            (
+                "the program",
+                0.0,
+                &[program(0, "count::run", 900.0), program(1, "count::run", 900.0)],
+                "the program itself takes 100 % of the time, 1800000 ns a packet, most in count::run",
+            ),
+        ];
+        for (sentence, lost, places, expected) in rows {
+            let found = Findings { lost: *lost, ..findings(places) };
+            let said = advice(&found).unwrap_or_default();
+            assert!(said.starts_with(expected), "{sentence}: {said}");
+        }
+    }
+
+    #[test]
+    fn drops_between_cpus_are_told_where_nothing_else_is() {
+        let mut found = findings(&[kernel(0, IDLE, 100.0)]);
+        found.lost = 0.5;
+        (found.cpus[0].processed, found.cpus[0].dropped) = (500, 500);
+        assert!(
+            advice(&found).unwrap().starts_with("50 % of the packets found a CPU's backlog full")
+        );
+    }
+
+    #[test]
+    fn a_machine_that_others_use_makes_figures_doubtful() {
+        let rustc = of(Part::Other, program(0, "parse", 900.0));
+        let said = doubt(&findings(&[rustc, program(1, "run", 900.0)])).unwrap();
+        assert!(
+            said.starts_with("other programs had 45 % of all CPUs' time, sluice most"),
+            "{said}"
+        );
+        assert_eq!(doubt(&findings(&[program(1, "run", 900.0)])), None);
+    }
+
+    #[test]
+    fn nothing_that_stands_out_is_no_advice() {
+        assert_eq!(advice(&Findings { lost: 0.5, ..findings(&[]) }), None);
+    }
+}

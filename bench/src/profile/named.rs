@@ -1,0 +1,110 @@
+//! A recording with names in place of addresses, and whose work each moment was.
+
+use std::collections::HashMap;
+
+use super::Who;
+use super::collect::{Process, Recording, Stack};
+use super::names::{self, Files, Kernel};
+use super::perf::{Clock, What};
+use super::table::{self, Stage};
+
+/// A place that a CPU was at, by name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    pub what: What,
+    pub cpu: u32,
+    /// The process's name.
+    pub process: String,
+    pub part: Part,
+    pub kernel: bool,
+    /// The function, then who called it. Outside the kernel there is only the function.
+    pub chain: Vec<String>,
+    /// For how long, in ns; of a switch how often.
+    pub weight: f64,
+}
+
+/// What part somebody has in what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It is what is measured.
+    Measured,
+    /// It makes the packets.
+    Sender,
+    /// It has none.
+    Other,
+    /// It measures.
+    Sampling,
+}
+
+/// Gives every place of a recording its name. `busy_ns` says for each CPU how long it was not idle:
+/// cycles are turned into time by that.
+pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> Vec<Place> {
+    let mut files = Files::new();
+    let scale = scale(recording, busy_ns);
+    let place = |(stack, weight): (&Stack, &u64)| {
+        let process = &recording.processes[&stack.process];
+        let chain: Vec<String> = if stack.kernel {
+            stack.chain.iter().map(|address| in_kernel(&recording.kernel, *address)).collect()
+        } else {
+            vec![in_program(process, stack.chain[0], &mut files)]
+        };
+        let ns = match stack.what {
+            What::Time => scale.get(&stack.cpu).copied().unwrap_or(1.0),
+            What::Switch => 1.0,
+        };
+        Place {
+            what: stack.what,
+            cpu: stack.cpu,
+            process: process.name.clone(),
+            part: part(stack.process, &chain, who),
+            kernel: stack.kernel,
+            chain,
+            weight: *weight as f64 * ns,
+        }
+    };
+    recording.stacks.iter().map(place).collect()
+}
+
+/// By CPU, how many ns a unit of the clock is.
+fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64> {
+    let mut cycles: HashMap<u32, f64> = HashMap::new();
+    if recording.clock == Clock::Cycles {
+        for (stack, weight) in &recording.stacks {
+            if stack.what == What::Time {
+                *cycles.entry(stack.cpu).or_default() += *weight as f64;
+            }
+        }
+    }
+    let ns = |(cpu, cycles): (u32, f64)| Some((cpu, busy_ns.get(&cpu)? / cycles));
+    cycles.into_iter().filter_map(ns).collect()
+}
+
+/// Softirqs interrupt whoever is there: what they do is nobody's but what is measured.
+fn part(process: u32, chain: &[String], who: &Who) -> Part {
+    let stage = table::stage(chain.iter().map(String::as_str));
+    let listed = |list: &[u32]| list.contains(&process);
+    match stage {
+        Stage::Receive => Part::Measured,
+        Stage::LiveFrames if who.live_frames_send => Part::Sender,
+        _ if process == std::process::id() => Part::Sampling,
+        _ if listed(&who.sender) => Part::Sender,
+        _ if process != 0 && !who.measured.is_empty() && !listed(&who.measured) => Part::Other,
+        _ => Part::Measured,
+    }
+}
+
+fn in_kernel(kernel: &Kernel, address: u64) -> String {
+    kernel.name(address).map_or_else(|| "[unknown]".into(), |name| names::plain(name).to_owned())
+}
+
+/// A function of a program; where its file tells no names, the file's.
+fn in_program(process: &Process, address: u64, files: &mut Files) -> String {
+    let found = process.mappings.iter().find_map(|map| Some((&map.path, map.offset_of(address)?)));
+    let Some((path, offset)) = found else { return "[unknown]".into() };
+    let base = || path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    match files.get(path).name(offset) {
+        Some(name) => names::plain(name).to_owned(),
+        None if path.is_absolute() => format!("[{}]", base()),
+        None => base(),
+    }
+}

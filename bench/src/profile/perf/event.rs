@@ -1,0 +1,149 @@
+//! One event on one CPU: opened, mapped, switched on and off.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluicegate::memory::{Mmap, PAGE_BYTES};
+
+use super::abi::{self, Attr, ioctl, page};
+
+/// An event of all processes on one CPU.
+#[derive(Debug)]
+pub struct Event {
+    fd: OwnedFd,
+    /// What its samples are marked with.
+    pub id: u64,
+}
+
+impl Event {
+    /// Opens it, switched off.
+    pub fn open(attr: &Attr, cpu: u32) -> io::Result<Self> {
+        let attr = Attr { size: size_of::<Attr>() as u32, ..*attr };
+        let (any_process, no_group) = (-1, -1);
+        // SAFETY: `attr` is a whole perf_event_attr of the size it says, and outlives the call; the
+        // kernel checks what it holds.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attr,
+                any_process,
+                cpu.cast_signed(),
+                no_group,
+                abi::CLOSE_ON_EXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned `fd`, a small number, and it is nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        let id = id_of(&fd)?;
+        Ok(Self { fd, id })
+    }
+
+    /// Writes its samples into another event's ring, of the same CPU.
+    pub fn write_to(&self, other: &Self) -> io::Result<()> {
+        control(&self.fd, ioctl::SET_OUTPUT, other.fd.as_raw_fd() as u64)
+    }
+
+    /// Counts and samples from now on.
+    pub fn enable(&self) -> io::Result<()> {
+        control(&self.fd, ioctl::ENABLE, 0)
+    }
+
+    /// Does so no more.
+    pub fn disable(&self) -> io::Result<()> {
+        control(&self.fd, ioctl::DISABLE, 0)
+    }
+
+    /// How often it has happened while it was switched on.
+    pub fn count(&self) -> io::Result<u64> {
+        let mut value = [0; 8];
+        match nix::unistd::read(&self.fd, &mut value)? {
+            8 => Ok(u64::from_ne_bytes(value)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// A request whose argument is nothing, or a descriptor.
+fn control(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
+    // SAFETY: the requests that are made by this function take a number and touch no memory of ours.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, argument) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn id_of(fd: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0u64;
+    // SAFETY: the request writes 8 bytes, to a u64 of ours that outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), ioctl::ID as libc::Ioctl, &raw mut id) } {
+        0 => Ok(id),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The ring that an event's records stand in: one page about it, then the data.
+///
+/// The kernel writes records and moves `data_head` on; the reader reads them and moves
+/// `data_tail` on. Between the two the bytes are the reader's, for the mapping is writable, and
+/// then the kernel overwrites nothing that has not been read but counts it as lost.
+#[derive(Debug)]
+pub struct Ring {
+    map: Mmap,
+    data: usize,
+    /// A power of two.
+    data_bytes: u64,
+}
+
+impl Ring {
+    /// Maps an event's ring, of `pages` pages of data, a power of two.
+    pub fn map(event: &Event, pages: usize) -> io::Result<Self> {
+        let bytes = (pages + 1) * PAGE_BYTES;
+        let map = Mmap::shared(event.fd.as_fd(), bytes)?;
+        let mut ring = Self { map, data: 0, data_bytes: 0 };
+        // These two do not change once the ring is mapped.
+        ring.data = ring.word(page::DATA_OFFSET).load(Ordering::Relaxed) as usize;
+        ring.data_bytes = ring.word(page::DATA_SIZE).load(Ordering::Relaxed);
+        let whole = ring.data_bytes.is_power_of_two()
+            && ring.data.checked_add(ring.data_bytes as usize).is_some_and(|end| end <= bytes);
+        if whole { Ok(ring) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Takes all whole records that stand in it, one behind the other.
+    pub fn take(&mut self, records: &mut Vec<u8>) {
+        // Pairs with the kernel's write barrier before it stores data_head
+        // (perf_output_put_handle in kernel/events/ring_buffer.c): the records up to it are there.
+        let head = self.word(page::DATA_HEAD).load(Ordering::Acquire);
+        // Nobody but this reader writes it.
+        let tail = self.word(page::DATA_TAIL).load(Ordering::Relaxed);
+        let length = head.wrapping_sub(tail).min(self.data_bytes);
+        let start = tail & (self.data_bytes - 1);
+        let first = length.min(self.data_bytes - start);
+        self.copy(start, first, records);
+        self.copy(0, length - first, records);
+        // Pairs with the kernel's load of data_tail, on which its writes depend: what is copied
+        // above it may overwrite.
+        self.word(page::DATA_TAIL).store(head, Ordering::Release);
+    }
+
+    /// Appends `length` bytes of the data, from `start` on; they do not go round.
+    fn copy(&self, start: u64, length: u64, to: &mut Vec<u8>) {
+        let from = self.map.at(self.data).as_ptr();
+        // SAFETY: start + length is at most data_bytes, and the data lie within the mapping
+        // (`map` checked). They are between tail and head, where the kernel does not write.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(from.add(start as usize).cast_const(), length as usize)
+        };
+        to.extend_from_slice(bytes);
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the first page of the mapping holds these words of 8 bytes at multiples of 8
+        // for as long as `self` lives, and both sides access them atomically.
+        unsafe { AtomicU64::from_ptr(self.map.at(offset).as_ptr().cast()) }
+    }
+}

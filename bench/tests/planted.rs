@@ -1,0 +1,178 @@
+//! Slowdowns that are planted are named: a reader that sleeps, one that copies, packets that all come
+//! to one CPU. In labs of their own; needs root, and where that is not there each test says so.
+
+#[path = "../../core/tests/child/limit.rs"]
+mod child;
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluicegate::link::{Lab, Shape, pin_thread};
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate_bench::profile::{Achieved, Profile, Profiler, Wait as Reason, Who};
+
+/// What a child is to be, in its environment.
+const ROLE: &str = "SLUICE_TEST_ROLE";
+/// The longest that a child works whose parent has forgotten it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long is sampled.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Not a test but what children of the tests do.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    std::thread::spawn(|| {
+        // Its end is the sign to stop.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        STOP.store(true, Ordering::Relaxed);
+    });
+    match role.as_str() {
+        "send" => send(),
+        "sleep" => receive(|_| std::thread::sleep(Duration::from_millis(20))),
+        "copy" => receive(copy),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Tells the loops to end; nothing is published with it.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+fn goes_on(since: Instant) -> bool {
+    !STOP.load(Ordering::Relaxed) && since.elapsed() < LIMIT
+}
+
+/// Sends to a port where nobody listens, on CPU 0, where a veth's softirq then runs, too.
+fn send() {
+    pin_thread(0).unwrap();
+    let mut queue = open("packet:left0", Use::Send);
+    let mut frame = vec![2, 0, 0xc6, 0x12, 0, 2, 2, 0, 0xc6, 0x12, 0, 1, 8, 0];
+    frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0x24, 0x9c, 198, 18, 0, 1, 198, 18, 0, 2]);
+    frame.extend([0x13, 0x88, 0, 9, 0, 26, 0, 0]);
+    frame.resize(1000, 0);
+    let since = Instant::now();
+    while goes_on(since) {
+        while queue.tx_mut().push(&Packet::new(&Meta::default(), &frame)) {}
+        queue.sync_tx().unwrap();
+    }
+}
+
+/// Receives on CPU 1, handles each batch, and says what it got and lost.
+fn receive(mut handle: impl FnMut(&Queue)) {
+    pin_thread(1).unwrap();
+    let mut queue = open("packet:right0?method=recvmmsg&buffer=256K", Use::Receive);
+    let since = Instant::now();
+    let mut got = 0;
+    while goes_on(since) {
+        if queue.sync_rx().unwrap() == 0 {
+            queue.wait_rx(Wait::Sleep, Duration::from_millis(100)).unwrap();
+        }
+        got += queue.rx().packets().count();
+        handle(&queue);
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+    }
+    let lost = queue.stats().unwrap().lost_full;
+    println!("counted {got} {lost}");
+}
+
+/// An extra copy of each packet, and many of them.
+fn copy(queue: &Queue) {
+    let mut to = vec![0; 2048];
+    for packet in queue.rx().packets() {
+        for _ in 0..200 {
+            let bytes = std::hint::black_box(packet.head());
+            std::hint::black_box(&mut to)[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+}
+
+fn open(name: &str, usage: Use) -> Queue {
+    let options = OpenOptions { usage, ..OpenOptions::default() };
+    Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
+}
+
+/// A lab, where there is root and a second CPU.
+fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return None;
+    }
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        println!("skipped: needs two CPUs");
+        return None;
+    }
+    Some(Lab::scratch_with(Shape::Pair, 2).expect("a scratch lab"))
+}
+
+/// Starts this test as a child on a host.
+fn start(lab: &Lab, host: &str, role: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture"]).env(ROLE, role);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    lab.spawn(host, &mut command).unwrap()
+}
+
+/// Ends a child, and reads what it has counted: got and lost.
+fn end(mut child: Child) -> (u64, u64) {
+    drop(child.stdin.take());
+    let output = child::end(child);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = said.split("counted ").nth(1).unwrap_or("0 0").split_whitespace();
+    let mut number = || words.next().unwrap().parse().unwrap();
+    (number(), number())
+}
+
+/// The profile of a second of sending, and of a reader of that role if one is named.
+fn profile(lab: &Lab, role: Option<&str>) -> Profile {
+    // CPUs are what is looked at: one test at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let sender = start(lab, "left", "send");
+    let reader = role.map(|role| start(lab, "right", role));
+    std::thread::sleep(SECOND);
+    let profiler = Profiler::start().unwrap();
+    std::thread::sleep(SECOND);
+    // Those that are nobody's are of this machine's other work.
+    let measured = vec![reader.as_ref().map_or(u32::MAX, Child::id)];
+    let who = Who { measured, sender: vec![sender.id()], live_frames_send: false };
+    let profiler = profiler.stop().unwrap();
+    let (got, lost) = reader.map_or((0, 0), end);
+    end(sender);
+    let lost = lost as f64 / (got + lost).max(1) as f64;
+    profiler.explain(&who, Achieved { packets: got, lost })
+}
+
+#[test]
+fn a_reader_that_sleeps_is_named() {
+    let Some(lab) = lab() else { return };
+    let profile = profile(&lab, Some("sleep"));
+    assert!(profile.waits.iter().any(|waits| waits.why == Reason::Sleep), "{profile:#?}");
+    let advice = profile.advice.as_deref().unwrap_or_default();
+    assert!(
+        advice.contains(" sleeps ") && advice.contains("let it wait for packets"),
+        "{profile:#?}"
+    );
+}
+
+#[test]
+fn an_extra_copy_is_named() {
+    let Some(lab) = lab() else { return };
+    let profile = profile(&lab, Some("copy"));
+    let advice = profile.advice.as_deref().unwrap_or_default();
+    assert!(advice.starts_with("copying takes "), "{profile:#?}");
+    assert!(advice.contains("look at packets where they are"), "{profile:#?}");
+}
+
+#[test]
+fn packets_that_all_come_to_one_cpu_are_named() {
+    let Some(lab) = lab() else { return };
+    let profile = profile(&lab, None);
+    let advice = profile.advice.as_deref().unwrap_or_default();
+    assert!(advice.starts_with("CPU 0 alone receives"), "{profile:#?}");
+}
