@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
+use sluicegate::port::detach_host;
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
 
@@ -54,7 +55,11 @@ enum Times {
     Hardware,
 }
 
-/// Take the XDP program off an interface, whoever uses it: all packets go to the host
+/// Take the programs off an interface, whoever uses them: all packets go to the host, and the host's
+/// go out
+///
+/// The XDP program, and those of a host: port. One that was killed with fallback=drop has left the
+/// host cut off: this ends that.
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
@@ -117,6 +122,12 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
 
 /// Runs `sluice detach`.
 pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
+    // First: a foreign XDP program, which is an error, does not keep the host from its wire.
+    let host = args.place.with(detach_host)?;
+    let name = &args.place.interface;
+    if host {
+        writeln!(io::stdout(), "{name}: what the host sends goes out without a port again")?;
+    }
     let users = args.place.with(|interface| match Resident::find(interface) {
         Ok(None) => Ok(None),
         Ok(Some(resident)) => {
@@ -127,8 +138,8 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
         // Another version's can be taken off all the same, if nothing else is wrong.
         Err(_) => Ok(Resident::detach_any(interface)?.then_some(None)),
     })?;
-    let name = &args.place.interface;
     match users {
+        None if host => {}
         None => writeln!(io::stdout(), "{name} has no XDP program")?,
         Some(None) => writeln!(
             io::stdout(),

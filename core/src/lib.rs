@@ -18,6 +18,7 @@
 //!   |   packet:  AF_PACKET: ring, recvmmsg, |     opened by name, one or more
 //!   |            recv; sendmmsg, ring       |     queues a Port
 //!   |   xdp:     AF_XDP, by a claim         |
+//!   |   host:    the host's side of eth0    |
 //!   |   tap:     a TAP device               |
 //!   |   pcap:    a capture file             |
 //!   |   null:    endless, bottomless        |

@@ -14,8 +14,8 @@ use crate::notice;
 pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
     match port.kind() {
         Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
-        // What a TAP device is sent the host receives: it does not leave.
-        Kind::Pcap | Kind::Null | Kind::Tap => Ok(None),
+        // What a TAP device is sent the host receives, as with host: it does not leave.
+        Kind::Pcap | Kind::Null | Kind::Host | Kind::Tap => Ok(None),
         Kind::Mirror => {
             Err(port.error("a mirror: port only receives: send to packet:, xdp: or live:"))
         }

@@ -2,10 +2,10 @@
 //!
 //! Sources: rtnetlink(7), linux/pkt_sched.h, linux/gen_stats.h.
 
-use netlink_packet_core::NlasIterator;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcHandle, TcHeader, TcMessage};
 
+use super::netlink::attribute;
 use super::{Netlink, interface};
 use crate::error::{Error, Result};
 
@@ -55,10 +55,4 @@ fn waiting_in(body: &[u8], index: i32) -> Option<u32> {
     let statistics = attribute(body.get(HEADER_BYTES..)?, TCA_STATS2)?;
     let queue = attribute(&statistics, TCA_STATS_QUEUE)?;
     queue.first_chunk().map(|packets| u32::from_ne_bytes(*packets))
-}
-
-/// The value of the first attribute of a kind.
-fn attribute(bytes: &[u8], kind: u16) -> Option<Vec<u8>> {
-    let found = NlasIterator::new(bytes).map_while(|nla| nla.ok()).find(|nla| nla.kind() == kind);
-    found.map(|nla| nla.value().to_vec())
 }

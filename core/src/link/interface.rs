@@ -15,6 +15,7 @@ use netlink_packet_route::link::{
 };
 
 use super::Netlink;
+use super::netlink::attribute;
 use crate::error::{Error, Result};
 
 // The attributes of a link that are read here: linux/if_link.h.
@@ -22,6 +23,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
@@ -236,6 +238,18 @@ impl Netlink {
                 _ => Err(Error::system("look up", name, e)),
             },
         }
+    }
+
+    /// What somebody has written an interface is for; none if nobody has.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn alias(&mut self, name: &str) -> Result<Option<String>> {
+        let parse = |body: &[u8]| {
+            let text = attribute(body.get(LINK_HEADER_BYTES..)?, IFLA_IFALIAS)?;
+            Some(String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned())
+        };
+        self.get(by_name(name), parse).map_err(|e| Error::system("look up", name, e))
     }
 
     /// What an interface that is in use is now, without its addresses.

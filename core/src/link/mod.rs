@@ -29,6 +29,7 @@ mod records;
 mod routes;
 mod sample;
 mod tap;
+mod tc;
 mod veth;
 
 pub(crate) use affinity::{Allowed, may_pin};
@@ -51,6 +52,7 @@ pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
 pub use routes::{carries_default_route, known_neighbour, neighbour};
 pub use sample::{InterfaceSample, Sample, Sampler};
 pub(crate) use tap::{Making, Tap};
+pub(crate) use tc::{FilterPlace, Side, Then};
 pub use veth::VethEnd;
 
 use std::io;

@@ -7,7 +7,7 @@ use std::io;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -147,6 +147,12 @@ fn status(body: &[u8]) -> io::Result<()> {
         None | Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
     }
+}
+
+/// The value of the first attribute of a kind.
+pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<Vec<u8>> {
+    let found = NlasIterator::new(bytes).map_while(|nla| nla.ok()).find(|nla| nla.kind() == kind);
+    found.map(|nla| nla.value().to_vec())
 }
 
 fn malformed(what: &str) -> io::Error {

@@ -48,9 +48,9 @@ impl Tap {
         }
         let exclusive = if making == Making::New { libc::IFF_TUN_EXCL } else { 0 };
         let several = libc::IFF_MULTI_QUEUE;
-        let first = match attach(name, if queues > 1 { several } else { exclusive }) {
+        let first = match attach(name, exclusive | if queues > 1 { several } else { 0 }) {
             // It is there, made for several queues.
-            Err(error) if is_invalid(&error) && queues == 1 => attach(name, several),
+            Err(error) if is_invalid(&error) && queues == 1 => attach(name, exclusive | several),
             other => other,
         };
         let others = (1..queues).map(|_| attach(name, several));

@@ -85,11 +85,7 @@ impl Netlink {
     /// # Errors
     /// No such interface, an MTU that it cannot have, a missing `CAP_NET_ADMIN`.
     pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = self.index(name)?;
-        message.attributes = vec![LinkAttribute::Mtu(mtu)];
-        self.change(RouteNetlinkMessage::SetLink(message), 0)
-            .map_err(|e| refused("set the MTU of", name, ADMIN, e))
+        self.set(name, "set the MTU of", LinkAttribute::Mtu(mtu))
     }
 
     /// Sets how many packets may wait to be sent.
@@ -97,11 +93,31 @@ impl Netlink {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_queue_length(&mut self, name: &str, packets: u32) -> Result<()> {
+        self.set(name, "set the queue length of", LinkAttribute::TxQueueLen(packets))
+    }
+
+    /// Gives an interface another Ethernet address.
+    ///
+    /// # Errors
+    /// No such interface, one that keeps its address, a missing `CAP_NET_ADMIN`.
+    pub fn set_mac(&mut self, name: &str, mac: Mac) -> Result<()> {
+        self.set(name, "set the address of", LinkAttribute::Address(mac.0.to_vec()))
+    }
+
+    /// Writes what an interface is for, where `ip link` shows it.
+    ///
+    /// # Errors
+    /// No such interface, a text of more than 255 bytes, a missing `CAP_NET_ADMIN`.
+    pub fn set_alias(&mut self, name: &str, text: &str) -> Result<()> {
+        self.set(name, "set the alias of", LinkAttribute::IfAlias(text.to_owned()))
+    }
+
+    fn set(&mut self, name: &str, operation: &'static str, attribute: LinkAttribute) -> Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(name)?;
-        message.attributes = vec![LinkAttribute::TxQueueLen(packets)];
+        message.attributes = vec![attribute];
         self.change(RouteNetlinkMessage::SetLink(message), 0)
-            .map_err(|e| refused("set the queue length of", name, ADMIN, e))
+            .map_err(|e| refused(operation, name, ADMIN, e))
     }
 
     /// Gives an interface an address, without duplicate address detection: it is usable at once.

@@ -4,6 +4,7 @@
 //! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
+mod host;
 mod inspect;
 mod limits;
 mod live;
@@ -21,6 +22,7 @@ mod wait;
 mod watch;
 mod xdp;
 
+pub use host::detach_host;
 pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
@@ -102,6 +104,7 @@ impl Port {
             Kind::Xdp => xdp::open(name, options),
             Kind::Mirror => mirror::open(name, options),
             Kind::Live => live::open(name, options),
+            Kind::Host => host::open(name, options),
             Kind::Tap => tap::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }

@@ -23,6 +23,8 @@ pub enum Kind {
     Mirror,
     /// An interface through live frames: it only sends.
     Live,
+    /// The host's side of an interface: what the host sends out of it and receives from it.
+    Host,
     /// A TAP device.
     Tap,
     /// A capture file.
@@ -88,6 +90,12 @@ const KINDS: &[KindSpec] = &[
         options: &["filter", "snaplen", "promisc", "mode", "timestamp", "cells", "slots"],
     },
     KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: &["ring", "cpu", "slots"] },
+    KindSpec {
+        kind: Kind::Host,
+        prefix: "host",
+        queues: true,
+        options: &["fallback", "hook", "ring", "slots"],
+    },
     KindSpec {
         kind: Kind::Tap,
         prefix: "tap",
@@ -287,7 +295,7 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
-                Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Tap => {
+                Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Host | Kind::Tap => {
                     "no interface named".into()
                 }
             }));
@@ -385,7 +393,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, tap:, pcap:, null:"),
+            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, host:, tap:, pcap:, null:"),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
@@ -434,9 +442,16 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in
-            [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Tap, Kind::Pcap, Kind::Null]
-        {
+        for kind in [
+            Kind::Packet,
+            Kind::Xdp,
+            Kind::Mirror,
+            Kind::Live,
+            Kind::Host,
+            Kind::Tap,
+            Kind::Pcap,
+            Kind::Null,
+        ] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

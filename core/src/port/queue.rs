@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Interface;
+use super::host::HostQueue;
 use super::live::LiveQueue;
 use super::mirror;
 use super::null::Null;
@@ -47,6 +48,7 @@ pub(super) enum Backend {
     InKernel(Box<xdp::InKernel>),
     Copies(Box<mirror::CopyQueue>),
     Live(Box<LiveQueue>),
+    Host(Box<HostQueue>),
     Tap(Box<TapQueue>),
 }
 
@@ -131,6 +133,7 @@ impl Queue {
             Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
             Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
             Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
+            Backend::Host(host) => host.sync_rx(&mut self.rx),
             Backend::Tap(tap) => tap.sync_rx(&mut self.rx),
         }
     }
@@ -154,6 +157,7 @@ impl Queue {
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
             Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
             Backend::Live(live) => live.sync_tx(&mut self.tx),
+            Backend::Host(host) => host.sync_tx(&mut self.tx),
             Backend::Tap(tap) => tap.sync_tx(&mut self.tx),
         }
     }
@@ -178,6 +182,7 @@ impl Queue {
             Backend::InKernel(kernel) => &mut **kernel,
             Backend::Copies(copies) => &mut **copies,
             Backend::Live(live) => &mut **live,
+            Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
         }
     }
@@ -196,6 +201,7 @@ impl Queue {
             Backend::InKernel(kernel) => kernel.check(),
             Backend::Copies(copies) => copies.check(),
             Backend::Live(live) => live.check(),
+            Backend::Host(host) => host.check(),
             Backend::Tap(tap) => tap.check(),
             Backend::Null(_)
             | Backend::PcapSource(_)
@@ -215,6 +221,7 @@ impl Queue {
             | Backend::Packet(_)
             | Backend::InKernel(_)
             | Backend::Live(_)
+            | Backend::Host(_)
             | Backend::Tap(_) => None,
         }
     }
@@ -238,6 +245,7 @@ impl Queue {
             Backend::Xdp(xdp) => xdp.is_finished(),
             Backend::InKernel(kernel) => kernel.is_finished(),
             Backend::Copies(copies) => copies.is_finished(),
+            Backend::Host(host) => host.is_finished(),
             Backend::Tap(tap) => tap.is_finished(),
         }
     }
@@ -267,6 +275,10 @@ impl Queue {
                 copies.close_intake();
                 Ok(())
             }
+            Backend::Host(host) => {
+                host.close_intake();
+                Ok(())
+            }
             Backend::Tap(tap) => {
                 tap.close_intake();
                 Ok(())
@@ -291,6 +303,7 @@ impl Queue {
             | Backend::InKernel(_)
             | Backend::Copies(_)
             | Backend::Live(_)
+            | Backend::Host(_)
             | Backend::Tap(_) => Ok(()),
         }
     }
@@ -323,6 +336,7 @@ impl Queue {
             | Backend::PcapSource(_)
             | Backend::InKernel(_)
             | Backend::Copies(_)
+            | Backend::Host(_)
             | Backend::Tap(_) => synced.map(|_| ()),
         }
     }
@@ -341,6 +355,7 @@ impl Queue {
             Backend::InKernel(kernel) => Ok(kernel.stats()),
             Backend::Copies(copies) => Ok(copies.stats()),
             Backend::Live(live) => Ok(live.stats()),
+            Backend::Host(host) => Ok(host.stats()),
             Backend::Tap(tap) => Ok(tap.stats()),
         }
     }

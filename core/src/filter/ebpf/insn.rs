@@ -329,3 +329,25 @@ pub mod xdp_action {
     /// To where a redirect helper said.
     pub const REDIRECT: i32 = 4;
 }
+
+/// Where the parts of the context of a program in the host's stack stand: `struct __sk_buff`, all
+/// of four bytes.
+pub mod sk_buff {
+    /// A number beside the packet, which programs and rules of the host may set.
+    pub const MARK: i16 = 8;
+    /// Whether a VLAN tag stands beside the packet.
+    pub const VLAN_PRESENT: i16 = 20;
+    /// Points to the packet's first byte.
+    pub const DATA: i16 = 76;
+    /// Points behind the last byte that can be read directly.
+    pub const DATA_END: i16 = 80;
+}
+
+/// What a program where packets enter and leave the host's stack returns: `TC_ACT_`
+/// (linux/pkt_cls.h).
+pub mod tc_action {
+    /// On to the next program or filter, and at last as without any.
+    pub const UNSPEC: i32 = -1;
+    /// Dropped.
+    pub const SHOT: i32 = 2;
+}

@@ -25,7 +25,7 @@ mod queue;
 
 use std::sync::Arc;
 
-use drops::Drops;
+pub(super) use drops::Drops;
 pub(super) use queue::TapQueue;
 use queue::{MOST_BYTES, slots_for};
 
@@ -40,6 +40,9 @@ use crate::ring::Ring;
 const DEFAULT_RING: u32 = 1000;
 /// The least and the most MTU of an Ethernet device that is a TAP (drivers/net/tun.c).
 const MTUS: std::ops::RangeInclusive<u64> = 68..=65_521;
+
+/// What is said of times, where an interface is described.
+pub(super) const CLOCK: &str = "timestamps: software, taken when a batch is read";
 
 /// What the options say.
 struct Config {
@@ -67,34 +70,20 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let config = Config::of(name)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
-    let pool = match &options.pool {
-        Some(pool) => Arc::clone(pool),
-        None => own_pool(&config, options.usage, count)?,
-    };
+    let mtu = config.mtu.unwrap_or_default();
+    let rings = Rings::new(name, options, config.slots, count, frame_bytes(mtu))?;
     let netns = options.netns.as_deref();
     let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
     let described = Interface {
         name: name.name().to_owned(),
         link_type: LINKTYPE_ETHERNET,
         snaplen: 0,
-        comment: "timestamps: software, taken when a batch is read".into(),
+        comment: CLOCK.into(),
     };
     let queues = numbers
         .zip(opened)
         .map(|(number, queue)| {
-            let rx = match options.usage {
-                Use::Send => Ring::absent(&pool)?,
-                Use::Receive | Use::Both => Ring::receive(&pool, config.slots)?,
-            };
-            let tx = match options.usage {
-                Use::Receive => Ring::absent(&pool)?,
-                Use::Send | Use::Both => Ring::transmit(&pool, config.slots)?,
-            };
-            let least = slots_for(MOST_BYTES, &rx) + 1;
-            if options.usage != Use::Send && config.slots < least {
-                let advice = format!("the longest frame needs {least} in this pool");
-                return Err(name.wrong("slots", &config.slots.to_string(), &advice));
-            }
+            let (rx, tx) = rings.make()?;
             let backend = Backend::Tap(Box::new(queue));
             Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
         })
@@ -129,14 +118,60 @@ fn open_device(device: &str, config: &Config, queues: usize) -> Result<Vec<TapQu
         .collect()
 }
 
-fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
+/// Bytes of a frame at an MTU, with a header and a tag.
+pub(super) fn frame_bytes(mtu: u32) -> u32 {
+    mtu.saturating_add(18)
+}
+
+/// What the rings of a port's queues are made of.
+pub(super) struct Rings {
+    pool: Arc<Pool>,
+    usage: Use,
+    slots: u32,
+}
+
+impl Rings {
+    /// Of a port with so many queues, whose frames are of so many bytes as a rule: in a pool of its
+    /// own these have one slot.
+    pub fn new(
+        name: &PortName,
+        options: &OpenOptions,
+        slots: u32,
+        queues: usize,
+        frame_bytes: u32,
+    ) -> Result<Self> {
+        let usage = options.usage;
+        let pool = match &options.pool {
+            Some(pool) => Arc::clone(pool),
+            None => own_pool(slots as usize * queues, queues, usage, frame_bytes)?,
+        };
+        let least = slots_for(MOST_BYTES, pool.buffer_bytes()) + 1;
+        if usage != Use::Send && slots < least {
+            let advice = format!("the longest frame needs {least} in this pool");
+            return Err(name.wrong("slots", &slots.to_string(), &advice));
+        }
+        Ok(Self { pool, usage, slots })
+    }
+
+    /// Those of the next queue: to receive and to send.
+    pub fn make(&self) -> Result<(Ring, Ring)> {
+        let rx = match self.usage {
+            Use::Send => Ring::absent(&self.pool)?,
+            Use::Receive | Use::Both => Ring::receive(&self.pool, self.slots)?,
+        };
+        let tx = match self.usage {
+            Use::Receive => Ring::absent(&self.pool)?,
+            Use::Send | Use::Both => Ring::transmit(&self.pool, self.slots)?,
+        };
+        Ok((rx, tx))
+    }
+}
+
+fn own_pool(slots: usize, queues: usize, usage: Use, frame_bytes: u32) -> Result<Arc<Pool>> {
     let rings = if usage == Use::Both { 2 } else { 1 };
-    let slots = config.slots as usize * queues;
     let usual = PoolConfig::default();
-    let frame_bytes = config.mtu.unwrap_or_default() + 18;
     Pool::new(PoolConfig {
         buffers: (slots * rings) as u32,
-        // A frame of the MTU that is asked for has one slot.
         buffer_bytes: frame_bytes.next_multiple_of(64).max(usual.buffer_bytes),
         ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
         ..usual

@@ -41,7 +41,7 @@ pub(crate) struct TapQueue {
 
 impl TapQueue {
     /// Of a device with room for `waiting` packets, which is up or not.
-    pub(super) fn new(
+    pub(in crate::port) fn new(
         tap: Tap,
         name: &str,
         presence: Presence,
@@ -66,7 +66,7 @@ impl TapQueue {
 
     /// Takes in what the host has sent, as far as there is room for the longest frame.
     pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let most_slots = slots_for(MOST_BYTES, ring);
+        let most_slots = slots_for(MOST_BYTES, ring.buffer_bytes());
         let before = ring.tail();
         let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
         while ring.room() >= most_slots && self.left != Some(0) {
@@ -189,9 +189,9 @@ impl Awaited for TapQueue {
     }
 }
 
-/// Slots that so many bytes take in a ring.
-pub(super) fn slots_for(bytes: usize, ring: &Ring) -> u32 {
-    bytes.div_ceil(ring.buffer_bytes().min(u16::MAX.into()) as usize) as u32
+/// Slots with buffers of a size that so many bytes take.
+pub(super) fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
+    bytes.div_ceil(buffer_bytes.min(u16::MAX.into()) as usize) as u32
 }
 
 /// Hands a frame over whose beginning is in the buffer at the ring's tail, and what that had no

@@ -8,12 +8,14 @@
 //! | `object` | what an object is, and that it be kept in a BPF file system |
 //! | `map` | maps, their entries; a socket that is a sign in a map |
 //! | `program` | loading and running programs; their names, numbers and maps |
-//! | `link` | which program an interface has; attaching and taking off |
+//! | `link` | which XDP program an interface has; attaching and taking off |
+//! | `tcx` | the same of programs where packets enter and leave the host's stack |
 
 mod link;
 mod map;
 mod object;
 mod program;
+mod tcx;
 
 pub use link::Mode;
 pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
@@ -23,6 +25,7 @@ pub(crate) use map::{
 };
 pub(crate) use object::{kept, pin};
 pub(crate) use program::{
-    Map, load, load_bound, maps_of, program, program_id, program_name, run, run_live, run_times,
-    tie,
+    Map, load, load_bound, load_tc, maps_of, program, program_id, program_name, run, run_live,
+    run_times, tie,
 };
+pub(crate) use tcx::{link, tcx_attach, tcx_interface, tcx_programs};

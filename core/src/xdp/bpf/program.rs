@@ -12,7 +12,7 @@ use crate::filter::ebpf::Insn;
 
 /// Loads an XDP program made at run time; on failure with what the verifier said.
 pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, Refused> {
-    load_for(None, name, instructions, frags)
+    load_for(&xdp(None, frags), name, instructions)
 }
 
 /// The same for one interface of this thread's network namespace, none other: its program may
@@ -23,23 +23,42 @@ pub(crate) fn load_bound(
     instructions: &[Insn],
     frags: bool,
 ) -> Result<OwnedFd, Refused> {
-    load_for(Some(interface), name, instructions, frags)
+    load_for(&xdp(Some(interface), frags), name, instructions)
 }
 
-fn load_for(
-    interface: Option<u32>,
-    name: &CStr,
-    instructions: &[Insn],
-    frags: bool,
-) -> Result<OwnedFd, Refused> {
+/// Loads a program that sees packets as they enter or leave the host's stack.
+pub(crate) fn load_tc(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Refused> {
+    let tc =
+        Type { number: libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, attach: 0, flags: 0, interface: 0 };
+    load_for(&tc, name, instructions)
+}
+
+/// What a program is to be.
+struct Type {
+    number: libbpf_sys::bpf_prog_type,
+    attach: libbpf_sys::bpf_attach_type,
+    flags: u32,
+    interface: u32,
+}
+
+fn xdp(interface: Option<u32>, frags: bool) -> Type {
     let bound = if interface.is_some() { libbpf_sys::BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
     let fragments = if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 };
+    Type {
+        number: libbpf_sys::BPF_PROG_TYPE_XDP,
+        attach: libbpf_sys::BPF_XDP,
+        flags: bound | fragments,
+        interface: interface.unwrap_or_default(),
+    }
+}
+
+fn load_for(kind: &Type, name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Refused> {
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
             sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
-            prog_flags: bound | fragments,
-            prog_ifindex: interface.unwrap_or_default(),
-            expected_attach_type: libbpf_sys::BPF_XDP,
+            prog_flags: kind.flags,
+            prog_ifindex: kind.interface,
+            expected_attach_type: kind.attach,
             log_level: u32::from(!log.is_empty()),
             log_size: size_of_val(log) as u32,
             log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
@@ -49,7 +68,7 @@ fn load_for(
         // bytes (struct bpf_insn) and the kernel reads `instructions.len()` of them.
         opened(unsafe {
             libbpf_sys::bpf_prog_load(
-                libbpf_sys::BPF_PROG_TYPE_XDP,
+                kind.number,
                 name.as_ptr(),
                 c"Dual BSD/GPL".as_ptr(),
                 instructions.as_ptr().cast(),

@@ -14,6 +14,7 @@ use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};
 use crate::link;
+use crate::port::host::MARK;
 use crate::port::limits::Limits;
 use crate::ring::Ring;
 
@@ -51,6 +52,9 @@ impl Sender {
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<Self> {
+        // Where it may not (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW is enough), nobody forwards
+        // from a host: port through this one, for that needs more.
+        let _ = socket.set(libc::SOL_SOCKET, libc::SO_MARK, MARK, "mark what is sent to");
         if config.bypass {
             let operation = "bypass the queueing discipline of";
             socket.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32, operation).map_err(

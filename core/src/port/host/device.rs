@@ -1,0 +1,108 @@
+//! The device of a `host:` port: a TAP that nobody else uses. What the host sends out of the
+//! interface is redirected to it; what is written to it enters the interface.
+//!
+//! Its name is made of the interface's number, so there is one at most: the kernel decides who has
+//! it, and takes it away when its owner ends.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+
+use super::program;
+use crate::error::{Error, Result};
+use crate::link::{FilterPlace, Interface, Mac, Making, Netlink, Side, Tap, Then, interface};
+
+/// The longest MTU a TAP can have: its interface's may become what it likes.
+const MTU: u32 = 65_521;
+
+/// The device of an interface: its name and number.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub name: String,
+    pub index: u32,
+}
+
+impl Device {
+    /// Makes the device for an interface of this thread's network namespace, with so many queues of
+    /// `ring` packets each. Nothing comes to it yet.
+    ///
+    /// # Errors
+    /// Another port has the interface; a missing privilege; a kernel that lacks something.
+    pub fn make(target: &Interface, queues: usize, ring: u32) -> Result<(Self, Vec<Tap>)> {
+        let name = name_for(target);
+        let taps = Tap::open(&name, queues, Making::New).map_err(|error| match error.errno() {
+            Some(libc::EBUSY) => taken(&name, target),
+            _ => error,
+        })?;
+        // It speaks for itself neither by IPv6 nor, having no address, by ARP.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+        let mut netlink = Netlink::open(None)?;
+        netlink.set_mtu(&name, MTU)?;
+        netlink.set_queue_length(&name, ring)?;
+        netlink.set_alias(&name, &alias(target))?;
+        // A frame for the interface is one for the host here, too.
+        if let Some(mac) = target.mac {
+            netlink.set_mac(&name, mac)?;
+        }
+        let index = interface(None, &name)?.index;
+        enter(&mut netlink, index, target)
+            .map_err(|error| lacking(error, "have packets enter", &target.name))?;
+        netlink.set_up(&name, true)?;
+        Ok((Self { name, index }, taps))
+    }
+
+    /// Gives it the interface's address, which has changed.
+    pub fn set_mac(&self, netlink: &mut Netlink, mac: Mac) -> Result<()> {
+        netlink.set_mac(&self.name, mac)
+    }
+}
+
+/// Has what is written to the device enter the interface, and only what is redirected to the device
+/// leave by it.
+fn enter(netlink: &mut Netlink, device: u32, target: &Interface) -> io::Result<()> {
+    netlink.add_clsact(device)?;
+    let place =
+        |side, name: &str| FilterPlace { side, priority: 1, handle: 1, name: name.to_owned() };
+    let (every, gate) = (program::every()?, program::gate()?);
+    let inward = place(Side::Ingress, "sluice_every");
+    netlink.add_filter(device, &inward, every.as_fd(), Then::Enter(target.index))?;
+    let outward = place(Side::Egress, "sluice_gate");
+    netlink.add_filter(device, &outward, gate.as_fd(), Then::AsProgramSays)
+}
+
+/// "sluice-17".
+fn name_for(target: &Interface) -> String {
+    format!("sluice-{}", target.index)
+}
+
+/// What people see the device is for, and whose it is.
+fn alias(target: &Interface) -> String {
+    let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    format!("host:{} of {} ({})", target.name, command.trim_end(), std::process::id())
+}
+
+fn taken(name: &str, target: &Interface) -> Error {
+    let whose = Netlink::open(None).and_then(|mut netlink| netlink.alias(name)).ok().flatten();
+    let whose = whose.unwrap_or_else(|| "nobody says whose".into());
+    let source = io::Error::from_raw_os_error(libc::EBUSY);
+    Error::system("take what the host sends out of", &*target.name, source).remedy(format!(
+        "another port has it, by the device {name}: {whose}; end that one, for an interface can \
+         have one host: port"
+    ))
+}
+
+/// What a refusal of bpf(2) or netlink means for the user.
+pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {interface}"),
+            capability: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+            remedy: "run it with sudo".into(),
+        },
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => Error::Unsupported {
+            feature: format!("{operation} {interface}: a part of the kernel"),
+            remedy: "load it: modprobe -a sch_ingress cls_bpf act_mirred".into(),
+        },
+        _ => Error::system(operation, interface, error),
+    }
+}

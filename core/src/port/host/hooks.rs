@@ -1,0 +1,184 @@
+//! The places where programs take what the host sends: tcx, or filters on `clsact`.
+//!
+//! A tcx program is held by a link, and goes with its owner. A filter stays: it finds its owner dead
+//! and does what was asked for then, until somebody takes it away. Who made the `clsact` discipline
+//! for it is written in the filter's handle, so that whoever takes the filter away knows whether the
+//! discipline is to go with it. What others have there stays as it is.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::program::NAME;
+use crate::link::{FilterPlace, Netlink, Side, Then};
+use crate::xdp::bpf;
+
+/// By which a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// Linux 6.6.
+    Tcx,
+    /// Filters on the queueing discipline `clsact`.
+    Clsact,
+}
+
+impl Hook {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        }
+    }
+}
+
+/// Behind the filters of others. Two, so that a new one can be there before an old one goes.
+const PRIORITIES: [u16; 2] = [0xfff0, 0xfff1];
+/// A filter's handle where the discipline was there before,
+const BESIDE_OTHERS: u32 = 1;
+/// and where it was made for it.
+const ALONE: u32 = 2;
+
+/// Programs on an interface, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Hooks {
+    interface: u32,
+    netlink: Netlink,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Links(Vec<OwnedFd>),
+    Filters(Vec<FilterPlace>),
+}
+
+impl Hooks {
+    /// Puts programs on an interface of this thread's network namespace, behind those of others.
+    /// What a dead owner has left is taken away when the new ones are there.
+    pub fn put(interface: u32, hook: Hook, programs: &[(Side, &OwnedFd)]) -> io::Result<Self> {
+        let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
+        let held = match hook {
+            Hook::Tcx => Held::Links(
+                programs
+                    .iter()
+                    .map(|(side, program)| bpf::tcx_attach(program.as_fd(), interface, *side))
+                    .collect::<io::Result<_>>()?,
+            ),
+            Hook::Clsact => Held::Filters(put_filters(&mut netlink, interface, programs)?),
+        };
+        let mut hooks = Self { interface, netlink, held };
+        let leftovers = hooks.leftovers()?;
+        remove(&mut hooks.netlink, interface, &leftovers)?;
+        Ok(hooks)
+    }
+
+    /// Filters of ours that are not this one's.
+    fn leftovers(&mut self) -> io::Result<Vec<FilterPlace>> {
+        let mut found = filters(&mut self.netlink, self.interface)?;
+        if let Held::Filters(ours) = &self.held {
+            found.retain(|place| !ours.contains(place));
+        }
+        Ok(found)
+    }
+
+    /// Whether the programs are where they were put.
+    pub fn are_there(&mut self) -> io::Result<bool> {
+        match &self.held {
+            Held::Links(links) => {
+                let mut attached = links.iter().map(|link| bpf::tcx_interface(link.as_fd()));
+                attached.try_fold(true, |all, interface| Ok(all && interface? != 0))
+            }
+            Held::Filters(ours) => {
+                let found = filters(&mut self.netlink, self.interface)?;
+                Ok(ours.iter().all(|place| found.contains(place)))
+            }
+        }
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        // What fails here whoever comes next does, or `sluice detach`; links go by themselves.
+        if let Held::Filters(places) = &self.held {
+            let _ = remove(&mut self.netlink, self.interface, places);
+        }
+    }
+}
+
+/// Takes everything of ours off an interface of this thread's network namespace, whoever uses it.
+/// False: there was nothing.
+pub(super) fn clear(interface: u32) -> io::Result<bool> {
+    let mut any = false;
+    for side in [Side::Egress, Side::Ingress] {
+        for found in bpf::tcx_programs(interface, side)? {
+            let Some(link) = found.link else { continue };
+            let program = bpf::program(found.program)?;
+            if bpf::program_name(program.as_fd())?.starts_with(NAME) {
+                bpf::detach(bpf::link(link)?.as_fd())?;
+                any = true;
+            }
+        }
+    }
+    let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
+    let places = filters(&mut netlink, interface)?;
+    remove(&mut netlink, interface, &places)?;
+    Ok(any || !places.is_empty())
+}
+
+fn put_filters(
+    netlink: &mut Netlink,
+    interface: u32,
+    programs: &[(Side, &OwnedFd)],
+) -> io::Result<Vec<FilterPlace>> {
+    let made = netlink.add_clsact(interface)?;
+    let old = filters(netlink, interface)?;
+    let alone = made || old.iter().any(|place| place.handle == ALONE);
+    let handle = if alone { ALONE } else { BESIDE_OTHERS };
+    let mut places = Vec::new();
+    for (side, program) in programs {
+        let taken = |priority: &u16| {
+            old.iter().any(|place| place.side == *side && place.priority == *priority)
+        };
+        let free = PRIORITIES.into_iter().find(|priority| !taken(priority));
+        let priority = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EEXIST))?;
+        let name = match side {
+            Side::Egress => format!("{NAME}_out"),
+            Side::Ingress => format!("{NAME}_in"),
+        };
+        let place = FilterPlace { side: *side, priority, handle, name };
+        let added = netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays);
+        if let Err(error) = added {
+            // The first error is the one to tell.
+            let _ = remove(netlink, interface, &places);
+            return Err(error);
+        }
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// The filters of ours on an interface.
+fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>> {
+    let mut found = netlink.filters(interface, Side::Egress)?;
+    found.extend(netlink.filters(interface, Side::Ingress)?);
+    found.retain(|place| place.name.starts_with(NAME));
+    Ok(found)
+}
+
+/// Takes filters of ours away, and with the last the discipline if it was made for them.
+fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::Result<()> {
+    for place in places {
+        match netlink.delete_filter(interface, place) {
+            // Somebody else did, or the interface is gone.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
+            other => other?,
+        }
+    }
+    let alone = places.iter().any(|place| place.handle == ALONE);
+    let is_empty = |netlink: &mut Netlink, side| {
+        netlink.filters(interface, side).is_ok_and(|found| found.is_empty())
+    };
+    if alone && is_empty(netlink, Side::Ingress) && is_empty(netlink, Side::Egress) {
+        netlink.delete_clsact(interface)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! `host:`, the host's side of an interface: it receives what the host sends out of the interface,
+//! and what is sent to it the host receives as if it came in there. What netmap calls host rings.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `fallback` | what becomes of the host's packets when the port's process dies: `pass`, they leave and come as without a port; `drop`, they do neither until another port comes, or `sluice detach` | pass |
+//! | `hook` | by what the host's packets are taken: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
+//! | `ring` | packets that wait for each queue before the next is lost, 64 to 65536 | 4096 |
+//! | `slots` | slots in each of a queue's rings | 512 |
+//!
+//! ```text
+//!            host's stack
+//!       leaves |        ^ enters
+//!   program, redirect   | as if from the wire
+//!              v        |
+//!            device of the port (TAP) <--> queues
+//!
+//!            the interface <--> wire
+//! ```
+//!
+//! With a port that has the other side, such as `xdp:` on the same interface, a program is between
+//! the host and its wire: it forwards from each to the other, and the host's own connections work
+//! through it. While it is being opened, and after it was closed, packets go the usual way.
+//!
+//! Frames are as on a wire: the kernel cuts what the host handed over in one piece (GSO) and fills
+//! in checksums before; what is sent to the port needs right checksums, too. A veth's other end
+//! leaves them to be filled in by nobody, unless it is told to (`ethtool -K IFACE tx off` there).
+//!
+//! What a port sends out of the interface does not come back: AF_XDP and live frames go past the
+//! place where the host's packets are taken, and packet sockets of a port mark theirs. What enters
+//! the host is not shown to XDP again, in skb mode neither.
+//!
+//! tcpdump on the interface sees what enters the host there; what the host sends it sees on the
+//! device (`ip link` shows it: sluice-NUMBER).
+//!
+//! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and Linux 5.10.
+
+mod device;
+mod hooks;
+mod life;
+mod program;
+mod queue;
+
+pub(super) use queue::HostQueue;
+
+use device::{Device, lacking};
+use hooks::{Hook, Hooks};
+use life::Life;
+use queue::{Address, Intake};
+
+use super::queue::{Backend, Queue};
+use super::tap::{self, Drops, TapQueue};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
+use crate::error::{Error, Result};
+use crate::link::{self, Netlink, Presence, Side, netns};
+
+/// What a packet has beside it (`SO_MARK`) that a port of this library sends through the host's
+/// stack: it goes out, and is not taken for the host's own.
+pub(super) const MARK: i32 = 0x736c_6963;
+
+/// What becomes of packets when the owner is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fallback {
+    Pass,
+    Drop,
+}
+
+/// What the options say.
+struct Config {
+    fallback: Fallback,
+    hook: Option<Hook>,
+    ring: u32,
+    slots: u32,
+}
+
+impl Config {
+    fn of(name: &PortName) -> Result<Self> {
+        let fallbacks = [("pass", Fallback::Pass), ("drop", Fallback::Drop)];
+        let fallback = name.choice("fallback", &fallbacks)?.unwrap_or(Fallback::Pass);
+        let mut hook = name.choice("hook", &[("tcx", Hook::Tcx), ("clsact", Hook::Clsact)])?;
+        if fallback == Fallback::Drop {
+            if hook == Some(Hook::Tcx) {
+                return Err(name.error(
+                    "hook=tcx ends with its owner, and fallback=drop is for what comes then: use \
+                     hook=clsact",
+                ));
+            }
+            hook = Some(Hook::Clsact);
+        }
+        Ok(Self {
+            fallback,
+            hook,
+            ring: name.count("ring", 64..=65_536)?.unwrap_or(4096) as u32,
+            slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
+        })
+    }
+}
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let config = Config::of(name)?;
+    let netns = options.netns.as_deref();
+    let interface = lookup::interface(name, netns)?;
+    if interface.hardware != libc::ARPHRD_ETHER {
+        return Err(name.error("host: is for Ethernet interfaces"));
+    }
+    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let count = numbers.clone().count();
+    let described = Interface {
+        name: interface.name.clone(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: 0,
+        comment: tap::CLOCK.into(),
+    };
+    let rings =
+        tap::Rings::new(name, options, config.slots, count, tap::frame_bytes(interface.mtu))?;
+    let (queues, hook) = netns::within(netns, || between(&config, &interface, count))?;
+    let queues = numbers
+        .zip(queues)
+        .map(|(number, queue)| {
+            let (rx, tx) = rings.make()?;
+            let backend = Backend::Host(Box::new(queue));
+            Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks: Vec::new(), queues })
+}
+
+/// Takes what the host sends out of an interface of this thread's network namespace.
+fn between(
+    config: &Config,
+    interface: &link::Interface,
+    queues: usize,
+) -> Result<(Vec<HostQueue>, Hook)> {
+    let failed = |error| lacking(error, "take what the host sends out of", &interface.name);
+    // Before the device: a process that is killed closes its files from the first on, and the
+    // programs shall know that it is dead before they redirect to nowhere.
+    let life = Life::new().map_err(failed)?;
+    let (device, taps) = Device::make(interface, queues, config.ring)?;
+    let out = program::leaving(&life, device.index, config.fallback).map_err(failed)?;
+    let cut_off = config.fallback == Fallback::Drop;
+    let inward = cut_off.then(|| program::entering(&life)).transpose().map_err(failed)?;
+    let mut programs = vec![(Side::Egress, &out)];
+    programs.extend(inward.as_ref().map(|program| (Side::Ingress, program)));
+    let put = |hook| Hooks::put(interface.index, hook, &programs).map(|hooks| (hooks, hook));
+    let put = match config.hook {
+        Some(hook) => put(hook).map_err(|error| no_tcx(error, hook, &interface.name)),
+        None => match put(Hook::Tcx) {
+            // The kernel does not know it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                put(Hook::Clsact).map_err(failed)
+            }
+            other => other.map_err(failed),
+        },
+    };
+    let (hooks, hook) = put?;
+    let mut drops = Some(Drops::of(&device.name)?);
+    let mut address = Some(Address::new(Netlink::open(None)?, interface.clone(), device));
+    life.begin().map_err(failed)?;
+    let intake = Intake::new(hooks, life);
+    let queues = taps.into_iter().map(|tap| {
+        let presence = Presence::of(interface)?;
+        let name = interface.name.as_str();
+        let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
+        Ok(HostQueue::new(&intake, tap, name, address.take()))
+    });
+    let queues = queues.collect::<Result<_>>()?;
+    Ok((queues, hook))
+}
+
+fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {
+    match (hook, error.raw_os_error()) {
+        (Hook::Tcx, Some(libc::EINVAL)) => Error::Unsupported {
+            feature: "tcx (Linux 6.6)".into(),
+            remedy: "leave hook= out, or use hook=clsact".into(),
+        },
+        _ => lacking(error, "take what the host sends out of", interface),
+    }
+}
+
+/// Takes the programs of a `host:` port off an interface of this thread's network namespace,
+/// whoever uses them: the host's packets go the usual way again, and a port that is open ends with
+/// an error. What an owner that was killed has left goes, too. False: there is nothing.
+///
+/// # Errors
+/// A missing privilege.
+pub fn detach_host(interface: &link::Interface) -> Result<bool> {
+    hooks::clear(interface.index)
+        .map_err(|error| lacking(error, "take the host: port's programs off", &interface.name))
+}

@@ -1,0 +1,113 @@
+//! The programs of a `host:` port, made when it is opened.
+//!
+//! ```text
+//!   leaving the interface              the device of the port
+//!     owner dead? --yes--> fallback      gate: marked? --no--> dropped
+//!     | no                                 | yes
+//!   marked? --yes--> out                 its ring
+//!     | no
+//!   mark, redirect to the device       written by the port --> enters the interface
+//! ```
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::life::Life;
+use super::{Fallback, MARK};
+use crate::filter::ebpf::Reg::*;
+use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
+use crate::xdp::bpf;
+
+/// What the programs on the interface are called; whose name begins so is ours.
+pub(super) const NAME: &str = "sluice_host";
+/// Where a map's key stands on the stack.
+const KEY: i16 = -8;
+
+/// The program for what the host sends out of the interface: it goes to the port's device, unless
+/// it comes from a port's own socket.
+pub(super) fn leaving(life: &Life, device: u32, fallback: Fallback) -> io::Result<OwnedFd> {
+    let mut asm = Assembler::new();
+    let [dead, pass] = asm.labels();
+    asm.mov(R6, R1);
+    owner_is_alive(&mut asm, life, dead);
+    asm.load(Size::W, R1, R6 + sk_buff::MARK);
+    asm.jeq32(R1, MARK, pass);
+    asm.mov(R1, MARK);
+    asm.store(Size::W, R6 + sk_buff::MARK, R1);
+    asm.mov32(R1, device.cast_signed());
+    asm.mov(R2, 0);
+    asm.call(Helper::REDIRECT);
+    asm.exit();
+    asm.place(dead);
+    fall_back(&mut asm, life, fallback, pass);
+    asm.place(pass);
+    answer(&mut asm, tc_action::UNSPEC);
+    load(c"sluice_host_out", &asm)
+}
+
+/// The program for what enters the host's stack by the interface: it is let in, unless the owner is
+/// dead and the interface was to be cut off then.
+pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
+    let mut asm = Assembler::new();
+    let [dead, pass] = asm.labels();
+    owner_is_alive(&mut asm, life, dead);
+    asm.jump(pass);
+    asm.place(dead);
+    fall_back(&mut asm, life, Fallback::Drop, pass);
+    asm.place(pass);
+    answer(&mut asm, tc_action::UNSPEC);
+    load(c"sluice_host_in", &asm)
+}
+
+/// The program for what is sent out of the port's device: only what was redirected to it.
+pub(super) fn gate() -> io::Result<OwnedFd> {
+    let mut asm = Assembler::new();
+    let marked = asm.label();
+    asm.load(Size::W, R1, R1 + sk_buff::MARK);
+    asm.jeq32(R1, MARK, marked);
+    answer(&mut asm, tc_action::SHOT);
+    asm.place(marked);
+    answer(&mut asm, tc_action::UNSPEC);
+    load(c"sluice_gate", &asm)
+}
+
+/// A program that says of every packet that it is meant.
+pub(super) fn every() -> io::Result<OwnedFd> {
+    let mut asm = Assembler::new();
+    answer(&mut asm, -1);
+    load(c"sluice_every", &asm)
+}
+
+/// Goes on at `dead` unless the port's owner serves.
+fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
+    asm.store(Size::W, R10 + KEY, 0);
+    asm.load_map(R1, &life.alive);
+    asm.mov(R2, R10);
+    asm.add(R2, i32::from(KEY));
+    asm.call(Helper::MAP_LOOKUP);
+    asm.jeq(R0, 0, dead);
+}
+
+/// What is done without an owner; before there was one, packets pass.
+fn fall_back(asm: &mut Assembler, life: &Life, fallback: Fallback, pass: Label) {
+    if fallback == Fallback::Drop {
+        asm.load_map_value(R1, &life.begun, 0);
+        asm.load(Size::DW, R1, R1 + 0);
+        asm.jeq(R1, 0, pass);
+        answer(asm, tc_action::SHOT);
+    }
+}
+
+fn answer(asm: &mut Assembler, action: i32) {
+    asm.mov(R0, action);
+    asm.exit();
+}
+
+fn load(name: &CStr, asm: &Assembler) -> io::Result<OwnedFd> {
+    let insns = asm.finish().map_err(|fault| io::Error::other(fault.to_string()))?;
+    bpf::load_tc(name, &insns).map_err(|refused| match refused.error.raw_os_error() {
+        Some(libc::EPERM) => refused.error,
+        _ => io::Error::other(format!("{}: {}", refused.error, refused.said)),
+    })
+}

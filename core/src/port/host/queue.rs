@@ -1,0 +1,151 @@
+//! One queue of a `host:` port: a queue of its device, and the programs that lead packets there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::device::Device;
+use super::hooks::Hooks;
+use super::life::Life;
+use crate::error::{Error, Result};
+use crate::link::{Interface, Mac, Netlink};
+use crate::port::QueueStats;
+use crate::port::tap::TapQueue;
+use crate::port::wait::{Alarm, Awaited};
+use crate::ring::{Readiness, Ring, Wait};
+
+/// Between two looks at what has become of the interface.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// What leads packets to the device, until the last queue has closed its intake.
+#[derive(Debug)]
+pub(super) struct Intake {
+    // Before the sign of life: without programs nothing falls back.
+    hooks: Mutex<Hooks>,
+    _life: Life,
+}
+
+impl Intake {
+    pub fn new(hooks: Hooks, life: Life) -> Arc<Self> {
+        Arc::new(Self { hooks: Mutex::new(hooks), _life: life })
+    }
+
+    /// # Errors
+    /// [`Error::Gone`]: somebody took the programs off.
+    fn check(&self, interface: &str) -> Result<()> {
+        let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who has given up its privileges may not be told.
+        match hooks.are_there() {
+            Ok(false) => Err(Error::Gone {
+                object: format!("the program for what the host sends out of {interface}"),
+                remedy: "somebody took it off (`sluice detach` does): start again".into(),
+            }),
+            Ok(true) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The interface's Ethernet address, which the device has, too.
+#[derive(Debug)]
+pub(super) struct Address {
+    netlink: Netlink,
+    interface: Interface,
+    device: Device,
+    mac: Option<Mac>,
+}
+
+impl Address {
+    pub fn new(netlink: Netlink, interface: Interface, device: Device) -> Self {
+        Self { mac: interface.mac, netlink, interface, device }
+    }
+
+    /// Has the device follow the interface.
+    fn follow(&mut self) -> Result<()> {
+        let now = self.netlink.again(&self.interface)?;
+        if now.mac == self.mac {
+            return Ok(());
+        }
+        if let Some(mac) = now.mac {
+            self.device.set_mac(&mut self.netlink, mac)?;
+        }
+        self.mac = now.mac;
+        Ok(())
+    }
+}
+
+/// A queue of a `host:` port.
+#[derive(Debug)]
+pub(crate) struct HostQueue {
+    // Before the device: nothing is led there any more when it goes.
+    intake: Option<Arc<Intake>>,
+    tap: TapQueue,
+    name: String,
+    /// The port's first queue sees to it.
+    address: Option<Address>,
+    checked: Instant,
+}
+
+impl HostQueue {
+    pub(super) fn new(
+        intake: &Arc<Intake>,
+        tap: TapQueue,
+        name: &str,
+        address: Option<Address>,
+    ) -> Self {
+        let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());
+        Self { intake, tap, name, address, checked: Instant::now() }
+    }
+
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        self.tap.sync_rx(ring)
+    }
+
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        self.tap.sync_tx(ring)
+    }
+
+    /// Looks whether the interface and the programs on it are there, and at its address.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.checked = Instant::now();
+        self.tap.check()?;
+        if let Some(address) = &mut self.address {
+            address.follow()?;
+        }
+        self.intake.as_ref().map_or(Ok(()), |intake| intake.check(&self.name))
+    }
+
+    /// What the host sends from now on leaves the interface by itself, when all queues of the port
+    /// have been closed so; what waits is received.
+    pub(crate) fn close_intake(&mut self) {
+        self.intake = None;
+        self.tap.close_intake();
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.tap.is_finished()
+    }
+
+    pub(crate) fn stats(&mut self) -> QueueStats {
+        self.tap.stats()
+    }
+}
+
+impl Awaited for HostQueue {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        self.tap.look()
+    }
+
+    fn spins(&self, wait: Wait) -> bool {
+        self.tap.spins(wait)
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        self.tap.alarm()
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        if !ready && self.checked.elapsed() >= CHECK {
+            self.check()?;
+        }
+        self.tap.slept(ready)
+    }
+}

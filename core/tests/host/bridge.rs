@@ -1,0 +1,78 @@
+//! A program between a host and its wire: a thread that forwards from each to the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sluicegate::forward::forward;
+use sluicegate::link::Lab;
+use sluicegate::memory::{Pool, PoolConfig};
+use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
+use sluicegate::ring::Wait;
+
+/// Packets that have passed so far.
+#[derive(Debug, Default)]
+pub struct Passed {
+    pub from_wire: AtomicU64,
+    pub from_host: AtomicU64,
+}
+
+/// The program, until it is dropped.
+pub struct Bridge {
+    pub passed: Arc<Passed>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bridge {
+    /// On right0, by two ports of these names.
+    pub fn open(lab: &Lab, wire: &str, host: &str) -> sluicegate::Result<Self> {
+        let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() })?;
+        let options = OpenOptions {
+            usage: Use::Both,
+            netns: Some(lab.netns("right")),
+            pool: Some(pool),
+            ..OpenOptions::default()
+        };
+        // The wire first: what comes in meanwhile waits there, and the host's goes the usual way.
+        let mut wire = Port::open(&wire.parse()?, &options)?;
+        let mut host = Port::open(&host.parse()?, &options)?;
+        let (wire, host) = (wire.queues.remove(0), host.queues.remove(0));
+        let (passed, end) = (Arc::new(Passed::default()), Arc::new(AtomicBool::new(false)));
+        let (counts, ended) = (Arc::clone(&passed), Arc::clone(&end));
+        let thread = std::thread::spawn(move || run_ports([wire, host], &counts, &ended));
+        Ok(Self { passed, end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.end.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(std::thread::panicking() || ended.is_ok(), "the bridge failed");
+        }
+    }
+}
+
+/// Forwards between two ports until it is ended.
+pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &AtomicBool) {
+    while !end.load(Relaxed) {
+        let from_wire = pass(&mut wire, &mut host);
+        let from_host = pass(&mut host, &mut wire);
+        passed.from_wire.fetch_add(from_wire, Relaxed);
+        passed.from_host.fetch_add(from_host, Relaxed);
+        if from_wire + from_host == 0 {
+            let wait = Wait::Sleep;
+            wait_any(&mut [&mut wire, &mut host], wait, Duration::from_millis(20)).unwrap();
+        }
+    }
+}
+
+fn pass(from: &mut Queue, to: &mut Queue) -> u64 {
+    from.sync_rx().unwrap();
+    let moved = forward(from.rx_mut(), to.tx_mut());
+    to.sync_tx().unwrap();
+    u64::from(moved.swapped_slots + moved.copied_packets)
+}

@@ -1,0 +1,248 @@
+//! What a port leaves as it is, what it takes back, and what it says.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Kind};
+use sluicegate::link::{self, Lab, Netlink, netns};
+use sluicegate::port::{Queue, Use, detach_host};
+use sluicegate::ring::{Meta, Packet, Readiness, Wait};
+
+use super::bridge::Bridge;
+use super::through::{HOSTS, ping};
+use super::{child, lab, open, run, run_words};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a command on the host `right` prints.
+pub fn printed(lab: &Lab, command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdout(std::process::Stdio::piped());
+    let output = child::end(lab.spawn("right", &mut command).unwrap());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// All that a port could leave on right0: devices, disciplines, filters, programs.
+pub fn traces(lab: &Lab) -> Vec<String> {
+    let commands = [
+        "ip -o link",
+        "tc qdisc show dev right0",
+        "tc filter show dev right0 egress",
+        "tc filter show dev right0 ingress",
+        "bpftool net show dev right0",
+    ];
+    let all = commands.map(|command| printed(lab, command));
+    let lines = all.iter().flat_map(|text| text.lines());
+    let ours = |line: &&str| line.contains("sluice") || line.contains("clsact");
+    lines.filter(ours).map(str::to_owned).collect()
+}
+
+fn detach(lab: &Lab) -> bool {
+    let netns = lab.netns("right");
+    let right0 = link::interface(Some(&netns), "right0").unwrap();
+    netns::within(Some(&netns), || detach_host(&right0)).unwrap()
+}
+
+/// Lets all that is there go.
+fn empty(queue: &mut Queue) {
+    while queue.sync_rx().unwrap() > 0 {
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+    }
+}
+
+#[test]
+fn a_port_leaves_nothing_behind() {
+    let Some(lab) = lab() else { return };
+    for host in HOSTS.iter().chain(&["host:right0?fallback=drop", "host:right0/0-3"]) {
+        let port = open(&lab, host, Use::Both).unwrap();
+        assert!(!traces(&lab).is_empty(), "{host}: it is there");
+        assert!(!ping(&lab, "right", "198.18.0.1"), "{host}: nobody forwards");
+        drop(port);
+        assert_eq!(traces(&lab), [] as [&str; 0], "{host}");
+        assert!(ping(&lab, "right", "198.18.0.1"), "{host}");
+    }
+}
+
+#[test]
+fn what_others_have_there_stays() {
+    let Some(lab) = lab() else { return };
+    let filter = ["tc", "filter", "add", "dev", "right0", "egress", "pref", "7"];
+    let program = ["bpf", "bytecode", "1,6 0 0 0,"];
+    assert!(run(&lab, "right", "tc qdisc replace dev right0 root handle 8001: pfifo limit 500"));
+    assert!(run(&lab, "right", "tc qdisc add dev right0 clsact"));
+    assert!(run_words(&lab, "right", &[&filter[..], &program].concat()));
+    let theirs = |lab: &Lab| {
+        let filters = printed(lab, "tc filter show dev right0 egress");
+        printed(lab, "tc qdisc show dev right0") + &filters
+    };
+    let before = theirs(&lab);
+    for host in HOSTS.iter().chain(&["host:right0?fallback=drop"]) {
+        let bridge = Bridge::open(&lab, "xdp:right0", host).unwrap();
+        assert!(ping(&lab, "right", "198.18.0.1"), "{host}");
+        drop(bridge);
+        assert_eq!(theirs(&lab), before, "{host}");
+    }
+}
+
+#[test]
+fn a_second_port_is_refused_with_who_has_the_first() {
+    let Some(lab) = lab() else { return };
+    let _first = open(&lab, "host:right0", Use::Both).unwrap();
+    for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
+        let error = open(&lab, second, Use::Both).unwrap_err().to_string();
+        let us = format!("({})", std::process::id());
+        assert!(error.contains("host:right0 of") && error.contains(&us), "{second}: {error}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let Some(lab) = lab() else { return };
+    for (name, why) in [
+        ("host:lo", "Ethernet"),
+        ("host:right0?fallback=drop&hook=tcx", "hook=clsact"),
+        ("host:right0?fallback=no", "use one of pass, drop"),
+        ("host:right0?slots=8", "the longest frame needs"),
+    ] {
+        let error = open(&lab, name, Use::Both).unwrap_err();
+        assert!(error.to_string().contains(why), "{name}: {error}");
+        assert_eq!(error.kind(), Kind::Usage, "{name}");
+    }
+    assert_eq!(traces(&lab), [] as [&str; 0]);
+}
+
+#[test]
+fn who_is_detached_is_told() {
+    let Some(lab) = lab() else { return };
+    assert!(!detach(&lab), "there is nothing");
+    for host in HOSTS.iter().chain(&["host:right0?fallback=drop"]) {
+        let mut port = open(&lab, host, Use::Both).unwrap();
+        port.queues[0].check().unwrap();
+        assert!(detach(&lab), "{host}");
+        assert!(ping(&lab, "right", "198.18.0.1"), "{host}: the usual way");
+        let error = port.queues[0].check().unwrap_err();
+        assert!(matches!(error, Error::Gone { .. }), "{host}: {error}");
+        drop(port);
+        assert_eq!(traces(&lab), [] as [&str; 0], "{host}");
+    }
+}
+
+#[test]
+fn what_a_port_sends_does_not_come_back() {
+    let Some(lab) = lab() else { return };
+    let mut host = open(&lab, "host:right0", Use::Both).unwrap();
+    let mut bytes = vec![0xff; 60];
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let mut seen = open(&lab, "packet:right0?outgoing=off", Use::Receive).unwrap();
+    for name in ["packet:right0", "packet:right0?send=ring", "xdp:right0", "live:right0"] {
+        let mut port = open(&lab, name, Use::Send).unwrap();
+        for _ in 0..10 {
+            let queue = &mut port.queues[0];
+            assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
+            queue.close_tx().unwrap();
+        }
+        let ours = |queue: &mut Queue| {
+            queue.wait_rx(Wait::Sleep, Duration::from_millis(50)).unwrap();
+            queue.sync_rx().unwrap();
+            queue.rx().packets().filter(|it| it.head() == bytes).count()
+        };
+        assert_eq!(ours(&mut host.queues[0]), 0, "{name}");
+        empty(&mut host.queues[0]);
+        drop(port);
+    }
+    // What is sent to the port itself enters the host, and only there.
+    let queue = &mut host.queues[0];
+    assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
+    queue.sync_tx().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let entered = loop {
+        seen.queues[0].wait_rx(Wait::Sleep, Duration::from_millis(50)).unwrap();
+        seen.queues[0].sync_rx().unwrap();
+        let found = seen.queues[0].rx().packets().filter(|it| it.head() == bytes).count();
+        if found > 0 || Instant::now() > deadline {
+            break found;
+        }
+    };
+    assert_eq!(entered, 1, "as if it had come in by right0");
+    empty(queue);
+}
+
+#[test]
+fn a_packet_enters_with_its_tag_and_whatever_its_length() {
+    let Some(lab) = lab() else { return };
+    assert!(run(&lab, "right", "ip link set right0 mtu 9000"));
+    let mut seen = open(&lab, "packet:right0", Use::Receive).unwrap();
+    let mut host = open(&lab, "host:right0", Use::Both).unwrap();
+    let sent: Vec<Vec<u8>> = [60, 1514, 2049, 9014]
+        .into_iter()
+        .flat_map(|bytes| [&[][..], &[0x81, 0x00, 0x20, 0x05]].map(|tag| (bytes, tag)))
+        .map(|(bytes, tag)| {
+            let mut frame = [&[0xff; 12], tag, &[0x88, 0xb5]].concat();
+            frame.resize(bytes, bytes as u8);
+            frame
+        })
+        .collect();
+    let queue = &mut host.queues[0];
+    for frame in &sent {
+        assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), frame)));
+    }
+    queue.close_tx().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut got = Vec::new();
+    while got.len() < sent.len() && Instant::now() < deadline {
+        let queue = &mut seen.queues[0];
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
+        queue.sync_rx().unwrap();
+        got.extend(queue.rx().packets().map(|it| it.head().to_vec()).filter(|it| it[6] == 0xff));
+        let slots = queue.rx().available();
+        queue.rx_mut().release(slots);
+    }
+    assert!(got == sent, "{} of {}", got.len(), sent.len());
+}
+
+#[test]
+fn tagged_packets_pass_with_their_tags() {
+    let Some(lab) = lab() else { return };
+    for (host, number) in [("left", 1), ("right", 2)] {
+        let vlan = format!("ip link add link {host}0 name {host}0.5 type vlan id 5");
+        if !run(&lab, host, &vlan) {
+            println!("skipped: needs VLAN interfaces; get them by modprobe 8021q");
+            return;
+        }
+        // A veth hands a tag over beside the packet, where XDP does not see it.
+        assert!(run(&lab, host, &format!("ethtool -K {host}0 txvlan off")));
+        assert!(run(&lab, host, &format!("ip address add 203.0.113.{number}/24 dev {host}0.5")));
+        assert!(run(&lab, host, &format!("ip link set {host}0.5 up")));
+    }
+    for host in HOSTS {
+        for wire in ["xdp:right0?mode=native", "xdp:right0?mode=skb"] {
+            let _bridge = Bridge::open(&lab, wire, host).unwrap();
+            assert!(ping(&lab, "right", "203.0.113.1"), "{wire} {host}");
+            assert!(ping(&lab, "left", "203.0.113.2"), "{wire} {host}");
+        }
+    }
+}
+
+#[test]
+fn the_interface_may_change_under_the_port() {
+    let Some(lab) = lab() else { return };
+    let mut port = open(&lab, "host:right0", Use::Both).unwrap();
+    let queue = &mut port.queues[0];
+    let netns_name = lab.netns("right");
+    let mac = "02:00:c6:12:00:77";
+    assert!(run(&lab, "right", &format!("ip link set right0 address {mac}")));
+    queue.check().unwrap();
+    let mut netlink = Netlink::open(Some(&netns_name)).unwrap();
+    let right0 = netlink.link("right0").unwrap();
+    let device = netlink.link(&format!("sluice-{}", right0.index)).unwrap();
+    assert_eq!(device.mac, right0.mac, "what is for the host here is for the host there");
+
+    assert!(run(&lab, "right", "ip link set right0 down"));
+    empty(queue);
+    assert_eq!(queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap(), Readiness::Down);
+    assert!(run(&lab, "right", "ip link del right0"));
+    let error = queue.check().unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+}

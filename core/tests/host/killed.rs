@@ -1,0 +1,155 @@
+//! What happens when the owner is killed: in a process of its own, which runs the bridge.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use sluicegate::link::{self, Lab, netns};
+use sluicegate::port::{OpenOptions, Port, Use, detach_host};
+
+use super::bridge::{Bridge, run_ports};
+use super::edges::traces;
+use super::through::ping;
+use super::{child, lab};
+
+/// Says what the process is to be: a namespace, and the names of two ports.
+const OWNER: &str = "SLUICE_TEST_HOST_OWNER";
+const READY: &str = "the owner serves";
+
+/// Not a test but for who is asked to be an owner.
+#[test]
+fn owner() {
+    let Ok(told) = env::var(OWNER) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let options = OpenOptions {
+        usage: Use::Both,
+        netns: Some(words[0].to_owned()),
+        ..OpenOptions::default()
+    };
+    let port = |name: &str| Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0);
+    let queues = [port(words[1]), port(words[2])];
+    println!("\n{READY}");
+    run_ports(queues, &Default::default(), &Default::default());
+}
+
+/// A process that owns ports on right0, until it is killed.
+struct Owner(Option<Child>);
+
+impl Owner {
+    fn start(lab: &Lab, wire: &str, host: &str) -> Self {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "killed::owner", "--nocapture"])
+            .env(OWNER, format!("{} {wire} {host}", lab.netns("right")))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut owner = Self(Some(child));
+        let child = owner.0.as_mut().unwrap();
+        let (id, out) = (child.id(), child.stdout.take().unwrap());
+        let ready = child::limited(id, || {
+            BufReader::new(out).lines().map_while(Result::ok).any(|line| line == READY)
+        });
+        assert!(ready, "{host}: the owner did not come so far");
+        owner
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child::end(child);
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn detach(lab: &Lab) {
+    let netns = lab.netns("right");
+    let right0 = link::interface(Some(&netns), "right0").unwrap();
+    assert!(netns::within(Some(&netns), || detach_host(&right0)).unwrap());
+}
+
+/// A connection that goes on through whatever happens: bytes are sent and come back, a piece at a
+/// time.
+struct Connection(TcpStream);
+
+impl Connection {
+    fn open(lab: &Lab) -> Self {
+        let within = |host: &str| lab.netns(host);
+        let listen = || Ok(TcpListener::bind("198.18.0.1:0").unwrap());
+        let listener = netns::within(Some(&within("left")), listen).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
+        });
+        let connect = || Ok(TcpStream::connect(address).unwrap());
+        let stream = netns::within(Some(&within("right")), connect).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(stream)
+    }
+
+    fn works(&mut self) -> bool {
+        use std::io::{Read, Write};
+        let piece: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7) as u8).collect();
+        let mut reader = self.0.try_clone().unwrap();
+        let (sent, bytes) = (piece.clone(), piece.len());
+        let got = thread::spawn(move || {
+            let mut got = vec![0; bytes];
+            reader.read_exact(&mut got).map(|()| got)
+        });
+        self.0.write_all(&piece).is_ok() && got.join().unwrap().is_ok_and(|got| got == sent)
+    }
+}
+
+#[test]
+fn with_pass_a_connection_survives_its_owner() {
+    let Some(lab) = lab() else { return };
+    for (host, left) in
+        [("host:right0?hook=tcx", false), ("host:right0?hook=clsact", true), ("host:right0", false)]
+    {
+        let mut owner = Owner::start(&lab, "xdp:right0", host);
+        let mut connection = Connection::open(&lab);
+        assert!(connection.works(), "{host}: through the owner");
+        owner.kill();
+        assert!(connection.works(), "{host}: without it");
+        assert_eq!(!traces(&lab).is_empty(), left, "{host}: {:?}", traces(&lab));
+        // The next takes what was left with it.
+        let bridge = Bridge::open(&lab, "xdp:right0", host).unwrap();
+        assert!(connection.works(), "{host}: through the next");
+        drop(bridge);
+        assert_eq!(traces(&lab), [] as [&str; 0], "{host}");
+        assert!(connection.works(), "{host}: at the end");
+    }
+}
+
+#[test]
+fn with_drop_the_host_is_cut_off_until_somebody_comes() {
+    let Some(lab) = lab() else { return };
+    for mode in ["native", "skb"] {
+        let wire = format!("xdp:right0?mode={mode}");
+        let mut owner = Owner::start(&lab, &wire, "host:right0?fallback=drop");
+        let mut connection = Connection::open(&lab);
+        assert!(connection.works(), "{mode}: through the owner");
+        owner.kill();
+        assert!(!ping(&lab, "right", "198.18.0.1"), "{mode}: nothing leaves");
+        assert!(!ping(&lab, "left", "198.18.0.2"), "{mode}: nothing comes");
+        let bridge = Bridge::open(&lab, &wire, "host:right0?fallback=drop").unwrap();
+        assert!(connection.works(), "{mode}: through the next");
+        drop(bridge);
+        assert_eq!(traces(&lab), [] as [&str; 0], "{mode}: who ends by itself leaves nothing");
+
+        Owner::start(&lab, &wire, "host:right0?fallback=drop").kill();
+        assert!(!ping(&lab, "right", "198.18.0.1"), "{mode}: cut off again");
+        detach(&lab);
+        assert!(connection.works(), "{mode}: after it was taken off");
+        assert_eq!(traces(&lab), [] as [&str; 0], "{mode}");
+    }
+}

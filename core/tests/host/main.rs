@@ -1,0 +1,48 @@
+//! `host:` ports on hosts of labs: with the wire's side by `xdp:` a program is between a host and
+//! its wire, and the host does not notice.
+
+mod bridge;
+#[path = "../child/limit.rs"]
+mod child;
+mod edges;
+mod killed;
+mod through;
+
+use std::process::{Command, Stdio};
+
+use sluicegate::link::Lab;
+use sluicegate::port::{OpenOptions, Port, Use};
+
+/// The modes that XDP has on a veth.
+pub const MODES: &[&str] = &["native", "skb"];
+
+/// A lab for one test, or the reason why there is none. What left sends has its checksums: an
+/// interface that is no veth would see to that.
+pub fn lab() -> Option<Lab> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root; get it by sudo");
+        return None;
+    }
+    let lab = Lab::scratch().expect("a scratch lab");
+    assert!(run(&lab, "left", "ethtool -K left0 tx off"));
+    Some(lab)
+}
+
+/// Opens a port on the host `right`.
+pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
+    let options = OpenOptions { usage, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    Port::open(&name.parse()?, &options)
+}
+
+/// Runs a command on a host, whose words are apart; whether it succeeded.
+pub fn run(lab: &Lab, host: &str, command: &str) -> bool {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    run_words(lab, host, &words)
+}
+
+/// The same of words that may hold spaces.
+pub fn run_words(lab: &Lab, host: &str, words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    let child = lab.spawn(host, command.args(&words[1..]).stdout(Stdio::null())).unwrap();
+    child::end(child).status.success()
+}
