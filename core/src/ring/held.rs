@@ -78,6 +78,7 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
+#[allow(unsafe_code)]
 mod tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
