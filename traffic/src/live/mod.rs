@@ -132,6 +132,8 @@ impl Live {
         let done_at = Arc::clone(&done);
         let next = move || {
             let count = |word: i16| made.get(word as usize / 8);
+            // The time of the run before is an old one.
+            made.set(word::CLOCK_LEFT as usize / 8, 0);
             let left = limit.saturating_sub(count(word::PACKETS) + count(word::REFUSED));
             match (left, packets.is_some() && !paced) {
                 (0, _) => {

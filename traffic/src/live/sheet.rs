@@ -35,8 +35,12 @@ pub(super) mod word {
     pub const PHASE: i16 = 104;
     /// How long until the next burst, when it was last looked at, in ns; 0 if one was due.
     pub const IDLE: i16 = 112;
+    /// The time that stamps say, in ns of CLOCK_MONOTONIC, where packets share one.
+    pub const CLOCK: i16 = 120;
+    /// How many packets more say it. We set it back before each run of the program.
+    pub const CLOCK_LEFT: i16 = 128;
     /// Bytes of all of these; the streams' numbers come next.
-    pub const END: usize = 120;
+    pub const END: usize = 136;
 }
 
 /// A table of numbers of 64 bits, in the sheet.

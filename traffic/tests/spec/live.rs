@@ -2,6 +2,7 @@
 
 use sluicegate::Error;
 use sluicegate::link::Interface;
+use sluicegate_traffic::analyse::Stamp;
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::{Plan, Source};
 use sluicegate_traffic::rate::Pace;
@@ -130,6 +131,32 @@ fn programs_make_the_packets_of_specifications_at_random() {
         compared += 1;
     }
     assert!(compared > SPECIFICATIONS / 2, "{compared} of {SPECIFICATIONS}");
+}
+
+/// The times in the stamps of the next packets.
+fn times(live: &Live, packets: usize) -> Vec<u64> {
+    let stamp = |_| Stamp::read(&live.next_packet().unwrap()[42..]).expect("a stamp");
+    (0..packets).map(stamp).map(|stamp| stamp.time_ns).collect()
+}
+
+#[test]
+fn stamps_say_one_time_for_sixteen_packets_at_full_speed_and_each_its_own_at_a_rate() {
+    let spec = "size = 60\nlayers = ['ether', 'ipv4', 'udp', 'stamp']\n";
+    let one = plan(&format!("[[stream]]\n{spec}"));
+    let two = plan(&format!("[[stream]]\n{spec}[[stream]]\nweight = 2\n{spec}"));
+    for (sentence, plan, pace, shared) in [
+        ("at full speed", &one, None, 16),
+        ("of all streams", &two, None, 16),
+        ("at a rate", &one, Some(Pace { pps: 2e9, burst: 1 }), 1),
+    ] {
+        let Some(live) = live(plan, (0, 1), pace) else { return };
+        let times = times(&live, 64);
+        let mut different: Vec<&[u64]> = times.chunk_by(|a, b| a == b).collect();
+        assert!(times.is_sorted(), "{sentence}");
+        different.dedup_by_key(|same| same.len());
+        assert_eq!(different.len(), 1, "{sentence}: {times:?}");
+        assert_eq!(different[0].len(), shared, "{sentence}");
+    }
 }
 
 #[test]
