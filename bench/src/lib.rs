@@ -10,11 +10,34 @@
 //!
 //! | module | what it knows |
 //! | --- | --- |
-//! | [`measurement`] | what one step showed in one round |
+//! | [`ladder`] | which steps there are, and with what they are run |
+//! | [`peers`] | others' programs on the same work, a file each |
+//! | [`step`] | what runs at which end, and how its packets are counted |
+//! | [`rounds`] | the turns, and what is left of them |
+//! | [`bed`] | two interfaces that are joined, and the CPUs of both sides |
+//! | [`process`] | programs: started, waited for, measured, ended |
+//! | [`measure`] | one turn of one step |
+//! | [`measurement`] | what that showed |
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
+//! | [`report`] | all of it, as JSON says it |
+//! | [`machine`] | where it ran |
+//! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
+pub mod bed;
+mod failure;
+pub mod ladder;
+pub mod machine;
+pub mod measure;
 pub mod measurement;
+pub mod peers;
+pub mod process;
 pub mod profile;
+pub mod report;
+pub mod rounds;
 pub mod statistics;
+pub mod step;
+pub mod watch;
+
+pub use failure::Failure;

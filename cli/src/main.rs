@@ -3,6 +3,7 @@
 
 mod analysis;
 mod args;
+mod bench;
 mod capture;
 mod card;
 mod claims;
@@ -47,6 +48,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Attach(claims::AttachArgs),
+    Bench(bench::Args),
     Capture(capture::Args),
     Claims(claims::ClaimsArgs),
     Count(count::Args),
@@ -61,6 +63,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     exit::with(match Cli::parse().command {
         Command::Attach(args) => claims::attach(args),
+        Command::Bench(args) => bench::run(args),
         Command::Capture(args) => capture::capture(args),
         Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),

@@ -1,0 +1,194 @@
+//! The bed: two interfaces that are joined, and the CPUs that the two sides have.
+//!
+//! ```text
+//!   left: sends, from the first CPU      right: receives, on the others
+//!   ┌──────────────────┐                 ┌───────────────────┐
+//!   │ interface        ├─────────────────┤ interface         │
+//!   └──────────────────┘                 └───────────────────┘
+//! ```
+//!
+//! On a veth the sender's CPU also does the kernel's share of receiving (the softirq).
+
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{Interface, Lab, LabConfig, Mac, Shape, interface};
+
+use crate::process::Program;
+
+/// An MTU for frames of up to 9000 bytes.
+const JUMBO: u32 = 9000;
+
+/// One side: an interface, and where it is.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// Its network namespace; this process's if none.
+    pub netns: Option<String>,
+    /// The interface's name.
+    pub interface: String,
+}
+
+impl Side {
+    /// The interface as it is now.
+    ///
+    /// # Errors
+    /// There is none of its name, or its namespace cannot be entered.
+    pub fn look(&self) -> Result<Interface> {
+        interface(self.netns.as_deref(), &self.interface)
+    }
+
+    /// Its Ethernet address.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look); it has none.
+    pub fn mac(&self) -> Result<Mac> {
+        let none = || Error::Usage(format!("{} has no Ethernet address", self.interface));
+        self.look()?.mac.ok_or_else(none)
+    }
+}
+
+/// Which of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The side that sends.
+    Left,
+    /// The side that receives.
+    Right,
+}
+
+/// Two interfaces that are joined.
+#[derive(Debug)]
+pub struct Bed {
+    /// The side that sends.
+    pub left: Side,
+    /// The side that receives.
+    pub right: Side,
+    /// Gone with this value.
+    lab: Option<Lab>,
+}
+
+/// What a bed has to be like, where it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BedConfig {
+    /// Queues of each interface.
+    pub queues: u32,
+    /// For frames of more than 1514 bytes.
+    pub jumbo: bool,
+}
+
+impl Bed {
+    /// Makes one of namespaces and a veth link. It goes when the value does.
+    ///
+    /// # Errors
+    /// A missing privilege, as of [`Lab`]; `ip` is not there (for jumbo frames).
+    pub fn make(config: BedConfig) -> Result<Self> {
+        let queues = config.queues.min(LabConfig::MAX_QUEUES);
+        let lab = Lab::scratch_with(Shape::Pair, queues)?;
+        let side = |host, interface: &str| Side {
+            netns: Some(lab.netns(host)),
+            interface: interface.to_owned(),
+        };
+        let bed =
+            Self { left: side("left", "left0"), right: side("right", "right0"), lab: Some(lab) };
+        if config.jumbo {
+            for end in [End::Left, End::Right] {
+                let mtu = JUMBO.to_string();
+                let name = &bed.side(end).interface;
+                Program::tool("ip", ["link", "set", "dev", name, "mtu", &mtu]).run(&bed, end)?;
+            }
+        }
+        Ok(bed)
+    }
+
+    /// Of two interfaces that are there. Nothing about them is changed.
+    ///
+    /// # Errors
+    /// One of them is not there, or has no Ethernet address; both are the same.
+    pub fn of(left: Side, right: Side) -> Result<Self> {
+        if left.netns == right.netns && left.interface == right.interface {
+            let name = &left.interface;
+            return Err(Error::Usage(format!("{name} twice: a bench has two interfaces")));
+        }
+        left.mac()?;
+        right.mac()?;
+        Ok(Self { left, right, lab: None })
+    }
+
+    /// Of this process's own namespace, without a look.
+    #[cfg(test)]
+    pub(crate) fn here(left: Side, right: Side) -> Self {
+        Self { left, right, lab: None }
+    }
+
+    /// Whether it was made for this, so that anything about it may be changed.
+    pub fn is_ours(&self) -> bool {
+        self.lab.is_some()
+    }
+
+    /// One of its sides.
+    pub fn side(&self, end: End) -> &Side {
+        match end {
+            End::Left => &self.left,
+            End::Right => &self.right,
+        }
+    }
+}
+
+/// The CPUs that may be used.
+#[derive(Clone, Debug)]
+pub struct Cpus(Vec<usize>);
+
+impl Cpus {
+    /// Those that this process may run on.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn allowed() -> Result<Self> {
+        let set = sched_getaffinity(Pid::from_raw(0))
+            .map_err(|error| Error::system("look up the CPUs of", "this process", error))?;
+        Ok(Self((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()))
+    }
+
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// `n` of them for a sender, from the first on.
+    pub fn senders(&self, n: u32) -> Vec<usize> {
+        self.0.iter().copied().take(n as usize).collect()
+    }
+
+    /// `n` of them for a receiver: all but the first in turn, or the first where it is the only one.
+    pub fn receivers(&self, n: u32) -> Vec<usize> {
+        let others = if self.0.len() > 1 { &self.0[1..] } else { &self.0[..] };
+        others.iter().copied().take(n as usize).collect()
+    }
+}
+
+/// CPUs as flags have them: "0,1".
+pub fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cpu_sends_and_the_others_receive() {
+        let cpus = Cpus(vec![2, 3, 5]);
+        assert_eq!(cpus.senders(1), [2]);
+        assert_eq!(cpus.receivers(1), [3]);
+        assert_eq!(cpus.receivers(9), [3, 5], "there are no more");
+        assert_eq!(Cpus(vec![4]).receivers(1), [4], "one CPU does both");
+        assert_eq!(list(&cpus.senders(2)), "2,3");
+    }
+
+    #[test]
+    fn an_interface_is_not_joined_with_itself() {
+        let side = || Side { netns: None, interface: "lo".into() };
+        let error = Bed::of(side(), side()).unwrap_err().to_string();
+        assert_eq!(error, "lo twice: a bench has two interfaces");
+    }
+}

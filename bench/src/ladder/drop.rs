@@ -1,0 +1,173 @@
+//! Dropping: where on its way a packet that nobody wants is thrown away, and what that costs.
+
+use super::{Place, count};
+use crate::bed::End;
+use crate::peers::{iptables, nftables};
+use crate::process::{Program, Ready, Said};
+use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
+
+/// The most alternatives that a filter is asked for: it is one program without loops.
+const FILTER_MAX: u32 = 100;
+
+/// The steps, from the last place to the first.
+pub fn steps(place: &Place<'_>) -> Vec<Step> {
+    let mut steps = vec![listener(place), no_listener(place)];
+    steps.extend(iptables::steps(place));
+    steps.extend(nftables::steps(place));
+    steps.push(flower(place));
+    steps.extend(tc_bpf(place));
+    steps.extend(xdp(place));
+    steps
+}
+
+/// Destination ports for that many rules: packets are for the last one.
+pub fn ports(rules: u32) -> impl Iterator<Item = u32> {
+    (0..rules.saturating_sub(1)).map(|n| 20_000 + n).chain([9])
+}
+
+/// Rules that a place asks for.
+pub fn rules(place: &Place<'_>) -> u32 {
+    place.setting.rules.unwrap_or(1)
+}
+
+/// A step without a program: the kernel drops, and says how many it has dropped.
+pub fn by_kernel(by: &'static str, name: &str, setting: Setting, tally: Tally) -> Step {
+    let intake = Intake { job: None, tally: Some(tally), to: To::Host };
+    Step::new(by, name, setting, Way::Receive(intake))
+}
+
+/// An order at the end that receives.
+pub fn order(program: Program) -> Order {
+    Order { end: End::Right, program }
+}
+
+/// A program that reads what comes to a UDP socket, and forgets it.
+fn listener(place: &Place<'_>) -> Step {
+    let job = Job {
+        program: Program::sluice(["bench", "listener", "--port", "9"]),
+        cpu: place.receiver(),
+        ready: Ready::Says("listening"),
+        count: received,
+    };
+    let intake = Intake { job: Some(job), tally: None, to: To::Host };
+    Step::new("sluice", "listener in user space", place.plain(), Way::Receive(intake))
+}
+
+fn received(said: &Said) -> Option<u64> {
+    crate::measure::number(said, &["received"]).map(|n| n as u64)
+}
+
+/// Packets to a port that nobody listens on go all the way up, and are dropped there.
+fn no_listener(place: &Place<'_>) -> Step {
+    let tally = Tally { program: Program::tool("cat", ["/proc/net/snmp"]), read: no_ports };
+    by_kernel("linux", "no listener", place.plain(), tally)
+}
+
+/// "Udp: InDatagrams NoPorts …", and below it the numbers (proc(5), RFC 4113).
+fn no_ports(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|name| name == "NoPorts")?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+/// By tc's flower classifier, which keeps rules of one form in a hash table.
+fn flower(place: &Place<'_>) -> Step {
+    let rules = ports(rules(place))
+        .map(|port| format!("pref 1 protocol ip flower ip_proto udp dst_port {port} action drop"));
+    tc(place, "tc flower, ingress", rules)
+}
+
+/// By one program of tc's BPF classifier that goes through the rules.
+fn tc_bpf(place: &Place<'_>) -> Option<Step> {
+    let program = classic(&ports(rules(place)).collect::<Vec<_>>());
+    let rule = format!("bpf direct-action bytecode \"{program}\"");
+    (rules(place) <= FILTER_MAX).then(|| tc(place, "tc BPF, ingress", [rule].into_iter()))
+}
+
+/// Classic BPF as tc-bpf(8) takes it: UDP in IPv4 without options to one of these ports is dropped,
+/// the rest goes on. Jumps are 255 instructions at most.
+fn classic(ports: &[u32]) -> String {
+    let (drop, go_on) = ("6 0 0 2", "6 0 0 4294967295"); // TC_ACT_SHOT, TC_ACT_UNSPEC
+    let n = ports.len();
+    let mut program = vec![
+        "40 0 0 12".to_owned(),         // ldh [12]: the type
+        format!("21 0 {} 2048", n + 4), // jeq IPv4
+        "48 0 0 23".to_owned(),         // ldb [23]: the protocol
+        format!("21 0 {} 17", n + 2),   // jeq UDP
+        "40 0 0 36".to_owned(),         // ldh [36]: the destination port
+    ];
+    for (at, port) in ports.iter().enumerate() {
+        // To the drop, which stands behind the rest; from the last one, where nothing matches, past it.
+        let (to_drop, else_) = (n - 1 - at, usize::from(at + 1 == n));
+        program.push(format!("21 {to_drop} {else_} {port}"));
+    }
+    program.extend([drop.to_owned(), go_on.to_owned()]);
+    format!("{},{}", program.len(), program.join(","))
+}
+
+/// Rules of tc at the interface's ingress.
+fn tc(place: &Place<'_>, name: &str, rules_: impl Iterator<Item = String>) -> Step {
+    let device = place.right();
+    let adds = rules_.map(|rule| format!("filter add dev {device} ingress {rule}\n"));
+    let batch = std::iter::once(format!("qdisc add dev {device} clsact\n")).chain(adds).collect();
+    let tally = Tally {
+        program: Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
+        read: tc_dropped,
+    };
+    let setting = Setting { rules: Some(rules(place)), ..place.plain() };
+    by_kernel("linux", name, setting, tally).with(
+        order(Program::tool("tc", ["-batch", "-"]).reading(batch)),
+        order(Program::tool("tc", ["qdisc", "del", "dev", device, "clsact"])),
+    )
+}
+
+/// " Sent 60 bytes 1 pkt (dropped 1, overlimits 0 requeues 0)", as tc -s has it.
+fn tc_dropped(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("(dropped ")?;
+    rest.split(',').next()?.parse().ok()
+}
+
+/// By the resident XDP program.
+fn xdp(place: &Place<'_>) -> Option<Step> {
+    let rules = rules(place);
+    let ports: Vec<String> = ports(rules).map(|port| port.to_string()).collect();
+    let filter = format!("udp dst port ({})", ports.join(" or "));
+    let port = format!("xdp:{}?action=drop&filter={filter}", place.right());
+    let intake = Intake { job: Some(count(place, &port, [""; 0])), tally: None, to: To::Host };
+    let setting = Setting { rules: Some(rules), ..place.plain() };
+    (rules <= FILTER_MAX).then(|| Step::new("sluice", "XDP", setting, Way::Receive(intake)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_rule_is_the_one_that_matches() {
+        assert_eq!(ports(1).collect::<Vec<_>>(), [9]);
+        assert_eq!(ports(3).collect::<Vec<_>>(), [20_000, 20_001, 9]);
+        assert_eq!(ports(10_000).max(), Some(29_998), "a port has 16 bits");
+    }
+
+    #[test]
+    fn a_classic_program_jumps_to_the_drop_from_every_rule() {
+        let program = classic(&[7, 9]);
+        let words: Vec<&str> = program.split(',').collect();
+        assert_eq!(words[0], "9");
+        // Past the three loads, the two rules and the drop, to the last instruction.
+        assert_eq!((words[2], words[4]), ("21 0 6 2048", "21 0 4 17"));
+        assert_eq!(words[6..], ["21 1 0 7", "21 0 1 9", "6 0 0 2", "6 0 0 4294967295"]);
+        assert!(classic(&(0..FILTER_MAX).collect::<Vec<_>>()).starts_with("107,"));
+    }
+
+    #[test]
+    fn counts_are_found_where_programs_write_them() {
+        let snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n";
+        assert_eq!(no_ports(snmp), Some(12));
+        let tc = "qdisc clsact ffff: parent ffff:fff1 \n \
+                  Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n";
+        assert_eq!(tc_dropped(tc), Some(5));
+        assert_eq!(tc_dropped("qdisc noqueue"), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! Ladders: one kind of work each, done in one way after the other, from the simplest to the
+//! fastest.
+
+pub(crate) mod drop;
+mod rx;
+mod tx;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bed::{Bed, Cpus};
+use crate::measure::{of_sender, of_sluice};
+use crate::peers;
+use crate::process::{Program, Ready};
+use crate::step::{Job, Setting, Step};
+
+/// Which ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Receiving.
+    Rx,
+    /// Sending.
+    Tx,
+    /// Dropping.
+    Drop,
+}
+
+impl Kind {
+    /// All there are, in the order in which they are climbed.
+    pub const ALL: [Self; 3] = [Self::Rx, Self::Tx, Self::Drop];
+
+    /// What it is, as a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Rx => "Receiving",
+            Self::Tx => "Sending, counted at the other end in XDP",
+            Self::Drop => "Dropping what the host would get",
+        }
+    }
+
+    /// The step that the others are compared with.
+    pub fn reference(self) -> &'static str {
+        match self {
+            Self::Rx => "TPACKET_V3 ring",
+            Self::Tx => "sendmmsg",
+            Self::Drop => "no listener",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rx => "rx",
+            Self::Tx => "tx",
+            Self::Drop => "drop",
+        })
+    }
+}
+
+/// With what all steps of a bench are run: each with each.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// Bytes of a frame, without its check sequence.
+    pub sizes: Vec<u32>,
+    /// Packets a system call, for steps that have a choice; empty: each step's own.
+    pub batches: Vec<u32>,
+    /// Queues of each interface.
+    pub queues: Vec<u32>,
+    /// CPUs of the measured program, for steps that can use several; empty: one, and where packets
+    /// are sent or shared out all there are, too.
+    pub cores: Vec<u32>,
+    /// Rules that a packet is held against before it is dropped.
+    pub rules: Vec<u32>,
+}
+
+impl Sweep {
+    /// The settings of a ladder: those that it makes no difference for are taken once.
+    fn settings(&self, kind: Kind, cpus: &Cpus) -> Vec<Setting> {
+        let or = |list: &[u32], else_: &[Option<u32>]| match list.is_empty() {
+            true => else_.to_vec(),
+            false => list.iter().copied().map(Some).collect(),
+        };
+        let cores = or(&self.cores, &[Some(1), Some(cpus.count())]);
+        let rules = if kind == Kind::Drop { or(&self.rules, &[Some(1)]) } else { vec![None] };
+        let mut settings = Vec::new();
+        for &size in &self.sizes {
+            for &queues in &self.queues {
+                for &cores in &cores {
+                    for &batch in &or(&self.batches, &[None]) {
+                        for &rules in &rules {
+                            let cores = cores.unwrap_or(1);
+                            settings.push(Setting { size, batch, queues, cores, rules });
+                        }
+                    }
+                }
+            }
+        }
+        settings
+    }
+}
+
+/// A ladder's steps, over a sweep; those of peers where they are wanted, installed or not.
+///
+/// `bed` gives the bed that a setting wants.
+///
+/// # Errors
+/// Those of `bed`.
+pub fn steps<'a, E>(
+    kind: Kind,
+    sweep: &Sweep,
+    cpus: &Cpus,
+    with_peers: bool,
+    mut bed: impl FnMut(&Setting) -> Result<&'a Bed, E>,
+) -> Result<Vec<Step>, E> {
+    let mut steps: Vec<Step> = Vec::new();
+    for setting in sweep.settings(kind, cpus) {
+        let place = Place { bed: bed(&setting)?, cpus, setting };
+        let mut new = match kind {
+            Kind::Rx => rx::steps(&place),
+            Kind::Tx => tx::steps(&place),
+            Kind::Drop => drop::steps(&place),
+        };
+        if with_peers {
+            new.extend(peers::ALL.iter().flat_map(|peer| (peer.steps)(kind, &place)));
+        }
+        // Between interfaces that somebody else uses nothing is changed.
+        new.retain(|step| place.bed.is_ours() || !step.changes_host());
+        for step in new {
+            let there = |other: &Step| other.name == step.name && other.setting == step.setting;
+            if !steps.iter().any(there) {
+                steps.push(step);
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// Where steps are to run, and with what.
+pub struct Place<'a> {
+    /// The two interfaces.
+    pub bed: &'a Bed,
+    /// The CPUs of both sides.
+    pub cpus: &'a Cpus,
+    /// What is wanted; a step takes of it what it depends on.
+    pub setting: Setting,
+}
+
+impl Place<'_> {
+    /// The interface that sends.
+    pub fn left(&self) -> &str {
+        &self.bed.left.interface
+    }
+
+    /// The interface that receives.
+    pub fn right(&self) -> &str {
+        &self.bed.right.interface
+    }
+
+    /// The CPU of a program that receives by one thread.
+    pub fn receiver(&self) -> Option<usize> {
+        self.cpus.receivers(1).first().copied()
+    }
+
+    /// The CPU of a program that sends by one thread.
+    pub fn sender(&self) -> Option<usize> {
+        self.cpus.senders(1).first().copied()
+    }
+
+    /// The setting of a step that has one CPU, and no choice of batches or rules.
+    pub fn plain(&self) -> Setting {
+        Setting { batch: None, cores: 1, rules: None, ..self.setting }
+    }
+}
+
+/// What `sluice count` says when it has begun: the first line of an interval.
+const BEGUN: Ready = Ready::Says("\"time_s\"");
+
+/// A `sluice count` of a port.
+fn count<A: Into<String>>(
+    place: &Place<'_>,
+    port: &str,
+    flags: impl IntoIterator<Item = A>,
+) -> Job {
+    let program = Program::sluice(["count", port, "--json", "--interval", "200ms"]).and(flags);
+    Job { program, cpu: place.receiver(), ready: BEGUN, count: of_sluice }
+}
+
+/// A `sluice generate` into a port, of the same packet again and again.
+fn generate<A: Into<String>>(
+    place: &Place<'_>,
+    port: &str,
+    flags: impl IntoIterator<Item = A>,
+) -> Job {
+    let size = place.setting.size.to_string();
+    let program = Program::sluice(["generate", port, "--json", "--size", &size])
+        .and(["--dmac", crate::measure::NOBODY])
+        .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dport", "9"])
+        .and(flags);
+    Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: of_sender }
+}

@@ -1,0 +1,74 @@
+//! Sending: from a system call a packet to frames made in the kernel.
+
+use super::{Place, generate};
+use crate::bed::{End, list};
+use crate::process::Program;
+use crate::step::{Order, Setting, Step, Way};
+
+/// The steps, from the slowest to the fastest.
+pub fn steps(place: &Place<'_>) -> Vec<Step> {
+    let left = place.left();
+    let plain = place.plain();
+    let batched = Setting { batch: place.setting.batch.filter(|&batch| batch >= 16), ..plain };
+    let batch = batched.batch.map_or_else(String::new, |batch| format!("&slots={batch}"));
+    let one = |name: &str, setting: Setting, port: &str| {
+        let job = generate(place, port, ["--cpus", &list(&place.cpus.senders(1))]);
+        Step::new("sluice", name, setting, Way::Send(job))
+    };
+    let ring = format!("packet:{left}?send=ring");
+    let mut steps = vec![
+        one("sendto", plain, &format!("packet:{left}?send=sendto")),
+        one("sendmmsg", batched, &format!("packet:{left}?send=sendmmsg{batch}")),
+        one("TX ring", plain, &ring),
+        through("pfifo_fast", place, one("TX ring through pfifo_fast", plain, &ring)),
+        through("fq_codel", place, one("TX ring through fq_codel", plain, &ring)),
+        one("TX ring, qdisc bypass", plain, &format!("{ring}&qdisc=bypass")),
+        one("sendmmsg, qdisc bypass", plain, &format!("packet:{left}?send=sendmmsg&qdisc=bypass")),
+        af_xdp(place),
+    ];
+    if place.cpus.count() > 1 {
+        steps.push(live_ring(place));
+    }
+    steps.push(live(place));
+    steps
+}
+
+/// The same with a queueing discipline; a veth has none (noqueue) by itself.
+fn through(discipline: &str, place: &Place<'_>, step: Step) -> Step {
+    let tc = |arguments: &[&str]| Order {
+        end: End::Left,
+        program: Program::tool("tc", arguments.iter().copied()),
+    };
+    let device = ["dev", place.left(), "root"];
+    let set = [&["qdisc", "replace"], &device[..], &[discipline]].concat();
+    let unset = [&["qdisc", "del"], &device[..]].concat();
+    step.with(tc(&set), tc(&unset))
+}
+
+/// A queue of the interface for each CPU.
+fn af_xdp(place: &Place<'_>) -> Step {
+    let queues = place.setting.cores.min(place.setting.queues).max(1);
+    let port = format!("xdp:{}/0-{}", place.left(), queues - 1);
+    let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(queues))]);
+    let setting = Setting { cores: queues, ..place.plain() };
+    Step::new("sluice", "AF_XDP", setting, Way::Send(job))
+}
+
+/// Packets written by one CPU, and sent as live frames by another.
+fn live_ring(place: &Place<'_>) -> Step {
+    let cpus = place.cpus.senders(2);
+    let port = format!("live:{}?cpu={}", place.left(), cpus[0]);
+    let job = generate(place, &port, ["--cpus", &list(&cpus[1..])]);
+    let setting = Setting { cores: 2, ..place.plain() };
+    Step::new("sluice", "live: ring", setting, Way::Send(job))
+}
+
+/// Frames made in the kernel, on each CPU.
+fn live(place: &Place<'_>) -> Step {
+    let cpus = place.cpus.senders(place.setting.cores);
+    let threads = cpus.len().to_string();
+    let flags = ["--method", "live", "--cpus", &list(&cpus), "--threads", &threads];
+    let job = generate(place, place.left(), flags);
+    let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
+    Step::new("sluice", "live frames", setting, Way::Send(job))
+}

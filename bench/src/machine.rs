@@ -1,0 +1,64 @@
+//! Where a bench ran, as far as numbers depend on it.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a bench ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// CPUs that are in use.
+    pub cpus: u32,
+    /// What they are, as the kernel names them; empty where it does not.
+    pub model: String,
+    /// Whether it is a virtual machine, as far as the CPU tells.
+    pub virtual_machine: bool,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self { kernel: kernel.trim().into(), ..Self::of(&cpuinfo) }
+    }
+
+    fn of(cpuinfo: &str) -> Self {
+        let values = |key: &str| {
+            let key = key.to_owned();
+            cpuinfo.lines().filter_map(move |line| {
+                let (name, value) = line.split_once(':')?;
+                (name.trim() == key).then(|| value.trim())
+            })
+        };
+        let flags = values("flags").next().unwrap_or_default();
+        Self {
+            cpus: values("processor").count() as u32,
+            model: values("model name").next().unwrap_or_default().into(),
+            virtual_machine: flags.split_whitespace().any(|flag| flag == "hypervisor"),
+            kernel: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_told_by_what_the_kernel_says() {
+        let text = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu hypervisor\n\n\
+                    processor\t: 1\nmodel name\t: A CPU\nflags\t\t: fpu\n";
+        let machine = Machine::of(text);
+        let expected = Machine {
+            cpus: 2,
+            model: "A CPU".into(),
+            virtual_machine: true,
+            kernel: String::new(),
+        };
+        assert_eq!(machine, expected);
+        assert!(!Machine::here().kernel.is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! One turn of one step: what is started when, and what is counted over which time.
+
+mod receive;
+mod said;
+mod send;
+
+use std::time::{Duration, Instant};
+
+use sluicegate::link::{Sample, Sampler};
+
+use crate::bed::{Bed, Cpus, End, Side};
+use crate::failure::Failure;
+use crate::measurement::{CpuShare, Measurement};
+use crate::step::{Order, Step, Way};
+use crate::watch::Watch;
+
+pub use receive::NOBODY;
+pub use said::{number, of_sender, of_sluice};
+
+/// How turns are taken.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// How long packets are sent, each time.
+    pub time: Duration,
+    /// The CPUs of the two sides.
+    pub cpus: Cpus,
+}
+
+/// Runs a step once.
+///
+/// # Errors
+/// The step could not be run, or whoever watches wants to stop. What it changed is undone.
+pub fn measure(
+    bed: &Bed,
+    step: &Step,
+    conditions: &Conditions,
+    watch: &dyn Watch,
+) -> Result<Measurement, Failure> {
+    let _tidied = prepare(bed, step)?;
+    match &step.way {
+        Way::Receive(intake) => receive::measure(bed, step, intake, conditions, watch),
+        Way::Send(job) => send::measure(bed, job, conditions, watch),
+    }
+}
+
+/// Does what a step wants done before. What it wants done behind is done when the value goes.
+fn prepare<'a>(bed: &'a Bed, step: &'a Step) -> Result<Tidied<'a>, Failure> {
+    let tidied = Tidied { bed, orders: &step.tidy };
+    for Order { end, program } in &step.prepare {
+        program.run(bed, *end)?;
+    }
+    Ok(tidied)
+}
+
+struct Tidied<'a> {
+    bed: &'a Bed,
+    orders: &'a [Order],
+}
+
+impl Drop for Tidied<'_> {
+    fn drop(&mut self) {
+        for Order { end, program } in self.orders {
+            // The bed goes, too: what stays until then changes the next step at worst, which says
+            // that it could not be prepared.
+            let _ = program.run(self.bed, *end);
+        }
+    }
+}
+
+/// What the CPUs do, from its making to its end.
+struct Load {
+    sampler: Sampler,
+    before: Sample,
+    from: Instant,
+}
+
+impl Load {
+    fn begin(side: &Side) -> Result<Self, Failure> {
+        let mut sampler =
+            Sampler::open(side.netns.as_deref(), std::slice::from_ref(&side.interface))?;
+        let before = sampler.sample()?;
+        Ok(Self { sampler, before, from: Instant::now() })
+    }
+
+    /// The share of each CPU since the beginning, for so many packets.
+    fn end(mut self, packets: u64) -> Result<Vec<CpuShare>, Failure> {
+        let after = self.sampler.sample()?;
+        let elapsed = self.from.elapsed();
+        Ok(shares(&self.before, &after, elapsed, packets))
+    }
+}
+
+fn shares(before: &Sample, after: &Sample, elapsed: Duration, packets: u64) -> Vec<CpuShare> {
+    let share = |now: &sluicegate::link::CpuCounters| {
+        let then = before.cpus.iter().find(|then| then.cpu == now.cpu)?;
+        let total = now.total_ticks.saturating_sub(then.total_ticks);
+        let idle = now.idle_ticks.saturating_sub(then.idle_ticks).min(total);
+        // Ticks of 10 ms: a CPU that was off meanwhile has none.
+        let busy = (total > 0).then(|| (total - idle) as f64 / total as f64)?;
+        let ns = busy * elapsed.as_nanos() as f64 / packets.max(1) as f64;
+        Some(CpuShare { cpu: now.cpu, busy, ns })
+    };
+    after.cpus.iter().filter_map(share).collect()
+}
+
+/// Packets that have come to an end's interface and met the XDP program there.
+fn seen_in_xdp(bed: &Bed, end: End) -> Result<u64, Failure> {
+    let side = bed.side(end);
+    let interface = side.look()?;
+    let total = sluicegate::link::netns::within(side.netns.as_deref(), || {
+        use sluicegate::xdp::resident::Resident;
+        Ok(Resident::find(&interface)?.map(|resident| resident.total().packets))
+    })?;
+    total.ok_or_else(|| Failure::of(format!("the XDP program on {} is gone", side.interface)))
+}
+
+/// Packets in millions a second.
+fn mpps(packets: u64, time: Duration) -> f64 {
+    packets as f64 / time.as_nanos().max(1) as f64 * 1e3
+}
+
+/// The share of `sent` that did not arrive, from 0 to 1. A host may send something of its own, so
+/// that more arrives: nothing is lost then.
+fn lost(sent: u64, arrived: u64) -> f64 {
+    sent.saturating_sub(arrived) as f64 / sent.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::link::CpuCounters;
+
+    use super::*;
+
+    #[test]
+    fn a_cpu_s_share_is_of_its_own_ticks() {
+        let at = |ticks: &[(u32, u64, u64)]| Sample {
+            at: Instant::now(),
+            interfaces: Vec::new(),
+            cpus: ticks
+                .iter()
+                .map(|&(cpu, total_ticks, idle_ticks)| CpuCounters {
+                    cpu,
+                    total_ticks,
+                    idle_ticks,
+                    ..CpuCounters::default()
+                })
+                .collect(),
+        };
+        let before = at(&[(0, 1000, 900), (1, 50, 50)]);
+        let after = at(&[(0, 1100, 925), (1, 50, 50), (2, 5, 5)]);
+        let shares = shares(&before, &after, Duration::from_secs(1), 1_000_000);
+        let busy = CpuShare { cpu: 0, busy: 0.75, ns: 750.0 };
+        assert_eq!(shares, [busy], "a CPU without ticks, or that is new, has no share");
+    }
+
+    #[test]
+    fn more_than_was_sent_is_no_loss() {
+        assert_eq!(lost(100, 75), 0.25);
+        assert_eq!(lost(100, 101), 0.0);
+        assert_eq!(lost(0, 0), 0.0);
+    }
+}

@@ -1,0 +1,118 @@
+//! Receiving and dropping: packets are sent to the right end as fast as they can be.
+
+use std::time::Duration;
+
+use super::said::{number, of_sender};
+use super::{Conditions, Load, lost, mpps};
+use crate::bed::{Bed, End, list};
+use crate::failure::Failure;
+use crate::measurement::Measurement;
+use crate::process::{Program, Running, Said};
+use crate::step::{Intake, Step, Tally, To};
+use crate::watch::Watch;
+
+/// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
+pub const NOBODY: &str = "02:00:00:00:00:99";
+/// What is under way when the sender has ended arrives within this time, and is dealt with.
+const DRAIN: Duration = Duration::from_millis(500);
+/// The longest frame that live frames can be.
+const LIVE_MAX: u32 = 3400;
+
+/// Runs a step once.
+pub fn measure(
+    bed: &Bed,
+    step: &Step,
+    intake: &Intake,
+    conditions: &Conditions,
+    watch: &dyn Watch,
+) -> Result<Measurement, Failure> {
+    let mut job = None;
+    if let Some(it) = &intake.job {
+        let mut running = it.program.start(bed, End::Right, it.cpu)?;
+        running.until(&it.ready, watch)?;
+        job = Some(running);
+    }
+    let before = asked(bed, intake.tally.as_ref())?;
+    let cpu_before = job.as_ref().map(Running::cpu_ns);
+    let load = Load::begin(&bed.right)?;
+
+    let sender = sender(bed, step.setting.size, intake.to, conditions)?;
+    let sent = Sent::by(sender, bed, conditions, watch)?;
+    let cpus = load.end(sent.packets)?;
+    watch.pause(DRAIN)?;
+
+    let cpu_ns = job.as_ref().zip(cpu_before).map(|(job, before)| job.cpu_ns() - before);
+    let after = asked(bed, intake.tally.as_ref())?;
+    let said = job.map(Running::end).transpose()?;
+    let arrived = match (before, after) {
+        (Some(before), Some(after)) => after.saturating_sub(before),
+        _ => counted(intake, said.as_ref())?,
+    };
+    Ok(Measurement {
+        mpps: mpps(arrived, sent.time),
+        offered_mpps: Some(mpps(sent.packets, sent.time)),
+        lost: Some(lost(sent.packets, arrived)),
+        cpu_ns: cpu_ns.map(|ns| ns as f64 / arrived.max(1) as f64),
+        cpus,
+        ..Measurement::default()
+    })
+}
+
+/// What the job says at its end.
+fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
+    let (Some(job), Some(said)) = (&intake.job, said) else {
+        return Err(Failure::of("nobody counts what arrives"));
+    };
+    (job.count)(said).ok_or_else(|| {
+        let last = said.err.lines().chain(said.out.lines()).last().unwrap_or("nothing");
+        Failure::of(format!("{} did not say how many packets it got: {last}", job.program.name))
+    })
+}
+
+/// What a tally says now.
+fn asked(bed: &Bed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
+    let Some(Tally { program, read }) = tally else { return Ok(None) };
+    let said = program.run(bed, End::Right)?;
+    let none = || Failure::of(format!("{}: no count in its output", program.shown()));
+    read(&said).ok_or_else(none).map(Some)
+}
+
+/// The sender: the fastest there is, each packet from another source port.
+fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Program, Failure> {
+    let to = match to {
+        To::Nobody => NOBODY.to_owned(),
+        To::Host => bed.right.mac()?.to_string(),
+    };
+    let method = if size > LIVE_MAX { "sendmmsg" } else { "auto" };
+    let (size, seconds) = (size.to_string(), conditions.time.as_secs_f64().to_string());
+    let cpus = list(&conditions.cpus.senders(1));
+    Ok(Program::sluice(["generate", &bed.left.interface, "--json"])
+        .and(["--method", method, "--cpus", &cpus, "--duration", &seconds])
+        .and(["--dmac", &to, "--src", "198.18.0.1", "--dst", "198.18.0.2"])
+        .and(["--sport", "1..65535", "--dport", "9", "--size", &size]))
+}
+
+/// What a sender has sent, and in which time.
+struct Sent {
+    packets: u64,
+    time: Duration,
+}
+
+impl Sent {
+    fn by(
+        program: Program,
+        bed: &Bed,
+        conditions: &Conditions,
+        watch: &dyn Watch,
+    ) -> Result<Self, Failure> {
+        let mut sender = program.start(bed, End::Left, None)?;
+        sender.over(conditions.time, watch)?;
+        let said = sender.said();
+        let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));
+        let seconds = number(&said, &["elapsed_s"]).ok_or_else(complaint)?;
+        // What the interface did not take was not there to be received.
+        let taken = number(&said, &["accepted"]).map(|n| n as u64);
+        let packets = taken.or_else(|| of_sender(&said)).ok_or_else(complaint)?;
+        Ok(Self { packets, time: Duration::from_secs_f64(seconds) })
+    }
+}

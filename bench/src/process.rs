@@ -1,0 +1,364 @@
+//! Programs that run at one end of a bed: started, waited for, measured, ended.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{netns, pin_thread};
+
+use crate::bed::{Bed, End};
+use crate::failure::Failure;
+use crate::watch::Watch;
+
+/// The longest that anything here is waited for: to be ready, to end, to change a setting.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked whether it has come about.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A program and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its name as people type it: "sluice", "tcpdump".
+    pub name: String,
+    /// What follows the name.
+    pub arguments: Vec<String>,
+    /// The file, where it is not looked for by its name.
+    file: Option<PathBuf>,
+    /// What it reads on its standard input.
+    input: Option<String>,
+}
+
+impl Program {
+    /// A program that is found by its name.
+    pub fn tool<A: Into<String>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Self { name: name.into(), arguments, file: None, input: None }
+    }
+
+    /// The command of this project itself: the very file that runs.
+    pub fn sluice<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
+        Self { file: std::env::current_exe().ok(), ..Self::tool("sluice", arguments) }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn and<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Gives it something to read.
+    #[must_use]
+    pub fn reading(mut self, input: String) -> Self {
+        self.input = Some(input);
+        self
+    }
+
+    /// As a shell takes it.
+    pub fn shown(&self) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
+        let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        };
+        let words = std::iter::once(&self.name).chain(&self.arguments).map(quoted);
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Starts it at one end of a bed, on one CPU if one is named.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be started; its end's namespace cannot be entered.
+    pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
+        let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
+        let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
+        let stdin = match &self.input {
+            None => Stdio::null(),
+            Some(text) => {
+                let file = scratch(&self.name)?;
+                file.write_all_at(text.as_bytes(), 0).map_err(|e| self.failed("start", e))?;
+                file.into()
+            }
+        };
+        let mut command = Command::new(self.file.clone().unwrap_or_else(|| (&self.name).into()));
+        command.args(&self.arguments).stdin(stdin).stdout(give(&out)?).stderr(give(&err)?);
+        // What a terminal sends to whoever is in front is for the bench alone.
+        command.process_group(0);
+        let child = spawn(command, bed.side(end).netns.as_deref(), cpu)?;
+        Ok(Running { name: self.name.clone(), child, out, err })
+    }
+
+    /// Runs it to its end; what it wrote to its standard output.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); it fails, or takes too long.
+    pub fn run(&self, bed: &Bed, end: End) -> Result<String> {
+        let mut running = self.start(bed, end, None)?;
+        let status = running.wait(PATIENCE)?;
+        match status.success() {
+            true => Ok(text(&running.out)),
+            false => {
+                let said = running.complaint();
+                Err(self.failed("run", std::io::Error::other(said)))
+            }
+        }
+    }
+
+    fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
+        Error::system(operation, self.shown(), error)
+    }
+}
+
+/// Starts a command by a thread of its own, whose CPU and namespace the command inherits.
+fn spawn(mut command: Command, namespace: Option<&str>, cpu: Option<usize>) -> Result<Child> {
+    let start = || {
+        cpu.map_or(Ok(()), pin_thread)?;
+        let name = command.get_program().display().to_string();
+        match namespace {
+            Some(namespace) => netns::spawn(namespace, &mut command),
+            None => command.spawn().map_err(|error| Error::system("start", name, error)),
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(start).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn scratch(name: &str) -> Result<File> {
+    let failed = |error| Error::system("keep the output of", name, error);
+    tempfile::tempfile().map_err(failed)
+}
+
+/// When a program is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// As soon as it has written this, to either of its outputs.
+    Says(&'static str),
+    /// After this time.
+    After(Duration),
+}
+
+/// A program that runs. It is killed where it is forgotten.
+#[derive(Debug)]
+pub struct Running {
+    name: String,
+    child: Child,
+    out: File,
+    err: File,
+}
+
+/// What a program has written.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// To its standard output.
+    pub out: String,
+    /// To its standard error.
+    pub err: String,
+}
+
+impl Running {
+    /// Waits until it is ready.
+    ///
+    /// # Errors
+    /// It ends before, or takes too long; whoever watches wants to stop.
+    pub fn until(&mut self, ready: &Ready, watch: &dyn Watch) -> Result<(), Failure> {
+        let limit = match ready {
+            Ready::Says(_) => PATIENCE,
+            Ready::After(time) => *time,
+        };
+        let deadline = Instant::now() + limit;
+        loop {
+            let said = self.said();
+            self.still_runs()?;
+            match ready {
+                Ready::Says(word) if said.out.contains(word) || said.err.contains(word) => {
+                    return Ok(());
+                }
+                Ready::Says(_) if Instant::now() > deadline => {
+                    return Err(Failure::of(format!("{} does not get ready", self.name)));
+                }
+                Ready::After(_) if Instant::now() > deadline => return Ok(()),
+                _ => watch.pause(LOOK)?,
+            }
+        }
+    }
+
+    /// Time that its threads have been on a CPU, in ns. A thread that has ended is not in it.
+    pub fn cpu_ns(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let files = tasks.into_iter().flatten().flatten().map(|task| task.path());
+        files
+            .filter_map(|task| {
+                // proc(5): ns on a CPU, ns waiting for one, turns.
+                let text = fs::read_to_string(task.join("schedstat")).ok()?;
+                text.split_ascii_whitespace().next()?.parse::<u64>().ok()
+            })
+            .sum()
+    }
+
+    /// Waits until it has ended by itself, after this time or a little later.
+    ///
+    /// # Errors
+    /// It takes much longer, or fails; whoever watches wants to stop.
+    pub fn over(&mut self, time: Duration, watch: &dyn Watch) -> Result<(), Failure> {
+        let deadline = Instant::now() + time + PATIENCE;
+        loop {
+            match self.status()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(_) => return Err(self.ended_early()),
+                None if Instant::now() > deadline => {
+                    return Err(Failure::of(format!("{} does not end", self.name)));
+                }
+                None => watch.pause(LOOK)?,
+            }
+        }
+    }
+
+    /// An error where it has ended already.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn still_runs(&mut self) -> Result<(), Failure> {
+        match self.status()? {
+            None => Ok(()),
+            Some(_) => Err(self.ended_early()),
+        }
+    }
+
+    fn ended_early(&self) -> Failure {
+        Failure::of(format!("{} ended: {}", self.name, self.complaint()))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It takes longer than `limit`.
+    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.status()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                return Err(Error::system("wait for the end of", &self.name, late));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends it by SIGINT, if it has not ended by itself; what it said.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn end(mut self) -> Result<Said> {
+        if self.status()?.is_none() {
+            // Where it has ended meanwhile there is nothing to be told.
+            let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
+            self.wait(PATIENCE)?;
+        }
+        Ok(self.said())
+    }
+
+    /// What it has written so far.
+    pub fn said(&self) -> Said {
+        Said { out: text(&self.out), err: text(&self.err) }
+    }
+
+    /// Whether it has ended, and how.
+    fn status(&mut self) -> Result<Option<ExitStatus>> {
+        let status = self.child.try_wait();
+        status.map_err(|error| Error::system("wait for", &self.name, error))
+    }
+
+    /// What it says went wrong, in a line.
+    pub fn complaint(&self) -> String {
+        let Said { out, err } = self.said();
+        complaint(&err).or_else(|| complaint(&out)).unwrap_or("it did not say why").to_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The first line that speaks of an error, or else the last one: some explain at length.
+fn complaint(text: &str) -> Option<&str> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let error = lines.clone().find(|line| line.to_ascii_lowercase().contains("error"));
+    error.or_else(|| lines.next_back())
+}
+
+/// All of a file, wherever its writer is.
+fn text(file: &File) -> String {
+    let mut bytes = vec![0; file.metadata().map_or(0, |it| it.len() as usize)];
+    let read = file.read_at(&mut bytes, 0).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..read]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bed::Side;
+    use crate::watch::Patient;
+
+    fn bed() -> Bed {
+        let side = |interface: &str| Side { netns: None, interface: interface.into() };
+        Bed::here(side("a"), side("b"))
+    }
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let program = Program::tool("count", ["xdp:right0?a=b", "-f", "it's", ""]);
+        assert_eq!(program.shown(), r"count 'xdp:right0?a=b' -f 'it'\''s' ''");
+    }
+
+    #[test]
+    fn a_program_reads_and_writes() {
+        let program = Program::tool("cat", ["-"]).reading("of a hare\n".into());
+        assert_eq!(program.run(&bed(), End::Left).unwrap(), "of a hare\n");
+    }
+
+    #[test]
+    fn one_that_fails_says_why() {
+        let program = Program::tool("sh", ["-c", "echo bad luck >&2; exit 3"]);
+        let error = program.run(&bed(), End::Left).unwrap_err().to_string();
+        assert!(error.ends_with(": bad luck"), "{error}");
+    }
+
+    #[test]
+    fn of_many_lines_the_one_with_the_error_counts() {
+        let nft = "/dev/stdin:3:4-4: Error: syntax error\n } }\n   ^\n";
+        assert_eq!(complaint(nft), Some("/dev/stdin:3:4-4: Error: syntax error"));
+        assert_eq!(complaint("starting\nno such device\n\n"), Some("no such device"));
+        assert_eq!(complaint(" \n"), None);
+    }
+
+    #[test]
+    fn it_is_waited_for_until_it_says_that_it_is_ready_and_then_ended() {
+        let script = "trap 'echo ended; exit' INT; echo ready; while :; do sleep 0.01; done";
+        let program = Program::tool("sh", ["-c", script]);
+        let mut running = program.start(&bed(), End::Right, None).unwrap();
+        running.until(&Ready::Says("ready"), &Patient).unwrap();
+        assert_eq!(running.end().unwrap().out, "ready\nended\n");
+    }
+
+    #[test]
+    fn one_that_ends_before_it_is_ready_is_an_error() {
+        let program = Program::tool("sh", ["-c", "echo no such interface"]);
+        let mut running = program.start(&bed(), End::Right, None).unwrap();
+        let failure = running.until(&Ready::Says("ready"), &Patient).unwrap_err();
+        assert_eq!(failure.to_string(), "sh ended: no such interface");
+    }
+}

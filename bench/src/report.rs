@@ -1,0 +1,248 @@
+//! What a bench has shown: the contract of its JSON (docs/cli.md), written and read back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ladder::Kind;
+use crate::machine::Machine;
+use crate::measurement::{Cause, CpuShare, Measurement};
+use crate::peers::Presence;
+use crate::rounds::{Bench, Climbed, Results};
+use crate::statistics::Spread;
+use crate::step::Setting;
+
+/// What a bench has shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// "bench".
+    pub command: String,
+    /// The version of Sluice.
+    pub version: String,
+    /// When it began, UTC.
+    pub date: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Rounds that were wanted.
+    pub rounds: u32,
+    /// Seconds that packets were sent in each turn.
+    pub seconds: f64,
+    /// False where it was stopped before every step had had all its turns.
+    pub complete: bool,
+    /// Others' programs, those that are missing too; empty where they were not wanted.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub peers: Vec<Presence>,
+    /// The ladders.
+    pub ladders: Vec<Ladder>,
+}
+
+/// A ladder, from its lowest step to its highest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ladder {
+    /// Which.
+    pub ladder: Kind,
+    /// What it is, as a heading.
+    pub title: String,
+    /// The step that ratios are to, at the same size.
+    pub reference: String,
+    /// Its steps.
+    pub steps: Vec<StepReport>,
+}
+
+/// A step with what its turns showed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// Its name.
+    pub step: String,
+    /// Whose program it is: "sluice", "linux", or a peer's name.
+    pub by: String,
+    /// What to type to have the same, at its end of the bed.
+    pub command: String,
+    /// What it was run with.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// Packets in millions a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mpps: Option<Spread>,
+    /// That, to the reference's in the same round.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ratio: Option<Spread>,
+    /// The share of the packets sent that did not arrive, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lost: Option<Spread>,
+    /// The measured program's time on CPUs, in ns a packet.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_ns: Option<Spread>,
+    /// Cycles a packet, where the machine counts them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cycles: Option<Spread>,
+    /// What each CPU did, in the round of the median rate.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub cpus: Vec<CpuShare>,
+    /// Where the time went, in that round.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub causes: Vec<Cause>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advice: Option<String>,
+    /// Why turns brought nothing, the last of them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed: Option<String>,
+    /// The turns that brought something.
+    pub turns: Vec<Turn>,
+}
+
+/// A turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The round's number, from 1.
+    pub round: u32,
+    /// What it showed.
+    #[serde(flatten)]
+    pub measurement: Measurement,
+}
+
+impl Report {
+    /// Of what a bench has brought. `date` is when it began.
+    pub fn new(bench: &Bench, results: &Results, peers: Vec<Presence>, date: String) -> Self {
+        let of = |kind: Kind| {
+            let climbed: Vec<&Climbed> =
+                results.climbed.iter().filter(|climbed| climbed.kind == kind).collect();
+            ladder(kind, &climbed)
+        };
+        Self {
+            command: "bench".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            date,
+            machine: Machine::here(),
+            rounds: bench.rounds,
+            seconds: bench.time.as_secs_f64(),
+            complete: results.complete,
+            peers,
+            ladders: bench.kinds.iter().copied().map(of).collect(),
+        }
+    }
+}
+
+fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
+    // A reference with several settings of one size: the first, which is the plainest.
+    let reference = |size: u32| {
+        let is = |it: &&&Climbed| it.step.name == kind.reference() && it.step.setting.size == size;
+        climbed.iter().find(is).map_or_else(Vec::new, |reference| rates(reference))
+    };
+    let step = |it: &&Climbed| StepReport::of(it, &reference(it.step.setting.size));
+    Ladder {
+        ladder: kind,
+        title: kind.title().into(),
+        reference: kind.reference().into(),
+        steps: climbed.iter().map(step).collect(),
+    }
+}
+
+/// The rates of a step's turns, by round.
+fn rates(climbed: &Climbed) -> Vec<(u32, f64)> {
+    let rate = |(round, turn): &(u32, Result<Measurement, String>)| {
+        Some((*round, turn.as_ref().ok()?.mpps))
+    };
+    climbed.turns.iter().filter_map(rate).collect()
+}
+
+impl StepReport {
+    fn of(climbed: &Climbed, reference: &[(u32, f64)]) -> Self {
+        let Climbed { step, turns: all, .. } = climbed;
+        let turns: Vec<Turn> = all
+            .iter()
+            .filter_map(|(round, turn)| {
+                let measurement = turn.as_ref().ok()?.clone();
+                Some(Turn { round: *round, measurement })
+            })
+            .collect();
+        let spread = |of: fn(&Measurement) -> Option<f64>| {
+            Spread::of(turns.iter().filter_map(|turn| of(&turn.measurement)))
+        };
+        let mpps = spread(|it| Some(it.mpps));
+        let middle = middle(&turns).cloned().unwrap_or_default();
+        Self {
+            step: step.name.clone(),
+            by: step.by.into(),
+            command: step.command(),
+            setting: step.setting,
+            mpps,
+            ratio: Spread::of_ratios(&rates(climbed), reference),
+            lost: spread(|it| it.lost),
+            cpu_ns: spread(|it| it.cpu_ns),
+            cycles: spread(|it| it.cycles),
+            cpus: middle.cpus,
+            causes: middle.causes,
+            advice: middle.advice,
+            failed: all.iter().rev().find_map(|(_, turn)| turn.as_ref().err().cloned()),
+            turns,
+        }
+    }
+}
+
+/// The turn whose rate is the median, or the one below it.
+fn middle(turns: &[Turn]) -> Option<&Measurement> {
+    let mut order: Vec<&Measurement> = turns.iter().map(|turn| &turn.measurement).collect();
+    order.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
+    order.get(order.len().saturating_sub(1) / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::{Intake, Step, To, Way};
+
+    fn climbed(name: &str, rates: &[(u32, f64)]) -> Climbed {
+        let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
+        let way = Way::Receive(Intake { job: None, tally: None, to: To::Host });
+        let turn = |&(round, mpps)| (round, Ok(Measurement { mpps, ..Measurement::default() }));
+        Climbed {
+            kind: Kind::Drop,
+            step: Step::new("linux", name, setting, way),
+            turns: rates.iter().map(turn).collect(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_compared_with_the_reference_round_by_round() {
+        let reference = climbed("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
+        let mut other = climbed("tc", &[(1, 4.0), (2, 2.0)]);
+        other.turns.push((3, Err("out of luck".into())));
+        let ladder = ladder(Kind::Drop, &[&reference, &other]);
+        assert_eq!(ladder.steps[0].ratio.unwrap().median, 1.0);
+        let step = &ladder.steps[1];
+        assert_eq!(step.ratio, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
+        assert_eq!(step.failed.as_deref(), Some("out of luck"), "a turn that failed is not hidden");
+        assert_eq!(step.turns.len(), 2);
+    }
+
+    #[test]
+    fn the_turn_in_the_middle_is_one_that_was() {
+        let turns = |rates: &[f64]| -> Vec<Turn> {
+            let turn = |(at, &mpps): (usize, &f64)| Turn {
+                round: at as u32,
+                measurement: Measurement { mpps, ..Measurement::default() },
+            };
+            rates.iter().enumerate().map(turn).collect()
+        };
+        assert_eq!(middle(&turns(&[3.0, 1.0, 2.0])).unwrap().mpps, 2.0);
+        assert_eq!(middle(&turns(&[3.0, 1.0])).unwrap().mpps, 1.0);
+        assert_eq!(middle(&[]), None);
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let report = Report {
+            command: "bench".into(),
+            version: "0.1.0".into(),
+            date: "2026-11-22T07:00:00Z".into(),
+            machine: Machine::here(),
+            rounds: 3,
+            seconds: 1.0,
+            complete: true,
+            peers: vec![],
+            ladders: vec![ladder(Kind::Drop, &[&climbed("no listener", &[(1, 0.5)])])],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

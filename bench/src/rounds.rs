@@ -1,0 +1,199 @@
+//! Rounds: every step has its turn in each of them, so that the machine's moods hit all alike.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::Error;
+
+use crate::bed::{Bed, BedConfig, Cpus, Side};
+use crate::failure::Failure;
+use crate::ladder::{self, Kind, Sweep};
+use crate::measure::{Conditions, measure};
+use crate::measurement::Measurement;
+use crate::peers;
+use crate::step::{Setting, Step};
+use crate::watch::{Progress, Watch};
+
+/// The longest frame that an MTU of 1500 allows.
+const ORDINARY: u32 = 1514;
+
+/// What a bench is to do.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The ladders.
+    pub kinds: Vec<Kind>,
+    /// Whether peers are compared with.
+    pub with_peers: bool,
+    /// How many rounds.
+    pub rounds: u32,
+    /// How long packets are sent in each turn.
+    pub time: Duration,
+    /// With what.
+    pub sweep: Sweep,
+    /// Two interfaces to use in place of a lab.
+    pub between: Option<(Side, Side)>,
+}
+
+/// A step, and what its turns brought: by the round's number a measurement, or why there is none.
+#[derive(Debug)]
+pub struct Climbed {
+    /// The ladder it belongs to.
+    pub kind: Kind,
+    /// The step.
+    pub step: Step,
+    /// Its turns.
+    pub turns: Vec<(u32, Result<Measurement, String>)>,
+}
+
+/// What a bench has brought.
+#[derive(Debug)]
+pub struct Results {
+    /// The steps, ladder by ladder.
+    pub climbed: Vec<Climbed>,
+    /// Whether every step has had all its turns.
+    pub complete: bool,
+}
+
+impl Bench {
+    /// Runs all turns, until they are over or whoever watches wants to stop.
+    ///
+    /// # Errors
+    /// The beds cannot be made.
+    pub fn run(&self, watch: &dyn Watch) -> Result<Results, Error> {
+        let cpus = Cpus::allowed()?;
+        let beds = self.beds()?;
+        let bed = |setting: &Setting| {
+            let bed = if self.between.is_some() { None } else { Some(config(setting)) };
+            beds.get(&bed).ok_or_else(|| Error::Usage("there is no bed for a setting".into()))
+        };
+        let mut climbed = Vec::new();
+        for &kind in &self.kinds {
+            let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, bed)?;
+            climbed.extend(steps.into_iter().map(|step| Climbed { kind, step, turns: Vec::new() }));
+        }
+        let conditions = Conditions { time: self.time, cpus };
+        let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);
+        for round in 1..=self.rounds {
+            for climbed_ in &mut climbed {
+                let Climbed { step, turns, .. } = &mut *climbed_;
+                let shown = shown(step);
+                watch.progress(&clock.progress(&shown));
+                let begun = Instant::now();
+                let turn = match missing(step) {
+                    Some(reason) => Err(Failure::of(reason)),
+                    None => measure(bed(&step.setting)?, step, &conditions, watch),
+                };
+                clock.turned(begun.elapsed(), turn.is_ok());
+                match turn {
+                    Err(Failure::Stopped) => return Ok(Results { climbed, complete: false }),
+                    Err(Failure::Step(reason)) => turns.push((round, Err(reason))),
+                    Ok(measurement) => turns.push((round, Ok(measurement))),
+                }
+            }
+        }
+        Ok(Results { climbed, complete: true })
+    }
+
+    /// The beds that the settings want; without a configuration the one that was given.
+    fn beds(&self) -> Result<HashMap<Option<BedConfig>, Bed>, Error> {
+        if let Some((left, right)) = &self.between {
+            let bed = Bed::of(left.clone(), right.clone())?;
+            return Ok([(None, bed)].into());
+        }
+        let mut beds = HashMap::new();
+        for &size in &self.sweep.sizes {
+            for &queues in &self.sweep.queues {
+                let config = config(&Setting { size, queues, ..Setting::default() });
+                if let Entry::Vacant(place) = beds.entry(Some(config)) {
+                    place.insert(Bed::make(config)?);
+                }
+            }
+        }
+        Ok(beds)
+    }
+}
+
+fn config(setting: &Setting) -> BedConfig {
+    BedConfig { queues: setting.queues, jumbo: setting.size > ORDINARY }
+}
+
+/// A program that a step needs and that is not there, with the way to get it.
+fn missing(step: &Step) -> Option<String> {
+    let name = step.needs().find(|name| peers::find(name).is_none())?;
+    Some(format!("{name} is not installed: {}", peers::remedy(name)))
+}
+
+/// A step and its setting, in a line.
+fn shown(step: &Step) -> String {
+    let Setting { size, .. } = step.setting;
+    match step.setting.remark() {
+        remark if remark.is_empty() => format!("{}, {size} bytes", step.name),
+        remark => format!("{}, {size} bytes, {remark}", step.name),
+    }
+}
+
+/// How long the rest takes, by what turns have taken so far.
+struct Clock {
+    done: usize,
+    turns: usize,
+    /// Of turns that brought a measurement; those that could not be run are over at once.
+    spent: Duration,
+    measured: u32,
+    /// What a turn takes until one is known: the time of sending, and as much again and more to
+    /// start and end things.
+    guess: Duration,
+}
+
+impl Clock {
+    fn new(turns: usize, time: Duration) -> Self {
+        let guess = time + Duration::from_millis(1800);
+        Self { done: 0, turns, spent: Duration::ZERO, measured: 0, guess }
+    }
+
+    fn progress<'a>(&self, step: &'a str) -> Progress<'a> {
+        let Self { done, turns, .. } = *self;
+        let each = if self.measured > 0 { self.spent / self.measured } else { self.guess };
+        Progress { step, done, turns, left: each * u32::try_from(turns - done).unwrap_or(0) }
+    }
+
+    fn turned(&mut self, took: Duration, measured: bool) {
+        self.done += 1;
+        if measured {
+            self.measured += 1;
+            self.spent += took;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_follows_from_what_turns_took() {
+        let mut clock = Clock::new(4, Duration::from_millis(200));
+        assert_eq!(clock.progress("recv").left, Duration::from_secs(8), "a guess");
+        clock.turned(Duration::from_secs(3), true);
+        assert_eq!(clock.progress("recv").left, Duration::from_secs(9));
+        clock.turned(Duration::from_millis(1), false);
+        let left = clock.progress("recv").left;
+        assert_eq!(left, Duration::from_secs(6), "what could not be run says nothing");
+    }
+
+    #[test]
+    fn what_is_missing_is_known_before_it_is_started() {
+        use crate::bed::End;
+        use crate::process::Program;
+        use crate::step::{Intake, Order, To, Way};
+        let order = |name| Order { end: End::Left, program: Program::tool(name, [""; 0]) };
+        let way = Way::Receive(Intake { job: None, tally: None, to: To::Host });
+        let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
+        let step = Step::new("linux", "a step", setting, way);
+        assert_eq!(missing(&step), None);
+        let step = step.with(order("no-such-tool"), order("cat"));
+        let reason = missing(&step).unwrap();
+        assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
+        assert_eq!(shown(&step), "a step, 60 bytes");
+    }
+}

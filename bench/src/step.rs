@@ -1,0 +1,168 @@
+//! A step of a ladder: what runs at which end, and how its packets are counted.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bed::End;
+use crate::process::{Program, Ready, Said};
+
+/// What a step is run with. What it does not depend on is absent, so that nothing is run twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Bytes of a frame, without its check sequence.
+    pub size: u32,
+    /// Packets a system call.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub batch: Option<u32>,
+    /// Queues of each interface.
+    pub queues: u32,
+    /// CPUs that the measured program has.
+    pub cores: u32,
+    /// Rules that a packet is held against; the last one matches.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rules: Option<u32>,
+}
+
+impl Setting {
+    /// What is particular about it, for a step's name: "2 cores, 100 rules".
+    pub fn remark(&self) -> String {
+        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let mut words = Vec::new();
+        words.extend(self.batch.map(|n| format!("batches of {n}")));
+        words.extend((self.queues > 1).then(|| plural(self.queues, "queue")));
+        words.extend((self.cores > 1).then(|| plural(self.cores, "core")));
+        words.extend(self.rules.map(|n| plural(n, "rule")));
+        words.join(", ")
+    }
+}
+
+/// A step of a ladder.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Its name, in the words of the field: "recvmmsg".
+    pub name: String,
+    /// Whose program it is: "sluice", "linux" where it is the kernel alone, or a peer's name.
+    pub by: &'static str,
+    /// What it is run with.
+    pub setting: Setting,
+    /// What is done before.
+    pub prepare: Vec<Order>,
+    /// What is done behind it, whatever became of it.
+    pub tidy: Vec<Order>,
+    /// What is measured.
+    pub way: Way,
+}
+
+impl Step {
+    /// One that needs no preparation.
+    pub fn new(by: &'static str, name: impl Into<String>, setting: Setting, way: Way) -> Self {
+        let (prepare, tidy) = (Vec::new(), Vec::new());
+        Self { name: name.into(), by, setting, prepare, tidy, way }
+    }
+
+    /// Adds what is done before, and what undoes it.
+    #[must_use]
+    pub fn with(mut self, prepare: Order, tidy: Order) -> Self {
+        self.prepare.push(prepare);
+        self.tidy.insert(0, tidy);
+        self
+    }
+
+    /// Whether it changes more about an interface or a host than a program does by running.
+    pub fn changes_host(&self) -> bool {
+        !self.prepare.is_empty()
+    }
+
+    /// The programs it needs, by name.
+    pub fn needs(&self) -> impl Iterator<Item = &str> {
+        let job = match &self.way {
+            Way::Receive(Intake { job, .. }) => job.as_ref(),
+            Way::Send(job) => Some(job),
+        };
+        let orders = self.prepare.iter().map(|order| order.program.name.as_str());
+        orders.chain(job.map(|job| job.program.name.as_str())).filter(|name| *name != "sluice")
+    }
+
+    /// What to type to have the same, at its end of the bed.
+    pub fn command(&self) -> String {
+        let orders = self.prepare.iter().map(|order| &order.program);
+        let job = match &self.way {
+            Way::Receive(intake) => intake.job.as_ref(),
+            Way::Send(job) => Some(job),
+        };
+        let programs = orders.chain(job.map(|job| &job.program));
+        programs.map(Program::shown).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A program that changes something at one end, and ends.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Where.
+    pub end: End,
+    /// The program.
+    pub program: Program,
+}
+
+/// A program that runs while it is measured.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The program.
+    pub program: Program,
+    /// The CPU it is kept on; none where it sees to that itself.
+    pub cpu: Option<usize>,
+    /// When it is ready.
+    pub ready: Ready,
+    /// How many packets it says it has had, or tried to send; none where it does not say.
+    pub count: fn(&Said) -> Option<u64>,
+}
+
+/// How a step is measured.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Packets are sent to the right end as fast as they can be, and what arrives is counted.
+    Receive(Intake),
+    /// The job sends from the left end, and what comes is counted at the right one, in XDP.
+    Send(Job),
+}
+
+/// Who gets packets, and who counts them.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    /// What runs at the right end; none where the kernel does everything.
+    pub job: Option<Job>,
+    /// Who knows how many arrived, where that is not the job: asked before and after.
+    pub tally: Option<Tally>,
+    /// To whom packets are sent.
+    pub to: To,
+}
+
+/// To whom packets are sent, on Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// Nobody that is there, as on a mirror port: the host drops them early.
+    Nobody,
+    /// The host at the right end.
+    Host,
+}
+
+/// A program at the right end that says how many packets there were so far.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// The program.
+    pub program: Program,
+    /// What of its output is the number.
+    pub read: fn(&str) -> Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_says_what_is_particular_about_it() {
+        let plain = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
+        assert_eq!(plain.remark(), "");
+        let all = Setting { size: 60, batch: Some(64), queues: 2, cores: 2, rules: Some(1) };
+        assert_eq!(all.remark(), "batches of 64, 2 queues, 2 cores, 1 rule");
+    }
+}

@@ -1,0 +1,85 @@
+//! `sluice bench`: what each way of receiving, sending and dropping costs, step by step, in a lab
+//! of its own or between two interfaces.
+
+mod listener;
+mod options;
+mod progress;
+mod table;
+
+use std::io::{Write, stdout};
+
+use clap::Subcommand;
+use sluicegate_bench::ladder::Kind;
+use sluicegate_bench::peers;
+use sluicegate_bench::report::Report;
+
+use crate::signals::Signals;
+
+use options::Options;
+use progress::Watcher;
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice bench rx
+  sluice bench tx --peers --rounds 5
+  sluice bench drop --rules 1,100
+  sluice bench rx --sizes 60,512,1514 --json > rx.json
+  sluice bench tx --between lab-left/left0,lab-right/right0
+
+Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
+was measured.";
+
+/// Measure step by step what receiving, sending and dropping cost, beside others' programs
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Receiving: from a system call a packet to counting where it comes in.
+    Rx(Options),
+    /// Sending: from a system call a packet to frames made in the kernel.
+    Tx(Options),
+    /// Dropping: from a program that nobody needs to XDP.
+    Drop(Options),
+    /// All of these.
+    All(Options),
+    /// The step "listener in user space": reads a UDP socket, and forgets.
+    #[command(hide = true)]
+    Listener(listener::Args),
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        What::Rx(options) => climb(vec![Kind::Rx], &options),
+        What::Tx(options) => climb(vec![Kind::Tx], &options),
+        What::Drop(options) => climb(vec![Kind::Drop], &options),
+        What::All(options) => climb(Kind::ALL.to_vec(), &options),
+        What::Listener(args) => listener::run(&args),
+    }
+}
+
+fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
+    let bench = options.bench(kinds)?;
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let peers = match options.peers {
+        true => peers::ALL.iter().map(peers::Peer::look).collect(),
+        false => Vec::new(),
+    };
+    let watcher = Watcher::new(Signals::catch()?);
+    let results = bench.run(&watcher)?;
+    drop(watcher);
+    let report = Report::new(&bench, &results, peers, date);
+    let mut out = stdout().lock();
+    if options.json {
+        serde_json::to_writer(&mut out, &report)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    table::print(&report, &mut out)?;
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! What to bench, as the command line says it.
+
+use std::time::Duration;
+
+use sluicegate::error::Error;
+use sluicegate::units;
+use sluicegate_bench::bed::Side;
+use sluicegate_bench::ladder::{Kind, Sweep};
+use sluicegate_bench::rounds::Bench;
+
+/// Flags of every ladder.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Compare with others' programs, too, as far as they are installed
+    #[arg(long)]
+    pub peers: bool,
+
+    /// Rounds: in each of them every step has its turn
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    rounds: u32,
+
+    /// How long packets are sent in each turn: 1s, 500ms
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    seconds: Duration,
+
+    /// Bytes of a frame without its check sequence, 60 to 9000
+    #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=9000))]
+    sizes: Vec<u32>,
+
+    /// Packets a system call, of steps that have a choice, 1 to 1024 [default: the port's own]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    batches: Vec<u32>,
+
+    /// Queues of each interface of the lab
+    #[arg(long, default_value = "1", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    queues: Vec<u32>,
+
+    /// CPUs of what is measured, of steps that can use several [default: one, and all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    cores: Vec<u32>,
+
+    /// Rules before a packet is dropped
+    #[arg(long, default_value = "1,100,10000", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    rules: Vec<u32>,
+
+    /// Two interfaces that are joined, in place of a lab: the one that sends, the one that receives
+    #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
+    between: Option<String>,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The length of a turn: shorter ones say nothing.
+fn turn(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(50);
+    match units::duration(text).map_err(|error| error.to_string())? {
+        time if time < SHORTEST => Err("50ms is the shortest".into()),
+        time => Ok(time),
+    }
+}
+
+impl Options {
+    /// What is to be done.
+    pub fn bench(&self, kinds: Vec<Kind>) -> Result<Bench, Error> {
+        Ok(Bench {
+            kinds,
+            with_peers: self.peers,
+            rounds: self.rounds,
+            time: self.seconds,
+            sweep: Sweep {
+                sizes: self.sizes.clone(),
+                batches: self.batches.clone(),
+                queues: self.queues.clone(),
+                cores: self.cores.clone(),
+                rules: self.rules.clone(),
+            },
+            between: self.between.as_deref().map(sides).transpose()?,
+        })
+    }
+}
+
+/// "lab-left/left0,lab-right/right0" as two sides.
+fn sides(text: &str) -> Result<(Side, Side), Error> {
+    let right = || {
+        let text = format!("--between {text}: it takes two interfaces, [NETNS/]A,[NETNS/]B");
+        Error::Usage(text)
+    };
+    let side = |text: &str| {
+        let (netns, interface) = match text.split_once('/') {
+            Some((netns, interface)) => (Some(netns.to_owned()), interface),
+            None => (None, text),
+        };
+        let empty = interface.is_empty() || netns.as_deref() == Some("");
+        (!empty).then(|| Side { netns, interface: interface.to_owned() })
+    };
+    let (a, b) = text.split_once(',').ok_or_else(right)?;
+    side(a).zip(side(b)).ok_or_else(right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_interfaces_are_named_with_or_without_a_namespace() {
+        let (left, right) = sides("lab-left/left0,eth1").unwrap();
+        assert_eq!((left.netns.as_deref(), left.interface.as_str()), (Some("lab-left"), "left0"));
+        assert_eq!((right.netns, right.interface.as_str()), (None, "eth1"));
+        for text in ["eth1", "eth1,", ",eth1", "a/,b", "/a,b"] {
+            let error = sides(text).unwrap_err().to_string();
+            assert!(error.contains("two interfaces"), "{text}: {error}");
+        }
+    }
+}

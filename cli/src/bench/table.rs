@@ -1,0 +1,150 @@
+//! The result for people: a table for each ladder, with bars.
+
+use std::io::{self, Write};
+
+use sluicegate_bench::peers::Presence;
+use sluicegate_bench::report::{Ladder, Report, StepReport};
+use sluicegate_bench::statistics::Spread;
+
+/// Characters that the longest bar has.
+const BAR: usize = 24;
+
+/// Prints a report.
+pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    for ladder in &report.ladders {
+        print_ladder(ladder, out)?;
+    }
+    for peer in &report.peers {
+        match peer {
+            Presence { name, missing: Some(remedy), .. } => {
+                writeln!(out, "{name}: missing; {remedy}")?;
+            }
+            Presence { name, version, .. } => {
+                writeln!(out, "{name}: {}", version.as_deref().unwrap_or("of unknown version"))?;
+            }
+        }
+    }
+    let machine = &report.machine;
+    let virtual_ = if machine.virtual_machine { ", virtual" } else { "" };
+    writeln!(
+        out,
+        "{} CPUs ({}{virtual_}), Linux {}; median of {} turns of {} s; {}",
+        machine.cpus, machine.model, machine.kernel, report.rounds, report.seconds, report.date
+    )?;
+    if !report.complete {
+        writeln!(out, "stopped before every step had had all its turns")?;
+    }
+    Ok(())
+}
+
+fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
+    let rows: Vec<Row> = ladder.steps.iter().map(Row::of).collect();
+    let most = ladder.steps.iter().filter_map(|step| Some(step.mpps?.median)).fold(0.0, f64::max);
+    let width = |text: fn(&Row) -> &str, head: &str| {
+        rows.iter().map(|row| text(row).chars().count()).max().unwrap_or(0).max(head.len())
+    };
+    let name = width(|row| &row.name, "step");
+    let by = width(|row| &row.by, "by");
+    writeln!(out, "{} ({}); ratios are to {}", ladder.title, ladder.ladder, ladder.reference)?;
+    writeln!(
+        out,
+        "  {:<name$}  {:<by$}  {:>7}  {:>13}  {:>6}  {:>7}  {:>6}",
+        "step", "by", "Mpps", "min-max", "lost", "CPU ns", "ratio"
+    )?;
+    for (row, step) in rows.iter().zip(&ladder.steps) {
+        let Row { name: what, by: whose, .. } = row;
+        write!(out, "  {what:<name$}  {whose:<by$}  ")?;
+        let Some(mpps) = step.mpps else {
+            let reason = step.failed.as_deref().unwrap_or("no turn was over");
+            writeln!(out, "{reason}")?;
+            continue;
+        };
+        writeln!(
+            out,
+            "{:>7}  {:>13}  {:>6}  {:>7}  {:>6}  {}",
+            rate(mpps.median),
+            format!("{}-{}", rate(mpps.min), rate(mpps.max)),
+            percent(step.lost),
+            step.cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
+            step.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
+            bar(mpps.median, most),
+        )?;
+        if let Some(reason) = &step.failed {
+            writeln!(out, "  {:name$}  {:by$}  once not: {reason}", "", "")?;
+        }
+        if let Some(advice) = &step.advice {
+            writeln!(out, "  {:name$}  {:by$}  {advice}", "", "")?;
+        }
+    }
+    writeln!(out)
+}
+
+/// The words of a line.
+struct Row {
+    name: String,
+    by: String,
+}
+
+impl Row {
+    fn of(step: &StepReport) -> Self {
+        let remark = step.setting.remark();
+        let mut name = format!("{}, {} B", step.step, step.setting.size);
+        if !remark.is_empty() {
+            name = format!("{name}, {remark}");
+        }
+        Self { name, by: step.by.clone() }
+    }
+}
+
+/// Packets in millions a second, as fine as three digits are.
+fn rate(mpps: f64) -> String {
+    match mpps {
+        ..0.9995 => format!("{mpps:.3}"),
+        ..99.95 => format!("{mpps:.2}"),
+        _ => format!("{mpps:.0}"),
+    }
+}
+
+/// A share in percent: what is not none is not shown as none.
+fn percent(share: Option<Spread>) -> String {
+    match share.map(|share| share.median * 100.0) {
+        None => "-".into(),
+        Some(0.0) => "0 %".into(),
+        Some(percent) if percent < 0.05 => "<0.1 %".into(),
+        Some(percent) => format!("{percent:.1} %"),
+    }
+}
+
+/// A bar of eighths of characters.
+fn bar(value: f64, most: f64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (value / most.max(f64::MIN_POSITIVE) * (BAR * 8) as f64).round() as usize;
+    let eighths = eighths.clamp(1, BAR * 8);
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_its_value_and_never_nothing() {
+        assert_eq!(bar(4.0, 4.0), "█".repeat(BAR));
+        assert_eq!(bar(2.0, 4.0), "█".repeat(BAR / 2));
+        assert_eq!(bar(0.0, 4.0), "▏");
+        assert_eq!(bar(4.0 * 9.0 / (BAR * 8) as f64, 4.0), "█▏");
+    }
+
+    #[test]
+    fn small_rates_and_losses_are_not_rounded_to_nothing() {
+        let rows = [(0.0123, "0.012"), (0.9996, "1.00"), (12.345, "12.35"), (226.1, "226")];
+        for (value, text) in rows {
+            assert_eq!(rate(value), text);
+        }
+        let share = |median| Some(Spread { median, min: median, max: median });
+        assert_eq!(percent(None), "-");
+        assert_eq!(percent(share(0.0)), "0 %");
+        assert_eq!(percent(share(0.0001)), "<0.1 %");
+        assert_eq!(percent(share(0.2)), "20.0 %");
+    }
+}

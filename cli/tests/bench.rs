@@ -1,0 +1,138 @@
+//! `sluice bench` as its users run it: short turns, in labs of its own. Rates are not looked at, only
+//! that there are some, and that nothing stays behind. Without root it says so and passes.
+
+#[path = "../../core/tests/child/limit.rs"]
+mod child;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn start(arguments: &[&str]) -> Child {
+    let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    sluice.arg("bench").args(arguments).stdin(Stdio::null());
+    sluice.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The report of a short run; none without the privilege to make a lab.
+fn bench(arguments: &[&str]) -> Option<Value> {
+    let short = ["--rounds", "1", "--seconds", "50ms", "--json"];
+    let child = start(&[arguments, &short].concat());
+    let pid = child.id();
+    let ended = child::end(child);
+    let err = String::from_utf8_lossy(&ended.stderr);
+    if ended.status.code() == Some(3) {
+        eprintln!("skipped: needs root; get it by sudo: {err}");
+        return None;
+    }
+    assert_eq!(ended.status.code(), Some(0), "{err}");
+    leaves_nothing(pid);
+    Some(serde_json::from_slice(&ended.stdout).unwrap())
+}
+
+/// No lab of this process is left.
+fn leaves_nothing(pid: u32) {
+    let labs = sluicegate::link::Lab::list();
+    assert!(labs.iter().all(|lab| lab.owner() != Some(pid)), "{labs:?}");
+}
+
+/// Checks the steps of the only ladder; those that a kernel or a machine without their tools cannot
+/// have are named. The names of those that were measured.
+fn measured(report: &Value) -> Vec<String> {
+    assert_eq!(report["complete"], true);
+    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    let mut names = Vec::new();
+    for step in steps {
+        let name = step["step"].as_str().unwrap();
+        if let Some(reason) = step["failed"].as_str() {
+            // Peers that are not installed, and what `tc` and `nft` do not find in this kernel.
+            let excused = ["not installed", "run tc ", "run nft ", "run iptables"];
+            assert!(excused.iter().any(|excuse| reason.contains(excuse)), "{name}: {reason}");
+            continue;
+        }
+        let turn = &step["turns"][0];
+        assert!(turn["mpps"].as_f64().unwrap() > 0.0, "{step}");
+        assert!((0.0..=1.0).contains(&turn["lost"].as_f64().unwrap_or(0.0)), "{step}");
+        assert_eq!(step["mpps"]["median"], turn["mpps"], "{step}");
+        names.push(name.to_owned());
+    }
+    names
+}
+
+#[test]
+fn receiving_is_measured_from_recv_to_xdp() {
+    let Some(report) = bench(&["rx"]) else { return };
+    let names = measured(&report);
+    assert_eq!(names.first().map(String::as_str), Some("recv"));
+    assert_eq!(names.last().map(String::as_str), Some("counted in XDP"));
+    let last = report["ladders"][0]["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["lost"]["median"], 0.0, "XDP has no ring that could be full: {last}");
+}
+
+#[test]
+fn sending_is_counted_at_the_other_end() {
+    let Some(report) = bench(&["tx", "--cores", "1"]) else { return };
+    let names = measured(&report);
+    for step in ["sendto", "sendmmsg", "TX ring", "AF_XDP", "live frames"] {
+        assert!(names.iter().any(|name| name == step), "{step} is not in {names:?}");
+    }
+}
+
+#[test]
+fn dropping_is_counted_where_it_happens() {
+    let Some(report) = bench(&["drop", "--rules", "1,3"]) else { return };
+    let names = measured(&report);
+    assert_eq!(names.first().map(String::as_str), Some("listener in user space"));
+    assert_eq!(names.iter().filter(|name| *name == "XDP").count(), 2, "with 1 and with 3 rules");
+}
+
+#[test]
+fn a_signal_ends_it_and_what_was_measured_is_kept() {
+    let mut child = start(&["rx", "--rounds", "99", "--seconds", "50ms", "--json"]);
+    let pid = child.id();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let wait = move || {
+        let mut line = String::new();
+        // The second turn begins when the first is over.
+        while !line.trim_start().starts_with("2/") {
+            line.clear();
+            if err.read_line(&mut line).unwrap() == 0 {
+                return false;
+            }
+        }
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGINT).unwrap();
+        let mut rest = String::new();
+        err.read_to_string(&mut rest).unwrap();
+        true
+    };
+    let stopped = child::limited(pid, wait);
+    let ended = child::end(child);
+    if !stopped && ended.status.code() == Some(3) {
+        eprintln!("skipped: needs root; get it by sudo");
+        return;
+    }
+    assert_eq!(ended.status.code(), Some(0));
+    leaves_nothing(pid);
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(report["complete"], false);
+    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    assert_eq!(steps[0]["turns"].as_array().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (arguments, part) in [
+        (&["rx", "--sizes", "59"][..], "60..=9000"),
+        (&["rx", "--seconds", "1ms"], "50ms is the shortest"),
+        (&["rx", "--between", "left0"], "it takes two interfaces"),
+        (&["rx", "--between", "lo,lo"], "lo twice"),
+    ] {
+        let ended = child::end(start(arguments));
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {err}");
+        assert!(err.contains(part), "{arguments:?}: {err}");
+    }
+}
