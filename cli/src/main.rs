@@ -9,6 +9,7 @@ mod card;
 mod claims;
 mod count;
 mod exit;
+mod forward;
 mod generate;
 mod lab;
 mod notice;
@@ -53,6 +54,7 @@ enum Command {
     Claims(claims::ClaimsArgs),
     Count(count::Args),
     Detach(claims::DetachArgs),
+    Forward(forward::Args),
     Generate(Box<generate::Args>),
     Lab(lab::Args),
     Replay(replay::Args),
@@ -68,6 +70,7 @@ fn main() -> std::process::ExitCode {
         Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),
         Command::Detach(args) => claims::detach(args),
+        Command::Forward(args) => forward::forward(args),
         Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),
         Command::Replay(args) => replay::replay(args),

@@ -27,6 +27,9 @@ pub struct Report {
     pub command: &'static str,
     /// The port, or all of them with a space between.
     pub port: String,
+    /// Of `forward`, the other port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     pub backend: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub method: &'static str,
@@ -46,6 +49,9 @@ pub struct Report {
     /// Of a switch's port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub switching: Option<Switching>,
+    /// Of `forward`, each direction by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub directions: Vec<Direction>,
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
@@ -89,6 +95,18 @@ pub struct Sending {
     pub interface_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<Paced>,
+}
+
+/// What was forwarded from one port to the other.
+#[derive(Clone, Debug, Serialize)]
+pub struct Direction {
+    pub from: String,
+    pub to: String,
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Packets that moved by an exchange of buffers, and by a copy.
+    pub swapped: u64,
+    pub copied: u64,
 }
 
 /// A fall to a slower method.
@@ -136,6 +154,19 @@ impl Traffic {
     }
 }
 
+impl Direction {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Traffic { packets, pps, .. } = self.traffic;
+        let how = match (self.swapped, self.copied) {
+            (_, 0) => "swapped".to_owned(),
+            (0, _) => "copied".to_owned(),
+            (_, copied) => format!("{} of them copied", show_count(copied)),
+        };
+        let (count, pps) = (show_count(packets).to_string(), show_pps(pps).to_string());
+        writeln!(out, "  {count:>15} packets  {pps:>12}   from {} to {}, {how}", self.from, self.to)
+    }
+}
+
 impl Report {
     /// The report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
@@ -158,6 +189,7 @@ impl Report {
         Self {
             command,
             port: name.to_string(),
+            to: None,
             backend: backend.into(),
             method: "",
             mode: None,
@@ -169,6 +201,7 @@ impl Report {
             traffic: Traffic::over(0, 0, Duration::ZERO),
             sending: None,
             switching: None,
+            directions: Vec::new(),
             threads: Vec::new(),
             ledger: Ledger::default(),
             analysis: None,
@@ -255,6 +288,7 @@ impl Report {
         Self {
             command: reports.first().map_or("", |r| r.command),
             port,
+            to: None,
             backend,
             method,
             mode,
@@ -264,6 +298,7 @@ impl Report {
             traffic,
             sending: None,
             switching: None,
+            directions: Vec::new(),
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
             analysis: None,
@@ -276,10 +311,14 @@ impl Report {
 
     /// What is received from, and how: "right0 (ring)".
     pub fn port_and_method(&self) -> String {
+        let ports = match &self.to {
+            None => self.port.clone(),
+            Some(to) => format!("{} and {to}", self.port),
+        };
         match (self.method, self.mode) {
-            ("", _) => self.port.clone(),
-            (method, None) => format!("{} ({method})", self.port),
-            (method, Some(mode)) => format!("{} ({method}, {mode})", self.port),
+            ("", _) => ports,
+            (method, None) => format!("{ports} ({method})"),
+            (method, Some(mode)) => format!("{ports} ({method}, {mode})"),
         }
     }
 
@@ -300,11 +339,15 @@ impl Report {
             show_count(bytes),
             show_bps(bps_l2)
         )?;
-        for port in &self.ports {
+        for direction in &self.directions {
+            direction.print(out)?;
+        }
+        for port in self.ports.iter().filter(|_| self.directions.is_empty()) {
             let count = show_count(port.traffic.packets).to_string();
             writeln!(out, "  {count:>15} from {}", port.port)?;
         }
-        let threads = if self.ports.is_empty() { self.threads.as_slice() } else { &[] };
+        let one = self.ports.is_empty() || !self.directions.is_empty();
+        let threads = if one { self.threads.as_slice() } else { &[] };
         for thread in threads.iter().filter(|_| threads.len() > 1) {
             let cpu = thread.cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
             let busy = thread.busy * 100.0;
@@ -392,6 +435,7 @@ mod tests {
         Report {
             command: "capture",
             port: port.into(),
+            to: None,
             backend: "packet".into(),
             method: "ring",
             mode: None,
@@ -400,6 +444,7 @@ mod tests {
             traffic: Traffic::over(10, 600, Duration::from_secs(1)),
             sending: None,
             switching: None,
+            directions: Vec::new(),
             threads: Vec::new(),
             ledger,
             analysis: None,

@@ -15,7 +15,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use super::counters::Counters;
-use super::worker::{Finished, Outcome, Shared, Stop, Visitor, receive};
+use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};
 use crate::signals::Signals;
 
 /// When a run ends, and where its threads run.
@@ -35,11 +35,32 @@ pub struct Limits {
     pub watch_reader: bool,
 }
 
+/// What one thread of a run does.
+pub trait Work: Send {
+    /// How it ends.
+    type Outcome: Ended + Send;
+
+    /// The thread's name.
+    fn name(&self) -> String;
+
+    /// Does it, until told to stop, or until there is no more to do.
+    fn run(self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Self::Outcome;
+}
+
+/// How a thread's work has ended.
+pub trait Ended {
+    /// When it had handed on its last packet.
+    fn at(&self) -> Instant;
+
+    /// Whether it failed: then the others end, too.
+    fn failed(&self) -> bool;
+}
+
 /// A run that has ended.
 #[derive(Debug)]
-pub struct Run {
+pub struct Run<O = Outcome> {
     /// How each worker ended.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<O>,
     /// From the first packet let in to the last: until the run was stopped, or until the last
     /// source had come to its end.
     pub elapsed: Duration,
@@ -49,19 +70,35 @@ pub struct Run {
     pub reader_left: bool,
 }
 
-/// Runs a worker on each queue with the visitor beside it. `watch` is called at each interval
-/// with the counts of each worker and the time since the start; `at_end` once, when nothing more
-/// is let in, before the workers have dealt with all that came.
+/// Runs a worker on each queue with the visitor beside it; see [`supervise`].
 ///
 /// # Errors
-/// A CPU that cannot be used. Failures of workers stand in their outcomes.
+/// As those of [`supervise`].
 pub fn run<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     limits: &Limits,
     signals: &Signals,
-    mut watch: impl FnMut(&[Counters], Duration),
+    watch: impl FnMut(&[Counters], Duration),
     at_end: impl FnOnce(),
 ) -> Result<Run> {
+    // All of them before the first thread: one that cannot be started leaves the rest to be told.
+    let work = work.into_iter().map(|(queue, visitor)| Receiving::new(queue, visitor)).collect();
+    supervise::<Receiving<'_, V>>(work, limits, signals, watch, at_end)
+}
+
+/// Runs a thread for each piece of work. `watch` is called at each interval with the counts of each
+/// and the time since the start; `at_end` once, when nothing more is let in, before the workers have
+/// dealt with all that came.
+///
+/// # Errors
+/// A CPU that cannot be used. Failures of workers stand in their outcomes.
+pub fn supervise<W: Work>(
+    work: Vec<W>,
+    limits: &Limits,
+    signals: &Signals,
+    mut watch: impl FnMut(&[Counters], Duration),
+    at_end: impl FnOnce(),
+) -> Result<Run<W::Outcome>> {
     let mut events = Events { signals, stdout: limits.watch_reader.then(stdout) };
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let shared = Shared {
@@ -73,32 +110,26 @@ pub fn run<V: Visitor>(
     let start = Instant::now();
     let (mut asked, mut reader_left) = (false, false);
     let mut at_end = Some(at_end);
-    // All of them before the first thread: one that cannot be started leaves the rest to be told.
-    let work: Vec<_> =
-        work.into_iter().map(|(queue, visitor)| (queue, Finished::at_end(visitor))).collect();
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
         let _stop = StopOnDrop(&shared);
-        let workers: Vec<ScopedJoinHandle<'_, Result<Outcome>>> = work
+        let workers: Vec<ScopedJoinHandle<'_, Result<W::Outcome>>> = work
             .into_iter()
             .zip(&counters)
             .enumerate()
-            .map(|(i, ((queue, visitor), counters))| {
+            .map(|(i, (work, counters))| {
                 let shared = &shared;
                 let cpu = limits.cpus.get(i % limits.cpus.len().max(1)).copied();
-                thread::Builder::new().name(format!("queue-{}", queue.number())).spawn_scoped(
-                    scope,
-                    move || {
-                        let stop = StopOnDrop(shared);
-                        cpu.map_or(Ok(()), pin_thread)?;
-                        let outcome = receive(queue, visitor, shared, counters, cpu);
-                        if outcome.error.is_none() {
-                            // A file that has been read to its end does not end the others.
-                            std::mem::forget(stop);
-                        }
-                        Ok(outcome)
-                    },
-                )
+                thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
+                    let stop = StopOnDrop(shared);
+                    cpu.map_or(Ok(()), pin_thread)?;
+                    let outcome = work.run(shared, counters, cpu);
+                    if !outcome.failed() {
+                        // A file that has been read to its end does not end the others.
+                        std::mem::forget(stop);
+                    }
+                    Ok(outcome)
+                })
             })
             .collect::<std::io::Result<_>>()
             .map_err(|e| Error::system("start", "a worker thread", e))?;
@@ -130,13 +161,13 @@ pub fn run<V: Visitor>(
         if let Some(at_end) = at_end.take() {
             at_end();
         }
-        let end = |worker: ScopedJoinHandle<'_, Result<Outcome>>| match worker.join() {
+        let end = |worker: ScopedJoinHandle<'_, Result<W::Outcome>>| match worker.join() {
             Ok(outcome) => outcome,
             Err(panic) => std::panic::resume_unwind(panic),
         };
         workers.into_iter().map(end).collect::<Result<Vec<_>>>()
     })?;
-    let ended = shared.stop.at().or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
+    let ended = shared.stop.at().or_else(|| outcomes.iter().map(Ended::at).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
     Ok(Run { outcomes, elapsed, asked, reader_left })
 }

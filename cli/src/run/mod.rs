@@ -12,6 +12,6 @@ mod control;
 mod counters;
 mod worker;
 
-pub use control::{Limits, Run, run};
+pub use control::{Ended, Limits, Run, Work, run, supervise};
 pub use counters::{Counters, Totals};
-pub use worker::{Outcome, Visitor};
+pub use worker::{Outcome, Shared, Visitor};

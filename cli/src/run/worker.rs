@@ -13,6 +13,7 @@ use sluicegate::ring::{Packet, Readiness, Wait};
 
 use crate::notice;
 
+use super::control::{Ended, Work};
 use super::counters::{Counters, Totals};
 
 /// How long a worker may sleep before it looks at the stop flag again.
@@ -48,11 +49,11 @@ pub trait Visitor: Send {
 
 /// A visitor whose end is said in any case: also where its worker fails, panics or never starts.
 /// Others may wait for what it would have handed on.
-pub struct Finished<'a, V: Visitor>(Option<&'a mut V>);
+struct Finished<'a, V: Visitor>(Option<&'a mut V>);
 
 impl<'a, V: Visitor> Finished<'a, V> {
     /// Of this visitor.
-    pub fn at_end(visitor: &'a mut V) -> Self {
+    fn at_end(visitor: &'a mut V) -> Self {
         Self(Some(visitor))
     }
 }
@@ -80,7 +81,7 @@ pub struct Shared {
 
 impl Shared {
     /// Tells of an interface that went down or came up, once for all its queues.
-    fn tell(&self, interface: &str, up: bool) {
+    pub fn tell(&self, interface: &str, up: bool) {
         let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
         match up {
             true if down.remove(interface) => notice::say(format_args!("{interface} is up again")),
@@ -146,39 +147,64 @@ pub struct Outcome {
     pub error: Option<Error>,
 }
 
-/// Receives until told to stop, the source ends, or something fails.
-pub fn receive<V: Visitor>(
-    mut queue: Queue,
-    mut visitor: Finished<'_, V>,
-    shared: &Shared,
-    counters: &Counters,
-    cpu: Option<usize>,
-) -> Outcome {
-    let clocks = Busy::begin();
-    let mut worker = Worker {
-        queue: &mut queue,
-        shared,
-        counters,
-        closed: false,
-        after_end: 0,
-        downs: 0,
-        down_since: None,
-        notices: Vec::new(),
-    };
-    let mut error = visitor.0.as_deref_mut().and_then(|visitor| worker.run(visitor).err());
-    worker.say_notices();
-    drop(visitor);
-    let ended = Instant::now();
-    let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
-    let stats = queue.stats().unwrap_or_else(|failure| {
-        error.get_or_insert(failure);
-        QueueStats::default()
-    });
-    counters.note(stats.offered, stats.lost_full);
-    let busy = clocks.share();
-    let Totals { packets, bytes, .. } = counters.totals();
-    let queue = queue.number();
-    Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, notices, ended, error }
+impl Ended for Outcome {
+    fn at(&self) -> Instant {
+        self.ended
+    }
+
+    fn failed(&self) -> bool {
+        self.error.is_some()
+    }
+}
+
+/// A queue to receive from, and what is done with its packets.
+pub struct Receiving<'a, V: Visitor> {
+    queue: Queue,
+    visitor: Finished<'a, V>,
+}
+
+impl<'a, V: Visitor> Receiving<'a, V> {
+    pub fn new(queue: Queue, visitor: &'a mut V) -> Self {
+        Self { queue, visitor: Finished::at_end(visitor) }
+    }
+}
+
+impl<V: Visitor> Work for Receiving<'_, V> {
+    type Outcome = Outcome;
+
+    fn name(&self) -> String {
+        format!("queue-{}", self.queue.number())
+    }
+
+    /// Receives until told to stop, the source ends, or something fails.
+    fn run(self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Outcome {
+        let Self { mut queue, mut visitor } = self;
+        let clocks = Busy::begin();
+        let mut worker = Worker {
+            queue: &mut queue,
+            shared,
+            counters,
+            closed: false,
+            after_end: 0,
+            downs: 0,
+            down_since: None,
+            notices: Vec::new(),
+        };
+        let mut error = visitor.0.as_deref_mut().and_then(|visitor| worker.run(visitor).err());
+        worker.say_notices();
+        drop(visitor);
+        let ended = Instant::now();
+        let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
+        let stats = queue.stats().unwrap_or_else(|failure| {
+            error.get_or_insert(failure);
+            QueueStats::default()
+        });
+        counters.note(stats.offered, stats.lost_full);
+        let busy = clocks.share();
+        let Totals { packets, bytes, .. } = counters.totals();
+        let queue = queue.number();
+        Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, notices, ended, error }
+    }
 }
 
 /// A worker at work.

@@ -1,7 +1,7 @@
 //! What became of the packets: made, taken, sent.
 
 use nix::errno::Errno;
-use sluicegate::error::Result;
+use sluicegate::error::Error;
 use sluicegate::ledger::Role;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
 use sluicegate_traffic::source::LeftOut;
@@ -85,13 +85,11 @@ impl Sent {
         match interface {
             // What leaves later than the interface is looked at, or is others', nobody can tell.
             Some((sent, dropped)) => {
-                let out = accepted.min(sent);
-                let dropped = dropped.min(accepted - out);
+                let errno = ended.result.as_ref().err().and_then(Error::errno);
+                let live = (report.backend == "live").then_some((done.len(), errno));
+                let (out, losses) = on_the_wire(accepted, (sent, dropped), live);
                 report.ledger.add(Role::Out, "sent_by_interface", out);
-                report.ledger.add(Role::Loss, "interface_dropped", dropped);
-                if report.backend == "live" {
-                    let left = accepted - out - dropped;
-                    let (name, packets) = unseen(left, dropped, done.len(), &ended.result);
+                for (name, packets) in losses {
                     report.ledger.add(Role::Loss, name, packets);
                 }
                 report.ledger.add(Role::Note, "interface_sent", sent);
@@ -113,14 +111,30 @@ impl Sent {
     }
 }
 
+/// Of packets that an interface has taken, those that it says it has `sent`, and by name those that
+/// it `dropped`; what is missing of live frames, sent by
+/// so many threads that ended with that error, may have a name, too.
+pub fn on_the_wire(
+    accepted: u64,
+    (sent, dropped): (u64, u64),
+    live: Option<(usize, Option<i32>)>,
+) -> (u64, Vec<(&'static str, u64)>) {
+    let out = accepted.min(sent);
+    let dropped = dropped.min(accepted - out);
+    let mut losses = vec![("interface_dropped", dropped)];
+    if let Some((threads, errno)) = live {
+        losses.push(unseen(accepted - out - dropped, dropped, threads, errno));
+    }
+    (out, losses)
+}
+
 /// Live frames that no counter of the interface has, by the reason: the program that redirects them does
 /// not see what becomes of them. Nobody takes them while the interface is down, which is noticed half a
 /// second later; and a veth counts what it drops of them without a lock, so that counts are lost where
 /// several threads send to one of its queues.
-fn unseen(left: u64, dropped: u64, threads: usize, result: &Result<()>) -> (&'static str, u64) {
-    let down = Some(Errno::ENETDOWN as i32);
-    match result {
-        Err(error) if error.errno() == down => ("interface_down", left),
+fn unseen(left: u64, dropped: u64, threads: usize, errno: Option<i32>) -> (&'static str, u64) {
+    match errno {
+        Some(errno) if errno == Errno::ENETDOWN as i32 => ("interface_down", left),
         _ if threads > 1 => ("interface_uncounted", left.min(dropped)),
         _ => ("interface_uncounted", 0),
     }

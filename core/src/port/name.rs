@@ -76,6 +76,7 @@ const KINDS: &[KindSpec] = &[
             "action",
             "method",
             "mode",
+            "promisc",
             "snaplen",
             "timestamp",
             "frames",

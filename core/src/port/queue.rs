@@ -37,6 +37,21 @@ pub struct QueueStats {
     pub unsent: u64,
 }
 
+impl QueueStats {
+    /// What two queues have counted together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            offered: self.offered + other.offered,
+            lost_full: self.lost_full + other.lost_full,
+            freezes: self.freezes + other.freezes,
+            sent: self.sent + other.sent,
+            refused: self.refused + other.refused,
+            too_long: self.too_long + other.too_long,
+            unsent: self.unsent + other.unsent,
+        }
+    }
+}
+
 /// What stands behind a queue's rings.
 #[derive(Debug)]
 pub(super) enum Backend {
@@ -100,6 +115,12 @@ impl Queue {
     #[inline]
     pub fn rx_mut(&mut self) -> RingMut<'_> {
         RingMut::new(&mut self.rx)
+    }
+
+    /// The transmit ring: how much room there is.
+    #[inline]
+    pub fn tx(&self) -> &Ring {
+        &self.tx
     }
 
     /// The transmit ring, to fill.
@@ -328,9 +349,9 @@ impl Queue {
         let Self { tx, backend, .. } = self;
         match backend {
             Backend::PcapSink(sink) => sink.close(tx),
-            Backend::Packet(packet) => synced.and_then(|_| packet.close_tx(tx, patience)),
-            Backend::Xdp(xdp) => synced.and_then(|_| xdp.close_tx(tx, patience)),
             // Ended in any case.
+            Backend::Packet(packet) => synced.map(|_| ()).and(packet.close_tx(tx, patience)),
+            Backend::Xdp(xdp) => synced.map(|_| ()).and(xdp.close_tx(tx, patience)),
             Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
             Backend::Null(_)
             | Backend::PcapSource(_)

@@ -138,14 +138,14 @@ impl PacketQueue {
     pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
-            self.sync_tx(ring)?;
+            let synced = self.sync_tx(ring);
             let Some(sender) = &mut self.sender else { return Ok(()) };
             if !sender.is_waiting(ring) {
                 return Ok(());
             }
-            if Instant::now() >= end {
+            if synced.is_err() || Instant::now() >= end {
                 sender.give_up(ring);
-                return Ok(());
+                return synced.map(|_| ());
             }
             self.socket.poll_for(PollFlags::POLLOUT, Duration::from_millis(10))?;
         }

@@ -17,6 +17,8 @@ pub(super) struct Config {
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
     pub method: Option<Method>,
+    /// Packets for other hosts, too.
+    pub promiscuous: bool,
     /// Whose time packets get, in XDP.
     pub stamp: Stamp,
     /// Bytes that are kept of a packet, if not all.
@@ -70,6 +72,7 @@ impl Config {
             mode,
             bind,
             method,
+            promiscuous: name.switch("promisc")?.unwrap_or(false),
             stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
             snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
             frames,

@@ -162,7 +162,7 @@ impl Taking<'_> {
                 cells: self.config.cells,
             },
             stamped: self.stamp != Stamp::None,
-            promiscuous: None,
+            promiscuous: self.promiscuous.clone(),
         };
         Ok(Port {
             name: self.name.clone(),

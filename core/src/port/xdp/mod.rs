@@ -7,6 +7,7 @@
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
+//! | `promisc` | packets for other hosts too, while the port is open | off |
 //! | `snaplen` | most bytes of a packet that are kept | all |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
 //! | `frames` | buffers a queue has, those in its slots included | 4096 |
@@ -49,6 +50,7 @@ use claim::Claim;
 use config::{Config, Method};
 
 use super::mirror::HEADER_BYTES;
+use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
 use super::together::Needs;
 use super::watch::Watch;
@@ -117,6 +119,8 @@ fn take(
     }
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
+    let promiscuous = config.promiscuous && options.usage != Use::Send;
+    let promiscuous = promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
     let mut taking = Taking {
         name,
         config,
@@ -128,6 +132,7 @@ fn take(
         watch: Arc::new(watch),
         fallbacks,
         stamp,
+        promiscuous: promiscuous.map(Arc::new),
     };
     let others = taking.others()?;
     taking.refuse_second_whole(&others)?;
@@ -162,6 +167,7 @@ struct Taking<'a> {
     fallbacks: Vec<Fallback>,
     /// What is in front of each packet.
     stamp: Stamp,
+    promiscuous: Option<Arc<Promiscuous>>,
 }
 
 impl Taking<'_> {
@@ -235,6 +241,7 @@ impl Taking<'_> {
             let upkeep = Upkeep {
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),
+                _promiscuous: self.promiscuous.clone(),
                 resident: Arc::clone(resident),
                 polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
             };

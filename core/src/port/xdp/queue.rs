@@ -7,6 +7,7 @@ use super::claim::Claim;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
+use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
@@ -23,6 +24,7 @@ pub(super) struct Upkeep {
     pub watch: Arc<Watch>,
     /// Has the interface wait with interrupts, for busy polling.
     pub _deferred: Option<Arc<Deferred>>,
+    pub _promiscuous: Option<Arc<Promiscuous>>,
     /// The program that packets come by. With most drivers sending without copying takes one, too.
     pub resident: Arc<Resident>,
     pub polled: Polled,
@@ -104,8 +106,9 @@ impl XdpQueue {
     pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
-            self.sync_tx(ring)?;
+            let synced = self.sync_tx(ring);
             self.unsent = self.sender.as_ref().map_or(0, |sender| sender.unsent(ring));
+            synced?;
             if self.unsent == 0 || Instant::now() >= end {
                 return Ok(());
             }

@@ -1,0 +1,194 @@
+//! `sluice forward`: what comes in at one port goes out at another, and back.
+//!
+//! ```text
+//!   plan: queues of both ports → relays, a thread each     relay: receive → move → send, or wait
+//!   result: what moved, how, and the ledger of each direction
+//! ```
+
+mod plan;
+mod relay;
+mod result;
+
+use std::io::stdout;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::Ethtool;
+use sluicegate::port::{Kind, Port, PortName, Use};
+
+use crate::args::{Common, Receiving};
+use crate::run::supervise;
+use crate::send::target;
+use crate::signals::Signals;
+use crate::status::Status;
+use crate::{notice, overwrite};
+use result::Sides;
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice forward xdp:eth1 xdp:eth2                a bridge that copies nothing
+  sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
+  sluice forward xdp:eth1 live:eth2 --one-way
+  sluice forward packet:eth1 pcap:trace.pcapng --one-way --duration 10s
+
+An xdp: port takes its packets from the host, also those for the host itself: a
+filter leaves it the rest. A packet: port copies them.";
+
+/// Forward packets from one port to another, and back
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// One side: xdp:eth1, packet:eth1, pcap:FILE, null:
+    #[arg(value_name = "PORT")]
+    from: PortName,
+
+    /// The other side: xdp:eth2, packet:eth2, live:eth2, pcap:FILE, null:
+    #[arg(value_name = "TO")]
+    to: PortName,
+
+    /// Forward to the second port only, and nothing back
+    #[arg(long)]
+    one_way: bool,
+
+    /// Forward only what a pcap-filter expression lets pass; xdp: leaves the rest to the host
+    #[arg(short, long, value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Most packets that move at once [default: all that are there]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: Option<u32>,
+
+    /// Send out of an interface that carries the host's default route; it must be named, and may
+    /// be twice
+    #[arg(long, value_name = "IFACE")]
+    yes_send_on: Vec<String>,
+
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    receiving: Receiving,
+}
+
+/// Runs the command.
+pub fn forward(mut args: Args) -> anyhow::Result<()> {
+    args.prepare()?;
+    let Args { from, to, batch, common, receiving, .. } = &args;
+    let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
+    let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.options())?) else {
+        return Err(Error::Usage("two ports are needed".into()).into());
+    };
+    let mut sides = Sides::of(&ports, common);
+    ports.iter().for_each(notice::fallbacks);
+    let merged = args.merged();
+    merged.iter().for_each(notice::say);
+    args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
+    let mut relays = plan::relays(&mut ports, args.sources(), common.threads)?;
+    relays.iter_mut().for_each(|relay| relay.batch = batch.unwrap_or(u32::MAX));
+    common.become_user()?;
+    let mut status = Status::new(common, false);
+    let limits = common.limits(*receiving, status.interval());
+    let watch = |counters: &[_], at| status.show(counters, at);
+    let ended = supervise(relays, &limits, &Signals::catch()?, watch, || sides.look_at_cards());
+    status.done();
+    let mut ended = ended?;
+    let mut report = sides.report(&ended, args.sources());
+    report.notices.splice(..0, merged);
+    report.print(&mut stdout().lock(), common.json)?;
+    match ended.outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+impl Args {
+    /// Which of the ports are received from.
+    fn sources(&self) -> &'static [usize] {
+        if self.one_way { &[0] } else { &[0, 1] }
+    }
+
+    /// The ports, and what they are opened for.
+    fn usage(&self) -> [(&PortName, Use); 2] {
+        match self.one_way {
+            true => [(&self.from, Use::Receive), (&self.to, Use::Send)],
+            false => [(&self.from, Use::Both), (&self.to, Use::Both)],
+        }
+    }
+
+    /// What is to be said of sources whose packets the host puts together before they come here.
+    fn merged(&self) -> Vec<String> {
+        let ports = [&self.from, &self.to].into_iter().take(self.sources().len());
+        let mut ethtool = Ethtool::open(self.common.netns.as_deref()).ok();
+        let mut merges = |port: &&PortName| {
+            port.kind() == Kind::Packet
+                && ethtool.as_mut().is_some_and(|it| it.gro(port.name()).unwrap_or(false))
+        };
+        let mut said = Vec::new();
+        for port in ports.filter(|port| merges(port)) {
+            said.push(format!(
+                "{0} puts several TCP packets together (GRO) before they come here, and what is \
+                 longer than an MTU is not sent (refused): `ethtool -K {0} gro off` ends that",
+                port.name()
+            ));
+        }
+        said
+    }
+
+    /// Refuses what cannot be or would do harm, and fills in what the ports' names leave open.
+    fn prepare(&mut self) -> Result<()> {
+        self.refuse_loops()?;
+        if !self.one_way {
+            let single =
+                |port: &&PortName| matches!(port.kind(), Kind::Live | Kind::Mirror | Kind::Pcap);
+            if let Some(port) = [&self.from, &self.to].into_iter().find(single) {
+                return Err(port.error("it has one direction: add --one-way"));
+            }
+        }
+        let netns = self.common.netns.as_deref();
+        for (port, usage) in self.usage() {
+            if usage != Use::Receive {
+                let yes = self.yes_send_on.iter().find(|yes| *yes == port.name());
+                target(port, netns, yes.map(String::as_str))?;
+            }
+        }
+        let endless = [&self.from, &self.to].map(|port| port.kind() == Kind::Null);
+        let ends = self.common.count.is_some() || self.common.duration.is_some();
+        if (endless[0] || endless[1] && !self.one_way) && !ends {
+            return Err(self.from.error("it never ends: add --count or --duration"));
+        }
+        let to_file = self.to.kind() == Kind::Pcap;
+        let sources = if self.one_way { 1 } else { 2 };
+        for port in [&mut self.from, &mut self.to].into_iter().take(sources) {
+            if port.option("action").is_some_and(|action| action != "take") {
+                return Err(port.error("action= is for `sluice count`: it leaves no packets"));
+            }
+            notice::apply_filter(port, self.filter.as_deref())?;
+            // What the host itself sends there has left already.
+            port.set_default("outgoing", "off");
+            // A block is handed on when it is full, or after this time.
+            port.set_default("retire", "1ms");
+            if port.kind() == Kind::Xdp {
+                // What is forwarded is for others.
+                port.set_default("promisc", "on");
+                if !to_file {
+                    port.set_default("timestamp", "off");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes out where it came in would come in again, or overwrite what is read.
+    fn refuse_loops(&self) -> Result<()> {
+        let [from, to] = [&self.from, &self.to];
+        match (from.kind(), to.kind()) {
+            (Kind::Null, _) | (_, Kind::Null) => Ok(()),
+            (_, Kind::Pcap) => overwrite::refuse([from], to.name().as_ref()),
+            (Kind::Pcap, _) => Ok(()),
+            _ if from.name() == to.name() => Err(Error::Usage(format!(
+                "{from} and {to} are the same interface: what is forwarded would go round in a \
+                 circle; name another one"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! A thread that forwards: some queues of both ports, and the ways between them.
+//!
+//! ```text
+//!   sync what receives → move along each way → sync what sends → again, or wait
+//! ```
+//!
+//! Where a target is full, packets stay in their source's ring: what is lost is lost there, as
+//! `ring_full`.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use sluicegate::error::{Error, Result};
+use sluicegate::forward::{Moved, forward_some};
+use sluicegate::link::Busy;
+use sluicegate::port::{Queue, QueueStats, wait_any};
+use sluicegate::ring::{Readiness, Wait};
+
+use crate::notice;
+use crate::run::{Counters, Ended, Shared, Work};
+
+/// How long a thread may sleep before it looks at the stop flag again.
+const TICK: Duration = Duration::from_millis(50);
+/// The first sleep where a target is full, or has not sent all it was given; each is twice as long
+/// as the one before while nothing moves.
+const FIRST_NAP: Duration = Duration::from_micros(50);
+/// Between two looks at what is left, once nothing more is let in.
+const DRAIN: Duration = Duration::from_millis(1);
+/// What cannot be sent in this time after the end is not sent.
+const LAST_SENT: Duration = Duration::from_secs(1);
+/// Packets from before an interface went down are here within this time after.
+const LAST_PACKETS: Duration = Duration::from_millis(100);
+/// How often it asks the kernel for its statistics and for what has become of the interfaces.
+const LOOK: Duration = Duration::from_millis(500);
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 64;
+
+/// A queue, and what it is used for.
+pub struct Served {
+    pub queue: Queue,
+    /// Which of the two ports it is of.
+    pub side: usize,
+    pub receives: bool,
+    pub sends: bool,
+    /// It can be sent to again when its interface, down, has come up.
+    pub waits: bool,
+    /// The interface went down then, and nothing has moved since.
+    down_since: Option<Instant>,
+    /// Interfaces of its packets that the targets have been told of.
+    described: usize,
+}
+
+impl Served {
+    pub fn new(queue: Queue, side: usize) -> Self {
+        Self {
+            queue,
+            side,
+            receives: false,
+            sends: false,
+            waits: true,
+            down_since: None,
+            described: 0,
+        }
+    }
+
+    /// Whether packets were given to it that it has not sent.
+    fn is_sending(&self) -> bool {
+        self.sends && self.queue.tx().available() + 1 < self.queue.tx().num_slots()
+    }
+
+    /// Sends what it was given, as far as the interface takes it. Returns how many slots are room
+    /// again, and whether it is down.
+    fn send(&mut self) -> Result<(u32, bool)> {
+        match self.queue.sync_tx() {
+            Ok(slots) => Ok((slots, false)),
+            // It may come up again; until then packets wait.
+            Err(error) if self.may_come_up(&error) => Ok((0, true)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what it can of what it was given, and no more after that.
+    fn end(&mut self) -> Result<()> {
+        match self.queue.close_tx() {
+            // What is not sent is counted.
+            Err(error) if self.may_come_up(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn may_come_up(&self, error: &Error) -> bool {
+        self.waits && error.errno() == Some(Errno::ENETDOWN as i32)
+    }
+}
+
+/// From a queue to a queue, by their places in the relay.
+#[derive(Debug)]
+pub struct Way {
+    pub from: usize,
+    pub to: usize,
+    /// The target was full at the last look.
+    blocked: bool,
+}
+
+impl Way {
+    pub fn new(from: usize, to: usize) -> Self {
+        Self { from, to, blocked: false }
+    }
+}
+
+/// What became of the packets of one side.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passed {
+    pub swapped: u64,
+    pub copied: u64,
+    pub bytes: u64,
+    /// They need more slots than the target has.
+    pub too_long: u64,
+    /// They came in after the end, and were let go.
+    pub after_end: u64,
+    /// They came in before the end, and there was nowhere to go to any more.
+    pub unsent: u64,
+    /// What the side's queues counted, received and sent.
+    pub stats: QueueStats,
+    /// How often its interface went down.
+    pub downs: u32,
+}
+
+impl Passed {
+    fn moved(&mut self, moved: &Moved) {
+        self.swapped += u64::from(moved.swapped_packets);
+        self.copied += u64::from(moved.copied_packets);
+        self.bytes += moved.bytes;
+        self.too_long += u64::from(moved.too_long_packets);
+    }
+
+    pub fn packets(&self) -> u64 {
+        self.swapped + self.copied
+    }
+
+    /// This and another thread's.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            swapped: self.swapped + other.swapped,
+            copied: self.copied + other.copied,
+            bytes: self.bytes + other.bytes,
+            too_long: self.too_long + other.too_long,
+            after_end: self.after_end + other.after_end,
+            unsent: self.unsent + other.unsent,
+            stats: self.stats.plus(other.stats),
+            // All of a port's queues see the same.
+            downs: self.downs.max(other.downs),
+        }
+    }
+}
+
+/// How a thread ended.
+#[derive(Debug)]
+pub struct Relayed {
+    pub thread: u32,
+    pub cpu: Option<usize>,
+    pub busy: f64,
+    pub sides: [Passed; 2],
+    pub notices: Vec<String>,
+    ended: Instant,
+    pub error: Option<Error>,
+}
+
+impl Ended for Relayed {
+    fn at(&self) -> Instant {
+        self.ended
+    }
+
+    fn failed(&self) -> bool {
+        self.error.is_some()
+    }
+}
+
+/// What one thread forwards.
+pub struct Relay {
+    number: usize,
+    pub queues: Vec<Served>,
+    pub ways: Vec<Way>,
+    /// Most slots that move along a way at once.
+    pub batch: u32,
+    passed: [Passed; 2],
+    notices: Vec<String>,
+    nap: Duration,
+    /// Since when nothing more is let in.
+    closed: Option<Instant>,
+}
+
+impl Relay {
+    pub fn new(number: usize) -> Self {
+        Self {
+            number,
+            queues: Vec::new(),
+            ways: Vec::new(),
+            batch: u32::MAX,
+            passed: <[Passed; 2]>::default(),
+            notices: Vec::new(),
+            nap: FIRST_NAP,
+            closed: None,
+        }
+    }
+
+    /// Forwards until told to stop, until all sources have come to their end, or until something
+    /// fails.
+    fn forward(&mut self, shared: &Shared, counters: &Counters) -> Result<()> {
+        let mut looked = Instant::now();
+        let mut rounds = 0;
+        let mut result = Ok(());
+        loop {
+            if shared.stop.is_set() {
+                result = result.and(self.close());
+            }
+            let step = match result.is_err() || self.is_over() {
+                true => self.discard(),
+                false => self.round(shared, counters),
+            };
+            let idle = *step.as_ref().unwrap_or(&0) == 0;
+            let mut step = step.map(|_| ());
+            if idle {
+                if self.is_finished() {
+                    return result.and(step);
+                }
+                step = step.and_then(|()| self.wait(shared));
+            }
+            rounds += 1;
+            if idle || rounds >= ROUNDS {
+                rounds = 0;
+                if looked.elapsed() > LOOK {
+                    looked = Instant::now();
+                    step = step.and(self.look_around(counters));
+                }
+            }
+            if step.is_err() {
+                // What came before is still accounted for.
+                shared.stop.set();
+                result = result.and(step);
+            }
+        }
+    }
+
+    /// Lets what comes in go, for there is nowhere to go to any more.
+    fn discard(&mut self) -> Result<u64> {
+        let mut progress = 0;
+        for served in self.queues.iter_mut().filter(|served| served.receives) {
+            // A source that is gone has no more.
+            let _ = served.queue.sync_rx();
+            let packets = served.queue.rx().packets().count() as u64;
+            let slots = served.queue.rx().available();
+            served.queue.rx_mut().release(slots);
+            self.passed[served.side].unsent += packets;
+            progress += packets;
+        }
+        Ok(progress)
+    }
+
+    /// Everything once. Returns how much has happened: packets that moved, and slots that are room
+    /// again.
+    fn round(&mut self, shared: &Shared, counters: &Counters) -> Result<u64> {
+        let mut progress = 0;
+        for served in self.queues.iter_mut().filter(|served| served.receives) {
+            served.queue.sync_rx()?;
+        }
+        let (mut packets, mut bytes) = (0, 0);
+        for index in 0..self.ways.len() {
+            let moved = self.pass(index, shared)?;
+            packets += u64::from(moved.packets());
+            progress += u64::from(moved.packets() + moved.too_long_packets);
+            bytes += moved.bytes;
+        }
+        if packets > 0 {
+            counters.add(packets, bytes);
+        }
+        for index in 0..self.queues.len() {
+            let served = &mut self.queues[index];
+            if !served.sends {
+                continue;
+            }
+            let (slots, down) = served.send()?;
+            progress += u64::from(slots);
+            if down {
+                self.went_down(index, shared);
+            } else if slots > 0 {
+                self.came_up(index, shared);
+            }
+        }
+        if progress > 0 {
+            self.nap = FIRST_NAP;
+        }
+        Ok(progress)
+    }
+
+    /// Moves what is there, and wanted, along a way.
+    fn pass(&mut self, index: usize, shared: &Shared) -> Result<Moved> {
+        let Way { from, to, .. } = self.ways[index];
+        let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
+            return Ok(Moved::default());
+        };
+        let there = source.queue.rx().available();
+        if there == 0 {
+            self.ways[index].blocked = false;
+            return Ok(Moved::default());
+        }
+        let interfaces = source.queue.interfaces();
+        if source.described < interfaces.len() {
+            target.queue.describe_sent(interfaces)?;
+            source.described = interfaces.len();
+        }
+        let side = source.side;
+        // No more packets than slots: enough for all in nearly every batch.
+        let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };
+        let most = there.min(self.batch).min(room);
+        let left = shared.wanted.fetch_sub(most.into(), Ordering::Relaxed);
+        let wanted = left.clamp(0, most.into()) as u32;
+        let slots = match wanted < most {
+            true => first_packets(&source.queue, wanted),
+            false => most,
+        };
+        let moved = forward_some(source.queue.rx_mut(), target.queue.tx_mut(), slots);
+        let used = moved.packets();
+        if used < most {
+            shared.wanted.fetch_add(i64::from(most - used), Ordering::Relaxed);
+        }
+        self.passed[side].moved(&moved);
+        if left - i64::from(used) <= 0 {
+            shared.stop.set();
+            let rest = source.queue.rx().packets().count() as u64;
+            self.passed[side].after_end += rest;
+            let slots = source.queue.rx().available();
+            source.queue.rx_mut().release(slots);
+        }
+        self.ways[index].blocked = used == 0 && source.queue.rx().available() > 0;
+        if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+            self.came_up(from, shared);
+        }
+        Ok(moved)
+    }
+
+    /// Waits for packets, or a moment. An error means that none will come any more.
+    fn wait(&mut self, shared: &Shared) -> Result<()> {
+        if self.closed.is_some() {
+            std::thread::sleep(DRAIN);
+            return Ok(());
+        }
+        let unsent = self.queues.iter().any(Served::is_sending);
+        let busy = unsent || self.ways.iter().any(|way| way.blocked);
+        let timeout = if busy { self.nap } else { TICK };
+        if busy {
+            if shared.wait == Wait::Spin {
+                return Ok(());
+            }
+            self.nap = (self.nap * 2).min(TICK);
+        }
+        let (mut places, mut queues) = (Vec::new(), Vec::new());
+        for (index, served) in self.queues.iter_mut().enumerate() {
+            let blocked = self.ways.iter().any(|way| way.from == index && way.blocked);
+            if served.receives && !blocked && !served.queue.is_finished() {
+                places.push(index);
+                queues.push(&mut served.queue);
+            }
+        }
+        let (which, told) = wait_any(&mut queues, shared.wait, timeout)?;
+        if told == Readiness::Down {
+            self.went_down(places[which], shared);
+        }
+        Ok(())
+    }
+
+    fn went_down(&mut self, index: usize, shared: &Shared) {
+        let served = &mut self.queues[index];
+        if served.down_since.replace(Instant::now()).is_none() {
+            self.passed[served.side].downs += 1;
+            tell(&served.queue, false, shared);
+        }
+    }
+
+    fn came_up(&mut self, index: usize, shared: &Shared) {
+        let served = &mut self.queues[index];
+        if served.down_since.take().is_some() {
+            tell(&served.queue, true, shared);
+        }
+    }
+
+    /// Lets nothing more in.
+    fn close(&mut self) -> Result<()> {
+        if self.closed.is_some() {
+            return Ok(());
+        }
+        self.closed = Some(Instant::now());
+        let mut result = Ok(());
+        for served in self.queues.iter_mut().filter(|served| served.receives) {
+            result = result.and(served.queue.close_intake());
+        }
+        result
+    }
+
+    /// Whether the targets have had their time for what had come before the end.
+    fn is_over(&self) -> bool {
+        self.closed.is_some_and(|closed| closed.elapsed() >= LAST_SENT)
+    }
+
+    /// Whether nothing is left that could be moved.
+    fn is_finished(&mut self) -> bool {
+        let mut sources = self.queues.iter_mut().filter(|served| served.receives);
+        sources.all(|served| served.queue.is_finished() && served.queue.rx().available() == 0)
+    }
+
+    /// Looks at what has become of the ports, and says what there is to say.
+    fn look_around(&mut self, counters: &Counters) -> Result<()> {
+        let mut result = Ok(());
+        let (mut offered, mut lost) = (0, 0);
+        for served in &mut self.queues {
+            let stats = served.queue.stats()?;
+            offered += stats.offered;
+            lost += stats.lost_full;
+            if self.closed.is_none() {
+                result = result.and(served.queue.check());
+            }
+        }
+        counters.note(offered, lost);
+        self.take_notices();
+        result
+    }
+
+    fn take_notices(&mut self) {
+        for served in &mut self.queues {
+            while let Some(notice) = served.queue.take_notice() {
+                notice::say(&notice);
+                self.notices.push(notice);
+            }
+        }
+    }
+
+    /// Ends sending, and notes what all queues have counted.
+    fn end(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for served in &mut self.queues {
+            let passed = &mut self.passed[served.side];
+            if served.sends {
+                result = result.and(served.end());
+            }
+            match served.queue.stats() {
+                Ok(stats) => passed.stats = passed.stats.plus(stats),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+}
+
+impl Work for Relay {
+    type Outcome = Relayed;
+
+    fn name(&self) -> String {
+        format!("forward-{}", self.number)
+    }
+
+    fn run(mut self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Relayed {
+        let clocks = Busy::begin();
+        let mut result = self.forward(shared, counters);
+        let ended = Instant::now();
+        self.take_notices();
+        result = result.and(self.end());
+        Relayed {
+            thread: self.number as u32,
+            cpu,
+            busy: clocks.share(),
+            sides: self.passed,
+            notices: self.notices,
+            ended,
+            error: result.err(),
+        }
+    }
+}
+
+/// Slots of the first so many packets in a queue's receive ring.
+fn first_packets(queue: &Queue, packets: u32) -> u32 {
+    queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
+}
+
+fn tell(queue: &Queue, up: bool, shared: &Shared) {
+    if let Some(interface) = queue.interfaces().first() {
+        shared.tell(&interface.name, up);
+    }
+}

@@ -1,0 +1,94 @@
+//! What became of what was forwarded: for each direction how much, in what way, and where it went.
+
+use sluicegate::error::Error;
+use sluicegate::ledger::Role;
+use sluicegate::port::{Kind, Port};
+
+use super::relay::{Passed, Relayed};
+use crate::args::Common;
+use crate::report::{Direction, Report, Thread, Traffic};
+use crate::run::Run;
+use crate::send::on_the_wire;
+
+/// The two ports, while packets are forwarded between them.
+pub struct Sides {
+    reports: [Report; 2],
+    kinds: [Kind; 2],
+}
+
+impl Sides {
+    /// Of ports that have just been opened: from now on their interfaces' counters count.
+    pub fn of(ports: &[Port; 2], common: &Common) -> Self {
+        Self {
+            reports: [0, 1].map(|side| Report::of_port("forward", &ports[side], common)),
+            kinds: [0, 1].map(|side| ports[side].name.kind()),
+        }
+    }
+
+    /// Reads the interfaces' counters: when nothing more is let in.
+    pub fn look_at_cards(&mut self) {
+        self.reports.iter_mut().for_each(Report::look_at_card);
+    }
+
+    /// The report on the whole.
+    pub fn report(mut self, run: &Run<Relayed>, sources: &[usize]) -> Report {
+        let passed = [0, 1].map(|side| {
+            run.outcomes.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side]))
+        });
+        let names = [0, 1].map(|side| self.reports[side].port.clone());
+        let mut directions = Vec::new();
+        for &side in sources {
+            let Passed { swapped, copied, bytes, .. } = passed[side];
+            let traffic = Traffic::over(swapped + copied, bytes, run.elapsed);
+            let (from, to) = (names[side].clone(), names[1 - side].clone());
+            directions.push(Direction { from, to, traffic, swapped, copied });
+            self.account(side, &passed, run);
+            self.reports[side].traffic = traffic;
+        }
+        for report in &mut self.reports {
+            report.elapsed_s = run.elapsed.as_secs_f64();
+        }
+        let mut whole = Report::together(self.reports.into());
+        let [port, to] = names;
+        (whole.port, whole.to) = (port, Some(to));
+        whole.directions = directions;
+        whole.notices = run.outcomes.iter().flat_map(|it| it.notices.clone()).collect();
+        let thread = |it: &Relayed| {
+            let packets = it.sides.iter().map(Passed::packets).sum();
+            Thread { cpu: it.cpu, queue: it.thread, packets, busy: it.busy }
+        };
+        whole.threads = run.outcomes.iter().map(thread).collect();
+        whole
+    }
+
+    /// Says in a port's ledger where the packets went that came in there.
+    fn account(&mut self, side: usize, passed: &[Passed; 2], run: &Run<Relayed>) {
+        let (source, target) = (&passed[side], &passed[1 - side]);
+        let (received, mut sent) = (source.stats, target.stats);
+        if self.kinds[1 - side] == Kind::Live
+            && let Some(mut card) = self.reports[1 - side].card.take()
+            && let Some(counted) = card.sent()
+        {
+            let down = run.outcomes.iter().find_map(|it| it.error.as_ref()).and_then(Error::errno);
+            let live = Some((run.outcomes.len(), down));
+            let (out, losses) = on_the_wire(sent.sent, counted, live);
+            sent.sent = out;
+            for (name, packets) in losses {
+                self.reports[side].ledger.add(Role::Loss, name, packets);
+            }
+        }
+        let report = &mut self.reports[side];
+        let ledger = &mut report.ledger;
+        let after_end = source.after_end.min(received.offered);
+        ledger.add(Role::In, "received", received.offered - after_end);
+        ledger.add(Role::Out, "sent", sent.sent);
+        ledger.add(Role::Loss, "ring_full", received.lost_full);
+        ledger.add(Role::Loss, "refused", sent.refused - sent.too_long - sent.unsent);
+        ledger.add(Role::Loss, "too_long", sent.too_long + source.too_long);
+        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
+        ledger.add(Role::Note, "after_end", after_end);
+        ledger.add(Role::Note, "ring_full_events", received.freezes);
+        ledger.add(Role::Note, "interface_down_events", source.downs.into());
+        report.account_card();
+    }
+}

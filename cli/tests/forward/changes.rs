@@ -1,0 +1,103 @@
+//! Interfaces that go down, come up and vanish, and a process that is killed.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use sluicegate::link::{Lab, Shape};
+
+use super::*;
+
+fn ip(lab: &Lab, host: &str, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    let ended = on(lab, host, &[&["ip"], &words[..]].concat());
+    assert_eq!(ended.status, Some(0), "ip {command}: {}", ended.err);
+}
+
+fn pings(lab: &Lab, packets: &str) -> bool {
+    let ping = ["ping", "-q", "-c", packets, "-i", "0.05", "-W", "1", "198.18.0.2"];
+    on(lab, "left", &ping).status == Some(0)
+}
+
+const PAIRS: [[&str; 2]; 2] =
+    [["xdp:middle0", "xdp:middle1"], ["packet:middle0", "packet:middle1"]];
+
+#[test]
+fn an_interface_that_goes_down_is_waited_for() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    for ports in PAIRS {
+        let mut running = forward(&lab, &ports);
+        assert!(pings(&lab, "5"), "{ports:?}");
+        ip(&lab, "middle", "link set middle1 down");
+        // Packets for a target that is down: the kernel says so to who sends.
+        pings(&lab, "5");
+        let told = std::iter::repeat_with(|| running.says()).find(|line| line.contains("down"));
+        assert!(told.is_some_and(|line| line.contains("middle1 is down")), "{ports:?}");
+        ip(&lab, "middle", "link set middle1 up");
+        eventually("they talk again", || pings(&lab, "3"));
+        let report = running.stop().good();
+        assert!(count(&report, "notes", "interface_down_events") > 0, "{ports:?}: {report}");
+    }
+}
+
+#[test]
+fn it_ends_cleanly_while_an_interface_is_down() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    for ports in PAIRS {
+        let running = forward(&lab, &ports);
+        ip(&lab, "middle", "link set middle1 down");
+        pings(&lab, "5");
+        running.stop().good();
+        ip(&lab, "middle", "link set middle1 up");
+    }
+}
+
+#[test]
+fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
+    for ports in PAIRS {
+        let Some(lab) = lab_of(Shape::Line, 1) else { return };
+        let left = lab.netns("left");
+        let running = forward(&lab, &ports);
+        let generate = Running::unawaited(&mut sluice(&[
+            "generate",
+            "left0",
+            "--netns",
+            &left,
+            "--dst",
+            "198.18.0.2",
+            "--dmac",
+            "02:00:00:00:00:99",
+            "--rate",
+            "20kpps",
+            "--duration",
+            "20s",
+            "--json",
+        ]));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        ip(&lab, "middle", "link del middle1");
+        let ended = running.end();
+        assert_eq!(ended.status, Some(1), "{ports:?}: {}", ended.err);
+        assert!(ended.err.contains("middle1"), "{ports:?}: {}", ended.err);
+        closes(&ended.report());
+        generate.stop();
+    }
+}
+
+#[test]
+fn who_is_killed_leaves_nothing_and_the_host_is_connected() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let running = forward(&lab, &["xdp:middle0", "xdp:middle1"]);
+    running.signal(Signal::SIGKILL);
+    running.end();
+    let netns = lab.netns("middle");
+    for interface in ["middle0", "middle1"] {
+        eventually("its program is gone", || {
+            let link = on(&lab, "middle", &["ip", "-j", "link", "show", interface]);
+            let link: Value = serde_json::from_str(&link.out).unwrap();
+            link[0]["xdp"].is_null()
+        });
+        let claims = run(&["claims", interface, "--netns", &netns, "--json"]);
+        assert!(!claims.out.contains("sluice forward"), "{}", claims.out);
+    }
+}

@@ -1,0 +1,49 @@
+//! Files as sources and sinks, and what is refused before anything happens.
+
+use super::*;
+
+#[test]
+fn a_file_that_goes_through_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("file.pcap"), folder.path().join("copy.pcap"));
+    numbered(&file, 0..10_000, 1_700_000_000_000_000_000, 1000);
+    let [from, to] = [&file, &copy].map(|path| format!("pcap:{}", path.display()));
+    let report = run(&["forward", &from, &to, "--one-way", "--json"]).good();
+    assert_eq!(direction(&report, 0), [10_000, 0, 10_000], "{report}");
+    assert_eq!(packets(&file), packets(&copy), "times and bytes");
+
+    let some = ["forward", &from, &to, "--one-way", "--count", "777", "--json"];
+    let report = run(&some).good();
+    assert_eq!(direction(&report, 0)[0], 777, "{report}");
+    assert!(numbers(&copy).into_iter().eq(0..777));
+
+    let filter = ["-f", "ether[17] = 0"];
+    let report = run(&[&["forward", &from, &to, "--one-way", "--json"], &filter[..]].concat());
+    assert_eq!(direction(&report.good(), 0)[0], 40);
+    assert!(numbers(&copy).into_iter().eq((0..10_000).step_by(256)));
+}
+
+#[test]
+fn what_would_loop_or_never_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file.pcap");
+    numbered(&file, 0..10, 0, 1000);
+    let file = format!("pcap:{}", file.display());
+    for (arguments, said) in [
+        (&["xdp:lo", "packet:lo"][..], "same interface"),
+        (&["packet:lo", "packet:lo", "--one-way"], "same interface"),
+        (&[&file, &file, "--one-way"], "is the same file"),
+        (&[&file, "null:"], "add --one-way"),
+        (&["mirror:lo", "null:", "--count", "1"], "add --one-way"),
+        (&["live:lo", "null:", "--one-way"], "it only sends"),
+        (&["null:", "mirror:lo", "--one-way", "--count", "1"], "only receives"),
+        (&["null:", "null:"], "it never ends"),
+        (&["packet:lo", "null:"], "it never ends"),
+        (&["xdp:lo?action=drop", "null:", "--one-way"], "it leaves no packets"),
+        (&["null:", "null:", "--count", "1", "-f", "udp"], "takes no filter"),
+    ] {
+        let ended = run(&[&["forward"], arguments].concat());
+        assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
+    }
+}

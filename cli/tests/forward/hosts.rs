@@ -1,0 +1,145 @@
+//! Hosts that reach each other through what forwards between them.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use sluicegate::link::{Lab, Shape, netns};
+
+use super::*;
+
+/// Bytes that go each way.
+const BYTES: usize = 300_000;
+
+/// Has the hosts at the ends compute checksums, for a veth leaves that to a card, and none is there;
+/// and the one in the middle leave packets as they are: GRO makes one of several, too long to send.
+fn set_offloads(lab: &Lab) {
+    for (host, interface, feature) in [
+        ("left", "left0", "tx"),
+        ("right", "right0", "tx"),
+        ("middle", "middle0", "gro"),
+        ("middle", "middle1", "gro"),
+    ] {
+        let set = on(lab, host, &["ethtool", "-K", interface, feature, "off"]);
+        assert_eq!(set.status, Some(0), "{}", set.err);
+    }
+}
+
+/// What left sends to right by TCP comes back.
+fn talk(lab: &Lab) {
+    let within = |host: &str| Some(lab.netns(host));
+    let listen = || Ok(TcpListener::bind("198.18.0.2:0").unwrap());
+    let listener = netns::within(within("right").as_deref(), listen).unwrap();
+    let address = listener.local_addr().unwrap();
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; BYTES];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap());
+    let mut stream = netns::within(within("left").as_deref(), connect).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let said: Vec<u8> = (0..BYTES).map(|i| (i * 7 % 251) as u8).collect();
+    stream.write_all(&said).unwrap();
+    let mut heard = vec![0; BYTES];
+    stream.read_exact(&mut heard).unwrap();
+    assert!(said == heard);
+    echo.join().unwrap();
+}
+
+#[test]
+fn hosts_talk_through_it() {
+    if !have(&["ethtool", "ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    set_offloads(&lab);
+    for (ports, swaps, why) in [
+        (["xdp:middle0", "xdp:middle1"], [true, true], "buffers change places"),
+        (["xdp:middle0?mode=skb", "xdp:middle1?mode=skb"], [true, true], "skb mode"),
+        (["packet:middle0", "packet:middle1"], [false, false], "from the kernel's blocks"),
+        (["xdp:middle0", "packet:middle1"], [true, false], "there and back by different ways"),
+        (
+            ["packet:middle0?method=recvmmsg", "packet:middle1?method=recv"],
+            [true, true],
+            "system calls fill buffers of the pool",
+        ),
+    ] {
+        let running = forward(&lab, &ports);
+        let ping = ["ping", "-q", "-c", "20", "-i", "0.02", "-W", "5", "198.18.0.2"];
+        let pinged = on(&lab, "left", &ping);
+        assert_eq!(pinged.status, Some(0), "{ports:?}: {}", pinged.out);
+        talk(&lab);
+        let report = running.stop().good();
+        for (index, swaps) in swaps.into_iter().enumerate() {
+            let [packets, swapped, copied] = direction(&report, index);
+            assert!(packets > 20 + BYTES as u64 / 1500, "{ports:?}: {report}");
+            let expected = if swaps { (packets, 0) } else { (0, packets) };
+            assert_eq!((swapped, copied), expected, "{ports:?}: {why}: {report}");
+        }
+        assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+        assert_eq!(report["to"], ports[1], "{report}");
+    }
+}
+
+/// Stamped packets from left to right, and what is said of them: of many flows, or of one, which is
+/// in order.
+fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) {
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let count = Running::start(&[
+        "count",
+        "--netns",
+        &right,
+        "xdp:right0",
+        "-f",
+        "udp",
+        "--analyze",
+        "--json",
+    ]);
+    let to = ["--dst", "198.18.0.2", "--dmac", "02:00:00:00:00:99", "--sport", sport];
+    // A pace that all of them keep up with, however busy the machine is.
+    let how = ["--size", "60-1514", "--count", "3000", "--rate", "30kpps", "--method", "sendmmsg"];
+    let from = ["generate", "left0", "--netns", &left, "--stamp", "--json"];
+    let received = || {
+        let interface = sluicegate::link::interface(Some(&right), "right0").unwrap();
+        interface.stats.rx_packets
+    };
+    let before = received();
+    let sent = run(&[&from[..], &to, &how].concat()).good();
+    assert_eq!(sent["accepted"], 3000, "{sent}");
+    eventually("all come", || received() >= before + 3000);
+    let counted = count.stop().good();
+    let analysis = &counted["analysis"]["streams"][0];
+    assert_eq!(counted["packets"], 3000, "{arguments:?}: {counted}");
+    for trouble in ["lost", "duplicates", "corrupt", "reordered"] {
+        // Flows that come by several queues may overtake each other.
+        if trouble != "reordered" || sport == "9" {
+            assert_eq!(analysis[trouble], 0, "{arguments:?}: {trouble}: {counted}");
+        }
+    }
+}
+
+#[test]
+fn every_packet_comes_once_whole_and_in_the_order_of_its_flow() {
+    let Some(lab) = lab_of(Shape::Line, 3) else { return };
+    for (arguments, threads, why) in [
+        (&["xdp:middle0", "xdp:middle1"][..], 3, "a thread for each pair of queues"),
+        (&["xdp:middle0", "xdp:middle1/0-1", "--one-way"], 2, "three queues into two"),
+        (&["xdp:middle0", "xdp:middle1/2", "--one-way"], 1, "three queues into one"),
+        (&["xdp:middle0", "xdp:middle1", "--threads", "1"], 1, "one thread for all"),
+        (&["xdp:middle0", "xdp:middle1", "--batch", "7", "--wait", "sleep"], 3, "small steps"),
+        (&["xdp:middle0", "packet:middle1", "--one-way"], 1, "swapped, and sent by calls"),
+        (&["xdp:middle0", "live:middle1", "--one-way"], 1, "written for a program to send"),
+        (&["packet:middle0", "packet:middle1"], 1, "copied from the kernel's blocks"),
+        (&["mirror:middle0", "xdp:middle1/0", "--one-way"], 1, "copied from rings of copies"),
+    ] {
+        let running = forward(&lab, arguments);
+        send_stamped(&lab, arguments, "1024-65535");
+        send_stamped(&lab, arguments, "9");
+        let report = running.stop().good();
+        assert!(direction(&report, 0)[0] >= 6000, "{why}: {report}");
+        let served = report["threads"].as_array().unwrap().len();
+        assert_eq!(served, threads, "{why}: {report}");
+    }
+}

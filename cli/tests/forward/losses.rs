@@ -1,0 +1,58 @@
+//! Where more comes than can go on, it is known what was lost, and where.
+
+use sluicegate::link::Shape;
+
+use super::*;
+
+#[test]
+fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than_is_named() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let left = lab.netns("left");
+    for ports in [
+        ["xdp:middle0?frames=128&slots=64", "xdp:middle1"],
+        ["xdp:middle0?frames=128&slots=64", "packet:middle1?send=sendto"],
+        ["packet:middle0?blocks=2&block_size=64K", "xdp:middle1"],
+    ] {
+        let running = forward(&lab, &[ports[0], ports[1], "--one-way"]);
+        // Faster than anything that sends by packets of its own.
+        let sent = run(&[
+            "generate",
+            "left0",
+            "--netns",
+            &left,
+            "--dst",
+            "198.18.0.2",
+            "--dmac",
+            "02:00:00:00:00:99",
+            "--count",
+            "1000000",
+            "--method",
+            "live",
+            "--json",
+        ])
+        .good();
+        let report = running.stop().good();
+        let came = sent["ledger"]["out"].as_u64().unwrap();
+        let received = report["ledger"]["in"].as_u64().unwrap();
+        assert!(received >= came, "{ports:?}: {sent} {report}");
+        assert!(count(&report, "losses", "ring_full") > 0, "{ports:?}: {report}");
+        let [packets, ..] = direction(&report, 0);
+        assert_eq!(packets + count(&report, "losses", "ring_full"), received, "{ports:?}");
+    }
+}
+
+#[test]
+fn a_count_is_kept_to_the_packet() {
+    let Some(lab) = lab_of(Shape::Line, 2) else { return };
+    let middle = lab.netns("middle");
+    for (to, more) in [
+        ("packet:middle1", &["--one-way"][..]),
+        ("xdp:middle1", &["--one-way"]),
+        ("null:", &["--batch", "10"]),
+    ] {
+        let arguments = ["forward", "null:/0-1", to, "--netns", &middle, "--count", "12345"];
+        let report = run(&[&arguments[..], more, &["--json"]].concat()).good();
+        assert_eq!(report["packets"], 12345, "{to}: {report}");
+        assert_eq!(report["ledger"]["out"], 12345, "{to}: {report}");
+    }
+}

@@ -1,0 +1,36 @@
+//! `sluice forward` as its users run it: between the hosts of a lab, and from file to file. What needs
+//! root or a tool that is not there says so and passes.
+
+mod changes;
+#[path = "../../../core/tests/child/limit.rs"]
+mod child;
+mod files;
+mod hosts;
+mod losses;
+#[path = "../capture/support.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod support;
+
+use serde_json::Value;
+use sluicegate::link::Lab;
+use support::*;
+
+/// `sluice forward` on the host in the middle, and it has begun.
+fn forward(lab: &Lab, arguments: &[&str]) -> Running {
+    let netns = lab.netns("middle");
+    let all = [&["forward", "--netns", &netns, "--json"], arguments].concat();
+    let running = Running::unawaited(&mut sluice(&all));
+    eventually("forwarding begins", || running.has_threads("forward-") || running.has_ended());
+    running
+}
+
+/// What a report says of one direction: packets, and of these swapped and copied.
+fn direction(report: &Value, index: usize) -> [u64; 3] {
+    let direction = &report["directions"][index];
+    ["packets", "swapped", "copied"].map(|key| direction[key].as_u64().unwrap())
+}
+
+/// A count in the report's ledger; 0 where there is none.
+fn count(report: &Value, role: &str, name: &str) -> u64 {
+    report["ledger"][role][name].as_u64().unwrap_or(0)
+}
