@@ -36,7 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut ports = Ports {
         common,
         yes_send_on: &args.yes_send_on,
-        pool: shared_pool(&names, common.netns.as_deref())?,
+        pool: shared_pool(&names, &common.options())?,
         reports: Vec::new(),
     };
     let rules = Rules { vlans: settings.speak_of_vlans(), link_local: args.forward_link_local };

@@ -1,5 +1,7 @@
 //! Several ports in one pool: what is forwarded between them is swapped, and not copied.
 
+use std::sync::Arc;
+
 use super::{Kind, OpenOptions, Port, PortName, Use, xdp};
 use crate::error::Result;
 use crate::memory::{Pool, PoolConfig};
@@ -52,6 +54,17 @@ impl Needs {
 }
 
 impl Port {
+    /// A pool that is large enough for these ports, to open them in one after the other.
+    ///
+    /// # Errors
+    /// No such interface; no memory.
+    pub fn pool_for(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Arc<Pool>> {
+        let with = |usage| OpenOptions { usage, ..options.clone() };
+        let needs = ports.iter().map(|(name, usage)| Needs::of(name, &with(*usage)));
+        let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
+        Pool::new(sum.unwrap_or_default().config())
+    }
+
     /// Opens several ports, each for its use, in one pool that is large enough for all, unless the
     /// options name one. An `xdp:` port in a pool has AF_XDP sockets, also where it only receives.
     ///
@@ -61,11 +74,7 @@ impl Port {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let pool = match &options.pool {
             Some(pool) => pool.clone(),
-            None => {
-                let needs = ports.iter().map(|(name, usage)| Needs::of(name, &with(*usage)));
-                let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
-                Pool::new(sum.unwrap_or_default().config())?
-            }
+            None => Self::pool_for(ports, options)?,
         };
         let open = |(name, usage): &(PortName, Use)| {
             Self::open(name, &OpenOptions { pool: Some(pool.clone()), ..with(*usage) })

@@ -3,7 +3,7 @@
 use crate::link::Ethtool;
 
 /// What the kernel keeps free in front of a packet: XDP_PACKET_HEADROOM of linux/bpf.h.
-pub const HEADROOM_BYTES: u32 = 256;
+pub(crate) const HEADROOM_BYTES: u32 = 256;
 /// An Ethernet header and one VLAN tag: what a packet may have besides the MTU.
 pub(super) const HEADER_BYTES: u32 = 18;
 
