@@ -407,7 +407,7 @@ impl Report {
 }
 
 /// `{in, out, losses {name: count}, unexplained, notes {name: count}}`.
-fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn ledger_value(ledger: &Ledger) -> Value {
     let names = |role| -> Value {
         let pairs = ledger.entries(role).filter(|entry| entry.packets > 0);
         pairs
@@ -421,7 +421,11 @@ fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S
     object.insert("losses".into(), names(Role::Loss));
     object.insert("unexplained".into(), ledger.unexplained().into());
     object.insert("notes".into(), names(Role::Note));
-    object.serialize(serializer)
+    object.into()
+}
+
+fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S::Ok, S::Error> {
+    ledger_value(ledger).serialize(serializer)
 }
 
 #[cfg(test)]

@@ -72,9 +72,11 @@
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
 //! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
+//! | [`control`] | asking a command that runs, over a socket |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 
+pub mod control;
 pub mod error;
 pub mod file;
 pub mod filter;

@@ -1,11 +1,15 @@
 //! `sluice switch`: a learning Ethernet switch over any ports.
 
+mod answer;
+mod ask;
 mod ports;
 mod report;
+mod request;
 mod run;
 
 pub use report::Switching;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::units;
@@ -19,17 +23,52 @@ Examples:
   sluice switch eth0 up=xdp:eth1 --storm-limit 10K
   sluice switch a=xdp:eth0 b=xdp:eth1 up=xdp:eth2 --access a=10 --access b=20 --trunk up=10,20
   sluice switch xdp:eth0 xdp:eth1 all=pcap:all.pcapng --only-out all
+  sluice switch show
+  sluice switch add xdp:eth4
+  sluice switch static 02:00:00:00:00:01 eth4
 
 A port is called what its interface is called, unless NAME=PORT says otherwise.
 What an interface receives goes to the switch; by xdp: the host does not get it.";
 
 /// Switch Ethernet frames between ports, learning where hosts are
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    action: Option<ask::Action>,
+
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Which switch.
+#[derive(clap::Args, Clone, Debug)]
+struct Where {
+    /// The switch's name, if several run [default: switch]
+    #[arg(long, value_name = "SWITCH")]
+    name: Option<String>,
+
+    /// The socket it is asked by [default: /run/sluice/switch/NAME.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    control: Option<PathBuf>,
+}
+
+impl Where {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("switch")
+    }
+}
+
+/// A switch that is to run.
+#[derive(clap::Args)]
+struct RunArgs {
     /// The ports: eth0, xdp:eth0, NAME=PORT
     #[arg(value_name = "[NAME=]PORT", required = true)]
     ports: Vec<Named>,
+
+    #[command(flatten)]
+    place: Where,
 
     #[command(flatten)]
     settings: Settings,
@@ -84,5 +123,8 @@ fn age(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn switch(args: Args) -> anyhow::Result<()> {
-    run::run(args)
+    match args.action {
+        Some(action) => ask::ask(action),
+        None => run::run(args.run),
+    }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sluicegate::error::{Error, Result};
+use sluicegate::control::{Server, socket_path};
+use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate::link::{Busy, pin_thread};
 use sluicegate::memory::Pool;
 use sluicegate::port::{Kind, OpenOptions, Use};
@@ -14,7 +15,8 @@ use sluicegate_switch::{
     Ended, Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, Worker, shared_pool,
 };
 
-use super::Args;
+use super::RunArgs;
+use super::answer::Answering;
 use super::ports::{Named, Settings};
 use super::report;
 use crate::args::Common;
@@ -29,17 +31,19 @@ use crate::status::Status;
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the switch until its end.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    let Args { common, settings, .. } = &args;
+pub fn run(args: RunArgs) -> anyhow::Result<()> {
+    let RunArgs { common, settings, .. } = &args;
     refuse(&args)?;
+    let mut server = listen(&args)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
         yes_send_on: &args.yes_send_on,
         pool: shared_pool(&names, &common.options())?,
+        knows_vlans: settings.speak_of_vlans(),
         reports: Vec::new(),
     };
-    let rules = Rules { vlans: settings.speak_of_vlans(), link_local: args.forward_link_local };
+    let rules = Rules { vlans: ports.knows_vlans, link_local: args.forward_link_local };
     let mut switch = Switch::new(SwitchConfig { rules, table: table(&args) });
     for named in &args.ports {
         let (id, opened) = ports.open(named, settings)?;
@@ -53,7 +57,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let (worker, handle) = Worker::new(switch);
     let running = Running { handle, thread: start(worker, &args)?, started: Instant::now() };
     let mut status = Status::new(common, false);
-    let asked = running.watch(common, &signals, &mut status, &mut ports)?;
+    let asked = running.watch(common, &signals, &mut status, &mut ports, server.as_mut())?;
+    drop(server);
     let ended = running.end(&mut status, &mut ports)?;
     status.done();
     if asked {
@@ -63,7 +68,24 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn refuse(args: &Args) -> Result<()> {
+/// Where requests come. One that nobody asked for is done without, said aloud, where it cannot be
+/// had.
+fn listen(args: &RunArgs) -> Result<Option<Server>> {
+    let place = &args.place;
+    let path = match &place.control {
+        Some(path) => path.clone(),
+        None => socket_path("switch", place.name())?,
+    };
+    match Server::bind(&path) {
+        Err(error) if error.kind() != Mends::Usage && place.control.is_none() => {
+            notice::say(format_args!("the switch cannot be asked while it runs: {error}"));
+            Ok(None)
+        }
+        bound => bound.map(Some),
+    }
+}
+
+fn refuse(args: &RunArgs) -> Result<()> {
     if args.common.threads.is_some() {
         return Err(Error::Usage(
             "--threads: a switch has one thread; say which queues it serves in a port's name, as \
@@ -74,7 +96,7 @@ fn refuse(args: &Args) -> Result<()> {
     args.settings.refuse_unknown(&args.ports)
 }
 
-fn table(args: &Args) -> TableConfig {
+fn table(args: &RunArgs) -> TableConfig {
     let entries = args.table.table;
     TableConfig {
         entries,
@@ -84,7 +106,7 @@ fn table(args: &Args) -> TableConfig {
 }
 
 /// Starts the thread that switches; it tells the share of the time it was on a CPU, too.
-fn start(worker: Worker, args: &Args) -> Result<JoinHandle<Result<(Ended, f64)>>> {
+fn start(worker: Worker, args: &RunArgs) -> Result<JoinHandle<Result<(Ended, f64)>>> {
     let wait = args.receiving.wait;
     let cpu = first_cpu(&args.common);
     let work = move || {
@@ -102,15 +124,40 @@ fn first_cpu(common: &Common) -> Option<usize> {
 }
 
 /// The ports that the switch has had, and how to open more.
-struct Ports<'a> {
+pub struct Ports<'a> {
     common: &'a Common,
     yes_send_on: &'a [String],
     pool: Option<Arc<Pool>>,
+    knows_vlans: bool,
     /// By the numbers that they were given.
     reports: Vec<Report>,
 }
 
 impl Ports<'_> {
+    /// Adds a port to a switch that runs.
+    pub fn add(&mut self, named: &Named, settings: &Settings, handle: &Handle) -> Result<()> {
+        if settings.speak_of_vlans() && !self.knows_vlans {
+            return Err(Error::Usage(
+                "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
+                    .into(),
+            ));
+        }
+        let config = settings.of(&named.name)?;
+        let (id, opened) = self.open(named, settings)?;
+        let name = named.name.clone();
+        let added = handle.ask(move |switch| switch.add(&name, id, opened, config));
+        let added = added.unwrap_or_else(|| Err(Error::Usage("the switch is ending".into())));
+        if added.is_err() {
+            self.reports.pop();
+        }
+        added
+    }
+
+    /// A port as it was named when it was opened.
+    pub fn name_of(&self, state: &MemberState) -> &str {
+        self.reports.get(state.id as usize).map_or("", |report| &report.port)
+    }
+
     /// Opens a port, and begins its report.
     fn open(&mut self, named: &Named, settings: &Settings) -> Result<(u64, Opened)> {
         let Named { name, port } = named;
@@ -185,12 +232,16 @@ impl Running {
         signals: &Signals,
         status: &mut Status,
         ports: &mut Ports<'_>,
+        mut server: Option<&mut Server>,
     ) -> Result<bool> {
         let end = common.duration.map(|duration| self.started + duration);
         let mut shown = self.started;
         loop {
             while let Some(event) = self.handle.event() {
                 ports.tell(event, status);
+            }
+            if let Some(server) = &mut server {
+                server.serve(&mut Answering { handle: &self.handle, ports });
             }
             let now = Instant::now();
             if self.thread.is_finished() || end.is_some_and(|end| now >= end) {

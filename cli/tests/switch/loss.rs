@@ -60,14 +60,20 @@ fn what_is_between_neighbours_stays_between_them() {
 
 #[test]
 fn a_run_ends_with_its_count_and_says_what_came_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = ["--control", socket.to_str().unwrap()];
     let arguments = ["switch", "null:", "out=null:", "--only-out", "out", "--count", "100000"];
-    let report = run(&[&arguments[..], &["--only-in", "null", "--json"]].concat()).good();
+    let report = run(&[&arguments[..], &["--only-in", "null", "--json"], &place].concat()).good();
     assert_eq!(report["packets"], 100_000, "{report}");
     assert_eq!(lost(&report, "null", "malformed"), 0, "{report}");
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = ["--control", socket.to_str().unwrap()];
     for (arguments, status, advice) in [
         (&["null:", "null:"][..], 2, "OTHER=PORT"),
         (&["pcap:a.pcap"], 2, "--only-in NAME"),
@@ -78,8 +84,9 @@ fn what_makes_no_sense_is_refused_with_a_remedy() {
         (&["null:", "--threads", "2"], 2, "one thread"),
         (&["null:", "--age", "1ms"], 2, "1s to 24h"),
         (&[], 2, "PORT"),
+        (&["show"], 2, "nothing runs at"),
     ] {
-        let ended = run(&[&["switch"], arguments].concat());
+        let ended = run(&[&["switch"], arguments, &place].concat());
         assert_eq!(ended.status, Some(status), "{arguments:?}: {}", ended.err);
         assert!(ended.err.contains(advice), "{arguments:?}: {}", ended.err);
     }

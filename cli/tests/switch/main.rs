@@ -3,6 +3,7 @@
 
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
+mod control;
 mod hosts;
 mod loss;
 mod star;

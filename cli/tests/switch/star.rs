@@ -22,11 +22,24 @@ pub fn ports(kind: &str) -> Vec<String> {
 pub fn switch(lab: &Lab, ports: &[String], more: &[&str]) -> Running {
     let netns = lab.netns("middle");
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+    let place = ["--name", lab.name()];
     let running = Running::unawaited(&mut sluice(
-        &[&["switch", "--netns", &netns, "--json"], &ports[..], more].concat(),
+        &[&["switch", "--netns", &netns, "--json"], &place[..], &ports[..], more].concat(),
     ));
     eventually("the switch begins", || running.has_threads("switch") || running.has_ended());
     running
+}
+
+/// Asks the switch in the middle of a lab, which must be able to.
+pub fn ask(lab: &Lab, what: &[&str]) -> Ended {
+    let ended = run(&[&["switch"], what, &["--name", lab.name()]].concat());
+    assert_eq!(ended.status, Some(0), "{what:?}: {}", ended.err);
+    ended
+}
+
+/// What `sluice switch show` shows of it.
+pub fn shown(lab: &Lab) -> Value {
+    ask(lab, &["show", "--json"]).report()
 }
 
 /// The part of a switch's report that is about one of its ports.

@@ -1,0 +1,101 @@
+//! Asking a switch while it runs.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use serde_json::Value;
+
+use crate::star::*;
+use crate::support::*;
+
+/// The port that the table has an address behind.
+fn behind(shown: &Value, mac: &str) -> Option<String> {
+    let entries = shown["table"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["mac"] == mac)?;
+    Some(entry["port"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn ports_come_and_go_while_packets_pass() {
+    let Some(lab) = star() else { return };
+    let ports = ports("xdp");
+    let running = switch(&lab, &ports[..2], &[]);
+    let ping = ["ping", "-q", "-i", "0.02", "-c", "100", "-W", "5", "198.18.0.2"];
+    let steady = background(&lab, "left", &ping);
+    for _ in 0..3 {
+        ask(&lab, &["add", &ports[2]]);
+        let there = shown(&lab);
+        assert_eq!(port(&there, "upper")["port"], "xdp:middle2", "{there}");
+        let reaches = ["ping", "-q", "-c", "1", "-W", "5", "198.18.0.1"];
+        assert_eq!(on(&lab, "upper", &reaches).status, Some(0));
+        ask(&lab, &["remove", "upper"]);
+        let gone = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.1"];
+        assert_eq!(on(&lab, "upper", &gone).status, Some(1), "it is out of the switch");
+    }
+    let steady = steady.end();
+    assert!(steady.out.contains(" 0% packet loss"), "{}", steady.out);
+    let report = running.stop().good();
+    // Each time that it was there it has a part of its own.
+    let parts = report["ports"].as_array().unwrap();
+    assert_eq!(parts.iter().filter(|part| part["name"] == "upper").count(), 3, "{report}");
+}
+
+#[test]
+fn the_table_is_shown_and_changed() {
+    let Some(lab) = star() else { return };
+    let running = switch(&lab, &ports("packet"), &[]);
+    generate(&lab, "left", 1, &["--smac", "02:00:00:00:00:01", "--dmac", &mac("right")]);
+    generate(&lab, "upper", 1, &["--smac", "02:00:00:00:00:02", "--dmac", &mac("right")]);
+    let learned = |mac: &str| behind(&shown(&lab), mac);
+    assert_eq!(learned("02:00:00:00:00:01").as_deref(), Some("left"));
+    assert_eq!(learned("02:00:00:00:00:02").as_deref(), Some("upper"));
+    assert!(ask(&lab, &["flush", "upper"]).out.starts_with("1 entries"), "of this port only");
+    assert_eq!(learned("02:00:00:00:00:02"), None);
+    ask(&lab, &["static", "02:00:00:00:00:03", "lower"]);
+    generate(&lab, "left", 7, &["--smac", "02:00:00:00:00:01", "--dmac", "02:00:00:00:00:03"]);
+    generate(&lab, "left", 1, &["--smac", "02:00:00:00:00:03", "--dmac", &mac("right")]);
+    assert_eq!(learned("02:00:00:00:00:03").as_deref(), Some("lower"));
+    assert!(ask(&lab, &["show"]).out.contains("static"));
+    ask(&lab, &["forget", "02:00:00:00:00:03"]);
+    assert_eq!(learned("02:00:00:00:00:03"), None);
+    for (what, advice) in [
+        (&["remove", "nobody"][..], "there are left, right, upper, lower"),
+        (&["static", "02:00:00:00:00:03", "nobody"], "no port 'nobody'"),
+        (&["static", "ff:ff:ff:ff:ff:ff", "left"], "a group's"),
+        (&["add", "left=null:"], "already"),
+        (&["add", "null:", "--access", "3"], "knows no VLANs"),
+        (&["add", "xdp:nothing0"], "nothing0"),
+    ] {
+        let ended = run(&[&["switch"], what, &["--name", lab.name()]].concat());
+        assert_eq!(ended.status, Some(2), "{what:?}: {}", ended.err);
+        assert!(ended.err.contains(advice), "{what:?}: {}", ended.err);
+    }
+    let report = running.stop().good();
+    assert_eq!(count(&report, "left", "elsewhere"), 1, "{report}");
+    assert_eq!(count(&report, "lower", "sent"), 3 + 7, "flooded before it was static: {report}");
+}
+
+#[test]
+fn who_hangs_at_the_socket_disturbs_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = ["--control", socket.to_str().unwrap()];
+    let start = ["switch", "null:", "--only-out", "null", "--json"];
+    let running = Running::unawaited(&mut sluice(&[&start[..], &place].concat()));
+    eventually("it listens", || socket.exists());
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let endless = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"{\"do\":\"show\"").unwrap();
+        stream
+    };
+    let _hanging: Vec<UnixStream> = (0..30).map(|_| endless()).collect();
+    let show = run(&[&["switch", "show", "--json"], &place[..]].concat());
+    assert_eq!(show.status, Some(0), "{}", show.err);
+    let again = run(&[&start[..], &place].concat());
+    assert_eq!(again.status, Some(2), "{}", again.err);
+    assert!(again.err.contains("take another"), "{}", again.err);
+    running.stop().good();
+    assert!(!socket.exists());
+}

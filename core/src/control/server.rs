@@ -1,0 +1,227 @@
+//! The side that is asked.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+
+use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files};
+use crate::error::{Error, Result};
+
+/// What answers requests.
+pub trait Service {
+    /// Answers a request of one of the clients: a line without its end.
+    fn answer(&mut self, client: u64, request: &str) -> Answer;
+
+    /// A client that was to be kept has gone.
+    fn left(&mut self, client: u64);
+}
+
+/// An answer.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// A line, without its end.
+    pub line: String,
+    /// Files that go along, 16 at most.
+    pub files: Vec<OwnedFd>,
+    /// The client may stay, however silent: until it goes.
+    pub keep: bool,
+}
+
+/// A socket that requests come to.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    clients: Vec<Connection>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    stream: UnixStream,
+    /// Of a request that has not come whole.
+    input: Vec<u8>,
+    /// Of an answer that has not gone whole, with what goes along.
+    output: Vec<u8>,
+    files: Vec<OwnedFd>,
+    kept: bool,
+    /// Nothing more is heard; what is to be said is said.
+    closing: bool,
+    active: Instant,
+}
+
+impl Server {
+    /// Listens at a path that nobody else listens at. Folders on the way are made.
+    ///
+    /// # Errors
+    /// Somebody does; no permission.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let failed = |error: io::Error| refused(path, error);
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
+        }
+        if path.exists() {
+            match UnixStream::connect(path) {
+                // Its process has ended without taking it away.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(failed)?;
+                }
+                _ => {
+                    return Err(Error::Usage(format!(
+                        "{} is another command's that runs, or no socket: take another --name or \
+                         --control",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        let listener = listen_at(path).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned(), clients: Vec::new(), next: 0 })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes in what has come, answers what is complete, and sends what can be sent. Never waits.
+    pub fn serve(&mut self, service: &mut impl Service) {
+        self.accept();
+        let now = Instant::now();
+        for client in &mut self.clients {
+            client.hear(now);
+            client.answer(service);
+            client.speak(now);
+        }
+        self.clients.retain(|client| {
+            let stays = client.stays(now);
+            if !stays && client.kept {
+                service.left(client.number);
+            }
+            stays
+        });
+    }
+
+    fn accept(&mut self) {
+        // An error is the end of what has come, or one that a later call meets again.
+        while let Ok((stream, _)) = self.listener.accept() {
+            if self.clients.len() >= MOST_CLIENTS || stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            self.next += 1;
+            self.clients.push(Connection {
+                number: self.next,
+                stream,
+                input: Vec::new(),
+                output: Vec::new(),
+                files: Vec::new(),
+                kept: false,
+                closing: false,
+                active: Instant::now(),
+            });
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Who has given up its privileges may leave it; the next of that name takes it away.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A socket whose file is its owner's from the first moment on.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // The file gets the socket's mode (net/unix/af_unix.c, unix_bind_bsd).
+    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
+    listen(&fd, Backlog::new(MOST_CLIENTS as i32)?)?;
+    Ok(fd.into())
+}
+
+fn refused(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied => Error::Privilege {
+            operation: format!("a control socket at {}", path.display()),
+            capability: "the right to write there",
+            remedy: "run it with sudo, or name a socket elsewhere with --control PATH".into(),
+        },
+        _ => Error::path("listen at", path, error).remedy("name another with --control PATH"),
+    }
+}
+
+impl Connection {
+    /// Takes in what has come, up to a request that is too long.
+    fn hear(&mut self, now: Instant) {
+        let mut piece = [0; 4096];
+        while !self.closing && self.input.len() <= MOST_LINE_BYTES {
+            match self.stream.read(&mut piece) {
+                Ok(0) => self.closing = true,
+                Ok(bytes) => {
+                    self.input.extend_from_slice(&piece[..bytes]);
+                    self.active = now;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.closing = true,
+            }
+        }
+    }
+
+    /// Answers one request, if the last answer is gone.
+    fn answer(&mut self, service: &mut impl Service) {
+        if !self.output.is_empty() {
+            return;
+        }
+        let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else {
+            if self.input.len() > MOST_LINE_BYTES {
+                self.closing = true;
+            }
+            return;
+        };
+        let line: Vec<u8> = self.input.drain(..=end).collect();
+        let Answer { line, files, keep } =
+            service.answer(self.number, String::from_utf8_lossy(&line[..end]).trim());
+        self.output = line.into_bytes();
+        self.output.push(b'\n');
+        self.files = files;
+        self.kept |= keep;
+    }
+
+    /// Sends what can be sent.
+    fn speak(&mut self, now: Instant) {
+        while !self.output.is_empty() {
+            match files::send(&self.stream, &self.output, &self.files) {
+                Ok(sent) => {
+                    self.output.drain(..sent);
+                    self.files.clear();
+                    self.active = now;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.output.clear();
+                    self.closing = true;
+                }
+            }
+        }
+    }
+
+    fn stays(&self, now: Instant) -> bool {
+        let silent = now.saturating_duration_since(self.active) > PATIENCE;
+        let waits = self.kept && self.output.is_empty();
+        !self.closing && (waits || !silent)
+    }
+}

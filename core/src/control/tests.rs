@@ -1,0 +1,137 @@
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::*;
+
+/// Says what it was asked, with a file where that is asked for, and counts who has left.
+#[derive(Default)]
+struct Echo {
+    asked: u32,
+    left: Vec<u64>,
+}
+
+impl Service for Echo {
+    fn answer(&mut self, client: u64, request: &str) -> Answer {
+        self.asked += 1;
+        let files = match request {
+            "file" => vec![File::open("/proc/self/status").unwrap().into()],
+            _ => Vec::new(),
+        };
+        let line =
+            if request == "much" { "m".repeat(8 << 20) } else { format!("{client}:{request}") };
+        Answer { line, files, keep: request == "keep" }
+    }
+
+    fn left(&mut self, client: u64) {
+        self.left.push(client);
+    }
+}
+
+/// Serves until `work` is done.
+fn with_server(work: impl FnOnce(&Path) + Send) -> Echo {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/er.sock");
+    let mut server = Server::bind(&path).unwrap();
+    let mut echo = Echo::default();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&path)));
+            done.store(true, Ordering::Relaxed);
+            result
+        });
+        while !done.load(Ordering::Relaxed) {
+            server.serve(&mut echo);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.serve(&mut echo);
+        worker.join().unwrap().unwrap();
+    });
+    drop(server);
+    assert!(!path.exists());
+    echo
+}
+
+#[test]
+fn a_request_is_answered_with_what_goes_along() {
+    let echo = with_server(|path| {
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let mut client = Client::connect(path).unwrap();
+        assert_eq!(client.ask("hello").unwrap().0, "1:hello");
+        let (_, files) = client.ask("file").unwrap();
+        let mut text = String::new();
+        File::from(files.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("Name:"), "{text}");
+        assert_eq!(client.ask("much").unwrap().0.len(), 8 << 20);
+    });
+    assert_eq!(echo.asked, 3);
+}
+
+#[test]
+fn who_is_hostile_or_stuck_harms_nobody() {
+    let echo = with_server(|path| {
+        let mut endless = UnixStream::connect(path).unwrap();
+        let mut stuck = UnixStream::connect(path).unwrap();
+        stuck.write_all(b"much\nmuch\nmuch\n").unwrap();
+        let mut garbage = UnixStream::connect(path).unwrap();
+        garbage.write_all(b"\xff\x00\n").unwrap();
+        let many: Vec<_> = (0..MOST_CLIENTS * 2).map(|_| UnixStream::connect(path)).collect();
+        endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let line = vec![b'x'; 1 << 20];
+        let end = Instant::now() + Duration::from_secs(10);
+        while endless.write_all(&line).is_ok() {
+            assert!(Instant::now() < end, "it is let go of");
+        }
+        drop(many);
+        let mut client = loop {
+            let mut client = Client::connect(path).unwrap();
+            if client.ask("hello").is_ok() {
+                break client;
+            }
+            assert!(Instant::now() < end, "there is room again");
+        };
+        assert!(client.ask("again").is_ok());
+    });
+    assert!(echo.left.is_empty());
+}
+
+#[test]
+fn who_is_kept_and_goes_is_missed() {
+    let echo = with_server(|path| {
+        let mut client = Client::connect(path).unwrap();
+        client.ask("keep").unwrap();
+        drop(client);
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    assert_eq!(echo.left, [1]);
+}
+
+#[test]
+fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let server = Server::bind(&path).unwrap();
+    let error = Server::bind(&path).unwrap_err().to_string();
+    assert!(error.contains("take another --name"), "{error}");
+    drop(server);
+    // As kill -9 leaves it.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let taken = Server::bind(&path).unwrap();
+    let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
+    assert!(error.starts_with("nothing runs at"), "{error}");
+    drop(taken);
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_is_none() {
+    let path = socket_path("switch", "office").unwrap();
+    assert_eq!(path, Path::new("/run/sluice/switch/office.sock"));
+    for name in ["", "..", "a/b", ".a", "a b", &"a".repeat(65)] {
+        assert!(socket_path("switch", name).is_err(), "{name}");
+    }
+}
