@@ -2,8 +2,8 @@
 /*
  * The resident program: one on an interface, whoever and how many use it.
  *
- *	packet -> count -> mirrors -> scrubber -> claims -> end -> the host
- *	                   `-------- `stages`, tail calls -----'
+ *	packet -> count -> mirrors -> scrubber -> flows -> claims -> end -> the host
+ *	                   `------------- `stages`, tail calls ---------'
  *
  * Mirrors and claims are programs of their owners, put into `stages` at run time. A stage that
  * has no owner any more does nothing: its owner's sockets, the one in `alive` too, leave their
@@ -162,6 +162,7 @@ int sluice_ingress(struct xdp_md *ctx)
 		RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)
 	}
 	RUN(8)
+	RUN(15)
 	if (present & GROUP(16)) {
 		RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
 	}

@@ -7,7 +7,7 @@
 #define SLUICE_INGRESS_H
 
 /* Changes with every layout or meaning here: users of another version keep away. */
-#define SLUICE_VERSION 2
+#define SLUICE_VERSION 3
 
 /*
  * Stages: places in the program array, run from the lowest up. Each is a program of one owner,
@@ -15,6 +15,7 @@
  *
  *	0..7	mirrors		copy matching packets, and pass on
  *	8	scrubber	none yet
+ *	15	flows		of the host: pass them, past the claims
  *	16..31	claims		take matching packets
  *	60	ingress		the resident program, where a program that reads what the driver
  *			knows runs before it and goes on here
@@ -27,6 +28,7 @@ enum sluice_stage {
 	SLUICE_MIRRORS = 0,
 	SLUICE_MIRRORS_MAX = 8,
 	SLUICE_SCRUB = 8,
+	SLUICE_FLOWS = 15,
 	SLUICE_CLAIMS = 16,
 	SLUICE_CLAIMS_MAX = 16,
 	SLUICE_INGRESS = 60,

@@ -22,7 +22,8 @@ mod wait;
 mod watch;
 mod xdp;
 
-pub use host::detach_host;
+pub use crate::xdp::flows::FlowCounts;
+pub use host::{HostFlows, detach_host};
 pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;

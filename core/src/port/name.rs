@@ -95,7 +95,7 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Host,
         prefix: "host",
         queues: true,
-        options: &["fallback", "hook", "ring", "slots"],
+        options: &["fallback", "hook", "flows", "mode", "ring", "slots"],
     },
     KindSpec {
         kind: Kind::Tap,

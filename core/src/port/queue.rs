@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Interface;
-use super::host::HostQueue;
+use super::host::{HostFlows, HostQueue};
 use super::live::LiveQueue;
 use super::mirror;
 use super::null::Null;
@@ -205,6 +205,14 @@ impl Queue {
             Backend::Live(live) => &mut **live,
             Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
+        }
+    }
+
+    /// The flows that are left to the host: of a `host:` port with `flows=`.
+    pub fn host_flows(&self) -> Option<&HostFlows> {
+        match &self.backend {
+            Backend::Host(host) => host.flows(),
+            _ => None,
         }
     }
 

@@ -39,6 +39,7 @@
 //! | `umem`, `share`, `room` | frames and addresses; which sockets share a UMEM; what a card puts into a frame |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
 //! | `copies` | without a socket: rings into which that program copies packets |
+//! | `flows` | the host's own flows: a table that programs ask |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
 //! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
 //! | `trial` | trying a program on packets from nowhere |
@@ -51,6 +52,7 @@ mod calls;
 mod clock;
 mod config;
 pub(crate) mod copies;
+pub(crate) mod flows;
 pub mod live;
 mod open;
 mod receive;

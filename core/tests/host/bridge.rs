@@ -8,7 +8,7 @@ use std::time::Duration;
 use sluicegate::forward::forward;
 use sluicegate::link::Lab;
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
+use sluicegate::port::{HostFlows, OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
 /// Packets that have passed so far.
@@ -16,11 +16,15 @@ use sluicegate::ring::Wait;
 pub struct Passed {
     pub from_wire: AtomicU64,
     pub from_host: AtomicU64,
+    /// Whether the flows of packets are left to the host.
+    pub gives: AtomicBool,
 }
 
 /// The program, until it is dropped.
 pub struct Bridge {
     pub passed: Arc<Passed>,
+    /// Those that are left to the host, where the port can.
+    pub flows: Option<HostFlows>,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,10 +43,11 @@ impl Bridge {
         let mut wire = Port::open(&wire.parse()?, &options)?;
         let mut host = Port::open(&host.parse()?, &options)?;
         let (wire, host) = (wire.queues.remove(0), host.queues.remove(0));
+        let flows = host.host_flows().cloned();
         let (passed, end) = (Arc::new(Passed::default()), Arc::new(AtomicBool::new(false)));
         let (counts, ended) = (Arc::clone(&passed), Arc::clone(&end));
         let thread = std::thread::spawn(move || run_ports([wire, host], &counts, &ended));
-        Ok(Self { passed, end, thread: Some(thread) })
+        Ok(Self { passed, flows, end, thread: Some(thread) })
     }
 }
 
@@ -58,9 +63,11 @@ impl Drop for Bridge {
 
 /// Forwards between two ports until it is ended.
 pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &AtomicBool) {
+    let flows = host.host_flows().cloned();
     while !end.load(Relaxed) {
-        let from_wire = pass(&mut wire, &mut host);
-        let from_host = pass(&mut host, &mut wire);
+        let flows = flows.as_ref().filter(|_| passed.gives.load(Relaxed));
+        let from_wire = pass(&mut wire, &mut host, flows);
+        let from_host = pass(&mut host, &mut wire, flows);
         passed.from_wire.fetch_add(from_wire, Relaxed);
         passed.from_host.fetch_add(from_host, Relaxed);
         if from_wire + from_host == 0 {
@@ -70,8 +77,13 @@ pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &Atomic
     }
 }
 
-fn pass(from: &mut Queue, to: &mut Queue) -> u64 {
+fn pass(from: &mut Queue, to: &mut Queue, flows: Option<&HostFlows>) -> u64 {
     from.sync_rx().unwrap();
+    if let Some(flows) = flows {
+        from.rx().packets().for_each(|packet| {
+            flows.give(&packet).unwrap();
+        });
+    }
     let moved = forward(from.rx_mut(), to.tx_mut());
     to.sync_tx().unwrap();
     u64::from(moved.swapped_slots + moved.copied_packets)

@@ -5,6 +5,7 @@ mod bridge;
 #[path = "../child/limit.rs"]
 mod child;
 mod edges;
+mod flows;
 mod killed;
 mod through;
 

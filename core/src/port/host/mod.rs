@@ -5,6 +5,8 @@
 //! | --- | --- | --- |
 //! | `fallback` | what becomes of the host's packets when the port's process dies: `pass`, they leave and come as without a port; `drop`, they do neither until another port comes, or `sluice detach` | pass |
 //! | `hook` | by what the host's packets are taken: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
+//! | `flows` | flows that the program can leave to the host at once, 64 to 16777216; 0 for none | 0 |
+//! | `mode` | with `flows`: how the XDP program is attached if it is not yet, `native` or `skb` | native where the driver can |
 //! | `ring` | packets that wait for each queue before the next is lost, 64 to 65536 | 4096 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
@@ -33,14 +35,23 @@
 //! tcpdump on the interface sees what enters the host there; what the host sends it sees on the
 //! device (`ip link` shows it: sluice-NUMBER).
 //!
-//! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and Linux 5.10.
+//! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program
+//! passes what comes of it before any claim sees it, and what the host sends of it goes out by itself.
+//! All flows come back when the port ends.
+//!
+//! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 
 mod device;
+mod flows;
 mod hooks;
 mod life;
 mod program;
 mod queue;
 
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+pub use flows::HostFlows;
 pub(super) use queue::HostQueue;
 
 use device::{Device, lacking};
@@ -53,10 +64,16 @@ use super::tap::{self, Drops, TapQueue};
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink, Presence, Side, netns};
+use crate::xdp::Mode;
+use crate::xdp::flows::FlowTable;
+use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
 
 /// What a packet has beside it (`SO_MARK`) that a port of this library sends through the host's
 /// stack: it goes out, and is not taken for the host's own.
 pub(super) const MARK: i32 = 0x736c_6963;
+
+/// With fewer the kernel's table, which shares room out by CPU, forgets at once.
+const LEAST_FLOWS: u64 = 64;
 
 /// What becomes of packets when the owner is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +86,8 @@ enum Fallback {
 struct Config {
     fallback: Fallback,
     hook: Option<Hook>,
+    flows: Option<u32>,
+    mode: ModeWish,
     ring: u32,
     slots: u32,
 }
@@ -87,9 +106,22 @@ impl Config {
             }
             hook = Some(Hook::Clsact);
         }
+        let flows = name.count("flows", 0..=1 << 24)?.filter(|&flows| flows > 0);
+        if flows.is_some_and(|flows| flows < LEAST_FLOWS) {
+            let advice = format!("use at least {LEAST_FLOWS}, or 0 for none");
+            return Err(name.wrong("flows", name.option("flows").unwrap_or_default(), &advice));
+        }
+        let modes = [("native", Mode::Native), ("skb", Mode::Skb)]
+            .map(|(word, mode)| (word, ModeWish::Only(mode)));
+        let mode = name.choice("mode", &modes)?;
+        if mode.is_some() && flows.is_none() {
+            return Err(name.error("mode= is for flows=: without, the port has no XDP program"));
+        }
         Ok(Self {
             fallback,
             hook,
+            flows: flows.map(|flows| flows as u32),
+            mode: mode.unwrap_or_default(),
             ring: name.count("ring", 64..=65_536)?.unwrap_or(4096) as u32,
             slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
         })
@@ -137,7 +169,9 @@ fn between(
     // programs shall know that it is dead before they redirect to nowhere.
     let life = Life::new().map_err(failed)?;
     let (device, taps) = Device::make(interface, queues, config.ring)?;
-    let out = program::leaving(&life, device.index, config.fallback).map_err(failed)?;
+    let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
+    let out = program::leaving(&life, device.index, config.fallback, table.as_deref());
+    let out = out.map_err(failed)?;
     let cut_off = config.fallback == Fallback::Drop;
     let inward = cut_off.then(|| program::entering(&life)).transpose().map_err(failed)?;
     let mut programs = vec![(Side::Egress, &out)];
@@ -156,16 +190,30 @@ fn between(
     let (hooks, hook) = put?;
     let mut drops = Some(Drops::of(&device.name)?);
     let mut address = Some(Address::new(Netlink::open(None)?, interface.clone(), device));
+    let stage = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     life.begin().map_err(failed)?;
-    let intake = Intake::new(hooks, life);
+    let intake = Intake::new(hooks, stage, life);
+    let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().map(|tap| {
         let presence = Presence::of(interface)?;
         let name = interface.name.as_str();
         let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
-        Ok(HostQueue::new(&intake, tap, name, address.take()))
+        Ok(HostQueue::new(&intake, tap, name, address.take(), flows.clone()))
     });
     let queues = queues.collect::<Result<_>>()?;
     Ok((queues, hook))
+}
+
+/// Has the interface's XDP program pass the flows in the table.
+fn pass_flows(config: &Config, interface: &link::Interface, table: &FlowTable) -> Result<Stage> {
+    let (resident, _) = Resident::join(interface, config.mode)?;
+    let resident = Arc::new(resident);
+    let queues = 0..=interface.rx_queues.max(1) - 1;
+    let owner = Owner::myself(Action::Pass, "(flows of the host)", queues);
+    let stage = Stage::take(&resident, FLOWS, &owner)?;
+    let program = load_flows(&stage, &resident, table)?;
+    stage.complete(Some(program.as_fd()))?;
+    Ok(stage)
 }
 
 fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {

@@ -6,6 +6,8 @@
 //!     | no                                 | yes
 //!   marked? --yes--> out                 its ring
 //!     | no
+//!   of a flow of the host's? --yes--> out
+//!     | no
 //!   mark, redirect to the device       written by the port --> enters the interface
 //! ```
 
@@ -18,21 +20,32 @@ use super::{Fallback, MARK};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
 use crate::xdp::bpf;
+use crate::xdp::flows::{Flow, FlowTable, Origin, Place};
 
 /// What the programs on the interface are called; whose name begins so is ours.
 pub(super) const NAME: &str = "sluice_host";
 /// Where a map's key stands on the stack.
 const KEY: i16 = -8;
+/// Where a flow and a key stand there.
+const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
 /// The program for what the host sends out of the interface: it goes to the port's device, unless
-/// it comes from a port's own socket.
-pub(super) fn leaving(life: &Life, device: u32, fallback: Fallback) -> io::Result<OwnedFd> {
+/// it comes from a port's own socket, or is of a flow that was left to the host.
+pub(super) fn leaving(
+    life: &Life,
+    device: u32,
+    fallback: Fallback,
+    flows: Option<&FlowTable>,
+) -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let [dead, pass] = asm.labels();
     asm.mov(R6, R1);
     owner_is_alive(&mut asm, life, dead);
     asm.load(Size::W, R1, R6 + sk_buff::MARK);
     asm.jeq32(R1, MARK, pass);
+    if let Some(flows) = flows {
+        pass_flows(&mut asm, flows, pass);
+    }
     asm.mov(R1, MARK);
     asm.store(Size::W, R6 + sk_buff::MARK, R1);
     asm.mov32(R1, device.cast_signed());
@@ -77,6 +90,18 @@ pub(super) fn every() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     answer(&mut asm, -1);
     load(c"sluice_every", &asm)
+}
+
+/// Goes on at `pass` with what is of a flow in the table. A tag beside the packet is one in it.
+fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
+    let none = asm.label();
+    asm.load(Size::W, R1, R6 + sk_buff::VLAN_PRESENT);
+    asm.jne32(R1, 0, none);
+    asm.load(Size::W, R7, R6 + sk_buff::DATA);
+    asm.load(Size::W, R8, R6 + sk_buff::DATA_END);
+    flows.write(asm, Place { data: R7, end: R8, stack: FLOW }, Origin::Host, none);
+    asm.jump(pass);
+    asm.place(none);
 }
 
 /// Goes on at `dead` unless the port's owner serves.

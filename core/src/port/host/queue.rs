@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::HostFlows;
 use super::device::Device;
 use super::hooks::Hooks;
 use super::life::Life;
@@ -12,6 +13,7 @@ use crate::port::QueueStats;
 use crate::port::tap::TapQueue;
 use crate::port::wait::{Alarm, Awaited};
 use crate::ring::{Readiness, Ring, Wait};
+use crate::xdp::resident::Stage;
 
 /// Between two looks at what has become of the interface.
 const CHECK: Duration = Duration::from_millis(500);
@@ -21,17 +23,20 @@ const CHECK: Duration = Duration::from_millis(500);
 pub(super) struct Intake {
     // Before the sign of life: without programs nothing falls back.
     hooks: Mutex<Hooks>,
+    /// Where there are flows: passes them from the wire.
+    stage: Option<Stage>,
     _life: Life,
 }
 
 impl Intake {
-    pub fn new(hooks: Hooks, life: Life) -> Arc<Self> {
-        Arc::new(Self { hooks: Mutex::new(hooks), _life: life })
+    pub fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
+        Arc::new(Self { hooks: Mutex::new(hooks), stage, _life: life })
     }
 
     /// # Errors
     /// [`Error::Gone`]: somebody took the programs off.
     fn check(&self, interface: &str) -> Result<()> {
+        self.stage.as_ref().map_or(Ok(()), Stage::check_attached)?;
         let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         // Who has given up its privileges may not be told.
         match hooks.are_there() {
@@ -81,6 +86,7 @@ pub(crate) struct HostQueue {
     name: String,
     /// The port's first queue sees to it.
     address: Option<Address>,
+    flows: Option<HostFlows>,
     checked: Instant,
 }
 
@@ -90,9 +96,14 @@ impl HostQueue {
         tap: TapQueue,
         name: &str,
         address: Option<Address>,
+        flows: Option<HostFlows>,
     ) -> Self {
         let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());
-        Self { intake, tap, name, address, checked: Instant::now() }
+        Self { intake, tap, name, address, flows, checked: Instant::now() }
+    }
+
+    pub(crate) fn flows(&self) -> Option<&HostFlows> {
+        self.flows.as_ref()
     }
 
     pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {

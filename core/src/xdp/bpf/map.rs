@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, size_of_val};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::object::{checked, info, opened};
 
@@ -63,6 +63,86 @@ pub(crate) fn create_per_cpu_value(name: &CStr, value_bytes: u32) -> io::Result<
     })
 }
 
+/// A hash table whose sizes are known, and that forgets what was not used for long when it is full.
+#[derive(Debug)]
+pub(crate) struct LruHash {
+    fd: OwnedFd,
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl LruHash {
+    /// Makes one with room for so many entries.
+    pub fn create(name: &CStr, key_bytes: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
+        // SAFETY: `name` is terminated and outlives the call; no options.
+        let fd = opened(unsafe {
+            libbpf_sys::bpf_map_create(
+                libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
+                name.as_ptr(),
+                key_bytes,
+                value_bytes,
+                entries,
+                std::ptr::null(),
+            )
+        })?;
+        Ok(Self { fd, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
+    }
+
+    /// Writes an entry, whether or not it is there.
+    ///
+    /// # Panics
+    /// If key or value are not as long as the table's.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
+        let any = Write::Any as u64;
+        let (fd, key, value) = (self.fd.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: key and value are as long as the kernel reads them.
+        checked(unsafe { libbpf_sys::bpf_map_update_elem(fd, key, value, any) }).map(|_| ())
+    }
+
+    /// Takes an entry out; whether it was there.
+    ///
+    /// # Panics
+    /// If the key is not as long as the table's.
+    pub fn remove(&self, key: &[u8]) -> io::Result<bool> {
+        assert_eq!(key.len(), self.key_bytes);
+        let (fd, key) = (self.fd.as_raw_fd(), key.as_ptr().cast());
+        // SAFETY: the key is as long as the kernel reads it.
+        was_there(unsafe { libbpf_sys::bpf_map_delete_elem(fd, key) })
+    }
+
+    /// Takes all entries out that are there now.
+    pub fn clear(&self) -> io::Result<()> {
+        let mut key = vec![0u8; self.key_bytes];
+        let fd = self.fd.as_raw_fd();
+        loop {
+            let next = key.as_mut_ptr().cast();
+            // SAFETY: without a key it is the first that is asked for, and written to `key`, which
+            // is as long as the kernel writes.
+            let status = unsafe { libbpf_sys::bpf_map_get_next_key(fd, std::ptr::null(), next) };
+            if !was_there(status)? {
+                return Ok(());
+            }
+            self.remove(&key)?;
+        }
+    }
+}
+
+impl AsFd for LruHash {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether there was such an entry.
+fn was_there(status: i32) -> io::Result<bool> {
+    match checked(status) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// How a map's entry is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
@@ -116,11 +196,7 @@ pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io:
             value.as_mut_ptr().cast(),
         )
     };
-    match checked(status) {
-        Ok(_) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(error) => Err(error),
-    }
+    was_there(status)
 }
 
 /// Whether a map's entries are read and written as a key of 4 bytes and a value of so many. Of a
@@ -148,10 +224,7 @@ pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     // SAFETY: the key has 4 bytes, which is what the kernel reads.
     let status =
         unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
-    match checked(status) {
-        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-        _ => Ok(()),
-    }
+    was_there(status).map(|_| ())
 }
 
 /// Takes a socket out of a map of such, as [`remove`] does, for who may have given up its
@@ -198,8 +271,6 @@ pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_in
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::owner::{Entry, OWNER_BYTES, Owner};
-use super::shared::{CLAIMS, DROP, MIRRORS};
+use super::shared::{CLAIMS, DROP, FLOWS, MIRRORS};
 use super::{Claimed, Resident};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
@@ -22,7 +22,7 @@ const KEY: i16 = -8;
 
 /// All that somebody can have, in the order in which they see a packet.
 fn places() -> impl Iterator<Item = u32> {
-    MIRRORS.chain(CLAIMS).chain([DROP])
+    MIRRORS.chain(FLOWS).chain(CLAIMS).chain([DROP])
 }
 
 /// Places that have an owner that lives, at one moment.

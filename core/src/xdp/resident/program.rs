@@ -13,13 +13,15 @@
 //! ```
 
 mod copy;
+mod flows;
 mod stamp;
 
 pub(crate) use copy::load_copying;
+pub(crate) use flows::load_flows;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shared::{Action, CLAIMS, DIRECT, DROP, END, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::shared::{Action, CLAIMS, DIRECT, DROP, END, FLOWS, MIRRORS, PRESENT_AT, STAGES, tally};
 use super::{Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
@@ -154,11 +156,16 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Drops the packet, as long as whoever wants that lives.
-    fn drop_it(&mut self, inspect: Option<&dyn Inspect>, next: Label) {
+    /// Does nothing for nobody, for a stage outlives an owner that was killed: on to `next` then.
+    fn owner_is_alive(&mut self, next: Label) {
         let place = self.place.cast_signed();
         self.asm.store(Size::W, R10 + KEY, place);
-        self.look_up(&self.resident.alive.as_fd(), next);
+        self.look_up(&self.resident.alive, next);
+    }
+
+    /// Drops the packet, as long as whoever wants that lives.
+    fn drop_it(&mut self, inspect: Option<&dyn Inspect>, next: Label) {
+        self.owner_is_alive(next);
         self.inspect(inspect);
         self.count(&[tally::DROPPED], next);
         self.answer(xdp_action::DROP);
@@ -219,7 +226,8 @@ impl<'a> Program<'a> {
         self.asm.load_map_value(R1, &self.resident.control_fd, PRESENT_AT);
         self.asm.load(Size::DW, R9, R1 + 0);
         let own = self.place;
-        let later: Vec<u32> = MIRRORS.chain(CLAIMS).filter(|&place| place > own).collect();
+        let later: Vec<u32> =
+            MIRRORS.chain(FLOWS).chain(CLAIMS).filter(|&place| place > own).collect();
         // In groups: most have nobody.
         for group in later.chunk_by(|a, b| a / 8 == b / 8) {
             let [somebody, nobody] = self.asm.labels();

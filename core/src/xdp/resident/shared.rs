@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memory::{Mmap, PAGE_BYTES};
 
 /// Users of another version keep away from each other.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Places for programs that copy packets and pass them on.
 pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
+/// The place of who leaves the host the flows that are its own.
+pub(crate) const FLOWS: std::ops::Range<u32> = 15..16;
 /// Places for programs that take packets; of these, those for all packets come last.
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;

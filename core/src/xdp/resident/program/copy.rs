@@ -59,13 +59,6 @@ pub(crate) fn load_copying(
 }
 
 impl Program<'_> {
-    /// Copies nothing for nobody: a stage outlives an owner that was killed.
-    fn owner_is_alive(&mut self, next: Label) {
-        let place = self.place.cast_signed();
-        self.asm.store(Size::W, R10 + KEY, place);
-        self.look_up(&self.resident.alive, next);
-    }
-
     /// R9 = the ring, and counts the packet there. On to `next` from a queue that is not ours, or
     /// not any more.
     fn find_ring(&mut self, copies: &Copies, next: Label) {

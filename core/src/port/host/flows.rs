@@ -1,0 +1,77 @@
+//! The host's own flows: those that a program has decided it need not see any more.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ring::Packet;
+use crate::xdp::flows::{Flow, FlowCounts, FlowTable};
+
+/// The flows that a `host:` port with `flows=` leaves to the host: the kernel passes their packets in
+/// both directions, past the port and past `xdp:` ports on the interface, until they are taken back
+/// or the port ends. A flow is TCP or UDP between two addresses and ports, of IPv4 or IPv6, without
+/// VLAN tags. When there is no room for a new one, one that was not seen for long is forgotten: its
+/// packets come to the ports again.
+///
+/// Copies are of the same flows, and any thread may have one.
+#[derive(Clone, Debug)]
+pub struct HostFlows {
+    table: Arc<FlowTable>,
+    interface: Arc<str>,
+}
+
+impl HostFlows {
+    pub(super) fn new(table: &Arc<FlowTable>, interface: &str) -> Self {
+        Self { table: Arc::clone(table), interface: interface.into() }
+    }
+
+    /// Leaves a packet's flow to the host, both directions of it, from the next packet on. Which
+    /// side is the host's the packet's [`direction`](crate::ring::Meta::direction) says: out for
+    /// what came from a `host:` port, anything else for what came from the wire. False: it is of no
+    /// flow that can be left, such as a fragment, and nothing has changed.
+    ///
+    /// Costs a system call: for one packet of a flow, not for each.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn give(&self, packet: &Packet<'_>) -> Result<bool> {
+        let Some(flow) = flow_of(packet) else { return Ok(false) };
+        self.table.insert(&flow).map_err(|error| self.failed("leave a flow to", error))?;
+        Ok(true)
+    }
+
+    /// Takes a packet's flow back: both directions of it come to the ports again. False: it was not
+    /// the host's.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn take_back(&self, packet: &Packet<'_>) -> Result<bool> {
+        let Some(flow) = flow_of(packet) else { return Ok(false) };
+        self.table.remove(&flow).map_err(|error| self.failed("take a flow back from", error))
+    }
+
+    /// Takes all flows back.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn clear(&self) -> Result<()> {
+        self.table.clear().map_err(|error| self.failed("take all flows back from", error))
+    }
+
+    /// How many packets have passed so since the port was opened.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn counts(&self) -> Result<FlowCounts> {
+        self.table.counts().map_err(|error| self.failed("count the flows of", error))
+    }
+
+    fn failed(&self, operation: &'static str, error: io::Error) -> Error {
+        Error::system(operation, format!("the host on {}", self.interface), error)
+    }
+}
+
+/// The headers of a flow are in a packet's first piece.
+fn flow_of(packet: &Packet<'_>) -> Option<Flow> {
+    Flow::of(packet.head(), packet.meta().direction)
+}
