@@ -79,6 +79,10 @@ impl Sent {
         if left_out.too_long > 0 {
             report.notices.push(too_long(left_out.too_long, report));
         }
+        report.ledger.add(Role::Loss, "too_short", left_out.too_short);
+        if left_out.too_short > 0 {
+            report.notices.push(too_short(left_out.too_short, report));
+        }
         report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
         report.ledger.add(Role::Loss, "unsent", unsent);
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
@@ -138,6 +142,12 @@ fn unseen(left: u64, dropped: u64, threads: usize, errno: Option<i32>) -> (&'sta
         _ if threads > 1 => ("interface_uncounted", left.min(dropped)),
         _ => ("interface_uncounted", 0),
     }
+}
+
+/// What became of packets that no interface sends.
+fn too_short(packets: u64, report: &Report) -> String {
+    let (count, port) = (show_count(packets), &report.port);
+    format!("{port}: {count} packets were shorter than an Ethernet header and were not sent")
 }
 
 /// What to do about packets that are longer than can be sent.

@@ -29,6 +29,8 @@ pub struct Filled {
 pub struct LeftOut {
     /// Packets that are longer than what they were for can send.
     pub too_long: u64,
+    /// Packets that are shorter than an Ethernet header.
+    pub too_short: u64,
     /// Packets that begin otherwise than those of what they were for: no Ethernet packets, mostly.
     pub other_link_type: u64,
     /// Packets that were sent as they stand in a file, which has not all of their bytes.
@@ -38,13 +40,14 @@ pub struct LeftOut {
 impl LeftOut {
     /// Packets that were not sent at all.
     pub fn packets(&self) -> u64 {
-        self.too_long + self.other_link_type
+        self.too_long + self.too_short + self.other_link_type
     }
 
     /// The same of two sources.
     pub fn plus(self, other: Self) -> Self {
         Self {
             too_long: self.too_long + other.too_long,
+            too_short: self.too_short + other.too_short,
             other_link_type: self.other_link_type + other.other_link_type,
             cut_in_file: self.cut_in_file + other.cut_in_file,
         }

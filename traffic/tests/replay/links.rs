@@ -65,15 +65,22 @@ fn a_file_without_ethernet_is_refused_and_says_what_it_is() {
 }
 
 #[test]
-fn what_is_too_long_is_left_out() {
+fn what_no_interface_sends_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long.pcap");
     let mut tagged = packet(1, 3, 118);
     tagged[12..14].copy_from_slice(&[0x81, 0]);
-    let packets = [packet(1, 0, 114), packet(1, 1, 115), packet(1, 2, 60), tagged];
-    pcap(&file, 1, &packets.map(|bytes| (0, bytes)));
+    let mut packets =
+        vec![packet(1, 0, 114), packet(1, 1, 115), packet(1, 2, 60), tagged, packet(1, 4, 60)];
+    packets.extend([0, 1, 13, 14].map(|bytes| packets[4][..bytes].to_vec()));
+    packets.remove(4);
+    let packets: Vec<_> = packets.into_iter().map(|bytes| (0, bytes)).collect();
+    pcap(&file, 1, &packets);
     let most_bytes = Some(114);
     let mut worker = only(&file, &ReplayOptions { most_bytes, ..options(Tempo::Top) });
-    assert_eq!(worker.at(1).packets, 3, "a tag does not count");
-    assert_eq!(worker.source.left_out().too_long, 1);
+    assert_eq!(worker.at(1).packets, 4, "a tag does not count, and a header alone is enough");
+    let left_out = worker.source.left_out();
+    assert_eq!((left_out.too_long, left_out.too_short, left_out.packets()), (1, 3, 4));
+    let mut whole = only(&file, &options(Tempo::Top));
+    assert_eq!(whole.at(1).packets, 8, "a file takes all");
 }

@@ -10,7 +10,8 @@
 //! The thread runs the program as long as there are packets, and a moment longer; then it sleeps, and
 //! the next sync wakes it. It takes a CPU meanwhile: with only one for both it works, and slower.
 //!
-//! The queues are the port's own, as many as asked for, whatever the card has. Packets of a queue
+//! The queues are the port's own, as many as asked for, whatever the card has: the rings of all have
+//! 4 GiB at most. Packets of a queue
 //! leave in order. They have 14 bytes to the interface's MTU with its header, and 3400 at most, for a
 //! live frame has one page; what is longer is refused, and counted as `too_long`.
 //!
@@ -35,6 +36,8 @@ use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
 
 /// A short ring stays in the cache.
 const DEFAULT_RING: u64 = 2048;
+/// The most that the rings of a port may have, which is memory of the kernel's.
+const MOST_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// What the options say.
 struct Config {
@@ -68,6 +71,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     leaves_by(&interface, netns)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
+    check_memory(name, &config, &interface, count)?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => own_pool(&config, count)?,
@@ -93,10 +97,32 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method: "ring", mode: None, fallbacks: Vec::new(), queues })
 }
 
+/// Refuses rings that would take what the host needs for other things.
+fn check_memory(
+    name: &PortName,
+    config: &Config,
+    interface: &link::Interface,
+    queues: usize,
+) -> Result<()> {
+    let bytes = u64::from(geometry(config, interface).bytes()) * queues as u64;
+    if bytes <= MOST_BYTES_OF_RINGS {
+        return Ok(());
+    }
+    let (slots, gib) = (config.ring, bytes.div_ceil(1 << 30));
+    Err(name.error(format!(
+        "rings of {slots} packets for {queues} queues take {gib} GiB, and 4 are the most: use a \
+         smaller ring=, or fewer queues"
+    )))
+}
+
+fn geometry(config: &Config, interface: &link::Interface) -> Geometry {
+    let frame = interface.mtu.saturating_add(LEAST_BYTES + TAG_BYTES as u32);
+    Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) }
+}
+
 /// The sender of the `i`th queue.
 fn sender(config: &Config, interface: &link::Interface, i: usize) -> Result<Sender> {
-    let frame = interface.mtu.saturating_add(LEAST_BYTES + TAG_BYTES as u32);
-    let geometry = Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) };
+    let geometry = geometry(config, interface);
     let cpu = config.cpu.map(|first| first + i);
     // The thread would say it too, when it is too late to open the port otherwise.
     cpu.map_or(Ok(()), may_pin)?;
@@ -110,4 +136,28 @@ fn own_pool(config: &Config, queues: usize) -> Result<Arc<Pool>> {
         ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
         ..PoolConfig::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_have_a_bound_over_all_queues() {
+        let interface = link::Interface { mtu: 1500, ..link::Interface::default() };
+        for (text, queues, fits) in [
+            ("live:eth0", 1024, true),
+            ("live:eth0?ring=65536", 32, true),
+            ("live:eth0?ring=65536", 1024, false),
+        ] {
+            let name: PortName = text.parse().unwrap();
+            let config = Config::of(&name).unwrap();
+            let checked = check_memory(&name, &config, &interface, queues);
+            assert_eq!(checked.is_ok(), fits, "{text}, {queues}");
+            if let Err(error) = checked {
+                let said = error.to_string();
+                assert!(said.contains("use a smaller ring=, or fewer queues"), "{said}");
+            }
+        }
+    }
 }

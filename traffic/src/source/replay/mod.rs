@@ -48,6 +48,9 @@ pub enum Tempo {
     Top,
 }
 
+/// Two addresses and a type: no frame is shorter.
+const ETHERNET_BYTES: usize = 14;
+
 /// How a file is replayed.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
@@ -57,7 +60,8 @@ pub struct ReplayOptions {
     pub rounds: u64,
     /// The most packets of all rounds and workers together.
     pub packets: Option<u64>,
-    /// Longer packets are left out, but for an 802.1Q tag; none is too long if it says none.
+    /// The longest packet of an interface that they are for: longer ones are left out, but for an
+    /// 802.1Q tag, and such as are shorter than an Ethernet header. If it says none, none is.
     pub most_bytes: Option<usize>,
     /// What the packets must begin with: those of other interfaces of a file are left out.
     pub link_type: u16,
@@ -75,6 +79,7 @@ pub struct ReplayOptions {
 pub struct Replay {
     packets: Packets,
     clock: Clock,
+    least_bytes: usize,
     most_bytes: usize,
     left_out: LeftOut,
 }
@@ -124,6 +129,7 @@ impl Replay {
         let new = |packets| Self {
             packets,
             clock: Clock::new(&options.tempo, start.clone()),
+            least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
             most_bytes: options.most_bytes.unwrap_or(usize::MAX),
             left_out: LeftOut::default(),
         };
@@ -158,6 +164,7 @@ impl Source for Replay {
             now_ns,
             begun_ns,
             clock: &mut self.clock,
+            least_bytes: self.least_bytes,
             most_bytes: self.most_bytes,
             left_out: &mut self.left_out,
             filled: Filled::default(),
@@ -227,6 +234,7 @@ struct Hand<'a, 'r> {
     now_ns: u64,
     begun_ns: u64,
     clock: &'a mut Clock,
+    least_bytes: usize,
     most_bytes: usize,
     left_out: &'a mut LeftOut,
     filled: Filled,
@@ -249,6 +257,10 @@ impl Hand<'_, '_> {
             return self.take(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
+        if bytes < self.least_bytes {
+            self.left_out.too_short += 1;
+            return true;
+        }
         if bytes > self.most_bytes && !self.is_tagged_and_fits(packet, bytes) {
             self.left_out.too_long += 1;
             return true;
