@@ -20,6 +20,7 @@
 //!   |   xdp:     AF_XDP, by a claim         |
 //!   |   host:    the host's side of eth0    |
 //!   |   tap:     a TAP device               |
+//!   |   memif:   a pipe to another process  |
 //!   |   pcap:    a capture file             |
 //!   |   null:    endless, bottomless        |
 //!   +---------------------------------------+
@@ -71,6 +72,7 @@
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
+//! | [`memif`] | memif 2.0: messages, memory and rings that two processes share |
 //! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
 //! | [`control`] | asking a command that runs, over a socket |
 //! | [`forward`] | moving packets from ring to ring |
@@ -83,6 +85,7 @@ pub mod filter;
 pub mod forward;
 pub mod ledger;
 pub mod link;
+pub mod memif;
 pub mod memory;
 pub mod port;
 pub mod ring;

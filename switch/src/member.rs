@@ -231,6 +231,7 @@ impl Member {
             refused: sum.refused + one.refused,
             too_long: sum.too_long + one.too_long,
             unsent: sum.unsent + one.unsent,
+            disconnected: sum.disconnected + one.disconnected,
         })
     }
 }

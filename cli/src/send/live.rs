@@ -91,6 +91,7 @@ impl LiveSender {
                     bytes: counters.bytes,
                     accepted: counters.packets,
                     unsent: 0,
+                    disconnected: 0,
                     left_out: LeftOut::default(),
                     restarts: counters.restarts,
                     busy: sending.busy(),

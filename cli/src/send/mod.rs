@@ -60,8 +60,10 @@ pub fn send(
     let ended = run::run(&mut sender, steering.as_mut(), common, &signals, carrier, &mut status);
     status.done();
     let ended = ended?;
-    let report = sent.count(&sender, &ended, steering.as_ref());
+    let mut report = sent.count(&sender, &ended, steering.as_ref());
     report.notices.iter().for_each(notice::say);
+    // Those have been said.
+    report.notices.splice(0..0, ended.notices);
     // Where packets go to standard output, that is for them alone.
     match port.kind() == Kind::Pcap && port.name() == "-" {
         true => report.print(&mut stderr().lock(), common.json)?,

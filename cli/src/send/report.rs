@@ -73,7 +73,8 @@ impl Sent {
             let waiting = waiting.min(accepted.saturating_sub(sent));
             (accepted, unsent) = (accepted - waiting, unsent + waiting);
         }
-        let named = accepted + left_out.packets() + unsent;
+        let disconnected = sum(|done| done.disconnected);
+        let named = accepted + left_out.packets() + unsent + disconnected;
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);
         if left_out.too_long > 0 {
@@ -85,6 +86,7 @@ impl Sent {
         }
         report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
         report.ledger.add(Role::Loss, "unsent", unsent);
+        report.ledger.add(Role::Loss, "disconnected", disconnected);
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
         match interface {
             // What leaves later than the interface is looked at, or is others', nobody can tell.
@@ -154,7 +156,7 @@ fn too_short(packets: u64, report: &Report) -> String {
 fn too_long(packets: u64, report: &Report) -> String {
     let remedy = match report.backend.as_str() {
         "live" => "packet: in place of live: sends longer ones, as far as the MTU allows",
-        "pcap" | "null" => "use more slots=",
+        "memif" | "pcap" | "null" => "use more slots=",
         _ => "raise the interface's MTU",
     };
     let (count, port) = (show_count(packets), &report.port);

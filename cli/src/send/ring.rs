@@ -1,8 +1,8 @@
 //! Sending through a port: a worker for each queue fills its transmit ring.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +24,12 @@ const BATCH: u32 = 256;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long they may take once the user wants the end.
 const IMPATIENCE: Duration = Duration::from_millis(40);
+/// Between two looks at what there is to say of the port.
+const NOTICE: Duration = Duration::from_millis(200);
+/// Where nothing has left for so long, whoever takes it is not there: then the next looks are this far
+/// apart.
+const STUCK: Duration = Duration::from_millis(1);
+const STUCK_LOOK: Duration = Duration::from_micros(50);
 /// Between two looks at whether they have left.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
@@ -37,6 +43,8 @@ pub struct RingSender {
     ends: Arc<AtomicBool>,
     /// Whether a worker has failed.
     failed: Arc<AtomicBool>,
+    /// What workers' queues had to say, and nobody has said.
+    notices: Arc<Mutex<Vec<String>>>,
     workers: Vec<Worker>,
     outcomes: Vec<Outcome>,
 }
@@ -65,8 +73,8 @@ impl RingSender {
     /// Sends through a port.
     pub fn new(port: Port, supply: Supply) -> Self {
         let (workers, outcomes) = (Vec::new(), Vec::new());
-        let (ends, failed) = (Arc::default(), Arc::default());
-        Self { port, supply, ends, failed, workers, outcomes }
+        let (ends, failed, notices) = (Arc::default(), Arc::default(), Arc::default());
+        Self { port, supply, ends, failed, notices, workers, outcomes }
     }
 
     /// The port.
@@ -95,6 +103,7 @@ impl RingSender {
                 cpu: orders.cpu(index),
                 counters: Arc::clone(&counters),
                 ends: Arc::clone(&self.ends),
+                notices: Arc::clone(&self.notices),
             };
             let failed = Arc::clone(&self.failed);
             let send = move || {
@@ -116,6 +125,11 @@ impl RingSender {
     pub fn counts(&self) -> Vec<(u64, u64)> {
         let totals = self.workers.iter().map(|worker| worker.counters.totals());
         totals.map(|totals| (totals.packets, totals.bytes)).collect()
+    }
+
+    /// What users should know of the port, each once.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether all workers have ended, or one cannot go on.
@@ -169,6 +183,7 @@ struct Share {
     cpu: Option<usize>,
     counters: Arc<Counters>,
     ends: Arc<AtomicBool>,
+    notices: Arc<Mutex<Vec<String>>>,
 }
 
 impl Share {
@@ -183,6 +198,7 @@ impl Share {
             false => end.saturating_sub(now()).max(IMPATIENCE),
         };
         result = result.and(self.queue.close_tx_within(left));
+        self.note();
         let stats = self.queue.stats().unwrap_or_else(|error| {
             let before = std::mem::replace(&mut result, Ok(()));
             result = before.and(Err(error));
@@ -200,6 +216,7 @@ impl Share {
             accepted: stats.sent,
             left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
             unsent: stats.unsent,
+            disconnected: stats.disconnected,
             restarts: self.source.restarts(),
             busy: clocks.share(),
         };
@@ -220,6 +237,7 @@ impl Share {
 
     fn send_all(&mut self) -> Result<()> {
         let mut now_ns = monotonic_ns();
+        let (mut moved_ns, mut noted_ns) = (now_ns, now_ns);
         // Pairs with the store of `end`.
         while !self.source.is_finished() && !self.ends.load(Ordering::Relaxed) {
             let filled = self.source.fill(&mut self.queue.tx_mut(), BATCH, now_ns)?;
@@ -228,12 +246,29 @@ impl Share {
             now_ns = monotonic_ns();
             if filled.packets > 0 {
                 self.source.handed_over(now_ns);
-            } else if left == 0 && self.has_sent_all() {
+            }
+            if filled.packets > 0 || left > 0 {
+                moved_ns = now_ns;
+            } else if self.has_sent_all() {
                 self.source.rest(now_ns)?;
                 now_ns = monotonic_ns();
+                moved_ns = now_ns;
+            } else if now_ns - moved_ns > STUCK.as_nanos() as u64 {
+                std::thread::sleep(STUCK_LOOK);
+            }
+            if now_ns - noted_ns > NOTICE.as_nanos() as u64 {
+                noted_ns = now_ns;
+                self.note();
             }
         }
         Ok(())
+    }
+
+    /// Hands on what there is to say of the port.
+    fn note(&mut self) {
+        while let Some(notice) = self.queue.take_notice() {
+            self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+        }
     }
 
     /// Whether nothing waits in the ring: what does would wait as long as the source rests.

@@ -52,6 +52,8 @@ pub struct Done {
     pub left_out: LeftOut,
     /// And those that were still to be sent at the end.
     pub unsent: u64,
+    /// And those that were with a peer when it went.
+    pub disconnected: u64,
     /// Times it was too far behind its timetable.
     pub restarts: u64,
     /// The share of the time it was on a CPU.
@@ -117,6 +119,14 @@ impl Sender {
         }
     }
 
+    /// What users should know of the port, each once.
+    fn take_notices(&self) -> Vec<String> {
+        match self {
+            Self::Live(_) => Vec::new(),
+            Self::Ring(ring) => ring.take_notices(),
+        }
+    }
+
     /// What each worker did.
     pub fn done(&self) -> Vec<Done> {
         match self {
@@ -139,6 +149,8 @@ impl Sender {
 pub struct Ended {
     /// From the start to the end.
     pub elapsed: Duration,
+    /// What was said of the port meanwhile.
+    pub notices: Vec<String>,
     /// What failed first.
     pub result: Result<()>,
 }
@@ -162,7 +174,14 @@ pub fn run(
     sender.start(&Orders { count: common.count, cpus })?;
     let interval = status.interval();
     let mut next_look = interval;
+    let mut notices = Vec::new();
+    let mut tell = |sender: &Sender, status: &Status| {
+        let news = sender.take_notices();
+        news.iter().for_each(|notice| status.say(notice));
+        notices.extend(news);
+    };
     let waited = loop {
+        tell(sender, status);
         if let Some(said) = carrier.as_mut().and_then(Carrier::look) {
             status.say(said);
         }
@@ -188,9 +207,10 @@ pub fn run(
     };
     let elapsed = start.elapsed();
     let ended = sender.end();
+    tell(sender, status);
     // Nobody looks at the very moment when the last packet is sent.
     let elapsed = sender.elapsed().unwrap_or(elapsed);
-    Ok(Ended { elapsed, result: waited.and(ended) })
+    Ok(Ended { elapsed, notices, result: waited.and(ended) })
 }
 
 /// Does what keys ask for; true if it is the end.

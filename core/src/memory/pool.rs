@@ -1,12 +1,14 @@
-//! The pool: one region of shared memory that holds rings and packet buffers.
+//! The pool: memory for rings, and a memory file of packet buffers that others can share.
 //!
 //! ```text
-//!   0            ring area               buffers × buffer size
-//!   +-----------+-----------+-----+-----+-----+-----+- - -+-----+
-//!   | ring      | ring      | ... |  0  |  1  |  2  |     | n-1 |
-//!   +-----------+-----------+-----+-----+-----+-----+- - -+-----+
-//!                                  reserved, as in netmap
+//!   ring area: this process's own        buffers × buffer size: a file
+//!   +-----------+-----------+-----+      +-----+-----+-----+- - -+-----+
+//!   | ring      | ring      | ... |      |  0  |  1  |  2  |     | n-1 |
+//!   +-----------+-----------+-----+      +-----+-----+-----+- - -+-----+
+//!                                         reserved, as in netmap
 //! ```
+//!
+//! Rings are never in the file: whoever can write a slot can have it name any bytes.
 //!
 //! A buffer is known by its number. At any time exactly one holder has it: the free list or
 //! one slot of one ring; it moves between slots by swapping, never by copying the number.
@@ -14,8 +16,8 @@
 //! copies. Taking and returning lock a mutex: ports do it when they open and close, not per
 //! packet.
 //!
-//! In the pool of a [`Region`](crate::port::Region) the rings lie elsewhere: that pool's memory is
-//! another process's too, which writes what it likes, and its ring area has images of the rings.
+//! The file of a [`Region`](crate::port::Region)'s pool has images of the rings before the buffers,
+//! for another process, which writes what it likes.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,13 +52,14 @@ impl Default for PoolConfig {
     }
 }
 
-/// One region of fixed-size packet buffers and the rings that name them.
+/// Packet buffers of one size, and the rings that name them.
 #[derive(Debug)]
 pub struct Pool {
+    /// Behind `map`.
     fd: OwnedFd,
     map: Mmap,
-    /// Where rings lie, if not in the ring area: memory that no other process has.
-    rings: Option<Mmap>,
+    /// The ring area: memory that no other process has.
+    rings: Mmap,
     buffers_at: usize,
     buffers: u32,
     buffer_bytes: u32,
@@ -76,17 +79,15 @@ impl Pool {
     /// # Errors
     /// No memory, or a size that cannot be.
     pub fn new(config: PoolConfig) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self::sized(config)?))
+        Self::sized(config, false)
     }
 
-    /// Makes a pool whose memory can be given to another process: its rings are not in it.
-    pub(crate) fn with_rings_apart(config: PoolConfig) -> Result<Arc<Self>> {
-        let mut pool = Self::sized(config)?;
-        pool.rings = Some(Mmap::anonymous(pool.buffers_at.max(PAGE_BYTES))?);
-        Ok(Arc::new(pool))
+    /// Makes a pool whose file has room for images of its rings, too.
+    pub(crate) fn with_images(config: PoolConfig) -> Result<Arc<Self>> {
+        Self::sized(config, true)
     }
 
-    fn sized(config: PoolConfig) -> Result<Self> {
+    fn sized(config: PoolConfig, images: bool) -> Result<Arc<Self>> {
         let PoolConfig { buffers, buffer_bytes, ring_area_bytes, huge_pages } = config;
         if buffer_bytes == 0 || buffer_bytes % 64 != 0 {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
@@ -94,19 +95,22 @@ impl Pool {
         }
         let too_large = || Error::Usage("a pool of that size cannot be: make it smaller".into());
         let buffers = buffers.saturating_add(RESERVED);
-        let buffers_at = ring_area_bytes.checked_next_multiple_of(PAGE_BYTES);
-        let buffers_at = buffers_at.ok_or_else(too_large)?;
+        // No mapping is empty.
+        let ring_area = ring_area_bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let ring_area = ring_area.filter(|&bytes| bytes <= MOST_BYTES).ok_or_else(too_large)?;
+        let buffers_at = if images { ring_area } else { 0 };
         let bytes = (buffers as usize).checked_mul(buffer_bytes as usize);
         let bytes = bytes.and_then(|bytes| bytes.checked_add(buffers_at));
         let bytes = bytes.filter(|&bytes| bytes <= MOST_BYTES).ok_or_else(too_large)?;
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
+        let rings = Mmap::anonymous(ring_area)?;
         let free = Free {
             // Taken from the end: low numbers first, so a small user touches few pages.
             buffers: (RESERVED..buffers).rev().collect(),
-            ring_area: std::iter::once(0..buffers_at).collect(),
+            ring_area: std::iter::once(0..ring_area).collect(),
         };
         let free = Mutex::new(free);
-        Ok(Self { fd, map, rings: None, buffers_at, buffers, buffer_bytes, free })
+        Ok(Arc::new(Self { fd, map, rings, buffers_at, buffers, buffer_bytes, free }))
     }
 
     /// Bytes in each buffer.
@@ -124,16 +128,6 @@ impl Pool {
         self.free().buffers.len()
     }
 
-    /// The memory file behind the pool, to share it with.
-    ///
-    /// # Safety
-    /// Whoever writes through it changes rings and packets behind their owners' backs: it must
-    /// keep to who owns which slot when (see [`ring`](crate::ring)) and never change the size.
-    #[allow(unsafe_code, reason = "no unsafe operation here; the caller's promise is needed")]
-    pub unsafe fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
     /// Where a buffer begins. Making the address is safe; using it needs the proof that the
     /// caller holds the buffer.
     #[inline]
@@ -144,27 +138,28 @@ impl Pool {
 
     /// Where the ring begins that has this part of the ring area.
     pub(crate) fn ring_at(&self, offset: usize) -> NonNull<u8> {
-        self.rings.as_ref().unwrap_or(&self.map).at(offset)
+        self.rings.at(offset)
     }
 
-    /// Where a part of the ring area begins in the memory of the file.
+    /// Where the image of a part of the ring area begins, in a pool that has images.
     pub(crate) fn image_at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.buffers_at);
         self.map.at(offset)
     }
 
-    /// Where buffer 0 begins, from the start of the memory.
+    /// Where buffer 0 begins, from the start of the file.
     pub(crate) fn buffers_at(&self) -> usize {
         self.buffers_at
     }
 
-    /// Bytes of the memory.
+    /// Bytes of the file.
     pub(crate) fn bytes(&self) -> usize {
         self.map.bytes()
     }
 
-    /// The memory file; its rings are apart.
+    /// The file, to share the buffers with another process: its size is sealed, and no ring is in
+    /// it. Who has it can read and write every packet in the pool, at any time.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        assert!(self.rings.is_some(), "its rings are in it");
         self.fd.as_fd()
     }
 
@@ -246,9 +241,14 @@ mod tests {
     #[test]
     fn buffers_do_not_overlap_each_other_or_the_rings() {
         let pool = pool(4);
-        let first = pool.address(2).as_ptr() as usize;
-        assert_eq!(pool.address(3).as_ptr() as usize - first, 2048);
-        assert_eq!(first - pool.ring_at(0).as_ptr() as usize, 4096 + 2 * 2048);
+        let first = pool.address(0).as_ptr() as usize;
+        assert_eq!(pool.address(3).as_ptr() as usize - first, 3 * 2048);
+        let rings = pool.ring_at(0).as_ptr() as usize;
+        assert!(rings + 4096 <= first || first + pool.bytes() <= rings);
+        let config = PoolConfig { buffers: 4, ring_area_bytes: 4096, ..PoolConfig::default() };
+        let pool = Pool::with_images(config).unwrap();
+        let image = pool.image_at(0).as_ptr() as usize;
+        assert_eq!(pool.address(0).as_ptr() as usize - image, 4096);
     }
 
     #[test]

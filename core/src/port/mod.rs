@@ -9,6 +9,7 @@ mod inspect;
 mod limits;
 mod live;
 mod lookup;
+mod memif;
 mod mirror;
 mod name;
 mod null;
@@ -107,6 +108,7 @@ impl Port {
             Kind::Live => live::open(name, options),
             Kind::Host => host::open(name, options),
             Kind::Tap => tap::open(name, options),
+            Kind::Memif => memif::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

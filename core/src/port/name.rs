@@ -27,6 +27,8 @@ pub enum Kind {
     Host,
     /// A TAP device.
     Tap,
+    /// A shared-memory pipe to another process.
+    Memif,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -102,6 +104,23 @@ const KINDS: &[KindSpec] = &[
         prefix: "tap",
         queues: true,
         options: &["persist", "up", "mtu", "ring", "slots"],
+    },
+    KindSpec {
+        kind: Kind::Memif,
+        prefix: "memif",
+        queues: false,
+        options: &[
+            "role",
+            "id",
+            "secret",
+            "queues",
+            "ring",
+            "buffer",
+            "slots",
+            "copy",
+            "interrupt",
+            "sealed",
+        ],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -296,6 +315,7 @@ impl FromStr for PortName {
             return Err(wrong(match spec.kind {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
+                Kind::Memif => "no socket named: use memif:FILE, or memif:@NAME".into(),
                 Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Host | Kind::Tap => {
                     "no interface named".into()
                 }
@@ -394,7 +414,10 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_would() {
         for (text, advice) in [
             ("", "no interface named"),
-            ("xdpp:eth0", "there are packet:, xdp:, mirror:, live:, host:, tap:, pcap:, null:"),
+            (
+                "xdpp:eth0",
+                "there are packet:, xdp:, mirror:, live:, host:, tap:, memif:, pcap:, null:",
+            ),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
             ("eth0?snaplne=3", "snaplen="),
@@ -443,16 +466,8 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        for kind in [
-            Kind::Packet,
-            Kind::Xdp,
-            Kind::Mirror,
-            Kind::Live,
-            Kind::Host,
-            Kind::Tap,
-            Kind::Pcap,
-            Kind::Null,
-        ] {
+        use Kind::{Host, Live, Memif, Mirror, Null, Packet, Pcap, Tap, Xdp};
+        for kind in [Packet, Xdp, Mirror, Live, Host, Tap, Memif, Pcap, Null] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

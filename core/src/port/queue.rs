@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Interface;
 use super::host::{HostFlows, HostQueue};
 use super::live::LiveQueue;
+use super::memif::MemifQueue;
 use super::mirror;
 use super::null::Null;
 use super::packet::PacketQueue;
@@ -35,6 +36,8 @@ pub struct QueueStats {
     pub too_long: u64,
     /// Of these, still not sent when sending was ended.
     pub unsent: u64,
+    /// Of these, handed to a peer that was gone before it had taken them; of `memif:` only.
+    pub disconnected: u64,
 }
 
 impl QueueStats {
@@ -48,6 +51,7 @@ impl QueueStats {
             refused: self.refused + other.refused,
             too_long: self.too_long + other.too_long,
             unsent: self.unsent + other.unsent,
+            disconnected: self.disconnected + other.disconnected,
         }
     }
 }
@@ -65,6 +69,7 @@ pub(super) enum Backend {
     Live(Box<LiveQueue>),
     Host(Box<HostQueue>),
     Tap(Box<TapQueue>),
+    Memif(Box<MemifQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -156,6 +161,7 @@ impl Queue {
             Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
             Backend::Host(host) => host.sync_rx(&mut self.rx),
             Backend::Tap(tap) => tap.sync_rx(&mut self.rx),
+            Backend::Memif(memif) => memif.sync_rx(&mut self.rx),
         }
     }
 
@@ -180,6 +186,7 @@ impl Queue {
             Backend::Live(live) => live.sync_tx(&mut self.tx),
             Backend::Host(host) => host.sync_tx(&mut self.tx),
             Backend::Tap(tap) => tap.sync_tx(&mut self.tx),
+            Backend::Memif(memif) => memif.sync_tx(&mut self.tx, &self.rx),
         }
     }
 
@@ -205,6 +212,7 @@ impl Queue {
             Backend::Live(live) => &mut **live,
             Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
+            Backend::Memif(memif) => &mut **memif,
         }
     }
 
@@ -235,7 +243,8 @@ impl Queue {
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
-            | Backend::Packet(_) => Ok(()),
+            | Backend::Packet(_)
+            | Backend::Memif(_) => Ok(()),
         }
     }
 
@@ -244,6 +253,7 @@ impl Queue {
         match &mut self.backend {
             Backend::Xdp(xdp) => xdp.take_notice(),
             Backend::Copies(copies) => copies.take_notice(),
+            Backend::Memif(memif) => memif.take_notice(),
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
@@ -276,6 +286,7 @@ impl Queue {
             Backend::Copies(copies) => copies.is_finished(),
             Backend::Host(host) => host.is_finished(),
             Backend::Tap(tap) => tap.is_finished(),
+            Backend::Memif(memif) => memif.is_finished(),
         }
     }
 
@@ -312,6 +323,10 @@ impl Queue {
                 tap.close_intake();
                 Ok(())
             }
+            Backend::Memif(memif) => {
+                memif.close_intake();
+                Ok(())
+            }
         }
     }
 
@@ -333,7 +348,8 @@ impl Queue {
             | Backend::Copies(_)
             | Backend::Live(_)
             | Backend::Host(_)
-            | Backend::Tap(_) => Ok(()),
+            | Backend::Tap(_)
+            | Backend::Memif(_) => Ok(()),
         }
     }
 
@@ -354,12 +370,13 @@ impl Queue {
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, patience: Duration) -> Result<()> {
         let synced = self.sync_tx();
-        let Self { tx, backend, .. } = self;
+        let Self { rx, tx, backend, .. } = self;
         match backend {
             Backend::PcapSink(sink) => sink.close(tx),
             // Ended in any case.
             Backend::Packet(packet) => synced.map(|_| ()).and(packet.close_tx(tx, patience)),
             Backend::Xdp(xdp) => synced.map(|_| ()).and(xdp.close_tx(tx, patience)),
+            Backend::Memif(memif) => synced.map(|_| ()).and(memif.close_tx(tx, rx, patience)),
             Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
             Backend::Null(_)
             | Backend::PcapSource(_)
@@ -386,6 +403,7 @@ impl Queue {
             Backend::Live(live) => Ok(live.stats()),
             Backend::Host(host) => Ok(host.stats()),
             Backend::Tap(tap) => Ok(tap.stats()),
+            Backend::Memif(memif) => Ok(memif.stats()),
         }
     }
 }

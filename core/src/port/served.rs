@@ -46,7 +46,7 @@ impl Region {
     /// # Errors
     /// No memory, or a size that cannot be.
     pub fn new(config: PoolConfig) -> Result<Self> {
-        let pool = Pool::with_rings_apart(PoolConfig { huge_pages: false, ..config })?;
+        let pool = Pool::with_images(PoolConfig { huge_pages: false, ..config })?;
         let held = Arc::new(Held::none_of(pool.buffers()));
         Ok(Self { shared: Arc::new(Shared { pool, held, queues: Mutex::new(0) }) })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Kind, OpenOptions, Port, PortName, Use, xdp};
+use super::{Kind, OpenOptions, Port, PortName, Use, memif, xdp};
 use crate::error::Result;
 use crate::memory::{Pool, PoolConfig};
 
@@ -33,6 +33,9 @@ impl Needs {
     fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         if name.kind() == Kind::Xdp {
             return xdp::needs(name, options);
+        }
+        if name.kind() == Kind::Memif {
+            return memif::needs(name, options);
         }
         let slots = name.count("slots", 1..=1 << 20)?.unwrap_or(DEFAULT_SLOTS) as u32;
         let queues = name.queues().map_or(options.queues.max(1), |queues| queues.count() as u32);

@@ -53,6 +53,8 @@ pub(super) trait Awaited {
 pub(super) enum Alarm<'a> {
     /// A descriptor that poll(2) finds readable, or in error.
     Descriptor(BorrowedFd<'a>),
+    /// Either of two does, or the time: they may not tell of everything.
+    Either([BorrowedFd<'a>; 2], Duration),
     /// Nothing does: it is time for another look after so long.
     Nap(Duration),
     /// Nothing ever will, for nothing ever comes.
@@ -168,6 +170,11 @@ fn sleep(backends: &mut [&mut dyn Awaited], mut left: Duration) -> nix::Result<V
             Alarm::Descriptor(fd) => {
                 fds.push(PollFd::new(fd, PollFlags::POLLIN));
                 owners.push(index);
+            }
+            Alarm::Either(two, nap) => {
+                fds.extend(two.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+                owners.extend([index; 2]);
+                left = left.min(nap);
             }
             Alarm::Nap(nap) => left = left.min(nap),
             Alarm::Never => {}

@@ -1,6 +1,7 @@
 //! What a program sees of every source and sink: a ring of slots, metadata beside them.
 
 mod atomics;
+pub(crate) mod cursor;
 mod handle;
 mod held;
 mod image;
@@ -13,7 +14,7 @@ mod ring;
 mod served;
 mod wait;
 
-pub(crate) use atomics::{AtomicU32, Ordering};
+pub(crate) use atomics::{AtomicU16, AtomicU32, Ordering, fence};
 pub use handle::RingMut;
 pub(crate) use held::Held;
 pub(crate) use image::Fault;

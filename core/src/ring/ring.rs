@@ -365,11 +365,17 @@ impl Ring {
     pub(crate) fn to_send(&self, from: u32) -> Packets<'_> {
         // SAFETY: as in `head`.
         assert!(unsafe { (*self.header.as_ptr()).dir } == 0, "a receive ring has nothing to send");
-        let mut left = self.distance(from, self.head());
-        while left > 0 && self.slot(self.after(from, left - 1)).continues() {
-            left -= 1;
+        Packets { ring: self, at: from, left: self.whole_slots(from, u32::MAX) }
+    }
+
+    /// How many of the slots in [`from`, head), `most` at most, are those of whole packets.
+    #[inline]
+    pub(crate) fn whole_slots(&self, from: u32, most: u32) -> u32 {
+        let mut slots = self.distance(from, self.head()).min(most);
+        while slots > 0 && self.slot(self.after(from, slots - 1)).continues() {
+            slots -= 1;
         }
-        Packets { ring: self, at: from, left }
+        slots
     }
 
     /// Whether the packet that begins at `from` in a transmit ring can never be whole: it has

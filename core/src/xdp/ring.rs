@@ -23,7 +23,6 @@
 //! nothing is allocated. Source: net/xdp/xsk_queue.h.
 #![allow(unsafe_code)]
 
-pub(super) mod cursor;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -31,10 +30,9 @@ use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ptr::NonNull;
 
-use cursor::{Consuming, Producing};
-
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
+use crate::ring::cursor::{Consuming, Producing};
 use crate::ring::{AtomicU32, Ordering};
 
 /// What a ring holds.

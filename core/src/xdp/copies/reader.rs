@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::turns::Turns;
 use super::{Copies, WallClock, at, cell};
+use crate::ring::cursor::Consuming;
 use crate::ring::{AtomicU32, Direction, Meta, Ring, TimestampSource};
-use crate::xdp::ring::cursor::Consuming;
 
 /// What is in front of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,9 +30,9 @@ use std::sync::atomic::AtomicU64;
 use super::privileged;
 use crate::error::Result;
 use crate::memory::{Mmap, PAGE_BYTES};
+use crate::ring::cursor::Producing;
 use crate::ring::{AtomicU32, Ordering, Packet};
 use crate::xdp::bpf;
-use crate::xdp::ring::cursor::Producing;
 
 /// Where the parts stand. Two lines each, for processors fetch lines in pairs.
 pub(super) mod at {

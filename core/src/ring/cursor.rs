@@ -1,6 +1,6 @@
 //! The index arithmetic of both sides of a ring, apart from its entries.
 //!
-//! Indices count up for ever and wrap at 2³²; an entry's place is its index modulo the ring's
+//! Indices count up for ever and wrap at 2³², or at 2¹⁶; an entry's place is its index modulo the ring's
 //! size. Each side stores one index and reads the other's, keeps private copies of both, and
 //! looks at the shared one only when its copy says that there is nothing to do.
 //!
@@ -8,35 +8,89 @@
 //! and by no more than the ring allows. One that does otherwise is counted and not taken over,
 //! so that whatever it does, a batch is never larger than the ring.
 
-use crate::ring::{AtomicU32, Ordering};
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::atomics::{AtomicU16, AtomicU32, Ordering};
+
+/// An index that both sides of a ring see: of 32 bits in the kernel's rings, of 16 in memif's.
+pub(crate) trait Index: fmt::Debug {
+    /// All bits of an index: it wraps behind the last.
+    const MASK: u32;
+
+    fn load(&self, order: Ordering) -> u32;
+    fn store(&self, index: u32, order: Ordering);
+}
+
+impl Index for AtomicU32 {
+    const MASK: u32 = u32::MAX;
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn store(&self, index: u32, order: Ordering) {
+        self.store(index, order);
+    }
+}
+
+impl Index for AtomicU16 {
+    const MASK: u32 = 0xffff;
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order).into()
+    }
+
+    #[inline]
+    fn store(&self, index: u32, order: Ordering) {
+        // The upper bits are 0: see `step`.
+        self.store(index as u16, order);
+    }
+}
+
+/// The index `n` steps behind another.
+#[inline]
+fn step<I: Index>(from: u32, n: u32) -> u32 {
+    from.wrapping_add(n) & I::MASK
+}
+
+/// Steps from one index to another, going up.
+#[inline]
+fn steps<I: Index>(from: u32, to: u32) -> u32 {
+    to.wrapping_sub(from) & I::MASK
+}
 
 /// The side that writes entries.
 #[derive(Debug)]
-pub(in crate::xdp) struct Producing {
+pub(crate) struct Producing<I = AtomicU32> {
     entries: u32,
     /// The first index not yet handed over: a copy of what we stored.
     produced: u32,
     /// The first index the other side still has: a copy of what it stored, maybe an old one.
     consumed: u32,
     /// Looks at which the other side's index made no sense.
-    pub(in crate::xdp) faults: u64,
+    pub(crate) faults: u64,
+    _index: PhantomData<fn(I)>,
 }
 
-impl Producing {
+impl<I: Index> Producing<I> {
     /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(in crate::xdp) fn new(entries: u32, start: u32) -> Self {
-        debug_assert!(entries.is_power_of_two());
-        Self { entries, produced: start, consumed: start, faults: 0 }
+    pub(crate) fn new(entries: u32, start: u32) -> Self {
+        debug_assert!(entries.is_power_of_two() && entries <= I::MASK / 2 + 1);
+        Self { entries, produced: start, consumed: start, faults: 0, _index: PhantomData }
     }
 
     #[inline]
-    pub(in crate::xdp) fn room(&self) -> u32 {
-        self.entries - self.produced.wrapping_sub(self.consumed)
+    pub(crate) fn room(&self) -> u32 {
+        self.entries - steps::<I>(self.consumed, self.produced)
     }
 
     /// How many of `wanted` entries there is room for. Looks only where the copy is not enough.
     #[inline]
-    pub(in crate::xdp) fn reserve(&mut self, consumer: &AtomicU32, wanted: u32) -> u32 {
+    pub(crate) fn reserve(&mut self, consumer: &I, wanted: u32) -> u32 {
         if self.room() < wanted {
             self.look(consumer);
         }
@@ -45,22 +99,22 @@ impl Producing {
 
     /// The index of the entry `i` steps behind the last one handed over.
     #[inline]
-    pub(in crate::xdp) fn index(&self, i: u32) -> u32 {
-        self.produced.wrapping_add(i)
+    pub(crate) fn index(&self, i: u32) -> u32 {
+        step::<I>(self.produced, i)
     }
 
     /// Hands over `n` entries. Release: pairs with the other side's acquiring read of this index
     /// (net/xdp/xsk_queue.h, __xskq_cons_peek), and publishes the entries before it.
     #[inline]
-    pub(in crate::xdp) fn submit(&mut self, producer: &AtomicU32, n: u32) {
+    pub(crate) fn submit(&mut self, producer: &I, n: u32) {
         assert!(n <= self.room(), "{n} entries handed over, room for {}", self.room());
-        self.produced = self.produced.wrapping_add(n);
+        self.produced = step::<I>(self.produced, n);
         producer.store(self.produced, Ordering::Release);
     }
 
     /// Entries handed over that the other side has not consumed.
     #[inline]
-    pub(in crate::xdp) fn waiting(&mut self, consumer: &AtomicU32) -> u32 {
+    pub(crate) fn waiting(&mut self, consumer: &I) -> u32 {
         self.look(consumer);
         self.entries - self.room()
     }
@@ -69,9 +123,9 @@ impl Producing {
     /// (__xskq_cons_release), by which it says that it has read the entries before it; we may
     /// overwrite them then.
     #[inline]
-    fn look(&mut self, consumer: &AtomicU32) {
+    fn look(&mut self, consumer: &I) {
         let told = consumer.load(Ordering::Acquire);
-        if told.wrapping_sub(self.consumed) <= self.produced.wrapping_sub(self.consumed) {
+        if steps::<I>(self.consumed, told) <= steps::<I>(self.consumed, self.produced) {
             self.consumed = told;
         } else {
             self.faults += 1;
@@ -81,31 +135,32 @@ impl Producing {
 
 /// The side that reads entries.
 #[derive(Debug)]
-pub(in crate::xdp) struct Consuming {
+pub(crate) struct Consuming<I = AtomicU32> {
     entries: u32,
     /// The first index not yet there: a copy of what the other side stored, maybe an old one.
     produced: u32,
     /// The first index we have not given back: a copy of what we stored.
     consumed: u32,
     /// Looks at which the other side's index made no sense.
-    pub(in crate::xdp) faults: u64,
+    pub(crate) faults: u64,
+    _index: PhantomData<fn(I)>,
 }
 
-impl Consuming {
+impl<I: Index> Consuming<I> {
     /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(in crate::xdp) fn new(entries: u32, start: u32) -> Self {
-        debug_assert!(entries.is_power_of_two());
-        Self { entries, produced: start, consumed: start, faults: 0 }
+    pub(crate) fn new(entries: u32, start: u32) -> Self {
+        debug_assert!(entries.is_power_of_two() && entries <= I::MASK / 2 + 1);
+        Self { entries, produced: start, consumed: start, faults: 0, _index: PhantomData }
     }
 
     #[inline]
-    pub(in crate::xdp) fn available(&self) -> u32 {
-        self.produced.wrapping_sub(self.consumed)
+    pub(crate) fn available(&self) -> u32 {
+        steps::<I>(self.consumed, self.produced)
     }
 
     /// How many of `wanted` entries are there. Looks only where the copy is not enough.
     #[inline]
-    pub(in crate::xdp) fn peek(&mut self, producer: &AtomicU32, wanted: u32) -> u32 {
+    pub(crate) fn peek(&mut self, producer: &I, wanted: u32) -> u32 {
         if self.available() < wanted {
             self.look(producer);
         }
@@ -114,26 +169,26 @@ impl Consuming {
 
     /// The index of the entry `i` steps behind the last one given back.
     #[inline]
-    pub(in crate::xdp) fn index(&self, i: u32) -> u32 {
-        self.consumed.wrapping_add(i)
+    pub(crate) fn index(&self, i: u32) -> u32 {
+        step::<I>(self.consumed, i)
     }
 
     /// Gives `n` entries back. Release: pairs with the other side's acquiring read of this index
     /// (net/xdp/xsk_queue.h, xskq_prod_nb_free and what calls it; of a ring of copies, the read
     /// that the program's writes depend on), and publishes that they have been read.
     #[inline]
-    pub(in crate::xdp) fn release(&mut self, consumer: &AtomicU32, n: u32) {
+    pub(crate) fn release(&mut self, consumer: &I, n: u32) {
         assert!(n <= self.available(), "{n} entries given back of {}", self.available());
-        self.consumed = self.consumed.wrapping_add(n);
+        self.consumed = step::<I>(self.consumed, n);
         consumer.store(self.consumed, Ordering::Release);
     }
 
     /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit; of
     /// a ring of copies, the program's last store), which publishes the entries before it.
     #[inline]
-    fn look(&mut self, producer: &AtomicU32) {
+    fn look(&mut self, producer: &I) {
         let told = producer.load(Ordering::Acquire);
-        if told.wrapping_sub(self.produced) <= self.entries - self.available() {
+        if steps::<I>(self.produced, told) <= self.entries - self.available() {
             self.produced = told;
         } else {
             self.faults += 1;
@@ -153,17 +208,34 @@ mod loom_tests {
 
     /// A ring as the kernel has it: two indices, and entries whose accesses loom checks for
     /// races.
-    struct Shared {
-        producer: AtomicU32,
-        consumer: AtomicU32,
+    struct Shared<I> {
+        producer: I,
+        consumer: I,
         entries: Vec<UnsafeCell<u32>>,
     }
 
-    impl Shared {
+    /// An index that can be made.
+    trait Start: Index + Send + Sync + 'static {
+        fn at(start: u32) -> Self;
+    }
+
+    impl Start for AtomicU32 {
+        fn at(start: u32) -> Self {
+            Self::new(start)
+        }
+    }
+
+    impl Start for AtomicU16 {
+        fn at(start: u32) -> Self {
+            Self::new(start as u16)
+        }
+    }
+
+    impl<I: Start> Shared<I> {
         fn new(entries: u32, start: u32) -> Arc<Self> {
             Arc::new(Self {
-                producer: AtomicU32::new(start),
-                consumer: AtomicU32::new(start),
+                producer: I::at(start),
+                consumer: I::at(start),
                 entries: (0..entries).map(|_| UnsafeCell::new(u32::MAX)).collect(),
             })
         }
@@ -182,7 +254,7 @@ mod loom_tests {
     /// The kernel as consumer (xsk_queue.h: xskq_cons_peek_addr_unchecked, then
     /// xskq_cons_release, published by __xskq_cons_release): takes one at a time and publishes
     /// `batch` at once, or what it has when it finds nothing more.
-    fn kernel_consumes(ring: &Shared, start: u32, count: u32, batch: u32) {
+    fn kernel_consumes<I: Start>(ring: &Shared<I>, start: u32, count: u32, batch: u32) {
         let (mut cached_prod, mut cached_cons) = (start, start);
         for number in 0..count {
             if cached_prod == cached_cons {
@@ -195,8 +267,8 @@ mod loom_tests {
                 }
             }
             assert_eq!(ring.take(cached_cons), number, "whole, and in order");
-            cached_cons = cached_cons.wrapping_add(1);
-            if cached_cons.wrapping_sub(start) % batch == 0 {
+            cached_cons = step::<I>(cached_cons, 1);
+            if steps::<I>(start, cached_cons) % batch == 0 {
                 ring.consumer.store(cached_cons, Ordering::Release);
             }
         }
@@ -204,15 +276,15 @@ mod loom_tests {
     }
 
     /// The kernel as producer (xskq_prod_reserve_desc, then xskq_prod_submit): one at a time.
-    fn kernel_produces(ring: &Shared, start: u32, count: u32) {
+    fn kernel_produces<I: Start>(ring: &Shared<I>, start: u32, count: u32) {
         let entries = ring.entries.len() as u32;
         let mut at = start;
         for number in 0..count {
-            while at.wrapping_sub(ring.consumer.load(Ordering::Acquire)) == entries {
+            while steps::<I>(ring.consumer.load(Ordering::Acquire), at) == entries {
                 thread::yield_now();
             }
             ring.put(at, number);
-            at = at.wrapping_add(1);
+            at = step::<I>(at, 1);
             ring.producer.store(at, Ordering::Release);
         }
     }
@@ -225,13 +297,13 @@ mod loom_tests {
         builder.check(model);
     }
 
-    fn we_produce(entries: u32, count: u32, ours: u32, theirs: u32) {
-        let start = u32::MAX - 1;
+    fn we_produce<I: Start>(entries: u32, count: u32, ours: u32, theirs: u32) {
+        let start = I::MASK - 1;
         explore(move || {
-            let ring = Shared::new(entries, start);
+            let ring = Shared::<I>::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_consumes(&kernels, start, count, theirs));
-            let mut cursor = Producing::new(entries, start);
+            let mut cursor = Producing::<I>::new(entries, start);
             let mut number = 0;
             while number < count {
                 let n = cursor.reserve(&ring.consumer, ours.min(count - number));
@@ -247,13 +319,13 @@ mod loom_tests {
         });
     }
 
-    fn we_consume(entries: u32, count: u32, ours: u32) {
-        let start = u32::MAX - 1;
+    fn we_consume<I: Start>(entries: u32, count: u32, ours: u32) {
+        let start = I::MASK - 1;
         explore(move || {
-            let ring = Shared::new(entries, start);
+            let ring = Shared::<I>::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_produces(&kernels, start, count));
-            let mut cursor = Consuming::new(entries, start);
+            let mut cursor = Consuming::<I>::new(entries, start);
             let mut number = 0;
             while number < count {
                 let n = cursor.peek(&ring.producer, ours);
@@ -273,15 +345,21 @@ mod loom_tests {
 
     #[test]
     fn loom_what_we_produce_the_kernel_reads_whole_and_in_order() {
-        we_produce(1, 3, 1, 1);
-        we_produce(2, 3, 2, 1);
-        we_produce(2, 3, 2, 2);
+        we_produce::<AtomicU32>(1, 3, 1, 1);
+        we_produce::<AtomicU32>(2, 3, 2, 1);
+        we_produce::<AtomicU32>(2, 3, 2, 2);
     }
 
     #[test]
     fn loom_what_the_kernel_produces_we_read_whole_and_in_order() {
-        we_consume(1, 3, 1);
-        we_consume(2, 3, 1);
-        we_consume(2, 3, 2);
+        we_consume::<AtomicU32>(1, 3, 1);
+        we_consume::<AtomicU32>(2, 3, 1);
+        we_consume::<AtomicU32>(2, 3, 2);
+    }
+
+    #[test]
+    fn loom_indices_of_16_bits_wrap_earlier() {
+        we_produce::<AtomicU16>(2, 3, 2, 2);
+        we_consume::<AtomicU16>(2, 3, 2);
     }
 }

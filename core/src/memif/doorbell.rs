@@ -1,0 +1,161 @@
+//! How who receives from a ring is woken: an event file, and a flag in the ring that says whether it
+//! sleeps.
+//!
+//! ```text
+//!   sender                         receiver
+//!   store index                    clear MASK_INT
+//!   fence                          fence
+//!   load MASK_INT                  load index
+//!   not masked: write event        nothing there: sleep
+//! ```
+//!
+//! Both fences are sequentially consistent, so that at least one of the two sees what the other has
+//! stored: no sleeper is forgotten. Other programs have no fence there (DPDK's eth_memif_tx), so a
+//! sleeper looks again by itself after a while.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::{read, write};
+
+use super::message::Breach;
+use super::ring::Memory;
+use crate::error::{Error, Result};
+use crate::ring::{Ordering, fence};
+
+/// The event file of a ring.
+#[derive(Debug)]
+pub(crate) struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    /// A new one.
+    pub(super) fn new() -> Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags);
+        event.map(|event| Self(event.into())).map_err(|e| Error::system("create", "an event", e))
+    }
+
+    /// What a peer says is one. Anything else could be full, and have us wait.
+    pub(super) fn of_peer(file: OwnedFd) -> Result<Self, Breach> {
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let is_event =
+            std::fs::read_link(link).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
+        let set = fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        match is_event && set.is_ok() {
+            true => Ok(Self(file)),
+            false => Err(Breach("a ring's file is no event (eventfd)".into())),
+        }
+    }
+
+    /// Wakes the receiver, if it sleeps. After the index was stored.
+    #[inline]
+    pub(super) fn ring(&self, ring: &Memory) {
+        // Pairs with the fence in `ask`.
+        fence(Ordering::SeqCst);
+        if ring.wants_wakeup() {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // A peer may have undone O_NONBLOCK; one that is full wakes already.
+        let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
+            let _ = write(&self.0, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// From now on senders wake the receiver. It may sleep only if it finds nothing after this.
+    pub(crate) fn ask(&self, ring: &Memory) {
+        ring.ask_for_wakeup(true);
+        // Pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The receiver is awake, and forgets what woke it.
+    pub(crate) fn hush(&self, ring: &Memory) {
+        ring.ask_for_wakeup(false);
+        let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
+            let _ = read(&self.0, &mut [0; 8]);
+        }
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The handshake of flag and index, interleaved. Run as the cursors' (`ring/cursor.rs`).
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+
+    use super::*;
+    use crate::ring::AtomicU16;
+
+    #[test]
+    fn loom_no_sleeper_is_forgotten() {
+        loom::model(|| {
+            let flags = Arc::new((AtomicU16::new(1), AtomicU16::new(0), AtomicBool::new(false)));
+            let theirs = Arc::clone(&flags);
+            let sender = thread::spawn(move || {
+                let (masked, index, event) = &*theirs;
+                index.store(1, Ordering::Release);
+                fence(Ordering::SeqCst);
+                if masked.load(Ordering::Relaxed) == 0 {
+                    event.store(true, Ordering::Relaxed);
+                }
+            });
+            let (masked, index, event) = &*flags;
+            masked.store(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let sleeps = index.load(Ordering::Acquire) == 0;
+            sender.join().unwrap();
+            assert!(!sleeps || event.load(Ordering::Relaxed), "asleep for ever");
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::region::Region;
+    use super::*;
+
+    #[test]
+    fn only_who_sleeps_is_woken() {
+        let (_, region) = Region::new(4096).unwrap();
+        let ring = Memory::create(&Arc::new(region), 0, 3);
+        let bell = Doorbell::new().unwrap();
+        let rings = |bell: &Doorbell| {
+            let mut file = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+            poll(&mut file, PollTimeout::ZERO).unwrap() == 1
+        };
+        bell.ring(&ring);
+        assert!(!rings(&bell), "awake");
+        bell.ask(&ring);
+        assert!(!rings(&bell), "nothing has come");
+        bell.ring(&ring);
+        assert!(rings(&bell));
+        bell.hush(&ring);
+        bell.ring(&ring);
+        assert!(!rings(&bell), "awake again, and the event is forgotten");
+    }
+
+    #[test]
+    fn only_an_event_is_a_doorbell() {
+        let bell = Doorbell::new().unwrap();
+        assert!(Doorbell::of_peer(bell.0).is_ok());
+        assert!(Doorbell::of_peer(tempfile::tempfile().unwrap().into()).is_err());
+        assert!(Doorbell::of_peer(nix::unistd::pipe().unwrap().1).is_err());
+    }
+}

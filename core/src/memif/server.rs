@@ -1,0 +1,238 @@
+//! The server's side of a ring: packets lie in the client's memory, are looked at there or copied
+//! from there, and are copied there.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::doorbell::Doorbell;
+use super::handshake::End;
+use super::intake::{Intake, Received};
+use super::message::Breach;
+use super::region::Regions;
+use super::ring::{Descriptor, Memory, NEXT, Sent};
+use crate::ring::cursor::Consuming;
+use crate::ring::{AtomicU16, Meta, Ordering, Packet, Ring};
+
+/// The server's side of a ring in either direction.
+#[derive(Debug)]
+pub(crate) struct ServerRing {
+    memory: Memory,
+    bell: Doorbell,
+    regions: Arc<Regions>,
+    cursor: Consuming<AtomicU16>,
+    /// Entries that slots of the receive ring point at, or did until they were released.
+    lent: u32,
+    /// By place: whether a packet that was sent ends there.
+    ends: Vec<bool>,
+    intake: Intake,
+}
+
+impl ServerRing {
+    /// Of a ring that the client has made.
+    pub(crate) fn new(end: End) -> Self {
+        let End { memory, bell, regions } = end;
+        // Relaxed: our own index, which nobody else stores.
+        let start = memory.tail().load(Ordering::Relaxed).into();
+        let cursor = Consuming::new(memory.entries(), start);
+        let ends = vec![false; memory.entries() as usize];
+        Self { memory, bell, regions, cursor, lent: 0, ends, intake: Intake::default() }
+    }
+
+    /// The event file that wakes who receives from the ring.
+    pub(crate) fn bell(&self) -> (&Doorbell, &Memory) {
+        (&self.bell, &self.memory)
+    }
+
+    /// The other side's index makes no sense.
+    #[inline]
+    fn check_index(&self) -> Result<(), Breach> {
+        match self.cursor.faults {
+            0 => Ok(()),
+            _ => Err(Breach("a ring's head that cannot be".into())),
+        }
+    }
+
+    /// How many pieces of packets have come and are in no slot; looks only where fewer are known
+    /// than wanted.
+    #[inline]
+    pub(crate) fn arrived(&mut self, wanted: u32) -> u32 {
+        self.cursor.peek(self.memory.head(), self.lent + wanted).saturating_sub(self.lent)
+    }
+
+    /// Whether slots of the receive ring point into the client's memory.
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent > 0
+    }
+
+    /// Gives entries back to the client whose slots the program has released.
+    #[inline]
+    pub(crate) fn give_back(&mut self, ring: &Ring) {
+        let released = self.lent - ring.available() - self.intake.partial();
+        if released > 0 {
+            self.cursor.release(self.memory.tail(), released);
+            self.lent -= released;
+        }
+    }
+
+    /// Receives up to `most` pieces of packets, as many as the ring has room for, where they lie.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        ring: &mut Ring,
+        most: u32,
+        now_ns: impl FnOnce() -> u64,
+    ) -> Result<Received, Breach> {
+        self.give_back(ring);
+        let pieces = self.arrived(self.intake.room(ring).min(most));
+        self.check_index()?;
+        if pieces == 0 {
+            return self.intake.hand_over(ring, 0);
+        }
+        let now_ns = now_ns();
+        let mut at = self.intake.at(ring);
+        for i in 0..pieces {
+            let piece = self.memory.read(self.cursor.index(self.lent + i));
+            let Descriptor { flags, region, length, offset, .. } = piece;
+            let found = self.regions.locate(region, offset, length);
+            let (Some(start), Ok(bytes)) = (found, u16::try_from(length)) else {
+                return Err(nowhere(piece));
+            };
+            let continues = flags & NEXT != 0;
+            // SAFETY: `start` and `length` lie in a region of the client's that stays mapped as long
+            // as `self`, whose entry is given back only in a sync after the slot was released. The
+            // client may write there all the same: then the packet's bytes are not what they were,
+            // and who reads them has to take them as they come.
+            unsafe { ring.point(at, start, bytes, continues) };
+            self.intake.filled(ring, at, length, continues, now_ns);
+            at = ring.next(at);
+        }
+        self.lent += pieces;
+        self.intake.hand_over(ring, pieces)
+    }
+
+    /// The same, but copies the bytes into the slots' own buffers: from then on the client cannot
+    /// change them.
+    #[inline]
+    pub(crate) fn receive_copies(
+        &mut self,
+        ring: &mut Ring,
+        most: u32,
+        now_ns: impl FnOnce() -> u64,
+    ) -> Result<Received, Breach> {
+        let pieces = self.arrived(self.intake.room(ring).min(most));
+        self.check_index()?;
+        if pieces == 0 {
+            return self.intake.hand_over(ring, 0);
+        }
+        let now_ns = now_ns();
+        let mut at = self.intake.at(ring);
+        for i in 0..pieces {
+            let piece = self.memory.read(self.cursor.index(i));
+            let Descriptor { flags, region, length, offset, .. } = piece;
+            let found = self.regions.locate(region, offset, length);
+            let fits = length <= ring.buffer_bytes().min(u16::MAX.into());
+            let Some(start) = found.filter(|_| fits) else { return Err(nowhere(piece)) };
+            // SAFETY: the slot is the backend's: it is behind the tail (`Intake::at`), and so are its
+            // bytes, which nobody else reads or writes.
+            let room = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
+            // SAFETY: `start` and `length` lie in a region of the client's that is mapped, and
+            // `length` in the slot's buffer, which is other memory.
+            unsafe { start.as_ptr().copy_to_nonoverlapping(room, length as usize) };
+            let continues = flags & NEXT != 0;
+            ring.fill(at, length as u16, continues, Meta::default());
+            self.intake.filled(ring, at, length, continues, now_ns);
+            at = ring.next(at);
+        }
+        self.cursor.release(self.memory.tail(), pieces);
+        self.intake.hand_over(ring, pieces)
+    }
+
+    /// Copies whole packets from slot `first` on into the client's buffers, as many as there is room
+    /// for.
+    #[inline]
+    pub(crate) fn send(&mut self, ring: &Ring, first: u32) -> Result<Sent, Breach> {
+        let mut sent = Sent::default();
+        let wanted = ring.whole_slots(first, u32::MAX);
+        if wanted == 0 {
+            return Ok(sent);
+        }
+        let room = self.cursor.peek(self.memory.head(), wanted);
+        self.check_index()?;
+        let mut used = 0;
+        for packet in ring.to_send(first) {
+            match self.copy(&packet, used, room)? {
+                0 if room == self.memory.entries() && used == 0 => {
+                    return Ok(Sent::too_long(&packet));
+                }
+                0 => break,
+                pieces => used += pieces,
+            }
+            sent.slots += packet.slots();
+            sent.packets += 1;
+        }
+        if used > 0 {
+            self.cursor.release(self.memory.tail(), used);
+            self.bell.ring(&self.memory);
+        }
+        Ok(sent)
+    }
+
+    /// Copies a packet into the buffers of the entries from `used` on. Returns how many it took; 0 if
+    /// there are too few.
+    #[inline]
+    fn copy(&mut self, packet: &Packet<'_>, used: u32, room: u32) -> Result<u32, Breach> {
+        let mut segments = packet.segments();
+        let mut segment = segments.next().unwrap_or_default();
+        for pieces in 0..room - used {
+            let index = self.cursor.index(used + pieces);
+            let entry = self.memory.read(index);
+            let length = entry.length as usize;
+            let found = self.regions.locate(entry.region, entry.offset, entry.length);
+            let Some(start) = found.filter(|_| length > 0) else { return Err(nowhere(entry)) };
+            let mut filled = 0;
+            let ends = loop {
+                let bytes = segment.len().min(length - filled);
+                let (now, later) = segment.split_at(bytes);
+                // SAFETY: `length` bytes from `start` on lie in a region of the client's that is
+                // mapped, `filled` and `bytes` together are no more, and our own pool, where the
+                // packet is, is other memory.
+                unsafe { now.as_ptr().copy_to_nonoverlapping(start.as_ptr().add(filled), bytes) };
+                filled += bytes;
+                segment = later;
+                if !segment.is_empty() {
+                    break false;
+                }
+                match segments.next() {
+                    Some(next) => segment = next,
+                    None => break true,
+                }
+            };
+            let flags = if ends { 0 } else { NEXT };
+            self.memory.write(index, Descriptor { flags, length: filled as u32, ..entry });
+            let place = self.memory.place(index);
+            self.ends[place] = ends;
+            if ends {
+                return Ok(pieces + 1);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Packets that were sent and whose buffers the client has not offered again: it may have taken
+    /// them.
+    pub(crate) fn in_flight(&mut self) -> u64 {
+        let offered = self.cursor.peek(self.memory.head(), u32::MAX);
+        let entry = |back: u32| self.memory.place(self.cursor.index(back.wrapping_neg()));
+        let out = self.memory.entries() - offered;
+        (1..=out).filter(|&back| self.ends[entry(back)]).count() as u64
+    }
+}
+
+#[cold]
+fn nowhere(piece: Descriptor) -> Breach {
+    let Descriptor { region, length, offset, .. } = piece;
+    Breach(format!(
+        "a packet of {length} bytes at {offset} in region {region}, which are not there"
+    ))
+}

@@ -1,0 +1,354 @@
+//! The control socket of a port, on a thread of its own: connects, and connects again.
+//!
+//! Queues have nothing to do with it but for one number that changes when a connection begins or
+//! ends: they look at it once a batch, and it stays in their cache as long as nothing happens. A
+//! queue that sees it change drains what the old peer left, and takes its rings of the new one.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, Result};
+use crate::link::netns;
+use crate::memif::Breach;
+use crate::memif::address::{Address, Listener};
+use crate::memif::channel::{Channel, Ended, wait};
+use crate::memif::handshake::{Connection, Pair, Settings, as_client, as_server};
+use crate::memory::Pool;
+
+/// Between two tries to connect to a server that is not there.
+const RETRY: Duration = Duration::from_millis(100);
+/// The same to one that has said no.
+const RETRY_REFUSED: Duration = Duration::from_secs(1);
+/// What nobody has read of what happened is dropped beyond.
+const MOST_NOTICES: usize = 64;
+
+/// What a port is at its socket.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Waits for clients.
+    Server(Listener),
+    /// Connects; to begin with over a channel that stands already.
+    Client { pool: Arc<Pool>, first: Option<Channel> },
+}
+
+/// What the control thread and the queues share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Changes with every connection that begins or ends. Relaxed: what it announces is read
+    /// behind the lock.
+    changes: AtomicU32,
+    state: Mutex<State>,
+    /// Wakes the control thread.
+    wake: EventFd,
+    /// Wakes queues that wait.
+    nudges: Vec<EventFd>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    /// Which connection there is, or was.
+    connection: u32,
+    /// Rings of the connection that queues have not taken.
+    pairs: Vec<Option<Pair>>,
+    /// What a queue found the peer of that connection to do.
+    breach: Option<(u32, Breach)>,
+    notices: VecDeque<String>,
+}
+
+/// The control thread, as long as there are queues.
+#[derive(Debug)]
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Begins to serve or to connect, for `settings.queues` queues; `name` is what messages call it.
+    pub(super) fn start(
+        name: String,
+        (address, netns): (Address, Option<String>),
+        settings: Settings,
+        end: End,
+    ) -> Result<Self> {
+        let event = || {
+            EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+                .map_err(|error| Error::system("create", "an event", error))
+        };
+        let queues = settings.queues;
+        let shared = Arc::new(Shared {
+            changes: AtomicU32::new(0),
+            state: Mutex::default(),
+            wake: event()?,
+            nudges: (0..queues).map(|_| event()).collect::<Result<_>>()?,
+        });
+        let worker = Worker {
+            name,
+            address,
+            netns,
+            settings,
+            end,
+            shared: Arc::clone(&shared),
+            said: String::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("memif".into())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::system("start", "a thread for the control socket", e))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Changes with every connection that begins or ends.
+    #[inline]
+    pub(super) fn changes(&self) -> u32 {
+        self.shared.changes.load(Ordering::Relaxed)
+    }
+
+    /// What has changed for a queue: up to which change that is so, the connection's number, and the
+    /// queue's rings, if there is one.
+    pub(super) fn take(&self, queue: usize) -> (u32, u32, Option<Pair>) {
+        let mut state = self.shared.state();
+        let pair = state.pairs.get_mut(queue).and_then(Option::take);
+        (self.changes(), state.connection, pair)
+    }
+
+    /// Ends a connection whose peer has broken the protocol.
+    pub(super) fn break_off(&self, connection: u32, breach: Breach) {
+        let mut state = self.shared.state();
+        state.breach.get_or_insert((connection, breach));
+        drop(state);
+        let _ = self.shared.wake.write(1);
+    }
+
+    /// What users should know, each once.
+    pub(super) fn take_notice(&self) -> Option<String> {
+        self.shared.state().notices.pop_front()
+    }
+
+    /// Readable when something has changed for a queue.
+    pub(super) fn nudge(&self, queue: usize) -> BorrowedFd<'_> {
+        self.shared.nudges[queue].as_fd()
+    }
+
+    /// A queue has seen what has changed.
+    pub(super) fn nudged(&self, queue: usize) {
+        let _ = self.shared.nudges[queue].read();
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.shared.state().stop = true;
+        let _ = self.shared.wake.write(1);
+        if let Some(thread) = self.thread.take() {
+            // The socket's file is gone when the port is.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, notice: String) {
+        let notices = &mut self.state().notices;
+        if notices.len() < MOST_NOTICES {
+            notices.push_back(notice);
+        }
+    }
+
+    /// Tells the queues of a connection, or of none.
+    fn announce(&self, pairs: Vec<Pair>) {
+        let mut state = self.state();
+        state.connection = state.connection.wrapping_add(u32::from(!pairs.is_empty()));
+        state.pairs = pairs.into_iter().map(Some).collect();
+        state.breach = None;
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        for nudge in &self.nudges {
+            let _ = nudge.write(1);
+        }
+    }
+
+    /// Whether to stop, and what a queue complains of.
+    fn orders(&self) -> (bool, Option<Breach>) {
+        let _ = self.wake.read();
+        let mut state = self.state();
+        let breach = state.breach.take().filter(|(of, _)| *of == state.connection);
+        (state.stop, breach.map(|(_, breach)| breach))
+    }
+}
+
+/// The thread.
+struct Worker {
+    name: String,
+    address: Address,
+    netns: Option<String>,
+    settings: Settings,
+    end: End,
+    shared: Arc<Shared>,
+    /// What was said last while nobody was connected; once is enough.
+    said: String,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while !self.shared.orders().0 {
+            let made = match &self.end {
+                End::Server(_) => self.serve(),
+                End::Client { .. } => self.connect(),
+            };
+            match made {
+                Ok(Some((channel, connection))) => self.connected(&channel, connection),
+                Ok(None) => {}
+                Err(ended) => self.refused(ended),
+            }
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.shared.say(format!("{}: {text}", self.name));
+    }
+
+    /// Says something unless it was the last thing said.
+    fn say_once(&mut self, text: String) {
+        if self.said != text {
+            self.say(&text);
+            self.said = text;
+        }
+    }
+
+    /// Why there is no connection, where people should know.
+    fn refused(&mut self, ended: Ended) {
+        let text = match ended {
+            // Who only looked whether somebody is there, or is being ended itself.
+            Ended::Stopped | Ended::Closed => return,
+            Ended::Told(reason) => format!("the peer refuses: {reason}"),
+            Ended::Breach(breach) => format!("a peer is refused: {breach}{}", remedy(&breach)),
+            Ended::Late => "a peer is refused: handshake took too long".into(),
+            Ended::System(error) => format!("cannot connect: {error}"),
+        };
+        self.say_once(text);
+        if let End::Client { .. } = self.end {
+            self.rest(RETRY_REFUSED);
+        }
+    }
+
+    /// Waits, unless there is something else to do.
+    fn rest(&self, time: Duration) {
+        let _ = wait([self.shared.wake.as_fd()], time);
+    }
+
+    /// A client that has come; none if there was something else to do.
+    fn serve(&self) -> Result<Option<(Channel, Connection)>, Ended> {
+        let End::Server(listener) = &self.end else { return Ok(None) };
+        let wake = self.shared.wake.as_fd();
+        wait([listener.as_fd(), wake], Duration::MAX)?;
+        let Some(channel) = listener.accept().map_err(Ended::System)? else { return Ok(None) };
+        let connection = as_server(&channel, &self.settings, wake)?;
+        Ok(Some((channel, connection)))
+    }
+
+    /// A server that is there; none if there is none yet.
+    fn connect(&mut self) -> Result<Option<(Channel, Connection)>, Ended> {
+        let End::Client { pool, first } = &mut self.end else { return Ok(None) };
+        let channel = match first.take() {
+            Some(channel) => channel,
+            None => match netns::within(self.netns.as_deref(), || Ok(self.address.connect())) {
+                Ok(Ok(channel)) => channel,
+                Ok(Err(Errno::EACCES)) => return Err(Ended::System(Errno::EACCES)),
+                _ => {
+                    self.say_once("nobody listens there; waiting for a server".into());
+                    self.rest(RETRY);
+                    return Ok(None);
+                }
+            },
+        };
+        let wake = self.shared.wake.as_fd();
+        let connection = as_client(&channel, &self.settings, pool, wake)?;
+        Ok(Some((channel, connection)))
+    }
+
+    /// Looks after a connection until it ends.
+    fn connected(&mut self, channel: &Channel, connection: Connection) {
+        let Connection { peer, pairs } = connection;
+        let there = pairs.iter().filter(|pair| pair.rx.is_some() || pair.tx.is_some()).count();
+        let fewer = match there < pairs.len() {
+            true => format!("; it has {there} of {} queues", pairs.len()),
+            false => String::new(),
+        };
+        self.say(&format!("connected to {peer}{fewer}"));
+        self.shared.announce(pairs);
+        let why = self.watch(channel);
+        self.shared.announce(Vec::new());
+        // A new peer may have the same fault.
+        self.said.clear();
+        match why {
+            Ended::Stopped => {}
+            Ended::Breach(breach) => {
+                self.say(&format!("{peer} broke the protocol and was cut off: {breach}"));
+                self.rest(RETRY);
+            }
+            Ended::Told(reason) if !reason.is_empty() => {
+                self.say(&format!("{peer} is gone: {reason}; waiting"));
+            }
+            _ => self.say(&format!("{peer} is gone; waiting")),
+        }
+    }
+
+    /// Waits for the end of a connection: why it ended.
+    fn watch(&self, channel: &Channel) -> Ended {
+        let wake = self.shared.wake.as_fd();
+        let listener = match &self.end {
+            End::Server(listener) => listener.as_fd(),
+            End::Client { .. } => wake,
+        };
+        loop {
+            let [said, woken, called] = match wait([channel.as_fd(), wake, listener], Duration::MAX)
+            {
+                Ok(readable) => readable,
+                Err(ended) => return ended,
+            };
+            if woken {
+                match self.shared.orders() {
+                    (true, _) => {
+                        channel.disconnect("the port was closed");
+                        return Ended::Stopped;
+                    }
+                    (false, Some(breach)) => {
+                        channel.disconnect(&breach.0);
+                        return breach.into();
+                    }
+                    (false, None) => {}
+                }
+            }
+            if said {
+                return channel.hear_end();
+            }
+            if called && let End::Server(listener) = &self.end {
+                // It has the client it can have.
+                if let Ok(Some(other)) = listener.accept() {
+                    other.disconnect("already connected");
+                }
+            }
+        }
+    }
+}
+
+/// What users can do about a peer that is refused.
+fn remedy(breach: &Breach) -> &'static str {
+    match breach.0.contains("F_SEAL_SHRINK") {
+        true => "; sealed=off takes it, from a peer that is trusted not to shrink it",
+        false => "",
+    }
+}

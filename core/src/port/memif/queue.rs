@@ -1,0 +1,379 @@
+//! One queue of a `memif:` port: its rings of the peer that is connected, if one is.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::control::Control;
+use crate::error::Result;
+use crate::memif::client::ClientRing;
+use crate::memif::doorbell::Doorbell;
+use crate::memif::handshake::Pair;
+use crate::memif::server::ServerRing;
+use crate::memif::{Breach, Memory};
+use crate::memory::Pool;
+use crate::port::QueueStats;
+use crate::port::wait::{Alarm, Awaited};
+use crate::ring::{Readiness, Ring, Wait};
+
+/// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
+/// wake anybody.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The same where no wake-ups are wanted.
+const NAP: Duration = Duration::from_micros(50);
+
+/// One side of a ring, by role.
+#[derive(Debug)]
+enum Side {
+    Client(ClientRing),
+    Server(ServerRing),
+}
+
+/// Buffers for the entries of a client's rings, while no ring has them.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    pub rx: Vec<u32>,
+    pub tx: Vec<u32>,
+}
+
+/// What does not change.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// A client's rings have buffers of this pool; none of a server.
+    pub client: bool,
+    pub receives: bool,
+    pub sends: bool,
+    /// A server copies what it receives.
+    pub copies: bool,
+    /// Sleepers are woken.
+    pub interrupts: bool,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct MemifQueue {
+    number: usize,
+    control: Arc<Control>,
+    pool: Arc<Pool>,
+    ways: Ways,
+    /// Up to which change the rings are those that there are.
+    seen: u32,
+    connection: u32,
+    rx: Option<Side>,
+    tx: Option<Side>,
+    buffers: Buffers,
+    /// Senders wake it, for it sleeps or did.
+    asks: bool,
+    /// The peer has broken the protocol: nothing more is taken from it.
+    broken: bool,
+    /// The first slot of the transmit ring that is not sent.
+    next: u32,
+    /// Pieces of packets still to be taken since the intake was closed.
+    left: Option<u32>,
+    received: u64,
+    sent: u64,
+    too_long: u64,
+    unsent: u64,
+    disconnected: u64,
+}
+
+impl MemifQueue {
+    pub(super) fn new(
+        number: usize,
+        control: &Arc<Control>,
+        pool: &Arc<Pool>,
+        ways: Ways,
+        buffers: Buffers,
+    ) -> Self {
+        Self {
+            number,
+            control: Arc::clone(control),
+            pool: Arc::clone(pool),
+            ways,
+            seen: 0,
+            connection: 0,
+            rx: None,
+            tx: None,
+            buffers,
+            asks: false,
+            broken: false,
+            next: 0,
+            left: None,
+            received: 0,
+            sent: 0,
+            too_long: 0,
+            unsent: 0,
+            disconnected: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        if self.asks {
+            self.hush();
+        }
+        let slots = self.receive(ring);
+        if slots == 0 && self.control.changes() != self.seen {
+            self.turn(ring);
+        }
+        Ok(slots)
+    }
+
+    #[inline]
+    fn receive(&mut self, ring: &mut Ring) -> u32 {
+        let most = self.left.unwrap_or(u32::MAX);
+        let received = match &mut self.rx {
+            _ if self.broken => return 0,
+            Some(Side::Client(client)) => client.receive(ring, most, now_ns),
+            Some(Side::Server(server)) if self.ways.copies => {
+                server.receive_copies(ring, most, now_ns)
+            }
+            Some(Side::Server(server)) => server.receive(ring, most, now_ns),
+            None => return 0,
+        };
+        match received {
+            Ok(received) => {
+                self.received += u64::from(received.packets);
+                if let Some(left) = &mut self.left {
+                    *left -= received.pieces;
+                }
+                received.slots
+            }
+            Err(breach) => {
+                self.break_off(breach);
+                0
+            }
+        }
+    }
+
+    /// The peer has changed, and nothing has come: takes the new one's rings once the old one's are
+    /// empty and no slot points there any more.
+    #[cold]
+    fn turn(&mut self, ring: &Ring) {
+        let broken = self.broken;
+        let drained = match &mut self.rx {
+            Some(Side::Server(server)) => {
+                server.give_back(ring);
+                !server.is_lent() && (broken || server.arrived(1) == 0)
+            }
+            Some(Side::Client(client)) => broken || client.arrived(1) == 0,
+            None => true,
+        };
+        if drained {
+            self.adopt();
+        }
+    }
+
+    /// Takes the rings that there are now, in place of those that were.
+    fn adopt(&mut self) {
+        self.end_sending();
+        if let Some(Side::Client(client)) = self.rx.take() {
+            self.buffers.rx = client.into_buffers();
+        }
+        let (seen, connection, pair) = self.control.take(self.number);
+        self.control.nudged(self.number);
+        (self.seen, self.connection, self.broken) = (seen, connection, false);
+        let Some(Pair { rx, tx }) = pair else { return };
+        let pool = &self.pool;
+        let client = self.ways.client;
+        let side = |end, buffers: &mut Vec<u32>| match client {
+            true => Side::Client(ClientRing::new(end, std::mem::take(buffers), pool)),
+            false => Side::Server(ServerRing::new(end)),
+        };
+        self.tx = tx.filter(|_| self.ways.sends).map(|end| side(end, &mut self.buffers.tx));
+        self.rx = rx
+            .filter(|_| self.ways.receives && self.left.is_none())
+            .map(|end| side(end, &mut self.buffers.rx));
+        if let Some(Side::Client(client)) = &mut self.rx {
+            client.offer();
+        }
+    }
+
+    /// Gives up the ring to send to: what the peer has not taken, nobody will.
+    fn end_sending(&mut self) {
+        let lost = match self.tx.take() {
+            Some(Side::Client(mut client)) => {
+                let lost = client.in_flight();
+                self.buffers.tx = client.into_buffers();
+                lost
+            }
+            Some(Side::Server(mut server)) => server.in_flight(),
+            None => return,
+        };
+        let lost = lost.min(self.sent);
+        (self.sent, self.disconnected) = (self.sent - lost, self.disconnected + lost);
+    }
+
+    #[inline]
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring, rx: &Ring) -> Result<u32> {
+        if self.control.changes() != self.seen {
+            // Nothing more goes to the old one.
+            self.end_sending();
+            self.turn(rx);
+        }
+        let sent = match &mut self.tx {
+            Some(Side::Client(client)) => client.send(ring, self.next),
+            Some(Side::Server(server)) => server.send(ring, self.next),
+            None => return Ok(0),
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(breach) => {
+                self.break_off(breach);
+                return Ok(0);
+            }
+        };
+        self.sent += u64::from(sent.packets);
+        self.too_long += u64::from(sent.too_long);
+        self.next = ring.after(self.next, sent.slots);
+        if sent.slots == 0 && ring.is_endless(self.next) {
+            self.too_long += 1;
+            self.next = ring.head();
+        }
+        ring.publish(ring.before(self.next));
+        Ok(sent.slots)
+    }
+
+    #[cold]
+    fn break_off(&mut self, breach: Breach) {
+        self.broken = true;
+        self.end_sending();
+        self.control.break_off(self.connection, breach);
+    }
+
+    /// Whether a sync would bring something.
+    fn has_news(&mut self) -> bool {
+        let arrived = match &mut self.rx {
+            _ if self.broken => 0,
+            Some(Side::Client(client)) => client.arrived(1),
+            Some(Side::Server(server)) => server.arrived(1),
+            None => 0,
+        };
+        arrived > 0 || self.control.changes() != self.seen
+    }
+
+    /// The event file of the ring to receive from.
+    fn bell(&self) -> Option<(&Doorbell, &Memory)> {
+        match &self.rx {
+            Some(Side::Client(client)) => Some(client.bell()),
+            Some(Side::Server(server)) => Some(server.bell()),
+            None => None,
+        }
+    }
+
+    /// Senders need not wake it any more.
+    #[cold]
+    fn hush(&mut self) {
+        self.asks = false;
+        if let Some((bell, ring)) = self.bell() {
+            bell.hush(ring);
+        }
+    }
+
+    /// What the peer has handed over so far is the last that is taken.
+    pub(crate) fn close_intake(&mut self) {
+        let arrived = match &mut self.rx {
+            Some(Side::Client(client)) => client.arrived(u32::MAX),
+            Some(Side::Server(server)) => server.arrived(u32::from(u16::MAX)),
+            None => 0,
+        };
+        self.left.get_or_insert(arrived);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.left.is_some_and(|left| left == 0 || self.rx.is_none() || self.broken)
+    }
+
+    pub(crate) fn take_notice(&self) -> Option<String> {
+        self.control.take_notice()
+    }
+
+    /// Waits until the peer has taken everything, for so long at most.
+    pub(crate) fn close_tx(
+        &mut self,
+        ring: &mut Ring,
+        rx: &Ring,
+        patience: Duration,
+    ) -> Result<()> {
+        let end = Instant::now() + patience;
+        loop {
+            self.sync_tx(ring, rx)?;
+            let in_flight = match &mut self.tx {
+                Some(Side::Client(client)) => client.in_flight(),
+                Some(Side::Server(server)) => server.in_flight(),
+                None => 0,
+            };
+            self.unsent = ring.to_send(self.next).count() as u64;
+            if in_flight == 0 && self.unsent == 0 || Instant::now() >= end {
+                break;
+            }
+            std::thread::sleep(NAP);
+        }
+        self.end_sending();
+        Ok(())
+    }
+
+    pub(crate) fn stats(&self) -> QueueStats {
+        let Self { received, sent, too_long, unsent, disconnected, .. } = *self;
+        QueueStats {
+            offered: received,
+            sent,
+            refused: too_long + unsent + disconnected,
+            too_long,
+            unsent,
+            disconnected,
+            ..QueueStats::default()
+        }
+    }
+}
+
+impl Awaited for MemifQueue {
+    #[inline]
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        Ok(self.has_news().then_some(Readiness::Ready))
+    }
+
+    fn spins(&self, _wait: Wait) -> bool {
+        true
+    }
+
+    fn alarm(&mut self) -> Alarm<'_> {
+        if self.asks {
+            self.hush();
+        }
+        if let Some((bell, ring)) = self.bell().filter(|_| self.ways.interrupts) {
+            bell.ask(ring);
+            self.asks = true;
+            if self.has_news() {
+                return Alarm::Nap(Duration::ZERO);
+            }
+        }
+        let nudge = self.control.nudge(self.number);
+        match self.bell() {
+            Some((bell, _)) if self.asks => Alarm::Either([nudge, bell.as_fd()], LOOK_AGAIN),
+            Some(_) => Alarm::Nap(NAP),
+            None => Alarm::Descriptor(nudge),
+        }
+    }
+
+    fn slept(&mut self, _ready: bool) -> Result<Readiness> {
+        Ok(if self.has_news() { Readiness::Ready } else { Readiness::TimedOut })
+    }
+}
+
+impl Drop for MemifQueue {
+    fn drop(&mut self) {
+        self.end_sending();
+        if let Some(Side::Client(client)) = self.rx.take() {
+            self.buffers.rx = client.into_buffers();
+        }
+        let Buffers { rx, tx } = std::mem::take(&mut self.buffers);
+        self.pool.give(rx.into_iter().chain(tx));
+    }
+}
+
+/// When a batch was found.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,188 @@
+//! What goes in at one end comes out at the other.
+
+use std::time::Duration;
+
+use sluicegate::forward::forward;
+use sluicegate::memory::{Pool, PoolConfig};
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::ring::Wait;
+
+use super::{
+    both, bytes_of, in_pool, noticed, open, open_with, pull, pull_some, push, socket, until,
+};
+
+/// Lengths of one piece and of several, with those about a buffer's end.
+const LENGTHS: [usize; 9] = [60, 1514, 14, 2111, 2112, 2113, 4224, 9000, 61];
+
+/// Sends packets from one queue to another, and looks at each.
+fn exchange(from: &mut Queue, to: &mut Queue, packets: usize, wait: Wait) {
+    let length = |number: usize| LENGTHS[number % LENGTHS.len()];
+    let (mut sent, mut received) = (0, 0);
+    until("all packets", || {
+        while sent < packets && push(from, &bytes_of(sent, length(sent))) {
+            sent += 1;
+        }
+        from.sync_tx().unwrap();
+        to.wait_rx(wait, Duration::from_millis(1)).unwrap();
+        for packet in pull(to) {
+            assert_eq!(packet, bytes_of(received, length(received)), "packet {received}");
+            received += 1;
+        }
+        (received == packets).then_some(())
+    });
+}
+
+#[test]
+fn packets_of_all_lengths_go_both_ways_and_stay_in_order() {
+    for (options, row) in [
+        ("", "as they are"),
+        ("&copy=on", "copied"),
+        ("&interrupt=off", "without wake-ups"),
+        ("&slots=8&ring=32", "in small rings"),
+    ] {
+        let (mut server, mut client) = both("exchange", options, options);
+        let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+        for (wait, packets) in [(Wait::Spin, 3000), (Wait::Sleep, 500), (Wait::default(), 1000)] {
+            exchange(client, server, packets, wait);
+            exchange(server, client, packets, wait);
+        }
+        // What was looked at is given back by the next sync.
+        assert_eq!(pull(server).len() + pull(client).len(), 0);
+        for queue in [server, client] {
+            queue.close_tx().unwrap();
+            let stats = queue.stats().unwrap();
+            assert_eq!((stats.offered, stats.sent), (4500, 4500), "{row}");
+            assert_eq!((stats.refused, stats.disconnected), (0, 0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn who_sleeps_is_woken() {
+    let (mut server, mut client) = both("wake", "", "");
+    let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+    std::thread::scope(|scope| {
+        let sleeper =
+            scope.spawn(|| (0..20).map(|_| pull_some(server, Wait::Sleep).len()).sum::<usize>());
+        let mut sent = 0;
+        until("the sleeper", || {
+            sent += usize::from(push(client, &bytes_of(sent, 60)));
+            std::thread::sleep(Duration::from_millis(2));
+            sleeper.is_finished().then_some(())
+        });
+        assert!(sleeper.join().unwrap() >= 20);
+    });
+}
+
+#[test]
+fn without_a_role_the_first_serves_and_the_second_connects() {
+    let name = format!("memif:{}", socket("roles"));
+    let mut first = open(&name);
+    let mut second = open(&name);
+    assert_eq!((first.method, second.method), ("server", "client"));
+    noticed(&mut first.queues[0], "connected to sluice");
+    noticed(&mut second.queues[0], "connected to sluice");
+    exchange(&mut second.queues[0], &mut first.queues[0], 10, Wait::Spin);
+
+    let refused =
+        Port::open(&format!("{name}?role=server").parse().unwrap(), &OpenOptions::default());
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("is served already by") && said.contains("role=client"), "{said}");
+
+    let mut third = open(&name);
+    noticed(&mut third.queues[0], "already connected");
+    drop(second);
+    noticed(&mut first.queues[0], "is gone: the port was closed; waiting");
+    noticed(&mut third.queues[0], "connected to sluice");
+    exchange(&mut first.queues[0], &mut third.queues[0], 10, Wait::Spin);
+}
+
+#[test]
+fn each_queue_has_rings_of_its_own_and_the_fewer_count() {
+    let (mut server, mut client) = both("queues", "&queues=4", "&queues=3");
+    let notice = noticed(&mut server.queues[0], "connected to");
+    assert!(notice.ends_with("it has 3 of 4 queues"), "{notice}");
+    for number in 0..3 {
+        exchange(&mut client.queues[number], &mut server.queues[number], 100, Wait::Spin);
+        exchange(&mut server.queues[number], &mut client.queues[number], 100, Wait::Spin);
+    }
+    assert!(push(&mut server.queues[3], b"nobody has this queue"));
+    assert_eq!(server.queues[3].stats().unwrap().sent, 0);
+}
+
+#[test]
+fn what_does_not_fit_the_other_end_is_refused_with_the_reason() {
+    for (name, server, client, reason) in [
+        ("id", "&id=7", "&id=8", "interface id 8 is not here, 7 is"),
+        ("secret", "&secret=abc", "", "a secret is required"),
+        ("other", "&secret=abc", "&secret=abd", "another secret"),
+    ] {
+        let (mut server, mut client) = both(name, server, client);
+        noticed(&mut server.queues[0], reason);
+        noticed(&mut client.queues[0], &format!("the peer refuses: {reason}"));
+    }
+    let (mut server, _client) = both("same", "&secret=abc&id=7", "&secret=abc&id=7");
+    noticed(&mut server.queues[0], "connected to");
+}
+
+#[test]
+fn a_clients_packets_swap_with_ports_of_its_pool() {
+    let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() }).unwrap();
+    let (from, to) = (socket("swap-from"), socket("swap-to"));
+    let mut source = open(&format!("memif:{from}?role=server"));
+    let mut sink = open(&format!("memif:{to}?role=server"));
+    let mut middle = [from, to].map(|socket| {
+        let name = format!("memif:{socket}?role=client");
+        open_with(&name, &in_pool(&pool)).queues.remove(0)
+    });
+    let (mut sent, mut received, mut swapped) = (0, 0, 0);
+    until("all packets", || {
+        while sent < 5000 && push(&mut source.queues[0], &bytes_of(sent, 60 + sent % 1400)) {
+            sent += 1;
+        }
+        source.queues[0].sync_tx().unwrap();
+        let [left, right] = &mut middle;
+        left.sync_rx().unwrap();
+        let moved = forward(left.rx_mut(), right.tx_mut());
+        assert_eq!(moved.copied_packets, 0);
+        swapped += moved.swapped_slots;
+        right.sync_tx().unwrap();
+        for packet in pull(&mut sink.queues[0]) {
+            assert_eq!(packet, bytes_of(received, 60 + received % 1400));
+            received += 1;
+        }
+        (received == 5000).then_some(())
+    });
+    assert_eq!(swapped, 5000);
+    drop(middle);
+    assert_eq!(pool.free_buffers(), 8192, "every buffer is back");
+}
+
+#[test]
+fn a_port_that_only_sends_takes_nothing_and_the_other_way_round() {
+    let name = format!("memif:{}", socket("one-way"));
+    let options = |usage| OpenOptions { usage, ..OpenOptions::default() };
+    let mut server = open_with(&name, &options(Use::Receive));
+    let mut client = open_with(&name, &options(Use::Send));
+    exchange(&mut client.queues[0], &mut server.queues[0], 2000, Wait::Spin);
+    assert_eq!(client.queues[0].sync_rx().unwrap(), 0);
+}
+
+#[test]
+fn what_is_there_when_the_intake_is_closed_still_comes() {
+    let (mut server, mut client) = both("close", "", "");
+    let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+    exchange(client, server, 1, Wait::Spin);
+    (0..100).for_each(|number| assert!(push(client, &bytes_of(number, 60))));
+    assert!(!server.is_finished());
+    server.close_intake().unwrap();
+    assert!(push(client, b"too late"));
+    let mut came = 0;
+    until("the end", || {
+        came += pull(server).len();
+        server.is_finished().then_some(())
+    });
+    assert_eq!((came, pull(server).len()), (100, 0));
+    drop(client.close_tx_within(Duration::ZERO));
+    assert_eq!(client.stats().unwrap().disconnected, 1, "nobody takes it");
+}

@@ -1,0 +1,135 @@
+//! Peers that come and go, and what is known of the packets then.
+
+use std::time::Duration;
+
+use sluicegate::port::{OpenOptions, Port};
+
+use super::{both, bytes_of, noticed, open, pull, push, socket, until};
+
+/// A receiver that is dropped with packets handed to it: each packet was received, or is counted as
+/// lost with the connection, or goes to the next one.
+#[test]
+fn no_packet_is_unaccounted_for_when_receivers_go() {
+    for (sender, receiver) in [("client", "server"), ("server", "client")] {
+        let name = format!("memif:{}", socket(&format!("account-{sender}")));
+        let mut from = open(&format!("{name}?role={sender}"));
+        let from = &mut from.queues[0];
+        let (mut sent, mut received) = (0u64, 0u64);
+        for _ in 0..10 {
+            let mut to = open(&format!("{name}?role={receiver}"));
+            let to = &mut to.queues[0];
+            let mut last = 0;
+            let end = received + 700;
+            until("some packets", || {
+                while push(from, &sent.to_ne_bytes()) {
+                    sent += 1;
+                }
+                from.sync_tx().unwrap();
+                for packet in pull(to) {
+                    let number = u64::from_ne_bytes(packet.try_into().unwrap());
+                    assert!(last == 0 || number == last + 1, "{number} behind {last}");
+                    last = number;
+                    received += 1;
+                }
+                (received >= end).then_some(())
+            });
+            // What was looked at is given back by the next sync.
+            received += pull(to).len() as u64;
+        }
+        noticed(from, "waiting");
+        drop(from.close_tx_within(Duration::from_millis(10)));
+        let stats = from.stats().unwrap();
+        let known = stats.sent + stats.disconnected + stats.unsent;
+        assert_eq!(known, sent, "{stats:?}");
+        assert!(stats.sent <= received, "{received} received: {stats:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_leaves_what_it_has_sent() {
+    for (sender, receiver) in [("client", "server"), ("server", "client")] {
+        let name = format!("memif:{}", socket(&format!("leaves-{sender}")));
+        let mut to = open(&format!("{name}?role={receiver}"));
+        let to = &mut to.queues[0];
+        for turn in 0..10 {
+            let mut from = open(&format!("{name}?role={sender}"));
+            let from = &mut from.queues[0];
+            let mut sent = 0;
+            until("a connection", || {
+                sent += usize::from(push(from, &bytes_of(turn, 60)));
+                to.sync_rx().unwrap();
+                (from.stats().unwrap().sent >= 50).then_some(())
+            });
+            let handed = from.stats().unwrap().sent as usize;
+            // Gone without a word, and without having seen what was taken.
+            drop(std::mem::replace(from, open("null:").queues.remove(0)));
+            let mut received = 0;
+            until("what was sent", || {
+                received += pull(to).len();
+                (received == handed).then_some(())
+            });
+            assert_eq!(received, handed, "{sent} pushed");
+        }
+        assert_eq!(to.stats().unwrap().disconnected, 0);
+    }
+}
+
+#[test]
+fn slots_outlive_the_peer_whose_memory_they_show() {
+    let name = format!("memif:{}", socket("outlive"));
+    let mut server = open(&format!("{name}?role=server"));
+    let server = &mut server.queues[0];
+    let mut client = open(&format!("{name}?role=client"));
+    until("a packet", || {
+        push(&mut client.queues[0], &bytes_of(3, 1000));
+        (server.sync_rx().unwrap() > 0).then_some(())
+    });
+    drop(client);
+    noticed(server, "is gone");
+    let mut next = open(&format!("{name}?role=client"));
+    noticed(server, "connected to");
+    for _ in 0..100 {
+        server.sync_rx().unwrap();
+        let first = server.rx().packets().next().unwrap();
+        assert_eq!(first.head(), bytes_of(3, 1000));
+    }
+    until("the next peer", || {
+        push(&mut next.queues[0], &bytes_of(4, 99));
+        pull(server).contains(&bytes_of(4, 99)).then_some(())
+    });
+}
+
+#[test]
+fn a_socket_that_cannot_be_is_an_error_that_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |file: &str| folder.path().join(file).display().to_string();
+    std::fs::write(path("file"), "").unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(path("stream")).unwrap();
+    let long = "x".repeat(200);
+    for (name, part) in [
+        (format!("memif:{}/none/socket", folder.path().display()), "make the folder"),
+        (format!("memif:{}?role=server", path("file")), "something else is there"),
+        (format!("memif:{}", path("stream")), "another kind of socket"),
+        (format!("memif:{}", path(&long)), "File name too long"),
+        ("memif:".to_owned(), "no socket named"),
+        ("memif:@x?ring=100".to_owned(), "a power of two"),
+        (format!("memif:@x?secret={long}"), "24 bytes at most"),
+    ] {
+        let opened = name.parse().and_then(|name| Port::open(&name, &OpenOptions::default()));
+        let said = opened.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains(part), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_socket_file_is_there_as_long_as_its_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let name = format!("memif:{}", path.display());
+    let first = open(&name);
+    assert!(path.exists());
+    drop(first);
+    assert!(!path.exists());
+    let (_server, mut client) = both("file", "", "");
+    noticed(&mut client.queues[0], "connected");
+}
