@@ -5,6 +5,7 @@
 //!   result: what moved, how, and the ledger of each direction
 //! ```
 
+mod host;
 mod plan;
 mod relay;
 mod result;
@@ -21,6 +22,7 @@ use crate::send::target;
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::{notice, overwrite};
+use host::Leaving;
 use result::Sides;
 
 const EXAMPLES: &str = "\
@@ -28,6 +30,8 @@ Examples:
   sluice forward xdp:eth1 xdp:eth2                a bridge that copies nothing
   sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
   sluice forward xdp:eth1 live:eth2 --one-way
+  sluice forward xdp:eth1 host:eth1               between the host and its wire
+  sluice forward xdp:eth1 host:eth1 --host-flows 'tcp port 22'
   sluice forward packet:eth1 pcap:trace.pcapng --one-way --duration 10s
 
 An xdp: port takes its packets from the host, also those for the host itself: a
@@ -37,11 +41,11 @@ filter leaves it the rest. A packet: port copies them.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// One side: xdp:eth1, packet:eth1, pcap:FILE, null:
+    /// One side: xdp:eth1, packet:eth1, host:eth1, tap:tap0, pcap:FILE, null:
     #[arg(value_name = "PORT")]
     from: PortName,
 
-    /// The other side: xdp:eth2, packet:eth2, live:eth2, pcap:FILE, null:
+    /// The other side: xdp:eth2, packet:eth2, live:eth2, host:eth1, tap:tap0, pcap:FILE, null:
     #[arg(value_name = "TO")]
     to: PortName,
 
@@ -52,6 +56,11 @@ pub struct Args {
     /// Forward only what a pcap-filter expression lets pass; xdp: leaves the rest to the host
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
+
+    /// Leave flows to the host, after their first packet, that match a pcap-filter expression: the
+    /// kernel passes them, between xdp:eth1 and host:eth1
+    #[arg(long, value_name = "EXPR")]
+    host_flows: Option<String>,
 
     /// Most packets that move at once [default: all that are there]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -77,13 +86,20 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.options())?) else {
         return Err(Error::Usage("two ports are needed".into()).into());
     };
+    let leaving = match &args.host_flows {
+        Some(expression) => Leaving::of(expression, &ports)?,
+        None => None,
+    };
     let mut sides = Sides::of(&ports, common);
     ports.iter().for_each(notice::fallbacks);
     let merged = args.merged();
     merged.iter().for_each(notice::say);
     args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
     let mut relays = plan::relays(&mut ports, args.sources(), common.threads)?;
-    relays.iter_mut().for_each(|relay| relay.batch = batch.unwrap_or(u32::MAX));
+    for relay in &mut relays {
+        relay.batch = batch.unwrap_or(u32::MAX);
+        relay.leaving = leaving.clone();
+    }
     common.become_user()?;
     let mut status = Status::new(common, false);
     let limits = common.limits(*receiving, status.interval());
@@ -92,6 +108,9 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     status.done();
     let mut ended = ended?;
     let mut report = sides.report(&ended, args.sources());
+    if let Some(leaving) = &leaving {
+        leaving.account(&mut report.ledger);
+    }
     report.notices.splice(..0, merged);
     report.print(&mut stdout().lock(), common.json)?;
     match ended.outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
@@ -156,6 +175,10 @@ impl Args {
             return Err(self.from.error("it never ends: add --count or --duration"));
         }
         let to_file = self.to.kind() == Kind::Pcap;
+        let to_host = host::are_its_sides([&self.from, &self.to], self.one_way)?;
+        if self.host_flows.is_some() {
+            host::keep_flows([&mut self.from, &mut self.to])?;
+        }
         let sources = if self.one_way { 1 } else { 2 };
         for port in [&mut self.from, &mut self.to].into_iter().take(sources) {
             if port.option("action").is_some_and(|action| action != "take") {
@@ -167,8 +190,8 @@ impl Args {
             // A block is handed on when it is full, or after this time.
             port.set_default("retire", "1ms");
             if port.kind() == Kind::Xdp {
-                // What is forwarded is for others.
-                port.set_default("promisc", "on");
+                // What is forwarded is for others, unless it is for the host.
+                port.set_default("promisc", if to_host { "off" } else { "on" });
                 if !to_file {
                     port.set_default("timestamp", "off");
                 }
@@ -184,6 +207,7 @@ impl Args {
             (Kind::Null, _) | (_, Kind::Null) => Ok(()),
             (_, Kind::Pcap) => overwrite::refuse([from], to.name().as_ref()),
             (Kind::Pcap, _) => Ok(()),
+            _ if host::are_its_sides([from, to], self.one_way)? => Ok(()),
             _ if from.name() == to.name() => Err(Error::Usage(format!(
                 "{from} and {to} are the same interface: what is forwarded would go round in a \
                  circle; name another one"

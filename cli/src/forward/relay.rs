@@ -7,6 +7,7 @@
 //! Where a target is full, packets stay in their source's ring: what is lost is lost there, as
 //! `ring_full`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use sluicegate::link::Busy;
 use sluicegate::port::{Queue, QueueStats, wait_any};
 use sluicegate::ring::{Readiness, Wait};
 
+use super::host::Leaving;
 use crate::notice;
 use crate::run::{Counters, Ended, Shared, Work};
 
@@ -184,6 +186,8 @@ pub struct Relay {
     pub ways: Vec<Way>,
     /// Most slots that move along a way at once.
     pub batch: u32,
+    /// Flows that are left to the host.
+    pub leaving: Option<Arc<Leaving>>,
     passed: [Passed; 2],
     notices: Vec<String>,
     nap: Duration,
@@ -198,6 +202,7 @@ impl Relay {
             queues: Vec::new(),
             ways: Vec::new(),
             batch: u32::MAX,
+            leaving: None,
             passed: <[Passed; 2]>::default(),
             notices: Vec::new(),
             nap: FIRST_NAP,
@@ -304,6 +309,10 @@ impl Relay {
         if there == 0 {
             self.ways[index].blocked = false;
             return Ok(Moved::default());
+        }
+        // What waits has been looked at.
+        if let Some(leaving) = self.leaving.as_ref().filter(|_| !self.ways[index].blocked) {
+            leaving.look(&source.queue)?;
         }
         let interfaces = source.queue.interfaces();
         if source.described < interfaces.len() {

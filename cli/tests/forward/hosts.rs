@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use sluicegate::link::{Lab, Shape, netns};
+use sluicegate::link::netns;
 
 use super::*;
 
@@ -25,8 +25,14 @@ fn set_offloads(lab: &Lab) {
     }
 }
 
+/// Has the one host that is on a pair's other side compute checksums.
+pub fn tx_off(lab: &Lab, host: &str) {
+    let set = on(lab, host, &["ethtool", "-K", &format!("{host}0"), "tx", "off"]);
+    assert_eq!(set.status, Some(0), "{}", set.err);
+}
+
 /// What left sends to right by TCP comes back.
-fn talk(lab: &Lab) {
+pub fn talk(lab: &Lab) {
     let within = |host: &str| Some(lab.netns(host));
     let listen = || Ok(TcpListener::bind("198.18.0.2:0").unwrap());
     let listener = netns::within(within("right").as_deref(), listen).unwrap();

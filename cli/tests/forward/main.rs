@@ -5,6 +5,7 @@ mod changes;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
 mod files;
+mod host;
 mod hosts;
 mod losses;
 #[path = "../capture/support.rs"]
@@ -12,7 +13,7 @@ mod losses;
 mod support;
 
 use serde_json::Value;
-use sluicegate::link::Lab;
+use sluicegate::link::{Lab, Shape};
 use support::*;
 
 /// `sluice forward` on the host in the middle, and it has begun.

@@ -1,0 +1,126 @@
+//! Between a host and its wire: what may be forwarded there, and flows that are left to the host after
+//! their first packet.
+
+use std::sync::Arc;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::filter::Filter;
+use sluicegate::ledger::{Ledger, Role};
+use sluicegate::port::{HostFlows, Kind, LINKTYPE_ETHERNET, Port, PortName, Queue};
+
+/// Flows that a host: port has room for, where its name does not say.
+const FLOWS: &str = "65536";
+
+/// Whether the two ports are the two sides of one interface, its host's and its wire's.
+///
+/// # Errors
+/// The wire's side is one that gives the host its packets, too.
+pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
+    let same = ports[0].name() == ports[1].name();
+    let kinds = ports.map(PortName::kind);
+    let Some(host) = kinds.iter().position(|&kind| kind == Kind::Host).filter(|_| same) else {
+        return Ok(false);
+    };
+    let wire = ports[1 - host];
+    // To send by packet sockets and live frames does no harm.
+    let receives = !one_way || host == 1;
+    match wire.kind() {
+        Kind::Xdp => Ok(true),
+        Kind::Host => Ok(false),
+        Kind::Packet | Kind::Mirror if receives => Err(wire.error(
+            "the host has these packets already, and would get them twice: xdp: takes them from it",
+        )),
+        _ => Ok(true),
+    }
+}
+
+/// Has the host: port of two keep flows, as `--host-flows` wants it.
+///
+/// # Errors
+/// None of them is one.
+pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
+    match ports.into_iter().find(|port| port.kind() == Kind::Host) {
+        Some(host) => {
+            host.set_default("flows", FLOWS);
+            Ok(())
+        }
+        None => Err(Error::Usage("--host-flows: one of the ports has to be a host: port".into())),
+    }
+}
+
+/// Which flows are left to the host.
+#[derive(Debug)]
+pub struct Leaving {
+    filter: Filter,
+    flows: HostFlows,
+}
+
+impl Leaving {
+    /// Those that match an expression, by the host: port among these.
+    ///
+    /// # Errors
+    /// The expression does not compile.
+    pub fn of(expression: &str, ports: &[Port; 2]) -> Result<Option<Arc<Self>>> {
+        let filter = Filter::compile(expression, LINKTYPE_ETHERNET)?;
+        let mut queues = ports.iter().flat_map(|port| &port.queues);
+        let flows = queues.find_map(Queue::host_flows).cloned();
+        Ok(flows.map(|flows| Arc::new(Self { filter, flows })))
+    }
+
+    /// Looks at the packets that a queue has received: what matches is the last of its flow that
+    /// comes. They go on all the same.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn look(&self, queue: &Queue) -> Result<()> {
+        for packet in queue.rx().packets() {
+            if self.filter.matches(packet.head(), packet.meta().wire_bytes) {
+                self.flows.give(&packet)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how many packets passed without coming here.
+    pub fn account(&self, ledger: &mut Ledger) {
+        let counts = self.flows.counts().unwrap_or_default();
+        ledger.add(Role::Note, "host_flows_from_wire", counts.from_wire);
+        ledger.add(Role::Note, "host_flows_from_host", counts.from_host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_and_its_wire_are_two_sides_and_nothing_else_is() {
+        for (names, one_way, expected) in [
+            (["xdp:eth0", "host:eth0"], false, Some(true)),
+            (["host:eth0/0-1", "xdp:eth0"], false, Some(true)),
+            (["host:eth0", "live:eth0"], true, Some(true)),
+            (["host:eth0", "packet:eth0"], true, Some(true)),
+            (["host:eth0", "packet:eth0"], false, None),
+            (["packet:eth0", "host:eth0"], true, None),
+            (["mirror:eth0", "host:eth0"], true, None),
+            (["host:eth0", "host:eth0"], false, Some(false)),
+            (["xdp:eth0", "host:eth1"], false, Some(false)),
+            (["xdp:eth0", "xdp:eth0"], false, Some(false)),
+        ] {
+            let ports: [PortName; 2] = names.map(|name| name.parse().unwrap());
+            let sides = are_its_sides([&ports[0], &ports[1]], one_way).ok();
+            assert_eq!(sides, expected, "{names:?}, one way: {one_way}");
+        }
+    }
+
+    #[test]
+    fn without_a_host_nothing_can_be_left_to_it() {
+        let mut ports: [PortName; 2] = ["xdp:eth0", "xdp:eth1"].map(|name| name.parse().unwrap());
+        let [a, b] = &mut ports;
+        assert!(keep_flows([a, b]).is_err());
+        ports[1] = "host:eth0?flows=99".parse().unwrap();
+        let [a, b] = &mut ports;
+        keep_flows([a, b]).unwrap();
+        assert_eq!(ports[1].option("flows"), Some("99"), "the name wins");
+    }
+}

@@ -1,0 +1,91 @@
+//! Between a host and its wire: the host's own traffic goes through, and flows can be left to it.
+
+use nix::sys::signal::Signal;
+
+use super::hosts::{talk, tx_off};
+use super::*;
+
+/// `sluice forward` on right0, between right and its wire.
+fn between(lab: &Lab, arguments: &[&str]) -> Running {
+    let netns = lab.netns("right");
+    let all = [&["forward", "--netns", &netns, "--json"], arguments].concat();
+    let running = Running::unawaited(&mut sluice(&all));
+    eventually("forwarding begins", || running.has_threads("forward-") || running.has_ended());
+    running
+}
+
+#[test]
+fn a_host_does_not_notice_what_is_between_it_and_its_wire() {
+    if !have(&["ethtool", "ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    tx_off(&lab, "left");
+    for ports in [
+        ["xdp:right0", "host:right0"],
+        ["host:right0?hook=clsact", "xdp:right0?mode=skb"],
+        ["xdp:right0", "host:right0/0-1"],
+    ] {
+        let running = between(&lab, &ports);
+        let ping = ["ping", "-q", "-c", "20", "-i", "0.02", "-W", "5", "198.18.0.1"];
+        assert_eq!(on(&lab, "right", &ping).status, Some(0), "{ports:?}");
+        talk(&lab);
+        let report = running.stop().good();
+        for index in [0, 1] {
+            let [packets, swapped, _] = direction(&report, index);
+            assert!(packets > 220 && swapped == packets, "{ports:?}: {report}");
+        }
+        assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+        assert_eq!(report["ledger"]["unexplained"], 0, "{report}");
+        let ping = ["ping", "-q", "-c", "1", "-W", "5", "198.18.0.1"];
+        assert_eq!(on(&lab, "right", &ping).status, Some(0), "{ports:?}: afterwards");
+    }
+}
+
+#[test]
+fn flows_that_are_left_to_the_host_do_not_come() {
+    if !have(&["ethtool"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    tx_off(&lab, "left");
+    let running = between(&lab, &["xdp:right0", "host:right0", "--host-flows", "tcp"]);
+    talk(&lab);
+    talk(&lab);
+    let report = running.stop().good();
+    assert!(report["packets"].as_u64().unwrap() < 100, "{report}");
+    assert!(count(&report, "notes", "host_flows_from_wire") > 200, "{report}");
+    assert!(count(&report, "notes", "host_flows_from_host") > 20, "{report}");
+    assert_eq!(report["ledger"]["unexplained"], 0, "{report}");
+}
+
+#[test]
+fn detach_connects_a_host_that_was_cut_off() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let running = between(&lab, &["xdp:right0", "host:right0?fallback=drop"]);
+    running.signal(Signal::SIGKILL);
+    running.end();
+    let ping = ["ping", "-q", "-c", "2", "-i", "0.1", "-W", "1", "198.18.0.1"];
+    assert_ne!(on(&lab, "right", &ping).status, Some(0), "cut off");
+    let netns = lab.netns("right");
+    let detached = run(&["detach", "right0", "--netns", &netns]);
+    assert_eq!(detached.status, Some(0), "{}", detached.err);
+    assert!(detached.out.contains("goes out without a port again"), "{}", detached.out);
+    assert_eq!(on(&lab, "right", &ping).status, Some(0), "connected");
+}
+
+#[test]
+fn what_would_give_the_host_its_packets_twice_is_refused() {
+    for (arguments, why) in [
+        (&["packet:lo", "host:lo"][..], "would get them twice"),
+        (&["host:lo", "host:lo"], "the same interface"),
+        (&["packet:lo", "tap:t", "--host-flows", "tcp"], "has to be a host: port"),
+    ] {
+        let refused = run(&[&["forward"], arguments].concat());
+        assert_eq!(refused.status, Some(2), "{arguments:?}: {}", refused.err);
+        assert!(refused.err.contains(why), "{arguments:?}: {}", refused.err);
+    }
+}
