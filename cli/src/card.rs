@@ -2,7 +2,7 @@
 //! in the card or in the host's queue between the driver and the stack; and packets sent.
 
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::link::{Backlog, Sample, Sampler};
+use sluicegate::link::{Backlog, Sample, Sampler, Sent, SentCounters};
 use sluicegate::port::{Kind, PortName};
 
 /// An interface's own counters, from the moment a run begins.
@@ -11,6 +11,8 @@ pub struct Card {
     sampler: Sampler,
     before: Sample,
     after: Option<Sample>,
+    /// What it has sent, and had when the run began.
+    sent: Option<(SentCounters, Sent)>,
     /// What waits in the host's queue; nobody knows where it cannot be asked.
     backlog: Option<Backlog>,
     /// Packets that the card missed might not have passed.
@@ -28,7 +30,9 @@ impl Card {
         let before = sampler.sample().ok()?;
         let filtered = port.option("filter").is_some();
         let backlog = Backlog::open(netns, port.name()).ok();
-        Some(Self { sampler, before, after: None, backlog, filtered })
+        let sent = SentCounters::open(netns, port.name()).ok();
+        let sent = sent.and_then(|counters| counters.read().map(|before| (counters, before)));
+        Some(Self { sampler, before, after: None, sent, backlog, filtered })
     }
 
     /// Looks at the counters for the last time.
@@ -36,20 +40,26 @@ impl Card {
         self.after = self.sampler.sample().ok();
     }
 
-    /// Packets that wait in the host's queue to be sent, from whomever they came.
-    pub fn waiting(&mut self) -> u64 {
-        let packets = self.backlog.as_mut().map(Backlog::packets);
-        packets.and_then(Result::ok).unwrap_or(0)
-    }
-
     /// Packets that the interface has sent since the beginning, and that it dropped in place of
     /// sending them; from whomever they came.
-    pub fn sent(&mut self) -> Option<(u64, u64)> {
-        self.look();
-        let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
-        let (before, after) = (stats(&self.before)?, stats(self.after.as_ref()?)?);
-        let sent = after.tx_packets.saturating_sub(before.tx_packets);
-        Some((sent, after.tx_dropped.saturating_sub(before.tx_dropped)))
+    pub fn sent(&self) -> Option<(u64, u64)> {
+        let (counters, before) = self.sent.as_ref()?;
+        let after = counters.read()?;
+        let dropped = after.dropped.saturating_sub(before.dropped);
+        Some((after.packets.saturating_sub(before.packets), dropped))
+    }
+
+    /// The same of who sent so many, and with it the packets that wait in the host's queue, from
+    /// whomever they came. Where all are sent nobody is asked about these: the answer may take time.
+    pub fn sent_of(&mut self, accepted: u64) -> Option<((u64, u64), u64)> {
+        let sent = self.sent()?;
+        if sent.0 >= accepted {
+            return Some((sent, 0));
+        }
+        // What waits first: who leaves between the two looks is seen in one of them.
+        let packets = self.backlog.as_mut().map(Backlog::packets);
+        let waiting = packets.and_then(Result::ok).unwrap_or(0);
+        Some((self.sent()?, waiting))
     }
 
     /// Adds what the counters said then, or say now. A packet that the card had no buffer for has

@@ -66,7 +66,7 @@ impl Sides {
         let (source, target) = (&passed[side], &passed[1 - side]);
         let (received, mut sent) = (source.stats, target.stats);
         if self.kinds[1 - side] == Kind::Live
-            && let Some(mut card) = self.reports[1 - side].card.take()
+            && let Some(card) = self.reports[1 - side].card.take()
             && let Some(counted) = card.sent()
         {
             let down = run.outcomes.iter().find_map(|it| it.error.as_ref()).and_then(Error::errno);

@@ -10,7 +10,6 @@ use super::paced::Paced;
 use super::run::{Done, Ended, Sender};
 use super::steering::Steering;
 use crate::args::Common;
-use crate::card::Card;
 use crate::report::{Report, Sending, Thread, Traffic};
 use crate::units::show_count;
 
@@ -50,10 +49,10 @@ impl Sent {
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
-        // What waits first: who leaves between the two looks is seen in one of them.
-        let mut card = self.report.card.take();
-        let waiting = card.as_mut().map_or(0, Card::waiting);
-        let interface = card.and_then(|mut card| card.sent());
+        let card = self.report.card.take();
+        let looked = card.and_then(|mut card| card.sent_of(accepted));
+        let (interface, waiting) =
+            looked.map_or((None, 0), |(sent, waiting)| (Some(sent), waiting));
         let report = &mut self.report;
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
