@@ -63,7 +63,7 @@ struct sluice_control {
 struct sluice_tally {
 	__u64 packets;		/* that matched; of the end: that came */
 	__u64 bytes;		/* of these, on the wire, without the frame check sequence */
-	__u64 taken;		/* redirected to a socket, or copied */
+	__u64 taken;		/* redirected to a socket or an interface, or copied */
 	__u64 missed;		/* to be taken, but there was no socket or no room */
 	__u64 dropped;		/* on demand */
 	__u64 dropped_bytes;
@@ -89,6 +89,7 @@ enum sluice_kind {
 	SLUICE_KIND_DROP,
 	SLUICE_KIND_PASS,	/* counted only */
 	SLUICE_KIND_MIRROR,
+	SLUICE_KIND_FORWARD,	/* out by another interface */
 };
 
 #endif

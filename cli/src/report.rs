@@ -158,12 +158,13 @@ impl Direction {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Traffic { packets, pps, .. } = self.traffic;
         let how = match (self.swapped, self.copied) {
-            (_, 0) => "swapped".to_owned(),
-            (0, _) => "copied".to_owned(),
-            (_, copied) => format!("{} of them copied", show_count(copied)),
+            (0, 0) => String::new(),
+            (_, 0) => ", swapped".into(),
+            (0, _) => ", copied".into(),
+            (_, copied) => format!(", {} of them copied", show_count(copied)),
         };
         let (count, pps) = (show_count(packets).to_string(), show_pps(pps).to_string());
-        writeln!(out, "  {count:>15} packets  {pps:>12}   from {} to {}, {how}", self.from, self.to)
+        writeln!(out, "  {count:>15} packets  {pps:>12}   from {} to {}{how}", self.from, self.to)
     }
 }
 
@@ -183,6 +184,11 @@ impl Report {
     /// The report on what has a name like a port and is none: live frames.
     pub fn of_live(command: &'static str, name: &PortName, common: &Common) -> Self {
         Self { method: "live", ..Self::new(command, name, "live", common) }
+    }
+
+    /// The report on an interface that is only sent to, and by others.
+    pub fn of_interface(command: &'static str, name: &PortName, common: &Common) -> Self {
+        Self::new(command, name, name.kind().prefix(), common)
     }
 
     fn new(command: &'static str, name: &PortName, backend: &str, common: &Common) -> Self {

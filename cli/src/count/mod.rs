@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use sluicegate::ledger::Role;
 use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
-use sluicegate::ring::Packet;
 use sluicegate_traffic::analyse::{Analysis, InKernel};
 
 use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::report::Report;
-use crate::run::{Counters, Run, Visitor, run};
+use crate::run::{Counters, Nothing, Run, Visitor, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 use crate::{exit, notice};
@@ -50,14 +49,6 @@ pub struct Args {
 
     #[command(flatten)]
     receiving: Receiving,
-}
-
-/// Looks at nothing: what remains is the cost of receiving.
-struct Nothing;
-
-impl Visitor for Nothing {
-    #[inline]
-    fn packet(&mut self, _packet: &Packet<'_>) {}
 }
 
 /// Runs the command.

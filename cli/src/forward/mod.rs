@@ -6,6 +6,7 @@
 //! ```
 
 mod host;
+mod in_kernel;
 mod plan;
 mod relay;
 mod result;
@@ -29,6 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   sluice forward xdp:eth1 xdp:eth2                a bridge that copies nothing
   sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
+  sluice forward xdp:eth1 xdp:eth2 --in-kernel
   sluice forward xdp:eth1 live:eth2 --one-way
   sluice forward xdp:eth1 host:eth1               between the host and its wire
   sluice forward xdp:eth1 host:eth1 --host-flows 'tcp port 22'
@@ -66,6 +68,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: Option<u32>,
 
+    /// Two xdp: ports: XDP redirects packets from interface to interface, and no thread sees them
+    #[arg(long, conflicts_with_all = ["batch", "threads", "cpus", "host_flows"])]
+    in_kernel: bool,
+
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
     #[arg(long, value_name = "IFACE")]
@@ -81,6 +87,9 @@ pub struct Args {
 /// Runs the command.
 pub fn forward(mut args: Args) -> anyhow::Result<()> {
     args.prepare()?;
+    if args.in_kernel {
+        return in_kernel::forward(&args);
+    }
     let Args { from, to, batch, common, receiving, .. } = &args;
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.options())?) else {
@@ -155,6 +164,9 @@ impl Args {
     /// Refuses what cannot be or would do harm, and fills in what the ports' names leave open.
     fn prepare(&mut self) -> Result<()> {
         self.refuse_loops()?;
+        if self.in_kernel {
+            in_kernel::check(self)?;
+        }
         if !self.one_way {
             let single =
                 |port: &&PortName| matches!(port.kind(), Kind::Live | Kind::Mirror | Kind::Pcap);
@@ -192,7 +204,7 @@ impl Args {
             if port.kind() == Kind::Xdp {
                 // What is forwarded is for others, unless it is for the host.
                 port.set_default("promisc", if to_host { "off" } else { "on" });
-                if !to_file {
+                if !to_file && !self.in_kernel {
                     port.set_default("timestamp", "off");
                 }
             }

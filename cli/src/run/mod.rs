@@ -14,4 +14,4 @@ mod worker;
 
 pub use control::{Ended, Limits, Run, Work, run, supervise};
 pub use counters::{Counters, Totals};
-pub use worker::{Outcome, Shared, Visitor};
+pub use worker::{Nothing, Outcome, Shared, Visitor};

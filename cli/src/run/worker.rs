@@ -47,6 +47,14 @@ pub trait Visitor: Send {
     fn finish(&mut self) {}
 }
 
+/// Looks at nothing: what remains is the cost of receiving.
+pub struct Nothing;
+
+impl Visitor for Nothing {
+    #[inline]
+    fn packet(&mut self, _packet: &Packet<'_>) {}
+}
+
 /// A visitor whose end is said in any case: also where its worker fails, panics or never starts.
 /// Others may wait for what it would have handed on.
 struct Finished<'a, V: Visitor>(Option<&'a mut V>);

@@ -13,7 +13,7 @@ const BYTES: usize = 300_000;
 
 /// Has the hosts at the ends compute checksums, for a veth leaves that to a card, and none is there;
 /// and the one in the middle leave packets as they are: GRO makes one of several, too long to send.
-fn set_offloads(lab: &Lab) {
+pub fn set_offloads(lab: &Lab) {
     for (host, interface, feature) in [
         ("left", "left0", "tx"),
         ("right", "right0", "tx"),

@@ -7,6 +7,7 @@ mod child;
 mod files;
 mod host;
 mod hosts;
+mod in_kernel;
 mod losses;
 #[path = "../capture/support.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -21,7 +22,9 @@ fn forward(lab: &Lab, arguments: &[&str]) -> Running {
     let netns = lab.netns("middle");
     let all = [&["forward", "--netns", &netns, "--json"], arguments].concat();
     let running = Running::unawaited(&mut sluice(&all));
-    eventually("forwarding begins", || running.has_threads("forward-") || running.has_ended());
+    // In the kernel, a thread that only counts.
+    let begun = || running.has_threads("forward-") || running.has_threads("queue-");
+    eventually("forwarding begins", || begun() || running.has_ended());
     running
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
+use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, PortName, QueueStats};
 use crate::ring::Readiness;
@@ -33,7 +34,16 @@ pub(crate) struct InKernel {
     last: Option<Tally>,
     taken: (u64, u64),
     taken_at: Instant,
+    _kept: Kept,
     checked: Instant,
+}
+
+/// What has to stay as long as packets are forwarded in the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The program on the interface that they go out by.
+    pub _there: Option<Resident>,
+    pub _promiscuous: Option<Promiscuous>,
 }
 
 impl InKernel {
@@ -57,8 +67,14 @@ impl InKernel {
             last: None,
             taken: (0, 0),
             taken_at: now,
+            _kept: Kept::default(),
             checked: now,
         }
+    }
+
+    /// Keeps something as long as it is there.
+    pub(super) fn keep(self, kept: Kept) -> Self {
+        Self { _kept: kept, ..self }
     }
 
     /// What was counted where the packets are: at our place, or, of all, at the end of the chain.
@@ -142,10 +158,13 @@ const FOR_PACKETS: &[&str] = &["method", "frames", "slots", "snaplen", "timestam
 
 /// Refuses what would do nothing where packets are only counted, so that nobody relies on it.
 pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
-    let action = name.option("action").unwrap_or_default();
+    let how = match name.option("action") {
+        Some(action) => format!("action={action}"),
+        None => "forwarding in the kernel".into(),
+    };
     if name.queues().is_some() {
         return Err(name.error(format!(
-            "action={action} is for all queues of the interface: leave the queues out, or say by \
+            "{how} is for all queues of the interface: leave the queues out, or say by \
              filter= which packets"
         )));
     }
@@ -154,7 +173,7 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
         |key: &str| name.option(key).is_some_and(|value| (key, value) != ("timestamp", "off"));
     match FOR_PACKETS.iter().find(|key| unused(key)) {
         Some(key) => Err(name.error(format!(
-            "{key}= is for packets that come to the port, and action={action} only counts them: \
+            "{key}= is for packets that come to the port, and {how} only counts them: \
              leave it out"
         ))),
         None => Ok(()),

@@ -36,6 +36,7 @@ mod copying;
 mod hardware;
 mod in_kernel;
 mod queue;
+mod redirect;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;

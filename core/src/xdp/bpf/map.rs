@@ -23,6 +23,24 @@ pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd
     })
 }
 
+/// Makes a map of one interface, DEVMAP, to redirect to: an interface of this thread's network
+/// namespace. The kernel takes it out when it is removed.
+pub(crate) fn create_interface_map(name: &CStr, interface: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    let map = opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_DEVMAP,
+            name.as_ptr(),
+            4,
+            4,
+            1,
+            std::ptr::null(),
+        )
+    })?;
+    write_entry(map.as_fd(), 0, &interface.to_ne_bytes(), Write::Any)?;
+    Ok(map)
+}
+
 /// Makes an array that can be mapped, of `entries` values of zeros. Linux 5.5; values of more
 /// than 4 MiB 5.15.
 pub(crate) fn create_mapped_array(

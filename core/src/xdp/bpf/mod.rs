@@ -20,8 +20,8 @@ mod tcx;
 pub use link::Mode;
 pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
 pub(crate) use map::{
-    LruHash, Write, create_mapped_array, create_per_cpu_value, create_socket_map, put, read_entry,
-    remove, remove_socket, token, write_entry,
+    LruHash, Write, create_interface_map, create_mapped_array, create_per_cpu_value,
+    create_socket_map, put, read_entry, remove, remove_socket, token, write_entry,
 };
 pub(crate) use object::{kept, pin};
 pub(crate) use program::{

@@ -33,7 +33,9 @@ mod tests;
 
 pub(crate) use metadata::obstacle as metadata_obstacle;
 pub use owner::Owner;
-pub(crate) use program::{Sockets, load as load_program, load_copying, load_flows};
+pub(crate) use program::{
+    Sockets, load as load_program, load_copying, load_flows, load_forwarding,
+};
 pub use shared::{Action, Tally};
 pub(crate) use shared::{DROP, FILTERED, FLOWS, MIRRORS, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};

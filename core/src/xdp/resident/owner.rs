@@ -111,6 +111,7 @@ impl Entry {
             2 => Action::Drop,
             3 => Action::Pass,
             4 => Action::Mirror,
+            5 => Action::Forward,
             _ => return None,
         };
         let owner = Owner {

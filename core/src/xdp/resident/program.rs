@@ -47,6 +47,22 @@ pub(crate) struct Sockets<'a> {
     pub stamp: Stamp,
 }
 
+/// Makes the program of a stage that has the packets go out by the interface in a map of one.
+pub(crate) fn load_forwarding(
+    stage: &Stage,
+    resident: &Resident,
+    filter: Option<&Filter>,
+    interface: &OwnedFd,
+) -> Result<OwnedFd> {
+    let mut program = Program::new(stage, resident);
+    let next = program.asm.label();
+    program.select(filter, next)?;
+    program.forward(interface, next);
+    program.asm.place(next);
+    program.go_on();
+    program.finish(filter)
+}
+
 /// Makes the program of a stage; `sockets` if it is to take packets.
 pub(crate) fn load(
     stage: &Stage,
@@ -169,6 +185,20 @@ impl<'a> Program<'a> {
         self.inspect(inspect);
         self.count(&[tally::DROPPED], next);
         self.answer(xdp_action::DROP);
+    }
+
+    /// Has the packet go out by another interface, as long as that is there, and whoever wants it
+    /// lives.
+    fn forward(&mut self, interface: &OwnedFd, next: Label) {
+        self.owner_is_alive(next);
+        let asm = &mut self.asm;
+        asm.load_map(R1, interface);
+        asm.mov(R2, 0);
+        asm.mov(R3, 0);
+        asm.call(Helper::REDIRECT_MAP);
+        asm.jne(R0, xdp_action::REDIRECT, next);
+        self.count(&[tally::TAKEN], next);
+        self.answer(xdp_action::REDIRECT);
     }
 
     /// R0 = the value at the key on the stack; `none` if there is none.

@@ -272,6 +272,8 @@ pub enum Action {
     Pass = 3,
     /// Copies them.
     Mirror = 4,
+    /// Has them go out by another interface.
+    Forward = 5,
 }
 
 impl Action {
@@ -282,6 +284,7 @@ impl Action {
             Self::Drop => "drop",
             Self::Pass => "pass",
             Self::Mirror => "mirror",
+            Self::Forward => "forward",
         }
     }
 }

@@ -1,0 +1,95 @@
+//! `--in-kernel`: XDP has packets go out by the other interface; here they are only counted.
+
+use std::io::stdout;
+
+use sluicegate::error::Result;
+use sluicegate::ledger::Role;
+use sluicegate::port::{Kind, OpenOptions, Port, PortName};
+
+use super::Args;
+use crate::report::{Direction, Report, Traffic};
+use crate::run::{Nothing, Outcome, Run, run};
+use crate::send::on_the_wire;
+use crate::signals::Signals;
+use crate::status::Status;
+use crate::{exit, notice};
+
+/// Refuses what the kernel cannot do by itself.
+pub fn check(args: &Args) -> Result<()> {
+    for port in [&args.from, &args.to] {
+        if port.kind() != Kind::Xdp {
+            return Err(port.error("--in-kernel is for two xdp: ports"));
+        }
+    }
+    Ok(())
+}
+
+/// Forwards until the end.
+pub fn forward(args: &Args) -> anyhow::Result<()> {
+    let Args { from, to, common, receiving, .. } = args;
+    let options = OpenOptions { queues: 0, ..common.options() };
+    let ways = [(from, to), (to, from)];
+    let ways = &ways[..args.sources().len()];
+    // Of both, so that what the interfaces send is looked at, too.
+    let mut ports = Vec::new();
+    let mut reports = Vec::new();
+    for &(from, to) in ways {
+        let port = Port::redirect(from, to, &options)?;
+        notice::fallbacks(&port);
+        notice::diverts(from);
+        reports.push(Report::of_port("forward", &port, common));
+        ports.push(port);
+    }
+    if args.one_way {
+        reports.push(Report::of_interface("forward", to, common));
+    }
+    common.become_user()?;
+    let mut status = Status::new(common, false);
+    let limits = common.limits(*receiving, status.interval());
+    let mut nothing: Vec<Nothing> = ports.iter().map(|_| Nothing).collect();
+    let queues = ports.into_iter().flat_map(|port| port.queues);
+    let work = queues.zip(&mut nothing).collect();
+    let watch = |counters: &[_], at| status.show(counters, at);
+    let look = || reports.iter_mut().for_each(Report::look_at_card);
+    let ended = run(work, &limits, &Signals::catch()?, watch, look);
+    status.done();
+    let mut ended = ended?;
+    let report = report(reports, &ended, ways);
+    report.print(&mut stdout().lock(), common.json)?;
+    exit::first_error(&mut ended.outcomes)
+}
+
+/// The report on the whole; `reports` are of both ports.
+fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) -> Report {
+    let mut directions = Vec::new();
+    for (side, (outcome, (from, to))) in run.outcomes.iter().zip(ways).enumerate() {
+        let Outcome { packets, bytes, stats, .. } = *outcome;
+        let sent = reports[1 - side].card.as_mut().and_then(|card| card.sent());
+        let report = &mut reports[side];
+        report.traffic = Traffic::over(packets, bytes, run.elapsed);
+        report.ledger.add(Role::In, "received", stats.offered);
+        let (out, losses) = on_the_wire(stats.offered, sent.unwrap_or_default(), None);
+        let dropped: u64 = losses.iter().map(|(_, packets)| packets).sum();
+        report.ledger.add(Role::Out, "sent_by_interface", out);
+        for (name, packets) in losses {
+            report.ledger.add(Role::Loss, name, packets);
+        }
+        // Nobody counts what never came as far as the driver: the interface was down.
+        report.ledger.add(Role::Loss, "redirect_failed", stats.offered - out - dropped);
+        let (from, to) = (from.to_string(), to.to_string());
+        directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });
+    }
+    for (side, report) in reports.iter_mut().enumerate() {
+        report.elapsed_s = run.elapsed.as_secs_f64();
+        match side < ways.len() {
+            true => report.account_card(),
+            false => report.card = None,
+        }
+    }
+    let mut whole = Report::together(reports);
+    whole.port = ways[0].0.to_string();
+    whole.to = Some(ways[0].1.to_string());
+    whole.directions = directions;
+    whole.notices = run.outcomes.iter().flat_map(|outcome| outcome.notices.clone()).collect();
+    whole
+}

@@ -1,0 +1,84 @@
+//! `--in-kernel`: XDP has packets go out by the other interface.
+
+use nix::sys::signal::Signal;
+use sluicegate::link::Shape;
+
+use super::*;
+
+#[test]
+fn hosts_talk_and_every_packet_is_counted() {
+    if !have(&["ethtool", "ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 2) else { return };
+    hosts::set_offloads(&lab);
+    // Without NAPI there nothing can be redirected to a veth.
+    for interface in ["middle0", "middle1"] {
+        on(&lab, "middle", &["ethtool", "-K", interface, "gro", "on"]);
+    }
+    let ping = ["ping", "-q", "-c", "20", "-i", "0.02", "-W", "5", "198.18.0.2"];
+    for mode in ["native", "skb"] {
+        let [from, to] = ["middle0", "middle1"].map(|name| format!("xdp:{name}?mode={mode}"));
+        let running = forward(&lab, &[&from, &to, "--in-kernel"]);
+        let pinged = on(&lab, "left", &ping);
+        assert_eq!(pinged.status, Some(0), "{mode}: {}", pinged.out);
+        hosts::talk(&lab);
+        let report = running.stop().good();
+        assert_eq!(report["mode"], mode, "{report}");
+        assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+        for index in [0, 1] {
+            let [packets, swapped, copied] = direction(&report, index);
+            assert!(packets > 100 && swapped + copied == 0, "{mode}: {report}");
+        }
+    }
+    // What the filter leaves is the host's, and nobody is there who would send it on.
+    let filtered = ["xdp:middle0", "xdp:middle1", "--in-kernel", "-f", "not icmp"];
+    let running = forward(&lab, &filtered);
+    assert_ne!(on(&lab, "left", &ping).status, Some(0));
+    hosts::talk(&lab);
+    running.stop().good();
+}
+
+#[test]
+fn what_is_sent_at_full_speed_is_out_or_lost_by_name() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let left = lab.netns("left");
+    let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
+    let to = ["--dst", "198.18.0.2", "--dmac", "02:00:00:00:00:99"];
+    let sent = ["generate", "left0", "--netns", &left, "--count", "500000", "--json"];
+    let sent = run(&[&sent[..], &to, &["--method", "live"]].concat()).good();
+    let report = running.stop().good();
+    assert_eq!(report["packets"], sent["ledger"]["out"], "{sent} {report}");
+}
+
+#[test]
+fn who_is_killed_leaves_the_host_connected() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    on(&lab, "middle", &["ip", "address", "add", "198.18.0.3/24", "dev", "middle0"]);
+    let reach = || {
+        let ping = ["ping", "-q", "-c", "3", "-i", "0.05", "-W", "1", "198.18.0.3"];
+        on(&lab, "left", &ping).status == Some(0)
+    };
+    assert!(reach());
+    let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel"]);
+    assert!(!reach(), "what is for the host goes on, too");
+    running.signal(Signal::SIGKILL);
+    running.end();
+    eventually("the host gets its packets again", reach);
+}
+
+#[test]
+fn what_the_kernel_cannot_do_by_itself_is_refused() {
+    for (arguments, said) in [
+        (&["xdp:lo", "null:", "--one-way"][..], "two xdp: ports"),
+        (&["packet:lo", "xdp:lo2"], "two xdp: ports"),
+        (&["xdp:lo", "xdp:lo2", "--batch", "5"], "cannot be used with"),
+    ] {
+        let ended = run(&[&["forward", "--in-kernel"], arguments].concat());
+        assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
+    }
+}

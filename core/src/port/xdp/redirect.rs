@@ -1,0 +1,110 @@
+//! Forwarding in the kernel: what comes in by one interface goes out by another, without a look from
+//! this side. What is read here are counters.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::config::Config;
+use super::in_kernel::{self, InKernel, Kept};
+use super::{fallbacks, mode_name};
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::link::{self, Netlink, netns};
+use crate::memory::{Pool, PoolConfig};
+use crate::port::packet::Promiscuous;
+use crate::port::queue::{Backend, Queue};
+use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
+use crate::ring::Ring;
+use crate::xdp::bpf;
+use crate::xdp::resident::{Action, FILTERED, Owner, Resident, Stage, WHOLE, load_forwarding};
+
+impl Port {
+    /// A port whose packets go out by the interface of another, in the kernel: those that match
+    /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
+    /// them ([`take_counted`](Queue::take_counted)); it is to be waited for, synced and closed like
+    /// others, and when it goes, or its process is killed, the packets are the host's again. What
+    /// the other interface does not send shows in its own counters.
+    ///
+    /// Linux 5.10; a driver that sends what XDP redirects to it (`ndo_xdp_xmit`), with most only while
+    /// a program is attached: so one is.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); somebody takes all packets of the interface already.
+    pub fn redirect(from: &PortName, to: &PortName, options: &OpenOptions) -> Result<Self> {
+        let config = Config::of(from)?;
+        in_kernel::refuse_unused(from)?;
+        let netns = options.netns.as_deref();
+        let [source, target] = [from, to].map(|name| ethernet(name, netns));
+        let (source, target) = (source?, target?);
+        netns::within(netns, || redirect(from, &config, source, (to, &target)))
+    }
+}
+
+fn ethernet(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
+    let interface = lookup::interface(name, netns)?;
+    match interface.hardware {
+        libc::ARPHRD_ETHER => Ok(interface),
+        _ => Err(name.error("XDP is for Ethernet interfaces")),
+    }
+}
+
+fn redirect(
+    from: &PortName,
+    config: &Config,
+    source: link::Interface,
+    (to, target): (&PortName, &link::Interface),
+) -> Result<Port> {
+    let filter = config.filter.as_deref();
+    let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
+    let (resident, reason) = Resident::join(&source, config.mode)?;
+    let (there, _) = Resident::join(target, Config::of(to)?.mode)?;
+    let resident = Arc::new(resident);
+    if filter.is_none() {
+        refuse_second_whole(from, &resident)?;
+    }
+    let expression = filter.as_ref().map_or("", Filter::expression);
+    let owner = Owner::myself(Action::Forward, expression, 0..=source.rx_queues.max(1) - 1);
+    let places = if filter.is_some() { FILTERED } else { WHOLE };
+    let netlink = Netlink::open(None)?;
+    let before = resident.total();
+    let stage = Stage::take(&resident, places, &owner)?;
+    let map = bpf::create_interface_map(c"sluice_out", target.index)
+        .map_err(|error| Error::system("redirect to", &target.name, error))?;
+    let program = load_forwarding(&stage, &resident, filter.as_ref(), &map)?;
+    let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
+    let kept = Kept { _there: Some(there), _promiscuous: promiscuous.transpose()? };
+    stage.complete(Some(program.as_fd()))?;
+    let pool =
+        Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
+    let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
+    let described = in_kernel::described(&source);
+    let mode = mode_name(resident.mode());
+    let counting =
+        InKernel::new(resident, source, netlink, Action::Forward, Some(stage), before).keep(kept);
+    let backend = Backend::InKernel(Box::new(counting));
+    Ok(Port {
+        name: from.clone(),
+        method: "redirect",
+        mode: Some(mode),
+        fallbacks: fallbacks(reason),
+        queues: vec![Queue::new(0, rx, tx, backend, vec![described])],
+    })
+}
+
+/// Of two that take everything one would get nothing.
+fn refuse_second_whole(name: &PortName, resident: &Resident) -> Result<()> {
+    let claims = resident.claims()?;
+    let whole = claims.iter().map(|claim| &claim.owner).find(|owner| {
+        matches!(owner.action, Action::Take | Action::Forward) && owner.filter.is_empty()
+    });
+    match whole {
+        Some(owner) => Err(name.error(format!(
+            "{} (process {}) takes all its packets already: a filter says which of them are to go \
+             here (`sluice claims {}` shows more)",
+            owner.command,
+            owner.pid,
+            name.name()
+        ))),
+        None => Ok(()),
+    }
+}
