@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the conformance suite and the tests of XDP on drivers in QEMU, on other kernels and with
-# the drivers of cards that it emulates, and on veth those of programs that are made at run time:
+# the drivers of cards that it emulates, and on veth those of programs that are made at run time and
+# of ports on the host's side:
 # several guests side by side, without a network of the host's. The result is target/vm/table.md,
 # of all guests that have run; KEEP=1 puts it into docs/vm.md.
 #
@@ -46,7 +47,7 @@ mkdir -p "$logs" "$vm/tests" "$runs"
 # The tests are built here and run there: the guests see this machine's files. Copies, for who
 # builds meanwhile would change them under a guest.
 programs=
-cargo test --package sluicegate --test wire --test xdp --test live \
+cargo test --package sluicegate --test wire --test xdp --test live --test host --test tap \
     --package sluicegate-traffic --test spec --test analyse --no-run \
     --message-format=json-render-diagnostics >"$vm/built"
 built=$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$vm/built")

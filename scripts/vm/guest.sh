@@ -83,7 +83,7 @@ for last in '' yes; do
     for program in ${programs:?}; do
         name=$(basename "$program" | sed 's/-[0-9a-f]*$//')
         # These make labs of their own, or need no interface.
-        case $name in xdp | live | spec | analyse) [ "$driver" = veth ] || continue ;; esac
+        case $name in xdp | live | host | tap | spec | analyse) [ "$driver" = veth ] || continue ;; esac
         tests_of "$program" | while read -r test; do
             late=
             ! is_known_to_hang "$name" "$test" || late=yes

@@ -10,7 +10,8 @@ image=$(find "$kernel" -name 'vmlinuz*')
 # What the drivers and the way to the host's files are in; modules elsewhere are not needed.
 parts="drivers/virtio drivers/net/ethernet/intel drivers/net/vmxnet3 drivers/net/virtio_net
     drivers/net/veth drivers/net/net_failover net/core net/9p fs/9p fs/netfs fs/fscache
-    drivers/ptp drivers/pps drivers/i2c drivers/dca drivers/mdio drivers/net/mdio"
+    drivers/ptp drivers/pps drivers/i2c drivers/dca drivers/mdio drivers/net/mdio
+    drivers/net/tun net/sched net/8021q net/802 net/llc"
 
 tree=$kernel/tree
 rm -rf "$tree"

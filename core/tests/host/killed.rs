@@ -7,13 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use sluicegate::error::Kind;
 use sluicegate::link::{self, Lab, netns};
 use sluicegate::port::{OpenOptions, Port, Use, detach_host};
 
 use super::bridge::{Bridge, run_ports};
 use super::edges::traces;
-use super::through::ping;
-use super::{child, lab};
+use super::through::{bytes, ping};
+use super::{child, lab, open};
 
 /// Says what the process is to be: a namespace, and the names of two ports.
 const OWNER: &str = "SLUICE_TEST_HOST_OWNER";
@@ -76,6 +77,23 @@ fn detach(lab: &Lab) {
     assert!(netns::within(Some(&netns), || detach_host(&right0)).unwrap());
 }
 
+/// Whether the kernel has tcx; where it has, a port uses it unless told otherwise.
+fn has_tcx(lab: &Lab) -> bool {
+    let method = |name| open(lab, name, Use::Both).map(|port| port.method);
+    let usual = method("host:right0").unwrap();
+    match method("host:right0?hook=tcx") {
+        Ok(method) => {
+            assert_eq!((method, usual), ("tcx", "tcx"));
+            true
+        }
+        Err(error) => {
+            assert_eq!((error.kind(), usual), (Kind::Privilege, "clsact"), "{error}");
+            println!("without tcx: {error}");
+            false
+        }
+    }
+}
+
 /// A connection that goes on through whatever happens: bytes are sent and come back, a piece at a
 /// time.
 struct Connection(TcpStream);
@@ -98,7 +116,7 @@ impl Connection {
 
     fn works(&mut self) -> bool {
         use std::io::{Read, Write};
-        let piece: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7) as u8).collect();
+        let piece: Vec<u8> = (0..bytes() as u32 / 8).map(|i| (i * 7) as u8).collect();
         let mut reader = self.0.try_clone().unwrap();
         let (sent, bytes) = (piece.clone(), piece.len());
         let got = thread::spawn(move || {
@@ -112,9 +130,8 @@ impl Connection {
 #[test]
 fn with_pass_a_connection_survives_its_owner() {
     let Some(lab) = lab() else { return };
-    for (host, left) in
-        [("host:right0?hook=tcx", false), ("host:right0?hook=clsact", true), ("host:right0", false)]
-    {
+    let tcx = has_tcx(&lab);
+    for (host, left) in [("host:right0?hook=clsact", true), ("host:right0", !tcx)] {
         let mut owner = Owner::start(&lab, "xdp:right0", host);
         let mut connection = Connection::open(&lab);
         assert!(connection.works(), "{host}: through the owner");
