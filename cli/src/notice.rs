@@ -23,12 +23,19 @@ pub fn fallbacks(port: &Port) {
 
 /// Says once, on a terminal, what a port takes from the host while it is open.
 pub fn diverts(port: &PortName) {
-    if port.kind() != Kind::Xdp || port.option("action") == Some("pass") || !stderr().is_terminal()
-    {
+    let takes = match port.kind() {
+        Kind::Xdp => port.option("action") != Some("pass"),
+        kind => kind == Kind::Host,
+    };
+    if !takes || !stderr().is_terminal() {
         return;
     }
     let name = port.name();
     match port.option("filter") {
+        _ if port.kind() == Kind::Host => say(format_args!(
+            "{name}: what the host sends there does not leave while this runs, unless it is \
+             forwarded"
+        )),
         None | Some("") => say(format_args!(
             "{name}: the host gets none of what comes in while this runs; a filter takes a part"
         )),

@@ -103,7 +103,9 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     ports.iter().for_each(notice::fallbacks);
     let merged = args.merged();
     merged.iter().for_each(notice::say);
-    args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
+    if !host::are_its_sides([from, to], args.one_way)? {
+        args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
+    }
     let mut relays = plan::relays(&mut ports, args.sources(), common.threads)?;
     for relay in &mut relays {
         relay.batch = batch.unwrap_or(u32::MAX);
