@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
-use sluicegate::xdp::live::{Maker, Next, Running, Seat, Sheet};
+use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, Sheet};
 
 use crate::plan::Plan;
 use crate::rate::{Gaps, Pace};
@@ -87,7 +87,8 @@ impl Live {
                 remedy: "send by another method".into(),
             });
         }
-        let job = Job { plan, worker, workers, interface: interface.index, paced: pace.is_some() };
+        let exit = Exit::by(interface)?;
+        let job = Job { plan, worker, workers, exit: Some(&exit), paced: pace.is_some() };
         let sheet = Sheet::new(&program::sheet(&job))?;
         sheet.set(word::LIMIT as usize / 8, u64::MAX);
         if let Some(pace) = pace {

@@ -17,6 +17,8 @@ use sluicegate::filter::ebpf::{
     Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
 };
 
+use sluicegate::xdp::live::Exit;
+
 use super::arith::{self, held::*};
 use super::pace;
 use super::sheet::{Sheet, Table, word};
@@ -41,8 +43,8 @@ pub(super) struct Job<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
-    /// The interface they go out of, by its index.
-    pub interface: u32,
+    /// Where they leave; the sheet is the same wherever that is.
+    pub exit: Option<&'a Exit>,
     /// Whether they keep to a timetable.
     pub paced: bool,
 }
@@ -188,10 +190,10 @@ impl<'a> Writer<'a> {
         self.asm.load(Size::DW, R1, SHEET + word::BYTES);
         self.asm.add(R1, R2);
         self.asm.store(Size::DW, SHEET + word::BYTES, R1);
-        self.asm.mov(R1, self.job.interface.cast_signed());
-        self.asm.mov(R2, 0);
-        self.asm.call(Helper::REDIRECT);
-        self.asm.exit();
+        match self.job.exit {
+            Some(exit) => exit.leave(&mut self.asm),
+            None => self.asm.exit(),
+        }
     }
 
     /// One program runs on one CPU and is all that writes to the sheet: no atomics.

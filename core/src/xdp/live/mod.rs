@@ -14,7 +14,7 @@
 //!
 //! | file | what it knows |
 //! | --- | --- |
-//! | `able` | which interfaces live frames leave by |
+//! | `able`, `exit` | which interfaces live frames leave by, and how a program does it |
 //! | `maker`, `known` | a program that makes packets, and its runs, which are to begin at once |
 //! | `running`, `stretch`, `signal` | a thread of runs, how long one goes on, what ends it |
 //! | `sheet` | numbers shared with a program |
@@ -23,6 +23,7 @@
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
 
 mod able;
+mod exit;
 mod known;
 mod maker;
 mod program;
@@ -38,6 +39,7 @@ mod tests;
 use std::io;
 
 pub use able::leaves_by;
+pub use exit::Exit;
 pub use maker::{Ended, Maker};
 pub(crate) use ring::{Geometry, LEAST_BYTES, MOST_BYTES};
 pub use running::{Next, Running, Seat};

@@ -10,6 +10,7 @@
 
 use std::os::fd::AsFd;
 
+use super::exit::Exit;
 use super::ring::{Geometry, LEAST_BYTES, PUBLISH, at, slot};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{
@@ -37,10 +38,10 @@ pub(super) enum Access {
     Calls,
 }
 
-/// The program, which sends out of an interface by its number.
+/// The program, whose packets leave by an exit.
 pub(super) fn program(
     geometry: Geometry,
-    interface: u32,
+    exit: &Exit,
     access: Access,
     map: impl AsFd,
 ) -> Result<Vec<Insn>, Fault> {
@@ -64,10 +65,7 @@ pub(super) fn program(
     set_length(&mut asm, access, refused);
     copy(&mut asm, geometry, access, refused);
     count(&mut asm, at::PACKETS);
-    asm.mov(R1, interface.cast_signed());
-    asm.mov(R2, 0);
-    asm.call(Helper::REDIRECT);
-    asm.exit();
+    exit.leave(&mut asm);
     asm.place(look);
     look_again(&mut asm, geometry, found, dropped);
     asm.place(refused);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use nix::sched::sched_getcpu;
 
+use super::exit::Exit;
 use super::maker::Maker;
 use super::program::{Access, program};
 use super::ring::{Counts, Geometry, Memory, Writer};
@@ -163,7 +164,8 @@ impl Sender {
 /// Loads the ring's program.
 fn load(memory: &Memory, interface: &Interface, access: Access) -> Result<Maker> {
     let geometry = memory.geometry();
-    let instructions = program(geometry, interface.index, access, memory).map_err(|fault| {
+    let exit = Exit::by(interface)?;
+    let instructions = program(geometry, &exit, access, memory).map_err(|fault| {
         Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
     })?;
     Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])
