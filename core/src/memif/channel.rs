@@ -16,6 +16,9 @@ use nix::sys::socket::{
 
 use super::message::{Breach, MESSAGE_BYTES, Message};
 
+/// As many files the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
+const MOST_FILES: usize = 253;
+
 /// Why there is nothing more to be said over a channel.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -126,8 +129,8 @@ impl Channel {
 
     fn take(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
         let mut bytes = [0; MESSAGE_BYTES];
-        // Room for one file more than there may be: whatever does not fit the kernel closes.
-        let mut space = cmsg_space!([i32; 2]);
+        // Room for all that a message can carry, so that all are closed that should not be there.
+        let mut space = cmsg_space!([i32; MOST_FILES]);
         let mut pieces = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let received =
@@ -151,7 +154,7 @@ impl Channel {
         if length != MESSAGE_BYTES || cut {
             return Err(Breach(format!("a message of not {MESSAGE_BYTES} bytes")).into());
         }
-        if files.len() > 1 || received.flags.contains(MsgFlags::MSG_CTRUNC) {
+        if files.len() > 1 {
             return Err(Breach("more than one file with a message".into()).into());
         }
         Ok((Message::decode(&bytes)?, files.pop()))

@@ -1,6 +1,7 @@
 //! `memif:` ports against each other, and against peers that break the protocol. Needs no privilege.
 
 mod exchange;
+mod hostile;
 mod peers;
 
 use std::time::{Duration, Instant};

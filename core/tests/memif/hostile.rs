@@ -1,0 +1,490 @@
+//! Peers that break the protocol, written here by hand: each is cut off with a message, and the port
+//! goes on with the next.
+
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, accept, bind, connect, listen, recvmsg, sendmsg, socket as new_socket,
+};
+use nix::unistd::ftruncate;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluicegate::memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
+use sluicegate::memory::Mmap;
+use sluicegate::port::Queue;
+
+use super::{bytes_of, noticed, open, pull, push, socket, until};
+
+const RING_ENTRIES: usize = 32;
+const RING_BYTES: usize = 128 + 16 * RING_ENTRIES;
+const REGION_BYTES: usize = 65_536;
+const COOKIE: u32 = 0x3e3_1f20;
+
+/// One end of a control socket.
+struct Wire(OwnedFd);
+
+impl Wire {
+    fn to(name: &str) -> Self {
+        let wire = new_wire();
+        let address = UnixAddr::new_abstract(name.trim_start_matches('@').as_bytes()).unwrap();
+        connect(wire.as_raw_fd(), &address).unwrap();
+        Self(wire)
+    }
+
+    fn send(&self, message: &Message, files: &[RawFd]) {
+        self.send_bytes(&message.encode(), files);
+    }
+
+    fn send_bytes(&self, bytes: &[u8], files: &[RawFd]) {
+        let rights = [ControlMessage::ScmRights(files)];
+        let rights = if files.is_empty() { &[][..] } else { &rights[..] };
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        // Who was cut off already cannot say more.
+        let _ =
+            sendmsg::<UnixAddr>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None);
+    }
+
+    /// The next message; None at the end.
+    fn hear(&self) -> Option<(Message, Vec<OwnedFd>)> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut space = nix::cmsg_space!([RawFd; 4]);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::empty();
+        let heard =
+            recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut pieces, Some(&mut space), flags).ok()?;
+        let mut files = Vec::new();
+        for control in heard.cmsgs().unwrap() {
+            if let ControlMessageOwned::ScmRights(fds) = control {
+                #[allow(unsafe_code)]
+                // SAFETY: just received, and nobody else's.
+                files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        let length = heard.bytes;
+        (length > 0).then(|| (Message::decode(&bytes).unwrap(), files))
+    }
+
+    /// Says something, and returns whether it was acknowledged.
+    fn tell(&self, message: &Message, files: &[RawFd]) -> bool {
+        self.send(message, files);
+        matches!(self.hear(), Some((Message::Ack, _)))
+    }
+
+    /// The reason the other end gives.
+    fn reason(&self) -> String {
+        loop {
+            match self.hear() {
+                Some((Message::Disconnect { reason, .. }, _)) => return reason,
+                Some(_) => {}
+                None => return "nothing".into(),
+            }
+        }
+    }
+}
+
+fn new_wire() -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    new_socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap()
+}
+
+/// Memory that both ends have, as one who writes anything there sees it.
+struct Shared(Mmap);
+
+#[allow(unsafe_code)]
+impl Shared {
+    fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.0.bytes());
+        for (i, byte) in bytes.iter().enumerate() {
+            // SAFETY: within the mapping; volatile, for the other end reads meanwhile.
+            unsafe { self.0.base().add(at + i).write_volatile(*byte) };
+        }
+    }
+
+    fn index(&self, at: usize) -> &AtomicU16 {
+        assert!(at + 2 <= self.0.bytes() && at.is_multiple_of(2));
+        // SAFETY: within the mapping and aligned; accessed atomically by both.
+        unsafe { self.0.base().add(at).cast().as_ref() }
+    }
+
+    fn descriptor(&self, ring: usize, place: usize, fields: (u16, u16, u32, u32)) {
+        let (flags, region, length, offset) = fields;
+        let at = ring + 128 + place * 16;
+        self.put(at, &flags.to_ne_bytes());
+        self.put(at + 2, &region.to_ne_bytes());
+        self.put(at + 4, &length.to_ne_bytes());
+        self.put(at + 8, &offset.to_ne_bytes());
+    }
+}
+
+fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, Shared) {
+    let file = memfd_create(name, MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    ftruncate(&file, REGION_BYTES as i64).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    let map = Mmap::shared(file.as_fd(), REGION_BYTES).unwrap();
+    (file, Shared(map))
+}
+
+/// A client by hand, with one ring in each direction, at the start and behind it.
+struct Client {
+    wire: Wire,
+    memory: Shared,
+    _files: (OwnedFd, EventFd),
+}
+
+const TO_SERVER: usize = 0;
+const TO_CLIENT: usize = 1024;
+
+fn init() -> Message {
+    let name = "a test".to_owned();
+    Message::Init(Init { version: 0x200, id: 0, mode: 0, secret: [0; 24], name })
+}
+
+fn ring(to_server: bool, offset: usize) -> AddRing {
+    let log2_entries = RING_ENTRIES.trailing_zeros() as u8;
+    let offset = offset as u32;
+    AddRing { to_server, index: 0, region: 0, offset, log2_entries, private_header: 0 }
+}
+
+impl Client {
+    /// Connected to a server, and all well so far.
+    fn connect(name: &str) -> Self {
+        let (file, memory) = memory(c"client", SealFlag::F_SEAL_SHRINK);
+        for start in [TO_SERVER, TO_CLIENT] {
+            memory.put(start, &COOKIE.to_ne_bytes());
+        }
+        let event = EventFd::new().unwrap();
+        let wire = Wire::to(name);
+        assert!(matches!(wire.hear(), Some((Message::Hello(_), _))));
+        assert!(wire.tell(&init(), &[]));
+        let region = Message::AddRegion { index: 0, bytes: REGION_BYTES as u64 };
+        assert!(wire.tell(&region, &[file.as_raw_fd()]));
+        for (to_server, start) in [(true, TO_SERVER), (false, TO_CLIENT)] {
+            let event = event.as_fd().as_raw_fd();
+            assert!(wire.tell(&Message::AddRing(ring(to_server, start)), &[event]));
+        }
+        wire.send(&Message::Connect("by hand".into()), &[]);
+        assert!(matches!(wire.hear(), Some((Message::Connected(_), _))));
+        Self { wire, memory, _files: (file, event) }
+    }
+}
+
+/// A server's queue does all it does, until the client by hand is told why it was cut off.
+fn serve_until_cut_off(queue: &mut Queue, client: &Client) -> String {
+    std::thread::scope(|scope| {
+        let reason = scope.spawn(|| client.wire.reason());
+        until("the end of the connection", || {
+            push(queue, &bytes_of(1, 300));
+            pull(queue);
+            reason.is_finished().then_some(())
+        });
+        reason.join().unwrap()
+    })
+}
+
+/// After a bad peer a good one is served as if nothing had been.
+fn serves_a_good_peer(name: &str, queue: &mut Queue) {
+    let mut good = open(&format!("memif:{name}?role=client"));
+    until("a packet of a good peer", || {
+        push(&mut good.queues[0], &bytes_of(7, 99));
+        pull(queue).contains(&bytes_of(7, 99)).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_describes_what_cannot_be_is_cut_off() {
+    let name = socket("hostile-client");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let queue = &mut server.queues[0];
+    let far = REGION_BYTES as u32;
+    type Deed = fn(&Shared);
+    let in_ring: [(&str, Deed); 9] = [
+        ("a packet of 60 bytes at 65536 in region 0", |m| m.descriptor(0, 0, (0, 0, 60, 65_536))),
+        ("a packet of 61 bytes at 65476", |m| m.descriptor(0, 0, (0, 0, 61, 65_476))),
+        ("in region 1, which", |m| m.descriptor(0, 0, (0, 1, 60, 4096))),
+        ("in region 65535, which", |m| m.descriptor(0, 0, (0, u16::MAX, 60, 4096))),
+        ("a packet of 4294967295 bytes", |m| m.descriptor(0, 0, (0, 0, u32::MAX, u32::MAX))),
+        ("a packet of 65536 bytes at 0", |m| m.descriptor(0, 0, (0, 0, 65_536, 0))),
+        ("a ring's head that cannot be", |m| m.index(6).store(33, Ordering::Release)),
+        ("a ring's head that cannot be", |m| m.index(6).store(0x8000, Ordering::Release)),
+        ("a packet of 0 bytes at 4294967295", |m| {
+            m.descriptor(TO_CLIENT, 0, (0, 0, 0, u32::MAX));
+            m.index(TO_CLIENT + 6).store(1, Ordering::Release);
+        }),
+    ];
+    assert_eq!(far, 65_536, "as the rows have it");
+    for (reason, deed) in in_ring {
+        let client = Client::connect(&name);
+        deed(&client.memory);
+        let head = client.memory.index(6);
+        if head.load(Ordering::Relaxed) == 0 && !reason.contains("of 0 bytes") {
+            head.store(1, Ordering::Release);
+        }
+        let said = serve_until_cut_off(queue, &client);
+        assert!(said.contains(reason), "{said}, not {reason}");
+        noticed(queue, "broke the protocol and was cut off");
+        serves_a_good_peer(&name, queue);
+    }
+}
+
+#[test]
+fn a_packet_without_end_is_cut_off() {
+    let name = socket("hostile-endless");
+    let mut server = open(&format!("memif:{name}?role=server&slots=8"));
+    let client = Client::connect(&name);
+    (0..RING_ENTRIES).for_each(|i| client.memory.descriptor(0, i, (1, 0, 60, 4096)));
+    client.memory.index(6).store(RING_ENTRIES as u16, Ordering::Release);
+    let said = serve_until_cut_off(&mut server.queues[0], &client);
+    assert!(said.contains("more pieces than there are slots"), "{said}");
+}
+
+#[test]
+fn a_client_that_says_what_cannot_be_is_refused() {
+    let name = socket("hostile-words");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let queue = &mut server.queues[0];
+    let (good, _) = memory(c"good", SealFlag::F_SEAL_SHRINK);
+    let (unsealed, _) = memory(c"unsealed", SealFlag::empty());
+    let event = EventFd::new().unwrap();
+    let (good, unsealed, event) =
+        (good.as_raw_fd(), unsealed.as_raw_fd(), event.as_fd().as_raw_fd());
+    let region = |bytes| Message::AddRegion { index: 0, bytes };
+    let all = REGION_BYTES as u64;
+    let other = |change: fn(&mut Init)| {
+        let Message::Init(mut it) = init() else { panic!() };
+        change(&mut it);
+        Message::Init(it)
+    };
+    let bad_ring = |change: fn(&mut AddRing)| {
+        let mut it = ring(true, 0);
+        change(&mut it);
+        Message::AddRing(it)
+    };
+    type Said = Vec<(Message, Vec<RawFd>)>;
+    let rows: Vec<(Said, &str)> = vec![
+        (vec![(Message::Connect("x".into()), vec![])], "unexpected message CONNECT"),
+        (vec![(other(|it| it.version = 0x100), vec![])], "memif 2.0 is spoken here"),
+        (vec![(other(|it| it.mode = 1), vec![])], "the mode here is ethernet"),
+        (vec![(other(|it| it.id = 1), vec![])], "interface id 1 is not here"),
+        (vec![(init(), vec![]), (init(), vec![])], "unexpected message INIT"),
+        (vec![(init(), vec![]), (region(all), vec![])], "ADD_REGION without a file"),
+        (vec![(init(), vec![]), (region(all), vec![good, good])], "more than one file"),
+        (vec![(init(), vec![]), (region(all), vec![good; 200])], "more than one file"),
+        (vec![(init(), vec![]), (region(all), vec![unsealed])], "F_SEAL_SHRINK"),
+        (vec![(init(), vec![]), (region(all + 1), vec![good])], "smaller than was said"),
+        (vec![(init(), vec![]), (region(u64::MAX), vec![good])], "too much memory"),
+        (vec![(init(), vec![]), (bad_ring(|it| it.index = 1), vec![event])], "out of turn"),
+        (vec![(init(), vec![]), (bad_ring(|_| {}), vec![good])], "no event"),
+        (vec![(init(), vec![]), (bad_ring(|it| it.private_header = 8), vec![event])], "private"),
+        (
+            vec![
+                (init(), vec![]),
+                (region(all), vec![good]),
+                (bad_ring(|it| it.offset = u32::MAX - 7), vec![event]),
+                (Message::Connect("x".into()), vec![]),
+            ],
+            "not in a region",
+        ),
+        (
+            vec![
+                (init(), vec![]),
+                (region(all), vec![good]),
+                (bad_ring(|it| it.log2_entries = 200), vec![event]),
+                (Message::Connect("x".into()), vec![]),
+            ],
+            "too many entries",
+        ),
+    ];
+    for (said, reason) in rows {
+        let wire = Wire::to(&name);
+        for (message, files) in &said {
+            wire.send(message, files);
+        }
+        let heard = wire.reason();
+        assert!(heard.contains(reason), "{heard}, not {reason}");
+    }
+    for bytes in [&b"short"[..], &[0xff; 128], &[9; 300]] {
+        let wire = Wire::to(&name);
+        wire.send_bytes(bytes, &[]);
+        let heard = wire.reason();
+        assert!(heard.contains("message"), "{heard}");
+    }
+    serves_a_good_peer(&name, queue);
+    assert!(noticed(queue, "F_SEAL_SHRINK").contains("sealed=off"));
+}
+
+/// A server by hand.
+struct Server {
+    listener: OwnedFd,
+}
+
+impl Server {
+    fn new(name: &str) -> Self {
+        let listener = new_wire();
+        let address = UnixAddr::new_abstract(name.trim_start_matches('@').as_bytes()).unwrap();
+        bind(listener.as_raw_fd(), &address).unwrap();
+        listen(&listener, Backlog::new(4).unwrap()).unwrap();
+        Self { listener }
+    }
+
+    fn accept(&self) -> Wire {
+        let fd = accept(self.listener.as_raw_fd()).unwrap();
+        #[allow(unsafe_code)]
+        // SAFETY: just made, and nobody else's.
+        let wire = Wire(unsafe { OwnedFd::from_raw_fd(fd) });
+        wire
+    }
+
+    /// A client that is connected, and its memory: the rings, and the buffers.
+    fn client(&self) -> (Wire, Shared) {
+        let wire = self.accept();
+        wire.send(&hello(), &[]);
+        let mut rings = None;
+        loop {
+            let (message, mut files) = wire.hear().unwrap();
+            match message {
+                Message::AddRegion { index: 0, bytes } => {
+                    rings = Some(Mmap::shared(files.remove(0).as_fd(), bytes as usize).unwrap());
+                }
+                Message::Connect(_) => {
+                    wire.send(&Message::Connected("by hand".into()), &[]);
+                    return (wire, Shared(rings.unwrap()));
+                }
+                _ => {}
+            }
+            wire.send(&Message::Ack, &[]);
+        }
+    }
+}
+
+fn hello() -> Message {
+    Message::Hello(Hello {
+        name: "by hand".into(),
+        versions: (0x200, 0x200),
+        last_region: 255,
+        last_rings: (0, 0),
+        most_log2_entries: 5,
+    })
+}
+
+#[test]
+fn a_server_that_answers_what_cannot_be_is_cut_off() {
+    let name = socket("hostile-server");
+    let server = Server::new(&name);
+    let mut port = open(&format!("memif:{name}?role=client"));
+    let queue = &mut port.queues[0];
+    // The ring to the client comes behind the one to the server.
+    let to_client = RING_BYTES;
+    type Deed = fn(&Shared, usize);
+    let rows: [(&str, Deed); 4] = [
+        ("a ring's tail that cannot be", |m, _| m.index(64).store(5000, Ordering::Release)),
+        ("a ring's tail that cannot be", |m, at| m.index(at + 64).store(33, Ordering::Release)),
+        ("2113 bytes in a buffer of 2112", |m, at| {
+            m.descriptor(at, 0, (0, 1, 2113, 0));
+            m.index(at + 64).store(1, Ordering::Release);
+        }),
+        ("4294967295 bytes in a buffer", |m, at| {
+            m.descriptor(at, 0, (0, 1, u32::MAX, u32::MAX));
+            m.index(at + 64).store(1, Ordering::Release);
+        }),
+    ];
+    for (reason, deed) in rows {
+        let (wire, memory) = server.client();
+        noticed(queue, "connected to by hand");
+        // Both rings are the queue's once it has offered its buffers.
+        until("the client's buffers", || {
+            push(queue, &bytes_of(1, 60));
+            (memory.index(to_client + 6).load(Ordering::Acquire) > 0).then_some(())
+        });
+        deed(&memory, to_client);
+        let said = std::thread::scope(|scope| {
+            let reason = scope.spawn(|| wire.reason());
+            until("the end of the connection", || {
+                push(queue, &bytes_of(1, 60));
+                pull(queue);
+                reason.is_finished().then_some(())
+            });
+            reason.join().unwrap()
+        });
+        assert!(said.contains(reason), "{said}, not {reason}");
+        noticed(queue, "broke the protocol and was cut off");
+    }
+    // Where a server says a packet lies is not looked at: it lies where it was to be put.
+    let (_wire, memory) = server.client();
+    until("a packet", || {
+        if memory.index(to_client + 6).load(Ordering::Acquire) > 0 {
+            memory.descriptor(to_client, 0, (0, 77, 5, 0xffff_fff0));
+            memory.index(to_client + 64).store(1, Ordering::Release);
+        }
+        (pull(queue).len() == 1).then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_says_what_cannot_be_is_refused() {
+    let name = socket("hostile-hello");
+    let server = Server::new(&name);
+    let mut port = open(&format!("memif:{name}?role=client"));
+    let queue = &mut port.queues[0];
+    let Message::Hello(good) = hello() else { panic!() };
+    for (message, reason) in [
+        (Message::Ack, "unexpected message ACK"),
+        (Message::Hello(Hello { versions: (0x300, 0x300), ..good.clone() }), "memif 2.0 is spoken"),
+        (Message::Hello(Hello { last_region: 0, ..good.clone() }), "two memory regions"),
+    ] {
+        let wire = server.accept();
+        wire.send(&message, &[]);
+        let said = wire.reason();
+        assert!(said.contains(reason), "{said}");
+        noticed(queue, reason);
+    }
+}
+
+/// Anything in the rings, while the queue works on them.
+#[test]
+fn whatever_is_in_the_rings_the_process_lives() {
+    let name = socket("hostile-random");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let queue = RefCell::new(&mut server.queues[0]);
+    let mut runner = TestRunner::new(Config { cases: 64, ..Config::default() });
+    let descriptor = (any::<u16>(), 0u16..3, 0u32..70_000, 0u32..70_000);
+    let rings = (
+        prop::collection::vec((any::<bool>(), 0..RING_ENTRIES, descriptor), 1..60),
+        any::<[u16; 4]>(),
+        0u16..64,
+    );
+    runner
+        .run(&rings, |(descriptors, indices, near)| {
+            let client = Client::connect(&name);
+            let queue = &mut **queue.borrow_mut();
+            for (to_client, place, fields) in descriptors {
+                let start = if to_client { TO_CLIENT } else { TO_SERVER };
+                client.memory.descriptor(start, place, fields);
+            }
+            // Near the truth, so that descriptors are looked at, and then anywhere.
+            client.memory.index(6).store(near, Ordering::Release);
+            client.memory.index(TO_CLIENT + 6).store(near / 2, Ordering::Release);
+            let end = Instant::now() + Duration::from_millis(2);
+            while Instant::now() < end {
+                push(queue, &bytes_of(2, 3000));
+                pull(queue);
+            }
+            for (at, index) in [6, 64, TO_CLIENT + 6, TO_CLIENT + 64].into_iter().zip(indices) {
+                client.memory.index(at).store(index, Ordering::Release);
+            }
+            push(queue, &bytes_of(2, 60));
+            pull(queue);
+            Ok(())
+        })
+        .unwrap();
+    // The last one is gone without a word.
+    serves_a_good_peer(&name, &mut queue.borrow_mut());
+}
