@@ -2,6 +2,7 @@
 
 mod exchange;
 mod hostile;
+mod interop;
 mod peers;
 
 use std::time::{Duration, Instant};
