@@ -75,6 +75,7 @@
 //! | [`memif`] | memif 2.0: messages, memory and rings that two processes share |
 //! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
 //! | [`control`] | asking a command that runs, over a socket |
+//! | [`monitor`] | watching the packets of a command that runs |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 
@@ -87,6 +88,7 @@ pub mod ledger;
 pub mod link;
 pub mod memif;
 pub mod memory;
+pub mod monitor;
 pub mod port;
 pub mod ring;
 pub mod units;

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
 use sluicegate::link::{self, Ethtool, Presence, netns};
+use sluicegate::monitor::Writer;
 use sluicegate::port::{
     Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats, Use,
 };
+use sluicegate::ring::{Direction, Packet};
 
 use crate::counts::Counts;
 use crate::storm::Storm;
@@ -47,6 +49,8 @@ pub struct Member {
     pub(crate) touched: bool,
     /// It is on its way out, since then.
     pub(crate) leaving: Option<Instant>,
+    /// Those who watch it, by the numbers they were given.
+    pub(crate) watchers: Vec<(u64, Writer)>,
 }
 
 /// A port as it stands, for those who look.
@@ -62,6 +66,10 @@ pub struct MemberState {
     pub stats: QueueStats,
     /// Entries of the table that it has learned.
     pub learned: u32,
+    /// Those who watch it, and packets that they have lost.
+    pub watchers: usize,
+    /// See `watchers`.
+    pub watchers_lost: u64,
     /// The interface is down.
     pub down: bool,
     /// The port has failed: what it had then is gone with it.
@@ -118,7 +126,7 @@ impl Opened {
 /// What a port is for that nobody has said it of.
 fn usual(port: &PortName) -> Result<Use> {
     match port.kind() {
-        Kind::Mirror => Ok(Use::Receive),
+        Kind::Mirror | Kind::Monitor => Ok(Use::Receive),
         Kind::Live => Ok(Use::Send),
         Kind::Pcap => Err(port.error(
             "a capture file is read or written: say which, by --only-in NAME to read it or \
@@ -175,6 +183,7 @@ impl Member {
             down: false,
             touched: false,
             leaving: None,
+            watchers: Vec::new(),
         }
     }
 
@@ -190,6 +199,12 @@ impl Member {
     pub(crate) fn sender(&mut self, number: usize) -> &mut Queue {
         let sender = self.senders[number % self.senders.len()];
         &mut self.queues[sender]
+    }
+
+    /// Shows a packet to those who watch.
+    #[cold]
+    pub(crate) fn show(&mut self, packet: &Packet<'_>, direction: Direction, now_ns: u64) {
+        self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
     /// Sends what was given to it. What has not left yet leaves it touched.

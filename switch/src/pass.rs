@@ -2,24 +2,34 @@
 //! to one port that shares the pool, copied otherwise.
 
 use sluicegate::port::Queue;
-use sluicegate::ring::Packet;
+use sluicegate::ring::{Direction, Packet};
 
 use crate::decide::Decision;
 use crate::frame::{ADDRESS_BYTES, TAG, TAG_BYTES};
 use crate::member::Member;
 use crate::vlan::Form;
 
+/// What is the same for all packets of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// The queue they came by, by its place in its port.
+    pub queue: usize,
+    /// Nanoseconds since 1970, where somebody watches.
+    pub now_ns: u64,
+}
+
 /// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
-/// has no room for is lost.
+/// has no room for is lost. Where somebody watches they are copied one by one.
 #[inline]
-pub(crate) fn run(from: &mut Queue, number: usize, to: &mut Member, mut run: &[Decision]) {
+pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
     let mut tried = false;
+    let swaps = !to.down && to.watchers.is_empty();
     while let Some(next) = run.first() {
         let slots = run.iter().map(|decision| u32::from(decision.slots)).sum();
-        let mut swapped = if to.down { 0 } else { swap(from, to.sender(number), slots) };
+        let mut swapped = if swaps { swap(from, to.sender(batch.queue), slots) } else { 0 };
         if swapped == 0 {
             if let Some(packet) = from.rx().packets().next() {
-                copy(to, number, &packet, next.bytes, &mut tried);
+                copy(to, batch, &packet, next.bytes, &mut tried);
             }
             from.rx_mut().release(next.slots.into());
             run = &run[1..];
@@ -45,7 +55,7 @@ fn swap(from: &mut Queue, to: &mut Queue, slots: u32) -> u32 {
 #[inline]
 pub(crate) fn copy(
     to: &mut Member,
-    number: usize,
+    batch: Batch,
     packet: &Packet<'_>,
     wire_bytes: u32,
     tried: &mut bool,
@@ -55,7 +65,7 @@ pub(crate) fn copy(
         to.counts.down += 1;
         return;
     }
-    let sender = to.sender(number);
+    let sender = to.sender(batch.queue);
     let mut pushed = sender.tx_mut().push(packet);
     if !pushed && !sender.tx_mut().can_ever_hold(packet) {
         to.counts.too_long += 1;
@@ -70,6 +80,11 @@ pub(crate) fn copy(
         to.counts.copied += 1;
         to.counts.queued_bytes += u64::from(wire_bytes);
         to.touched = true;
+        if !to.watchers.is_empty() {
+            let mut meta = *packet.meta();
+            meta.wire_bytes = wire_bytes;
+            to.show(&packet.with_meta(&meta), Direction::Out, batch.now_ns);
+        }
     } else {
         to.counts.full += 1;
     }
@@ -109,8 +124,9 @@ pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sluicegate::ring::Meta;
+
+    use super::*;
 
     #[test]
     fn a_tag_comes_and_goes() {

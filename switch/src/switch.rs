@@ -11,16 +11,17 @@
 //! is allocated for a packet. A port whose transmit ring is full loses its own packets; nobody
 //! waits for it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Presence;
+use sluicegate::monitor::Writer;
 use sluicegate::port::{Queue, wait_any};
-use sluicegate::ring::{Readiness, Wait};
+use sluicegate::ring::{Direction, Readiness, Wait};
 
 use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
-use crate::pass;
+use crate::pass::{self, Batch};
 use crate::table::{Known, MOST_PORTS, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::Form;
 
@@ -70,6 +71,8 @@ pub struct Switch {
     gone: Vec<MemberState>,
     /// Packets that may still come in.
     budget: u64,
+    /// How many watch.
+    watchers: usize,
     start: Instant,
     checked: Instant,
 }
@@ -87,6 +90,7 @@ impl Switch {
             events: Vec::new(),
             gone: Vec::new(),
             budget: u64::MAX,
+            watchers: 0,
             start: now,
             checked: now,
         }
@@ -196,6 +200,32 @@ impl Switch {
         &self.gone
     }
 
+    /// Has a port watched by a writer, under a number. It ends with the port, or by
+    /// [`unwatch`](Self::unwatch).
+    ///
+    /// # Errors
+    /// There is no port of that name.
+    pub fn watch(&mut self, name: &str, number: u64, writer: Writer) -> Result<()> {
+        let port = self.known(name)?;
+        if let Some(member) = &mut self.members[usize::from(port)] {
+            member.watchers.push((number, writer));
+        }
+        self.count_watchers();
+        Ok(())
+    }
+
+    /// Ends what has been begun under a number.
+    pub fn unwatch(&mut self, number: u64) {
+        for member in self.members.iter_mut().flatten() {
+            member.watchers.retain(|(watcher, _)| *watcher != number);
+        }
+        self.count_watchers();
+    }
+
+    fn count_watchers(&mut self) {
+        self.watchers = self.members.iter().flatten().map(|member| member.watchers.len()).sum();
+    }
+
     /// What has happened to the ports since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
@@ -205,6 +235,7 @@ impl Switch {
     pub fn turn(&mut self) -> u64 {
         let now = Instant::now();
         let tick = tick(self.start, now);
+        let now_ns = if self.watchers > 0 { wall_ns() } else { 0 };
         let mut came = 0;
         for number in 0..self.members.len() {
             let Some(mut member) = self.members[number].take() else { continue };
@@ -214,7 +245,8 @@ impl Switch {
             let mut failed = None;
             if member.receives {
                 for queue in 0..member.queues.len() {
-                    match self.serve(&mut member, number as PortNumber, queue, tick) {
+                    let batch = Batch { queue, now_ns };
+                    match self.serve(&mut member, number as PortNumber, batch, tick) {
                         Ok(packets) => came += packets,
                         Err(error) => failed = Some(error),
                     }
@@ -238,11 +270,15 @@ impl Switch {
         &mut self,
         from: &mut Member,
         number: PortNumber,
-        queue: usize,
+        batch: Batch,
         now: Tick,
     ) -> Result<u64> {
+        let queue = batch.queue;
         from.queues[queue].sync_rx()?;
         self.decide(from, number, queue, now);
+        if !from.watchers.is_empty() {
+            self.show(from, batch);
+        }
         let mut at = 0;
         while let Some(&decision) = self.decisions.get(at) {
             let rest = &self.decisions[at..];
@@ -260,15 +296,15 @@ impl Switch {
                         form(self.rules, to, decision.vlan, decision.tag) == Some(Form::AsIs)
                     };
                     match place {
-                        Some(to) if as_is(to) => pass::run(source, queue, to, run),
+                        Some(to) if as_is(to) => pass::run(source, batch, to, run),
                         _ => {
                             let to = std::slice::from_mut(place);
-                            spread(self.rules, source, queue, to, run, &mut self.scratch);
+                            spread(self.rules, source, batch, to, run, &mut self.scratch);
                         }
                     }
                 }
                 Fate::Flood => {
-                    let copies = spread(self.rules, source, queue, members, run, &mut self.scratch);
+                    let copies = spread(self.rules, source, batch, members, run, &mut self.scratch);
                     from.counts.copies += copies - run.len() as u64;
                 }
                 Fate::Nowhere | Fate::AfterEnd => {
@@ -302,9 +338,25 @@ impl Switch {
         from.queues = queues;
     }
 
+    /// Shows a batch that has come in to those who watch.
+    #[cold]
+    fn show(&self, from: &mut Member, batch: Batch) {
+        let Member { queues, watchers, .. } = from;
+        let packets = queues[batch.queue].rx().packets().zip(&self.decisions);
+        for (packet, _) in packets.filter(|(_, decision)| decision.fate != Fate::AfterEnd) {
+            for (_, writer) in watchers.iter_mut() {
+                writer.offer(&packet, Direction::In, batch.now_ns);
+            }
+        }
+    }
+
     /// Sends what was given to ports.
     #[inline]
     fn send(&mut self) {
+        if self.watchers > 0 {
+            let members = self.members.iter_mut().flatten();
+            members.flat_map(|m| &mut m.watchers).for_each(|(_, writer)| writer.publish());
+        }
         for number in 0..self.members.len() {
             let Some(member) = &mut self.members[number] else { continue };
             if member.touched
@@ -436,6 +488,8 @@ impl Switch {
         }
         let state = state(&mut member, 0);
         self.gone.push(state);
+        drop(member);
+        self.count_watchers();
     }
 
     fn number(&self, name: &str) -> Option<PortNumber> {
@@ -466,7 +520,7 @@ impl Switch {
 fn spread(
     rules: Rules,
     from: &mut Queue,
-    number: usize,
+    batch: Batch,
     members: &mut [Option<Box<Member>>],
     run: &[Decision],
     scratch: &mut Vec<u8>,
@@ -479,7 +533,7 @@ fn spread(
             let Some(form) = form(rules, to, decision.vlan, decision.tag) else { continue };
             let bytes = pass::formed_bytes(decision.bytes, decision.tag, form);
             let packet = pass::formed(packet, form, scratch);
-            pass::copy(to, number, &packet, bytes, &mut tried);
+            pass::copy(to, batch, &packet, bytes, &mut tried);
             copies += 1;
         }
         from.rx_mut().release(decision.slots.into());
@@ -511,9 +565,17 @@ fn state(member: &mut Member, learned: u32) -> MemberState {
         counts: member.counts,
         stats: member.stats(),
         learned,
+        watchers: member.watchers.len(),
+        watchers_lost: member.watchers.iter().map(|(_, writer)| writer.lost()).sum(),
         down: member.down,
         failed: false,
     }
+}
+
+/// Nanoseconds since 1970.
+fn wall_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The error of who wants a name that a port has.

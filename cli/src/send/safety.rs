@@ -16,9 +16,10 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
         Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
         // What a TAP device is sent the host receives, as with host: it does not leave.
         Kind::Pcap | Kind::Null | Kind::Memif | Kind::Host | Kind::Tap => Ok(None),
-        Kind::Mirror => {
-            Err(port.error("a mirror: port only receives: send to packet:, xdp: or live:"))
-        }
+        Kind::Mirror | Kind::Monitor => Err(port.error(format!(
+            "a {}: port only receives: send to packet:, xdp: or live:",
+            port.kind().prefix()
+        ))),
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Mac;
+use sluicegate::monitor::{Watch, Writer};
 use sluicegate_switch::table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
@@ -24,15 +25,26 @@ pub struct Answering<'a, 'b> {
 }
 
 impl Service for Answering<'_, '_> {
-    fn answer(&mut self, _client: u64, request: &str) -> Answer {
+    fn answer(&mut self, client: u64, request: &str) -> Answer {
+        // A watcher is told in plain words: he wants a file, and no JSON.
+        if request.starts_with("watch ") {
+            let watched = request.parse().and_then(|watch| self.watch(client, watch));
+            return watched.unwrap_or_else(said);
+        }
         let understood = serde_json::from_str(request)
             .map_err(|error| Error::Usage(format!("request not understood: {error}")));
         let value = understood.and_then(|request| self.act(request));
-        let line = value.unwrap_or_else(|error| failure(&error)).to_string();
-        Answer { line, ..Answer::default() }
+        said(value.unwrap_or_else(|error| failure(&error)))
     }
 
-    fn left(&mut self, _client: u64) {}
+    fn left(&mut self, client: u64) {
+        // A switch that has ended has let go of all.
+        let _ = self.handle.ask(move |switch| switch.unwatch(client));
+    }
+}
+
+fn said(line: impl ToString) -> Answer {
+    Answer { line: line.to_string(), ..Answer::default() }
 }
 
 impl Answering<'_, '_> {
@@ -66,6 +78,14 @@ impl Answering<'_, '_> {
                 Ok(json!({"forgotten": flushed}))
             }
         }
+    }
+
+    /// A watcher gets his ring, and has it until he goes.
+    fn watch(&self, client: u64, watch: Watch) -> Result<Answer> {
+        let (writer, file) = Writer::new(&watch)?;
+        let line = format!("watching {}", watch.port);
+        self.ask(move |switch| switch.watch(&watch.port, client, writer))??;
+        Ok(Answer { line, files: vec![file], keep: true })
     }
 
     fn ask<T: Send + 'static>(

@@ -31,6 +31,9 @@ pub struct Switching {
     pub moved: u64,
     pub unlearned: u64,
     pub elsewhere: u64,
+    /// Those who watch the port now, and packets that they have lost.
+    pub watchers: usize,
+    pub watchers_lost: u64,
     pub down: bool,
 }
 
@@ -52,6 +55,8 @@ impl Switching {
             moved: counts.moved,
             unlearned: counts.unlearned,
             elsewhere: counts.elsewhere,
+            watchers: state.watchers,
+            watchers_lost: state.watchers_lost,
             down: state.down,
         }
     }

@@ -11,3 +11,4 @@ mod star;
 #[allow(dead_code, reason = "shared with the tests of capture, which use all of it")]
 mod support;
 mod vlans;
+mod watch;

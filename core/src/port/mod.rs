@@ -11,6 +11,7 @@ mod live;
 mod lookup;
 mod memif;
 mod mirror;
+mod monitor;
 mod name;
 mod null;
 mod packet;
@@ -109,6 +110,7 @@ impl Port {
             Kind::Host => host::open(name, options),
             Kind::Tap => tap::open(name, options),
             Kind::Memif => memif::open(name, options),
+            Kind::Monitor => monitor::open(name, options),
             Kind::Pcap => pcap::open(name, options),
         }
     }

@@ -29,6 +29,8 @@ pub enum Kind {
     Tap,
     /// A shared-memory pipe to another process.
     Memif,
+    /// The packets of a running switch's port, as copies.
+    Monitor,
     /// A capture file.
     Pcap,
     /// An endless source, a bottomless sink.
@@ -121,6 +123,12 @@ const KINDS: &[KindSpec] = &[
             "interrupt",
             "sealed",
         ],
+    },
+    KindSpec {
+        kind: Kind::Monitor,
+        prefix: "monitor",
+        queues: false,
+        options: &["filter", "snaplen", "cells", "socket", "slots"],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -316,6 +324,7 @@ impl FromStr for PortName {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
                 Kind::Memif => "no socket named: use memif:FILE, or memif:@NAME".into(),
+                Kind::Monitor => "no port named: use monitor:SWITCH/PORT".into(),
                 Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Host | Kind::Tap => {
                     "no interface named".into()
                 }
@@ -416,7 +425,8 @@ mod tests {
             ("", "no interface named"),
             (
                 "xdpp:eth0",
-                "there are packet:, xdp:, mirror:, live:, host:, tap:, memif:, pcap:, null:",
+                "there are packet:, xdp:, mirror:, live:, host:, tap:, memif:, monitor:, pcap:, \
+                 null:",
             ),
             ("eth0/x", "a range such as 0-3"),
             ("eth0/3-1", "a range such as 0-3"),
@@ -466,8 +476,8 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_row() {
-        use Kind::{Host, Live, Memif, Mirror, Null, Packet, Pcap, Tap, Xdp};
-        for kind in [Packet, Xdp, Mirror, Live, Host, Tap, Memif, Pcap, Null] {
+        use Kind::{Host, Live, Memif, Mirror, Monitor, Null, Packet, Pcap, Tap, Xdp};
+        for kind in [Packet, Xdp, Mirror, Live, Host, Tap, Memif, Monitor, Pcap, Null] {
             assert_eq!(kind.spec().kind, kind);
         }
     }

@@ -7,6 +7,7 @@ use super::host::{HostFlows, HostQueue};
 use super::live::LiveQueue;
 use super::memif::MemifQueue;
 use super::mirror;
+use super::monitor::MonitorQueue;
 use super::null::Null;
 use super::packet::PacketQueue;
 use super::pcap;
@@ -70,6 +71,7 @@ pub(super) enum Backend {
     Host(Box<HostQueue>),
     Tap(Box<TapQueue>),
     Memif(Box<MemifQueue>),
+    Monitor(Box<MonitorQueue>),
 }
 
 /// One receive and one transmit ring, owned by one thread.
@@ -162,6 +164,7 @@ impl Queue {
             Backend::Host(host) => host.sync_rx(&mut self.rx),
             Backend::Tap(tap) => tap.sync_rx(&mut self.rx),
             Backend::Memif(memif) => memif.sync_rx(&mut self.rx),
+            Backend::Monitor(monitor) => Ok(monitor.sync_rx(&mut self.rx)),
         }
     }
 
@@ -179,7 +182,10 @@ impl Queue {
     pub fn sync_tx(&mut self) -> Result<u32> {
         match &mut self.backend {
             Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
-            Backend::PcapSource(_) | Backend::InKernel(_) | Backend::Copies(_) => Ok(0),
+            Backend::PcapSource(_)
+            | Backend::InKernel(_)
+            | Backend::Copies(_)
+            | Backend::Monitor(_) => Ok(0),
             Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
             Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
             Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
@@ -213,6 +219,7 @@ impl Queue {
             Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
             Backend::Memif(memif) => &mut **memif,
+            Backend::Monitor(monitor) => &mut **monitor,
         }
     }
 
@@ -244,7 +251,8 @@ impl Queue {
             | Backend::PcapSource(_)
             | Backend::PcapSink(_)
             | Backend::Packet(_)
-            | Backend::Memif(_) => Ok(()),
+            | Backend::Memif(_)
+            | Backend::Monitor(_) => Ok(()),
         }
     }
 
@@ -261,7 +269,8 @@ impl Queue {
             | Backend::InKernel(_)
             | Backend::Live(_)
             | Backend::Host(_)
-            | Backend::Tap(_) => None,
+            | Backend::Tap(_)
+            | Backend::Monitor(_) => None,
         }
     }
 
@@ -287,6 +296,7 @@ impl Queue {
             Backend::Host(host) => host.is_finished(),
             Backend::Tap(tap) => tap.is_finished(),
             Backend::Memif(memif) => memif.is_finished(),
+            Backend::Monitor(monitor) => monitor.is_finished(),
         }
     }
 
@@ -319,6 +329,10 @@ impl Queue {
                 host.close_intake();
                 Ok(())
             }
+            Backend::Monitor(monitor) => {
+                monitor.close_intake();
+                Ok(())
+            }
             Backend::Tap(tap) => {
                 tap.close_intake();
                 Ok(())
@@ -349,7 +363,8 @@ impl Queue {
             | Backend::Live(_)
             | Backend::Host(_)
             | Backend::Tap(_)
-            | Backend::Memif(_) => Ok(()),
+            | Backend::Memif(_)
+            | Backend::Monitor(_) => Ok(()),
         }
     }
 
@@ -383,7 +398,8 @@ impl Queue {
             | Backend::InKernel(_)
             | Backend::Copies(_)
             | Backend::Host(_)
-            | Backend::Tap(_) => synced.map(|_| ()),
+            | Backend::Tap(_)
+            | Backend::Monitor(_) => synced.map(|_| ()),
         }
     }
 
@@ -404,6 +420,7 @@ impl Queue {
             Backend::Host(host) => Ok(host.stats()),
             Backend::Tap(tap) => Ok(tap.stats()),
             Backend::Memif(memif) => Ok(memif.stats()),
+            Backend::Monitor(monitor) => Ok(monitor.stats()),
         }
     }
 }

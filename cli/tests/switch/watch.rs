@@ -1,0 +1,116 @@
+//! Watching a port of a running switch.
+
+use nix::sys::signal::Signal;
+
+use crate::star::*;
+use crate::support::*;
+
+/// A capture of a port of the switch in the middle of a lab.
+fn watch(
+    lab: &sluicegate::link::Lab,
+    port: &str,
+    file: &std::path::Path,
+    more: &[&str],
+) -> Running {
+    let port = format!("monitor:{}/{port}", lab.name());
+    let write = ["capture", &port, "-w", file.to_str().unwrap(), "--json"];
+    let before = watchers(lab);
+    let running = Running::unawaited(&mut sluice(&[&write[..], more].concat()));
+    eventually("it watches", || watchers(lab) > before || running.has_ended());
+    running
+}
+
+/// How many watch the switch's ports.
+fn watchers(lab: &sluicegate::link::Lab) -> u64 {
+    let shown = shown(lab);
+    HOSTS.iter().map(|host| count(&shown, host, "watchers")).sum()
+}
+
+#[test]
+fn a_watcher_sees_every_packet_once_as_it_was() {
+    if !have(&["tshark"]) {
+        return;
+    }
+    let Some(lab) = star() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for kind in ["xdp", "packet"] {
+        let running = switch(&lab, &ports(kind), &[]);
+        // Where hosts are is known before, so that nothing is flooded.
+        generate(&lab, "right", 1, &["--smac", &mac("right"), "--dmac", &mac("left")]);
+        generate(&lab, "left", 1, &["--smac", &mac("left"), "--dmac", &mac("right")]);
+        let (both, only) = (path("both.pcapng"), path("only.pcapng"));
+        let left = watch(&lab, "left", &both, &[]);
+        let filtered = watch(&lab, "left", &only, &["-f", "udp dst port 1009"]);
+        let sent = path("right.pcap");
+        let right = capture_all(&lab.netns("right"), "udp", &sent);
+        let flags = ["--size", "60-1500", "--payload", "random", "--seed", "5"];
+        let to_right = ["--smac", &mac("left"), "--dmac", &mac("right"), "--dport", "1009"];
+        generate(&lab, "left", 2000, &[&flags[..], &to_right].concat());
+        generate(&lab, "right", 1000, &["--smac", &mac("right"), "--dmac", &mac("left")]);
+        eventually("all have passed", || count(&shown(&lab), "left", "sent") == 1001);
+        let (watched, filtered) = (left.stop().good(), filtered.stop().good());
+        assert_eq!(watched["packets"], 3000, "{kind}: {watched}");
+        assert_eq!(filtered["packets"], 2000, "{kind}: {filtered}");
+        // What right0 has received, its host has not changed.
+        right.stop().good();
+        let seen: Vec<Vec<u8>> = packets(&both).into_iter().map(|(_, bytes)| bytes).collect();
+        let there: Vec<Vec<u8>> = packets(&sent).into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(seen[..2000], there[..2000], "{kind}: as they were, in order");
+        let ways = tshark(&both, &["-T", "fields", "-e", "frame.packet_flags_direction"]);
+        let out = ways.iter().filter(|way| way.ends_with('2')).count();
+        assert_eq!((ways.len(), out), (3000, 1000), "{kind}: what was sent says so");
+        eventually("nobody watches any more", || watchers(&lab) == 0);
+        let report = running.stop().good();
+        assert!(count(&report, "left", "copied") >= 1000, "{kind}: {report}");
+    }
+}
+
+#[test]
+fn a_watcher_that_hangs_loses_and_nobody_else_does() {
+    let Some(lab) = star() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let running = switch(&lab, &ports("xdp"), &[]);
+    generate(&lab, "right", 1, &["--smac", &mac("right"), "--dmac", &mac("left")]);
+    let stopped = watch(&lab, "left", &folder.path().join("stopped.pcapng"), &[]);
+    stopped.signal(Signal::SIGSTOP);
+    let killed = watch(&lab, "left", &folder.path().join("killed.pcapng"), &[]);
+    killed.signal(Signal::SIGKILL);
+    killed.end();
+    eventually("who is killed is missed", || watchers(&lab) == 1);
+    generate(&lab, "left", 20_000, &["--smac", &mac("left"), "--dmac", &mac("right")]);
+    eventually("all have passed", || count(&shown(&lab), "right", "sent") == 20_000);
+    let there = shown(&lab);
+    assert!(count(&there, "left", "watchers_lost") > 0, "{there}");
+    stopped.signal(Signal::SIGCONT);
+    let watched = stopped.stop().good();
+    // More than the ring has room for came, and all is accounted for.
+    assert_eq!(watched["ledger"]["in"], 20_000, "{watched}");
+    assert!(watched["ledger"]["losses"]["ring_full"].as_u64() > Some(10_000), "{watched}");
+    let report = running.stop().good();
+    assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+}
+
+#[test]
+fn watching_ends_with_the_switch_and_with_the_port() {
+    let Some(lab) = star() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let running = switch(&lab, &ports("packet"), &[]);
+    let of = |name: &str| folder.path().join(name);
+    let watchers = ["left", "right", "upper"].map(|port| watch(&lab, port, &of(port), &[]));
+    generate(&lab, "left", 10, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
+    eventually("all have passed", || count(&shown(&lab), "upper", "sent") == 10);
+    let [left, right, upper] = watchers;
+    ask(&lab, &["remove", "left"]);
+    assert_eq!(left.end().good()["packets"], 10, "its port was taken out");
+    running.signal(Signal::SIGTERM);
+    assert_eq!(right.end().good()["packets"], 10, "the switch has ended");
+    running.end().good();
+    assert_eq!(upper.end().good()["packets"], 10);
+    let nobody = format!("monitor:{}/left", lab.name());
+    for (port, advice) in [(&nobody[..], "nothing runs at"), ("monitor:a/b/c", "nothing runs at")] {
+        let ended = run(&["count", port]);
+        assert_eq!(ended.status, Some(2), "{port}: {}", ended.err);
+        assert!(ended.err.contains(advice), "{port}: {}", ended.err);
+    }
+}

@@ -1,0 +1,149 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::{Pool, PoolConfig};
+use crate::ring::{Direction, Meta, Packet, Ring};
+
+fn watch(cells: u32, snaplen: u32) -> Watch {
+    Watch { port: "a".into(), snaplen, cells, filter: String::new() }
+}
+
+/// Both sides, and a ring of slots for the watcher.
+fn sides(cells: u32, snaplen: u32) -> (Writer, Reader, Ring) {
+    let (writer, file) = Writer::new(&watch(cells, snaplen)).unwrap();
+    let pool = Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
+    let ring = Ring::receive_indirect(&pool, 9).unwrap();
+    (writer, Reader::new(&file, "test").unwrap(), ring)
+}
+
+fn offer(writer: &mut Writer, bytes: &[u8], direction: Direction, time: u64) {
+    let meta = Meta { wire_bytes: bytes.len() as u32, ..Meta::default() };
+    writer.offer(&Packet::new(&meta, bytes), direction, time);
+}
+
+#[test]
+fn a_packet_comes_as_it_was_with_what_is_known_of_it() {
+    let (mut writer, mut reader, mut ring) = sides(8, 100);
+    offer(&mut writer, &[7; 60], Direction::In, 5);
+    offer(&mut writer, &[8; 200], Direction::Out, 6);
+    assert_eq!(reader.look(), 0, "not yet published");
+    writer.publish();
+    assert_eq!((reader.look(), reader.fill(&mut ring)), (2, 2));
+    let packets: Vec<_> = ring.packets().map(|p| (p.head().to_vec(), *p.meta())).collect();
+    assert_eq!(packets[0].0, [7; 60]);
+    assert_eq!(packets[1].0, [8; 100], "cut to what is kept");
+    assert_eq!((packets[0].1.direction, packets[0].1.timestamp_ns), (Direction::In, 5));
+    assert_eq!((packets[1].1.direction, packets[1].1.wire_bytes), (Direction::Out, 200));
+}
+
+#[test]
+fn who_does_not_read_loses_and_learns_how_much() {
+    let (mut writer, mut reader, mut ring) = sides(4, 64);
+    for _ in 0..10 {
+        offer(&mut writer, &[1; 60], Direction::In, 0);
+        writer.publish();
+    }
+    reader.look();
+    assert_eq!((reader.fill(&mut ring), reader.counts()), (4, (10, 6)));
+    ring.release(4);
+    reader.give_back(&ring);
+    offer(&mut writer, &[1; 60], Direction::In, 0);
+    drop(writer);
+    assert!(reader.has_ended());
+    reader.look();
+    assert_eq!(reader.fill(&mut ring), 1);
+    assert_eq!(ring.packets().next().unwrap().meta().lost_before, 6);
+}
+
+#[test]
+fn a_filter_and_an_end_that_is_asked_for() {
+    let mut with_filter = watch(4, 64);
+    with_filter.filter = "ether[0] = 1".into();
+    let (mut writer, file) = Writer::new(&with_filter).unwrap();
+    let reader = Reader::new(&file, "test").unwrap();
+    offer(&mut writer, &[1; 60], Direction::In, 0);
+    offer(&mut writer, &[2; 60], Direction::In, 0);
+    reader.close();
+    assert!(!reader.has_ended());
+    writer.publish();
+    offer(&mut writer, &[1; 60], Direction::In, 0);
+    writer.publish();
+    assert!(reader.has_ended());
+    assert_eq!(reader.counts(), (1, 0), "what comes later is not counted");
+    with_filter.filter = "nonsense of".into();
+    assert!(Writer::new(&with_filter).is_err());
+}
+
+#[test]
+fn what_a_watcher_asks_for_is_understood() {
+    for filter in ["", "udp port 53 and ether[0] & 1 = 0"] {
+        let watch = Watch { filter: filter.into(), ..watch(8, 96) };
+        // As it comes over a socket: without blanks at its end.
+        assert_eq!(watch.to_string().trim().parse::<Watch>().unwrap(), watch);
+    }
+    for line in
+        ["", "watch", "watch a", "watch a 1", "watch a 1 many", "look a 1 1", "watch a -1 1"]
+    {
+        assert!(line.parse::<Watch>().is_err(), "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_ring_is_refused() {
+    let (file, _map) = crate::memory::Mmap::memfd(c"none", 8192, false).unwrap();
+    assert!(Reader::new(&file, "test").unwrap_err().to_string().contains("no ring"));
+    let ordinary = std::os::fd::OwnedFd::from(tempfile::tempfile().unwrap());
+    assert!(Reader::new(&ordinary, "test").is_err());
+    assert!(Writer::new(&watch(1 << 20, 65_535)).unwrap_err().to_string().contains("MiB"));
+}
+
+proptest! {
+    #[test]
+    fn no_line_is_more_than_a_watch_or_an_error(line: String, words in "(watch )?[a-z0-9 ]{0,20}") {
+        let _ = line.parse::<Watch>();
+        let _ = words.parse::<Watch>();
+    }
+
+    /// Whatever both sides do in turns, what is read is what was offered and not lost, in order.
+    #[test]
+    fn nothing_is_lost_but_what_is_counted(steps in proptest::collection::vec((0..4u8, 0..12u8), 1..200)) {
+        let (mut writer, mut reader, mut ring) = sides(8, 64);
+        let (mut next, mut expected, mut gap) = (0u32, std::collections::VecDeque::new(), 0);
+        let mut came = 0u64;
+        for (what, n) in steps {
+            match what {
+                0 => for _ in 0..n {
+                    let lost = writer_lost(&mut writer, next);
+                    if lost { gap += 1 } else { expected.push_back((next, std::mem::take(&mut gap))) }
+                    next += 1;
+                },
+                1 => writer.publish(),
+                2 => {
+                    reader.give_back(&ring);
+                    reader.look();
+                    reader.fill(&mut ring);
+                }
+                _ => {
+                    let n = u32::from(n).min(ring.available());
+                    for packet in ring.packets().take(n as usize) {
+                        let number = u32::from_le_bytes(packet.head()[..4].try_into().unwrap());
+                        prop_assert_eq!(expected.pop_front(), Some((number, packet.meta().lost_before)));
+                        came += 1;
+                    }
+                    ring.release(n);
+                }
+            }
+        }
+        writer.publish();
+        let (offered, lost) = reader.counts();
+        prop_assert_eq!(offered, u64::from(next));
+        prop_assert_eq!(offered, came + expected.len() as u64 + lost);
+    }
+}
+
+/// Offers a numbered packet; whether it was lost.
+fn writer_lost(writer: &mut Writer, number: u32) -> bool {
+    let before = writer.lost();
+    offer(writer, &number.to_le_bytes(), Direction::In, 0);
+    writer.lost() > before
+}

@@ -1,0 +1,176 @@
+//! `monitor:SWITCH/PORT`, the packets that a port of a running switch receives and sends, as copies.
+//! The switch is not held up: who reads too slowly loses, and learns how many.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `filter` | a pcap-filter expression, run by the switch | all |
+//! | `snaplen` | most bytes of a packet that are kept | 2016 |
+//! | `cells` | packets that there is room for | 8192 |
+//! | `socket` | the switch's control socket | that of its name |
+//! | `slots` | slots in the ring | 512 |
+//!
+//! `monitor:PORT` is of the switch that is called `switch`. What the port received has the direction
+//! [`Direction::In`](crate::ring::Direction), what was given to it to send
+//! [`Direction::Out`](crate::ring::Direction). The switch's owner and root may watch; no privilege is
+//! needed besides. The port ends when the switch ends, or its port is taken out.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::queue::{Backend, Queue};
+use super::wait::{Alarm, Awaited};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
+use crate::control::{Client, socket_path};
+use crate::error::Result;
+use crate::memory::{Pool, PoolConfig};
+use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Reader, Watch};
+use crate::ring::{Readiness, Ring, Wait};
+
+/// After a look that found packets there is none for this time, as with rings of copies.
+const PAUSE: Duration = Duration::from_micros(50);
+const FIRST_SLEEP: Duration = Duration::from_micros(50);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// The writer says within this time that it has ended.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// A watched port.
+#[derive(Debug)]
+pub(super) struct MonitorQueue {
+    reader: Reader,
+    /// The switch copies as long as this is there.
+    client: Option<Client>,
+    next_look: Instant,
+    sleep: Duration,
+    closed: Option<Instant>,
+}
+
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    if options.usage != Use::Receive {
+        return Err(name.error("a monitor: port only receives"));
+    }
+    let (switch, port) = name.name().split_once('/').unwrap_or(("switch", name.name()));
+    let path = match name.option("socket") {
+        Some(path) => PathBuf::from(path),
+        None => socket_path("switch", switch)?,
+    };
+    let slots = name.count("slots", 2..=65_536)?.unwrap_or(512) as u32;
+    if port.contains(' ') {
+        return Err(name.error("a switch's port has no blank in its name"));
+    }
+    let watch = Watch {
+        port: port.to_owned(),
+        snaplen: name.number("snaplen", 1..=65_535)?.unwrap_or(DEFAULT_SNAPLEN.into()) as u32,
+        cells: name.count("cells", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
+        filter: name.option("filter").unwrap_or_default().to_owned(),
+    };
+    let mut client = Client::connect(&path)?;
+    let reader = begin(&mut client, &watch, name)?;
+    let described = Interface {
+        name: port.to_owned(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: reader.snaplen(),
+        comment: format!("port {port} of the switch '{switch}'; timestamps: software"),
+    };
+    let pool = Pool::new(PoolConfig {
+        buffers: 0,
+        ring_area_bytes: slots as usize * 64 + 4096,
+        ..PoolConfig::default()
+    })?;
+    let queue = MonitorQueue {
+        reader,
+        client: Some(client),
+        next_look: Instant::now(),
+        sleep: FIRST_SLEEP,
+        closed: None,
+    };
+    let rx = Ring::receive_indirect(&pool, slots)?;
+    let backend = Backend::Monitor(Box::new(queue));
+    let queue = Queue::new(0, rx, Ring::absent(&pool)?, backend, vec![described]);
+    Ok(Port {
+        name: name.clone(),
+        method: "",
+        mode: None,
+        fallbacks: Vec::new(),
+        queues: vec![queue],
+    })
+}
+
+/// Asks for a ring.
+fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Reader> {
+    let (answer, files) = client.ask(&watch.to_string())?;
+    match files.first() {
+        Some(file) => Reader::new(file, &name.short()),
+        None => Err(name.error(answer)),
+    }
+}
+
+impl MonitorQueue {
+    pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
+        self.reader.give_back(ring);
+        if self.reader.unread() == 0 {
+            self.finds_packets();
+        }
+        self.reader.fill(ring)
+    }
+
+    /// Looks for packets, unless it is too early; true if some are there.
+    fn finds_packets(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.next_look && self.closed.is_none() {
+            return self.reader.unread() > 0;
+        }
+        let there = self.reader.look() > 0;
+        if there {
+            self.next_look = now + PAUSE;
+            self.sleep = FIRST_SLEEP;
+        }
+        there
+    }
+
+    pub(super) fn close_intake(&mut self) {
+        self.closed.get_or_insert_with(Instant::now);
+        self.reader.close();
+    }
+
+    /// Nothing more will come, and all that was there is in the ring.
+    pub(super) fn is_finished(&mut self) -> bool {
+        let late = self.closed.is_some_and(|closed| closed.elapsed() >= LAST_WORD);
+        let over = self.reader.has_ended() || late || self.is_alone();
+        over && self.reader.look() == 0
+    }
+
+    /// Whether the switch has gone, killed or not: it says nothing unasked.
+    fn is_alone(&mut self) -> bool {
+        let Some(client) = &self.client else { return true };
+        let mut fds = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
+        if matches!(poll(&mut fds, PollTimeout::ZERO), Ok(ready) if ready > 0) {
+            self.client = None;
+        }
+        self.client.is_none()
+    }
+
+    pub(super) fn stats(&self) -> QueueStats {
+        let (offered, lost_full) = self.reader.counts();
+        QueueStats { offered, lost_full, ..QueueStats::default() }
+    }
+}
+
+impl Awaited for MonitorQueue {
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        Ok(self.finds_packets().then_some(Readiness::Ready))
+    }
+
+    fn spins(&self, _wait: Wait) -> bool {
+        true
+    }
+
+    /// Nothing wakes the watcher, for that would cost the switch more than the copy does.
+    fn alarm(&mut self) -> Alarm<'_> {
+        let nap = self.sleep;
+        self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
+        Alarm::Nap(nap)
+    }
+}
