@@ -77,6 +77,24 @@ fn detach_connects_a_host_that_was_cut_off() {
     assert_eq!(on(&lab, "right", &ping).status, Some(0), "connected");
 }
 
+/// Who has no privileges any more cannot take a filter away.
+#[test]
+fn an_ordinary_user_that_ends_leaves_the_host_connected() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let ping = ["ping", "-q", "-c", "5", "-i", "0.1", "-W", "2", "198.18.0.1"];
+    for host in ["host:right0?fallback=drop", "host:right0?hook=clsact&flows=64", "host:right0"] {
+        let running = between(&lab, &["xdp:right0", host, "--user", "nobody"]);
+        assert_eq!(on(&lab, "right", &ping).status, Some(0), "{host}: through it");
+        running.stop().good();
+        assert_eq!(on(&lab, "right", &ping).status, Some(0), "{host}: afterwards");
+    }
+    let netns = lab.netns("right");
+    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
+}
+
 #[test]
 fn what_would_give_the_host_its_packets_twice_is_refused() {
     for (arguments, why) in [

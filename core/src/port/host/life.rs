@@ -11,7 +11,8 @@ use crate::xdp::bpf::{self, Write};
 pub(super) struct Life {
     /// Its one entry is there as long as the port serves.
     pub alive: OwnedFd,
-    /// One word: not 0 from the moment the port has begun to serve, also when it is dead.
+    /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
+    /// one that was killed it stays so.
     pub begun: OwnedFd,
     token: OwnedFd,
 }
@@ -30,5 +31,12 @@ impl Life {
     pub fn begin(&self) -> io::Result<()> {
         bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
         bpf::write_entry(self.begun.as_fd(), 0, &1u64.to_ne_bytes(), Write::Any)
+    }
+
+    /// It ends by itself: nothing is to fall back. Who has given up its privileges cannot take
+    /// filters away, but this it can (Linux 5.19).
+    pub fn end(&self) {
+        // Before that, it may be that the kernel says no: then nobody can do more.
+        let _ = bpf::write_entry(self.begun.as_fd(), 0, &0u64.to_ne_bytes(), Write::Any);
     }
 }

@@ -21,16 +21,15 @@ const CHECK: Duration = Duration::from_millis(500);
 /// What leads packets to the device, until the last queue has closed its intake.
 #[derive(Debug)]
 pub(super) struct Intake {
-    // Before the sign of life: without programs nothing falls back.
     hooks: Mutex<Hooks>,
     /// Where there are flows: passes them from the wire.
     stage: Option<Stage>,
-    _life: Life,
+    life: Life,
 }
 
 impl Intake {
     pub fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
-        Arc::new(Self { hooks: Mutex::new(hooks), stage, _life: life })
+        Arc::new(Self { hooks: Mutex::new(hooks), stage, life })
     }
 
     /// # Errors
@@ -46,6 +45,13 @@ impl Intake {
             }),
             Ok(true) | Err(_) => Ok(()),
         }
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        // Before the programs go: should they have to stay, they let everything pass.
+        self.life.end();
     }
 }
 
