@@ -34,6 +34,7 @@ bench: setup
 	$(RELEASE)
 	$(SUDO) ./scripts/bench.sh
 	$(SUDO) ./scripts/bench-send.sh
+	$(SUDO) ./scripts/bench-forward.sh
 
 vm-test: setup
 	./scripts/vm-test.sh

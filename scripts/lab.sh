@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # For demo.sh and bench.sh, which read it in: a lab of their own with a sender in it, and its
 # removal whatever happens. They set `name` first, the word for what they are, and `send_cpu`,
-# the sender's CPU, which may be empty; `queues` of the link, if it shall have more than one.
+# the sender's CPU, which may be empty; `queues` of the link, if it shall have more than one; `shape`
+# of the lab, if it shall be another than a pair.
 # shellcheck disable=SC2034 # what is set here is used there
 
 : "${name:?}"
@@ -50,7 +51,8 @@ lab_up() {
     else
         scratch=$(mktemp -d)
     fi
-    "$sluice" lab up --name "$lab" --queues "${queues:-1}" >"$scratch/picture" || exit $?
+    "$sluice" lab up --name "$lab" --shape "${shape:-pair}" --queues "${queues:-1}" \
+        >"$scratch/picture" || exit $?
 }
 
 room_mib() {

@@ -4,7 +4,11 @@
 //! elsewhere (an INDIRECT slot: a kernel's block, a file's buffer), or in another pool, is
 //! copied.
 
+mod rewrite;
+
 use crate::ring::RingMut;
+
+pub use rewrite::{Rewriter, Vlan};
 
 /// What moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //!   result: what moved, how, and the ledger of each direction
 //! ```
 
+mod headers;
 mod host;
 mod in_kernel;
 mod plan;
@@ -23,6 +24,7 @@ use crate::send::target;
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::{notice, overwrite};
+use headers::Headers;
 use host::Leaving;
 use result::Sides;
 
@@ -72,6 +74,9 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["batch", "threads", "cpus", "host_flows"])]
     in_kernel: bool,
 
+    #[command(flatten)]
+    headers: Headers,
+
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
     #[arg(long, value_name = "IFACE")]
@@ -109,6 +114,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let mut relays = plan::relays(&mut ports, args.sources(), common.threads)?;
     for relay in &mut relays {
         relay.batch = batch.unwrap_or(u32::MAX);
+        relay.rewriters = args.headers.rewriters();
         relay.leaving = leaving.clone();
     }
     common.become_user()?;
@@ -166,6 +172,7 @@ impl Args {
     /// Refuses what cannot be or would do harm, and fills in what the ports' names leave open.
     fn prepare(&mut self) -> Result<()> {
         self.refuse_loops()?;
+        self.headers.check(self.one_way)?;
         if self.in_kernel {
             in_kernel::check(self)?;
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
-use sluicegate::forward::{Moved, forward_some};
+use sluicegate::forward::{Moved, Rewriter, forward_some};
 use sluicegate::link::Busy;
 use sluicegate::port::{Queue, QueueStats, wait_any};
 use sluicegate::ring::{Readiness, Wait};
@@ -186,6 +186,8 @@ pub struct Relay {
     pub ways: Vec<Way>,
     /// Most slots that move along a way at once.
     pub batch: u32,
+    /// What becomes of headers of packets from each side, if anything.
+    pub rewriters: [Option<Rewriter>; 2],
     /// Flows that are left to the host.
     pub leaving: Option<Arc<Leaving>>,
     passed: [Passed; 2],
@@ -202,6 +204,7 @@ impl Relay {
             queues: Vec::new(),
             ways: Vec::new(),
             batch: u32::MAX,
+            rewriters: [None, None],
             leaving: None,
             passed: <[Passed; 2]>::default(),
             notices: Vec::new(),
@@ -329,7 +332,11 @@ impl Relay {
             true => first_packets(&source.queue, wanted),
             false => most,
         };
-        let moved = forward_some(source.queue.rx_mut(), target.queue.tx_mut(), slots);
+        let (from_ring, to_ring) = (source.queue.rx_mut(), target.queue.tx_mut());
+        let moved = match &mut self.rewriters[side] {
+            Some(rewriter) => rewriter.forward(from_ring, to_ring, slots),
+            None => forward_some(from_ring, to_ring, slots),
+        };
         let used = moved.packets();
         if used < most {
             shared.wanted.fetch_add(i64::from(most - used), Ordering::Relaxed);

@@ -24,6 +24,31 @@ fn a_file_that_goes_through_is_the_same() {
 }
 
 #[test]
+fn headers_change_on_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, tagged, plain] = ["file", "tagged", "plain"].map(|it| folder.path().join(it));
+    numbered(&file, 0..1000, 1_700_000_000_000_000_000, 1000);
+    let port = |path: &std::path::Path| format!("pcap:{}", path.display());
+    let (smac, dmac) = ("02:00:00:00:00:0a", "02:00:00:00:00:0b");
+    for (from, to, change) in [
+        (&file, &tagged, &["--vlan", "push:7", "--smac", smac, "--dmac", dmac][..]),
+        (&tagged, &plain, &["--vlan", "pop"]),
+    ] {
+        let arguments = ["forward", &port(from), &port(to), "--one-way", "--json"];
+        let report = run(&[&arguments[..], change].concat()).good();
+        assert_eq!(direction(&report, 0)[0], 1000, "{report}");
+    }
+    let addresses = [2, 0, 0, 0, 0, 11, 2, 0, 0, 0, 0, 10];
+    for (number, ((_, tagged), (_, plain))) in
+        packets(&tagged).into_iter().zip(packets(&plain)).enumerate()
+    {
+        let rest = &frame(number as u32)[12..];
+        assert_eq!(tagged, [&addresses[..], &[0x81, 0, 0, 7], rest].concat());
+        assert_eq!(plain, [&addresses[..], rest].concat());
+    }
+}
+
+#[test]
 fn what_would_loop_or_never_end_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file.pcap");
@@ -41,6 +66,9 @@ fn what_would_loop_or_never_end_is_refused() {
         (&["packet:lo", "null:"], "it never ends"),
         (&["xdp:lo?action=drop", "null:", "--one-way"], "it leaves no packets"),
         (&["null:", "null:", "--count", "1", "-f", "udp"], "takes no filter"),
+        (&["null:", "null:", "--count", "1", "--vlan", "push:4095"], "use 1 to 4094"),
+        (&["null:", "null:", "--count", "1", "--one-way", "--back-vlan", "pop"], "nothing comes"),
+        (&["xdp:lo", "xdp:lo2", "--in-kernel", "--vlan", "pop"], "cannot be used with"),
     ] {
         let ended = run(&[&["forward"], arguments].concat());
         assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);

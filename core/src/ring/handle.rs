@@ -75,6 +75,16 @@ impl<'a> RingMut<'a> {
         self.0.push(packet)
     }
 
+    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
+    /// fewer, or no room for what is longer; nothing has happened then.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
+        self.0.replace_front(index, cut, head)
+    }
+
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
     /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
     /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it

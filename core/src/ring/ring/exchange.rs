@@ -101,4 +101,36 @@ impl Ring {
         to.release(swapped.slots);
         swapped
     }
+
+    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
+    /// fewer, or no room for what is longer; nothing has happened then.
+    pub(crate) fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
+        self.assert_owned(index);
+        let slot = *self.slot(index);
+        let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
+        let Ok(len) = u16::try_from(head.len() + rest) else { return false };
+        if slot.is_indirect() {
+            // In front of its bytes is something else.
+            let Some(skip) = cut.checked_sub(head.len()) else { return false };
+            self.bytes_mut(index)[skip..cut].copy_from_slice(head);
+            let slot = self.slot_mut(index);
+            (slot.ptr, slot.len) = (slot.ptr + skip as u64, len);
+            return true;
+        }
+        let keep_from = usize::from(slot.offset()) + cut;
+        // SAFETY: the program owns the slot.
+        let buffer = unsafe { self.buffer_unchecked(index) };
+        let first = match keep_from.checked_sub(head.len()) {
+            Some(first) => first,
+            None if head.len() + rest <= buffer.len() => {
+                buffer.copy_within(keep_from..keep_from + rest, head.len());
+                0
+            }
+            None => return false,
+        };
+        buffer[first..first + head.len()].copy_from_slice(head);
+        let slot = self.slot_mut(index);
+        (slot.ptr, slot.len) = (first as u64, len);
+        true
+    }
 }

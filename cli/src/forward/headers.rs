@@ -1,0 +1,75 @@
+//! Flags for other addresses and VLAN tags in what is forwarded.
+
+use sluicegate::error::{Error, Result};
+use sluicegate::forward::{Rewriter, Vlan};
+use sluicegate::link::Mac;
+
+/// What becomes of Ethernet headers, there and back.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "headers", multiple = true, conflicts_with = "in_kernel")]
+#[command(next_help_heading = "Ethernet headers")]
+pub struct Headers {
+    /// Source address of what goes to the second port
+    #[arg(long, value_name = "MAC")]
+    smac: Option<Mac>,
+
+    /// Destination address of what goes to the second port
+    #[arg(long, value_name = "MAC")]
+    dmac: Option<Mac>,
+
+    /// VLAN tags of what goes to the second port: push:10, set:10 or pop
+    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    vlan: Option<Vlan>,
+
+    /// The same of what comes back
+    #[arg(long, value_name = "MAC")]
+    back_smac: Option<Mac>,
+
+    /// The same of what comes back
+    #[arg(long, value_name = "MAC")]
+    back_dmac: Option<Mac>,
+
+    /// The same of what comes back
+    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    back_vlan: Option<Vlan>,
+}
+
+impl Headers {
+    /// Refuses changes of what does not come back.
+    pub fn check(&self, one_way: bool) -> Result<()> {
+        let back = self.back_smac.is_some() || self.back_dmac.is_some() || self.back_vlan.is_some();
+        match one_way && back {
+            true => {
+                Err(Error::Usage("with --one-way nothing comes back: leave --back- out".into()))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Of packets that come in at each port; none where nothing changes.
+    pub fn rewriters(&self) -> [Option<Rewriter>; 2] {
+        [
+            rewriter(self.smac, self.dmac, self.vlan),
+            rewriter(self.back_smac, self.back_dmac, self.back_vlan),
+        ]
+    }
+}
+
+fn rewriter(smac: Option<Mac>, dmac: Option<Mac>, vlan: Option<Vlan>) -> Option<Rewriter> {
+    let changes = smac.is_some() || dmac.is_some() || vlan.is_some();
+    let [source, destination] = [smac, dmac].map(|mac| mac.map(|mac| mac.0));
+    changes.then(|| Rewriter::new(source, destination, vlan))
+}
+
+fn vlan(text: &str) -> std::result::Result<Vlan, String> {
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| (1..=4094).contains(number));
+        number.ok_or_else(|| format!("VLAN '{text}': use 1 to 4094"))
+    };
+    match text.split_once(':') {
+        Some(("push", text)) => number(text).map(Vlan::Push),
+        Some(("set", text)) => number(text).map(Vlan::Set),
+        None if text == "pop" => Ok(Vlan::Pop),
+        _ => Err("use push:VLAN, set:VLAN or pop".into()),
+    }
+}

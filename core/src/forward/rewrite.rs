@@ -1,0 +1,236 @@
+//! Other addresses and VLAN tags in the Ethernet headers of packets that are forwarded.
+
+use super::Moved;
+use crate::ring::{Meta, Packet, RingMut};
+
+/// Both addresses.
+const ADDRESSES: usize = 12;
+/// A tag of IEEE 802.1Q: EtherType, priority and VLAN.
+const TAG: usize = 4;
+const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
+const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
+
+/// What becomes of a packet's outermost VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vlan {
+    /// One more, of this VLAN, in front of what is there.
+    Push(u16),
+    /// Another VLAN, the same priority; packets without a tag stay so.
+    Set(u16),
+    /// None; packets without one stay so.
+    Pop,
+}
+
+/// Forwards packets with another Ethernet header.
+#[derive(Clone, Debug, Default)]
+pub struct Rewriter {
+    /// Addresses that all get.
+    source: Option<[u8; 6]>,
+    destination: Option<[u8; 6]>,
+    vlan: Option<Vlan>,
+    /// Packets to be copied that get longer.
+    scratch: Vec<u8>,
+}
+
+/// What stands in place of the first `cut` bytes.
+struct Front {
+    cut: usize,
+    bytes: [u8; ADDRESSES + TAG],
+    len: usize,
+}
+
+impl Rewriter {
+    /// All packets get this source and destination address, where there is one, and their VLAN tags
+    /// change so.
+    pub fn new(source: Option<[u8; 6]>, destination: Option<[u8; 6]>, vlan: Option<Vlan>) -> Self {
+        Self { source, destination, vlan, scratch: Vec::new() }
+    }
+
+    /// Moves packets as [`forward_some`](super::forward_some) does, one by one. A packet that gets too
+    /// long for its buffer is left out.
+    pub fn forward(&mut self, mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
+        let mut moved = Moved::default();
+        let mut left = slots;
+        loop {
+            let Some(packet) = from.packets().next().filter(|it| it.slots() <= left) else {
+                return moved;
+            };
+            let (slots, bytes) = (packet.slots(), packet.captured_bytes());
+            // Whoever is changed has to go: another change would be one too many.
+            let most = (bytes + TAG).div_ceil(to.buffer_bytes().max(1) as usize) as u32;
+            if slots.max(most) > to.available() {
+                if slots.max(most) < to.num_slots() {
+                    return moved;
+                }
+                moved.too_long_packets += 1;
+            } else if let Some(bytes) = self.pass(&mut from, &mut to, slots, &mut moved) {
+                left -= slots;
+                moved.bytes += bytes;
+                continue;
+            } else {
+                moved.too_long_packets += 1;
+            }
+            left -= slots;
+            from.release(slots);
+        }
+    }
+
+    /// Changes the first packet and moves it; there is room. Returns its bytes, or none if there is no
+    /// room in its buffer.
+    fn pass(
+        &mut self,
+        from: &mut RingMut<'_>,
+        to: &mut RingMut<'_>,
+        slots: u32,
+        moved: &mut Moved,
+    ) -> Option<u64> {
+        let at = from.head();
+        let front = self.front(from.bytes(at));
+        let meta = *from.meta(at);
+        let wire_bytes = (meta.wire_bytes + front.len as u32).saturating_sub(front.cut as u32);
+        if from.replace_front(at, front.cut, &front.bytes[..front.len]) {
+            from.meta_mut(at).wire_bytes = wire_bytes;
+            let swapped = from.swap_packets(to, slots);
+            moved.swapped_slots += swapped.slots;
+            moved.swapped_packets += swapped.packets;
+            if swapped.packets > 0 {
+                return Some(swapped.bytes);
+            }
+            let packet = from.packets().next()?;
+            let bytes = packet.captured_bytes() as u64;
+            to.push(&packet).then_some(())?;
+            moved.copied_packets += 1;
+            from.release(slots);
+            return Some(bytes);
+        }
+        // It gets longer, and lies where there is no room: put together elsewhere, where it is to be
+        // copied anyhow.
+        if !from.slot(at).is_indirect() {
+            return None;
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&front.bytes[..front.len]);
+        let mut skip = front.cut;
+        for segment in from.packets().next()?.segments() {
+            self.scratch.extend_from_slice(&segment[skip.min(segment.len())..]);
+            skip = 0;
+        }
+        let meta = Meta { wire_bytes, ..meta };
+        to.push(&Packet::new(&meta, &self.scratch)).then_some(())?;
+        moved.copied_packets += 1;
+        from.release(slots);
+        Some(self.scratch.len() as u64)
+    }
+
+    /// What a packet is to begin with; nothing else where it has no whole header.
+    fn front(&self, bytes: &[u8]) -> Front {
+        let mut front = Front { cut: 0, bytes: [0; ADDRESSES + TAG], len: 0 };
+        let Some((header, _)) = bytes.split_first_chunk::<{ ADDRESSES + 2 }>() else {
+            return front;
+        };
+        (front.cut, front.len) = (ADDRESSES, ADDRESSES);
+        front.bytes[..ADDRESSES].copy_from_slice(&header[..ADDRESSES]);
+        if let Some(address) = &self.destination {
+            front.bytes[..6].copy_from_slice(address);
+        }
+        if let Some(address) = &self.source {
+            front.bytes[6..ADDRESSES].copy_from_slice(address);
+        }
+        let kind = [header[ADDRESSES], header[ADDRESSES + 1]];
+        let tag = bytes.get(ADDRESSES..ADDRESSES + TAG);
+        let tag = tag.filter(|_| kind == CUSTOMER_TAG || kind == SERVICE_TAG);
+        match (self.vlan, tag) {
+            (Some(Vlan::Push(vlan)), _) => {
+                let [high, low] = vlan.to_be_bytes();
+                front.bytes[ADDRESSES..].copy_from_slice(&[0x81, 0x00, high, low]);
+                front.len += TAG;
+            }
+            (Some(Vlan::Set(vlan)), Some(tag)) => {
+                let [high, low] = vlan.to_be_bytes();
+                let new = [tag[0], tag[1], tag[2] & 0xf0 | high & 0x0f, low];
+                front.bytes[ADDRESSES..].copy_from_slice(&new);
+                (front.cut, front.len) = (ADDRESSES + TAG, ADDRESSES + TAG);
+            }
+            (Some(Vlan::Pop), Some(_)) => front.cut += TAG,
+            _ => {}
+        }
+        front
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::{OpenOptions, Port, Use};
+
+    const FRAME: [u8; 18] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 1, 2, 3, 4];
+    const TAGGED: [u8; 20] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0xe0, 5, 8, 0, 1, 2];
+
+    /// What comes of a packet in a ring of that pool or of another.
+    fn rewritten(mut rewriter: Rewriter, bytes: &[u8], together: bool) -> (Vec<u8>, Moved) {
+        let size = format!("null:?size={}", bytes.len());
+        let names = [size.as_str(), "null:"].map(|name| (name.parse().unwrap(), Use::Both));
+        let options = OpenOptions::default();
+        let mut ports = match together {
+            true => Port::open_all(&names, &options).unwrap(),
+            false => names.iter().map(|(name, _)| Port::open(name, &options).unwrap()).collect(),
+        };
+        let (mut to, mut from) = (ports.remove(1), ports.remove(0));
+        let (from, to) = (&mut from.queues[0], &mut to.queues[0]);
+        from.sync_rx().unwrap();
+        let at = from.rx().head();
+        from.rx_mut().bytes_mut(at).copy_from_slice(bytes);
+        let first = to.tx().head();
+        let moved = rewriter.forward(from.rx_mut(), to.tx_mut(), 1);
+        let slot = to.tx().slot(first);
+        assert!(moved.packets() == 0 || u64::from(slot.bytes()) == moved.bytes);
+        // It is the other side's: looked at as that does.
+        (to.tx().to_send(first).next().map_or(Vec::new(), |it| it.head().to_vec()), moved)
+    }
+
+    #[test]
+    fn headers_change_and_nothing_behind_them() {
+        let all = Rewriter {
+            source: Some([2, 0, 0, 0, 0, 9]),
+            destination: Some([2, 0, 0, 0, 0, 8]),
+            ..Rewriter::default()
+        };
+        let vlan = |vlan| Rewriter { vlan: Some(vlan), ..Rewriter::default() };
+        let other = [2, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 9];
+        for (rewriter, bytes, expected, why) in [
+            (all.clone(), &FRAME[..], [&other[..], &FRAME[12..]].concat(), "both addresses"),
+            (
+                vlan(Vlan::Push(0x123)),
+                &FRAME,
+                [&FRAME[..12], &[0x81, 0, 1, 0x23], &FRAME[12..]].concat(),
+                "a tag more",
+            ),
+            (vlan(Vlan::Pop), &TAGGED, [&TAGGED[..12], &TAGGED[16..]].concat(), "a tag less"),
+            (vlan(Vlan::Pop), &FRAME, FRAME.to_vec(), "there is none to take away"),
+            (
+                vlan(Vlan::Set(0xabc)),
+                &TAGGED,
+                [&TAGGED[..14], &[0xea, 0xbc], &TAGGED[16..]].concat(),
+                "another VLAN, the same priority",
+            ),
+            (vlan(Vlan::Set(7)), &FRAME, FRAME.to_vec(), "no tag to change"),
+            (all, &FRAME[..13], FRAME[..13].to_vec(), "no whole header"),
+        ] {
+            for together in [true, false] {
+                let (got, moved) = rewritten(rewriter.clone(), bytes, together);
+                assert_eq!(got, expected, "{why}");
+                let expected = if together { (1, 0) } else { (0, 1) };
+                assert_eq!((moved.swapped_packets, moved.copied_packets), expected, "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_gets_too_long_for_its_buffer_is_left_out() {
+        let push = Rewriter { vlan: Some(Vlan::Push(1)), ..Rewriter::default() };
+        for (bytes, expected) in [(2044, 1), (2045, 0)] {
+            let (_, moved) = rewritten(push.clone(), &vec![0; bytes], true);
+            assert_eq!((moved.packets(), moved.too_long_packets), (expected, 1 - expected));
+        }
+    }
+}
