@@ -10,6 +10,8 @@ use etherparse::{
 };
 
 use super::transport::{Upper, upper};
+use crate::analyse::Stamp;
+use crate::headers::{Extension, ethertype, protocol};
 use crate::plan::fold;
 use crate::spec::layer::Protocol;
 use crate::spec::value::Value;
@@ -60,20 +62,20 @@ impl<'a> Decoder<'a> {
         match next {
             Next::Ether => self.ether(),
             Next::Type(number) => match number {
-                0x0800 => self.ipv4(),
-                0x0806 => self.arp(),
-                0x6558 => self.ether(),
-                0x8100 | 0x88a8 => self.vlan(),
-                0x86dd => self.ipv6(),
-                0x8847 => self.mpls(),
+                ethertype::IPV4 => self.ipv4(),
+                ethertype::ARP => self.arp(),
+                ethertype::ETHERNET => self.ether(),
+                ethertype::IPV6 => self.ipv6(),
+                ethertype::MPLS => self.mpls(),
+                number if ethertype::TAGS.contains(&number) => self.vlan(),
                 _ => None,
             },
             Next::Ip(number) => match number {
-                0 => self.extension("hop-by-hop"),
-                43 => self.extension("routing"),
-                44 => self.fragment(),
-                47 => self.gre(),
-                60 => self.extension("destination"),
+                protocol::HOP_BY_HOP => self.extension(number, "hop-by-hop"),
+                protocol::ROUTING => self.extension(number, "routing"),
+                protocol::FRAGMENT => self.fragment(),
+                protocol::GRE => self.gre(),
+                protocol::DESTINATION => self.extension(number, "destination"),
                 number => match upper(self, number)? {
                     Upper::Vxlan => Some(Next::Vxlan),
                     Upper::Data => Some(Next::Data),
@@ -106,7 +108,7 @@ impl<'a> Decoder<'a> {
         let header = Ethernet2HeaderSlice::from_slice(self.rest).ok()?;
         let (src, dst) = (mac(header.source()), mac(header.destination()));
         let number = header.ether_type().0;
-        self.say("ether", format!("{src} > {dst}, type {}", ethertype(number)));
+        self.say("ether", format!("{src} > {dst}, type {}", type_name(number)));
         self.take(header.slice().len())?;
         self.below = None;
         Some(Next::Type(number))
@@ -117,7 +119,7 @@ impl<'a> Decoder<'a> {
         let (id, pcp) = (header.vlan_identifier().value(), header.priority_code_point().value());
         let dei = if header.drop_eligible_indicator() { ", dei" } else { "" };
         let number = header.ether_type().0;
-        self.say("vlan", format!("id {id}, pcp {pcp}{dei}, type {}", ethertype(number)));
+        self.say("vlan", format!("id {id}, pcp {pcp}{dei}, type {}", type_name(number)));
         self.take(header.slice().len())?;
         Some(Next::Type(number))
     }
@@ -130,9 +132,9 @@ impl<'a> Decoder<'a> {
         self.say("mpls", format!("label {label}, tc {tc}, ttl {ttl}{stack}"));
         // What a label is for nobody says; a receiver guesses by the first bits, too (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
-            (false, _) => Next::Type(0x8847),
-            (true, 4) => Next::Type(0x0800),
-            (true, 6) => Next::Type(0x86dd),
+            (false, _) => Next::Type(ethertype::MPLS),
+            (true, 4) => Next::Type(ethertype::IPV4),
+            (true, 6) => Next::Type(ethertype::IPV6),
             (true, _) => Next::Ether,
         })
     }
@@ -215,9 +217,9 @@ impl<'a> Decoder<'a> {
         Some(Next::Ip(protocol))
     }
 
-    fn extension(&mut self, name: &str) -> Option<Next> {
-        let &[next, length, kind, left, ..] = self.rest else { return None };
-        let bytes = (usize::from(length) + 1) * 8;
+    fn extension(&mut self, number: u8, name: &str) -> Option<Next> {
+        let Extension { bytes, next, .. } = Extension::read(number, self.rest)?;
+        let &[_, _, kind, left, ..] = self.rest else { return None };
         let next_name = named("ipv6", "next-header", next.into());
         let detail = match name {
             "routing" => format!(", type {kind}, {left} segments left"),
@@ -229,24 +231,26 @@ impl<'a> Decoder<'a> {
     }
 
     fn fragment(&mut self) -> Option<Next> {
-        let &[next, _, high, low, a, b, c, d] = self.take(8)? else { return None };
+        let Extension { next, fragment, first, .. } =
+            Extension::read(protocol::FRAGMENT, self.rest)?;
+        let &[_, _, high, low, a, b, c, d] = self.take(8)? else { return None };
         let word = u16::from_be_bytes([high, low]);
-        let (offset, more) = (word & !7, word & 1 != 0);
-        let more_text = if more { ", mf" } else { "" };
+        let offset = word & !7;
+        let more_text = if word & 1 != 0 { ", mf" } else { "" };
         let id = u32::from_be_bytes([a, b, c, d]);
         let name = named("ipv6", "next-header", next.into());
         self.say("fragment", format!("id {id}, at byte {offset}{more_text}, {name}"));
         if let Some(below) = &mut self.below {
-            below.fragment = offset != 0 || more;
+            below.fragment = fragment;
         }
-        Some(if offset == 0 { Next::Ip(next) } else { Next::Data })
+        Some(if first { Next::Ip(next) } else { Next::Data })
     }
 
     fn gre(&mut self) -> Option<Next> {
         let all = self.rest;
         let &[flags, _, high, low] = self.take(4)? else { return None };
         let number = u16::from_be_bytes([high, low]);
-        let mut text = ethertype(number);
+        let mut text = type_name(number);
         if flags & 0x80 != 0 {
             let &[high, low, ..] = self.take(4)? else { return None };
             let right = checksum(u16::from_be_bytes([high, low]), fold(words(all)));
@@ -272,7 +276,7 @@ impl<'a> Decoder<'a> {
     fn data(&mut self, stamped: bool) {
         if stamped && let Some(text) = stamp(self.rest) {
             self.say("stamp", text);
-            self.rest = &self.rest[16..];
+            self.rest = &self.rest[Stamp::BYTES..];
         }
         if !self.rest.is_empty() {
             self.say("payload", format!("{} bytes", self.rest.len()));
@@ -284,8 +288,7 @@ impl<'a> Decoder<'a> {
 }
 
 fn stamp(bytes: &[u8]) -> Option<String> {
-    let [b'S', b'l', stream, worker, number @ ..] = bytes.get(..16)? else { return None };
-    let number = u32::from_be_bytes(number[..4].try_into().ok()?);
+    let Stamp { stream, worker, number, .. } = Stamp::read(bytes)?;
     Some(format!("stream {stream}, worker {worker}, number {number}, and the time it is sent"))
 }
 
@@ -295,7 +298,7 @@ pub(super) fn named(protocol: &str, field: &str, number: u128) -> String {
     field.map_or(number.to_string(), |field| Value::from(number).shown(field.form()).to_string())
 }
 
-fn ethertype(number: u16) -> String {
+fn type_name(number: u16) -> String {
     match named("ether", "type", number.into()) {
         name if name.starts_with(|c: char| c.is_ascii_digit()) => format!("{number:#06x}"),
         name => format!("{name} ({number:#06x})"),

@@ -3,6 +3,7 @@
 use etherparse::{TcpHeaderSlice, TcpOptionElement, UdpHeaderSlice};
 
 use super::decode::{Decoder, checksum, named, words};
+use crate::headers::protocol;
 use crate::plan::fold;
 
 /// IANA's port of VXLAN.
@@ -17,10 +18,10 @@ pub(super) enum Upper {
 /// Reads a header of an IP protocol, if it is one that is known here.
 pub(super) fn upper(decoder: &mut Decoder, protocol: u8) -> Option<Upper> {
     match protocol {
-        1 => icmp(decoder, "icmp", None),
-        6 => tcp(decoder),
-        17 => udp(decoder),
-        58 => icmp(decoder, "icmpv6", Some(protocol)),
+        protocol::ICMP => icmp(decoder, "icmp", None),
+        protocol::TCP => tcp(decoder),
+        protocol::UDP => udp(decoder),
+        protocol::ICMPV6 => icmp(decoder, "icmpv6", Some(protocol)),
         _ => None,
     }
 }
