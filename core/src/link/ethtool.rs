@@ -17,6 +17,7 @@ use crate::memory::{Mmap, PAGE_BYTES};
 // linux/ethtool.h
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_GGRO: u32 = 0x2b;
@@ -318,6 +319,17 @@ impl Ethtool {
         let mut request = Value::zeroed(ETHTOOL_SGRO);
         request.data = on.into();
         self.ask(interface, "set GRO of", request).map(|_| ())
+    }
+
+    /// Has the interface fill in checksums of what the host sends, or has the host do it; then it
+    /// cuts TCP into packets by itself, too.
+    ///
+    /// # Errors
+    /// No such interface, a missing `CAP_NET_ADMIN`.
+    pub fn set_transmit_checksums(&mut self, interface: &str, on: bool) -> Result<()> {
+        let mut request = Value::zeroed(ETHTOOL_STXCSUM);
+        request.data = on.into();
+        self.ask(interface, "set transmit checksums of", request).map(|_| ())
     }
 
     /// The timestamps the interface can make; none where the driver does not say.

@@ -9,7 +9,8 @@
 //!
 //! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. All but `middle`
 //! have addresses and know each other's Ethernet address for good; nothing else talks
-//! on the links, so that what a test sends is all there is to count. Making and removing labs
+//! on the links, so that what a test sends is all there is to count. Packets are on the links as on a
+//! wire: checksums filled in, TCP cut into packets. Making and removing labs
 //! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and Linux 5.13 for NAPI on a veth.
 
 mod build;
