@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
-use sluicegate::port::detach_host;
+use sluicegate::port::{detach_host, host_owner};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
 
@@ -162,6 +162,8 @@ struct Shown {
     /// None: there is no program, all packets are the host's.
     program: Option<Program>,
     claims: Vec<Claim>,
+    /// Who has what the host sends out of it, by a host: port.
+    host: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -239,7 +241,8 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let (program, claims) = found.map_or((None, Vec::new()), |(program, claims)| {
         (Some(program), claims.into_iter().map(Claim::of).collect())
     });
-    let shown = Shown { command: "claims", interface: args.place.interface, program, claims };
+    let host = args.place.with(host_owner)?;
+    let shown = Shown { command: "claims", interface: args.place.interface, program, claims, host };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &shown)?;
@@ -252,6 +255,9 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
 
 impl Shown {
     fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
+        if let Some(host) = &self.host {
+            writeln!(out, "{}: what the host sends there comes to {host}", self.interface)?;
+        }
         let Some(program) = &self.program else {
             return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
         };

@@ -52,6 +52,9 @@ fn flows_that_are_left_to_the_host_do_not_come() {
     let running = between(&lab, &["xdp:right0", "host:right0", "--host-flows", "tcp"]);
     talk(&lab);
     talk(&lab);
+    let claims = run(&["claims", "right0", "--netns", &lab.netns("right"), "--json"]).report();
+    assert!(claims["host"].as_str().unwrap().starts_with("host:right0 of sluice ("), "{claims}");
+    assert_eq!(claims["claims"][0]["filter"], "(flows of the host)", "{claims}");
     let report = running.stop().good();
     assert!(report["packets"].as_u64().unwrap() < 100, "{report}");
     assert!(count(&report, "notes", "host_flows_from_wire") > 200, "{report}");

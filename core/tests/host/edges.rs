@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::link::{self, Lab, Netlink, netns};
-use sluicegate::port::{Queue, Use, detach_host};
+use sluicegate::port::{Queue, Use, detach_host, host_owner};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use super::bridge::Bridge;
@@ -89,12 +89,18 @@ fn what_others_have_there_stays() {
 #[test]
 fn a_second_port_is_refused_with_who_has_the_first() {
     let Some(lab) = lab() else { return };
-    let _first = open(&lab, "host:right0", Use::Both).unwrap();
+    let first = open(&lab, "host:right0", Use::Both).unwrap();
+    let netns_name = lab.netns("right");
+    let right0 = link::interface(Some(&netns_name), "right0").unwrap();
+    let owner = || netns::within(Some(&netns_name), || host_owner(&right0)).unwrap();
+    assert!(owner().is_some_and(|owner| owner.starts_with("host:right0 of ")));
     for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
         let error = open(&lab, second, Use::Both).unwrap_err().to_string();
         let us = format!("({})", std::process::id());
         assert!(error.contains("host:right0 of") && error.contains(&us), "{second}: {error}");
     }
+    drop(first);
+    assert_eq!(owner(), None);
 }
 
 #[test]

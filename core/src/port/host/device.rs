@@ -81,9 +81,18 @@ fn alias(target: &Interface) -> String {
     format!("host:{} of {} ({})", target.name, command.trim_end(), std::process::id())
 }
 
+/// Whose device an interface of this thread's network namespace has, in the words of its alias;
+/// none if it has none.
+pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
+    match Netlink::open(None)?.alias(&name_for(target)) {
+        Ok(alias) => Ok(Some(alias.unwrap_or_else(|| "nobody says whose".into()))),
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn taken(name: &str, target: &Interface) -> Error {
-    let whose = Netlink::open(None).and_then(|mut netlink| netlink.alias(name)).ok().flatten();
-    let whose = whose.unwrap_or_else(|| "nobody says whose".into());
+    let whose = owner(target).ok().flatten().unwrap_or_else(|| "gone by now".into());
     let source = io::Error::from_raw_os_error(libc::EBUSY);
     Error::system("take what the host sends out of", &*target.name, source).remedy(format!(
         "another port has it, by the device {name}: {whose}; end that one, for an interface can \

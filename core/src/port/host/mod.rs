@@ -226,6 +226,15 @@ fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {
     }
 }
 
+/// Who has the `host:` port of an interface of this thread's network namespace, as people are told:
+/// "host:eth0 of sluice (4711)". None if nobody has.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn host_owner(interface: &link::Interface) -> Result<Option<String>> {
+    device::owner(interface)
+}
+
 /// Takes the programs of a `host:` port off an interface of this thread's network namespace,
 /// whoever uses them: the host's packets go the usual way again, and a port that is open ends with
 /// an error. What an owner that was killed has left goes, too. False: there is nothing.
