@@ -78,7 +78,9 @@ pub fn port_ledger(state: &MemberState) -> Ledger {
     ledger.add(Role::Loss, "port_down", counts.down);
     ledger.add(Role::Loss, "too_long", counts.too_long + stats.too_long);
     ledger.add(Role::Loss, "unsent", stats.unsent);
-    ledger.add(Role::Loss, "refused", stats.refused - (stats.unsent + stats.too_long));
+    ledger.add(Role::Loss, "disconnected", stats.disconnected);
+    let named = stats.unsent + stats.too_long + stats.disconnected;
+    ledger.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
     if state.failed {
         // What the port had when it went, its own rings and the kernel's.
         let left = ledger.unexplained().max(0).unsigned_abs();

@@ -26,7 +26,7 @@ fn ports_come_and_go_while_packets_pass() {
     for _ in 0..3 {
         ask(&lab, &["add", &ports[2]]);
         let there = shown(&lab);
-        assert_eq!(port(&there, "upper")["port"], "xdp:middle2", "{there}");
+        assert_eq!(port(&there, "upper")["port"], "xdp:middle2?frames=8192", "{there}");
         let reaches = ["ping", "-q", "-c", "1", "-W", "5", "198.18.0.1"];
         assert_eq!(on(&lab, "upper", &reaches).status, Some(0));
         ask(&lab, &["remove", "upper"]);

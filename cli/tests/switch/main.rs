@@ -6,6 +6,7 @@ mod child;
 mod control;
 mod hosts;
 mod loss;
+mod slow;
 mod star;
 #[path = "../capture/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of capture, which use all of it")]

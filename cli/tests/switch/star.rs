@@ -13,9 +13,11 @@ pub fn star() -> Option<Lab> {
     lab_of(Shape::Star, 1)
 }
 
-/// The switch's ports, by this kind: `left=xdp:middle0` and so on.
+/// The switch's ports, by this kind: `left=xdp:middle0` and so on, with room for the time that a busy
+/// machine may keep the switch waiting.
 pub fn ports(kind: &str) -> Vec<String> {
-    HOSTS.iter().enumerate().map(|(i, host)| format!("{host}={kind}:middle{i}")).collect()
+    let room = if kind == "xdp" { "?frames=8192" } else { "" };
+    HOSTS.iter().enumerate().map(|(i, host)| format!("{host}={kind}:middle{i}{room}")).collect()
 }
 
 /// Starts a switch in the middle of a lab.
@@ -63,7 +65,7 @@ pub fn generate(lab: &Lab, host: &str, packets: u32, what: &[&str]) {
     let (netns, count) = (lab.netns(host), packets.to_string());
     let port = format!("packet:{host}0");
     // An address that no host has, so that none answers.
-    let flags = ["--netns", &netns, "--count", &count, "--rate", "20kpps", "--json"];
+    let flags = ["--netns", &netns, "--count", &count, "--rate", "10kpps", "--json"];
     let flags = [&flags[..], &["--dst", "203.0.113.1"]].concat();
     run(&[&["generate", &port], &flags[..], what].concat()).good();
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::error::{Error, Result};
 use crate::link::netns;
@@ -98,10 +99,14 @@ impl Control {
             shared: Arc::clone(&shared),
             said: String::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("memif".into())
-            .spawn(move || worker.run())
-            .map_err(|e| Error::system("start", "a thread for the control socket", e))?;
+        let failed = |error| Error::system("start", "a thread for the control socket", error);
+        // Signals are for the threads of who opened the port, and not for one that it does not know
+        // of: there they would have their default action.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let mask = mask.map_err(|error| failed(error.into()))?;
+        let thread = std::thread::Builder::new().name("memif".into()).spawn(move || worker.run());
+        mask.thread_set_mask().map_err(|error| failed(error.into()))?;
+        let thread = thread.map_err(failed)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
