@@ -8,9 +8,11 @@
 mod headers;
 mod host;
 mod in_kernel;
+mod passed;
 mod plan;
 mod relay;
 mod result;
+mod served;
 
 use std::io::stdout;
 

@@ -11,7 +11,8 @@
 use sluicegate::error::Result;
 use sluicegate::port::{Kind, Port, Queue};
 
-use super::relay::{Relay, Served, Way};
+use super::relay::Relay;
+use super::served::{Served, Way};
 
 /// Puts the queues of two ports into the hands of as many threads as the one with fewer has, of
 /// `most` at most. `sources` says which ports are received from; the other one is sent to.

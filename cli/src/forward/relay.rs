@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Moved, Rewriter, forward_some};
 use sluicegate::link::Busy;
-use sluicegate::port::{Queue, QueueStats, wait_any};
+use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Readiness, Wait};
 
 use super::host::Leaving;
+use super::passed::Passed;
+use super::served::{Served, Way};
 use crate::notice;
 use crate::run::{Counters, Ended, Shared, Work};
 
@@ -37,125 +38,6 @@ const LAST_PACKETS: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(500);
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 64;
-
-/// A queue, and what it is used for.
-pub struct Served {
-    pub queue: Queue,
-    /// Which of the two ports it is of.
-    pub side: usize,
-    pub receives: bool,
-    pub sends: bool,
-    /// It can be sent to again when its interface, down, has come up.
-    pub waits: bool,
-    /// The interface went down then, and nothing has moved since.
-    down_since: Option<Instant>,
-    /// Interfaces of its packets that the targets have been told of.
-    described: usize,
-}
-
-impl Served {
-    pub fn new(queue: Queue, side: usize) -> Self {
-        Self {
-            queue,
-            side,
-            receives: false,
-            sends: false,
-            waits: true,
-            down_since: None,
-            described: 0,
-        }
-    }
-
-    /// Whether packets were given to it that it has not sent.
-    fn is_sending(&self) -> bool {
-        self.sends && self.queue.tx().available() + 1 < self.queue.tx().num_slots()
-    }
-
-    /// Sends what it was given, as far as the interface takes it. Returns how many slots are room
-    /// again, and whether it is down.
-    fn send(&mut self) -> Result<(u32, bool)> {
-        match self.queue.sync_tx() {
-            Ok(slots) => Ok((slots, false)),
-            // It may come up again; until then packets wait.
-            Err(error) if self.may_come_up(&error) => Ok((0, true)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sends what it can of what it was given, and no more after that.
-    fn end(&mut self) -> Result<()> {
-        match self.queue.close_tx() {
-            // What is not sent is counted.
-            Err(error) if self.may_come_up(&error) => Ok(()),
-            result => result,
-        }
-    }
-
-    fn may_come_up(&self, error: &Error) -> bool {
-        self.waits && error.errno() == Some(Errno::ENETDOWN as i32)
-    }
-}
-
-/// From a queue to a queue, by their places in the relay.
-#[derive(Debug)]
-pub struct Way {
-    pub from: usize,
-    pub to: usize,
-    /// The target was full at the last look.
-    blocked: bool,
-}
-
-impl Way {
-    pub fn new(from: usize, to: usize) -> Self {
-        Self { from, to, blocked: false }
-    }
-}
-
-/// What became of the packets of one side.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
-    pub swapped: u64,
-    pub copied: u64,
-    pub bytes: u64,
-    /// They need more slots than the target has.
-    pub too_long: u64,
-    /// They came in after the end, and were let go.
-    pub after_end: u64,
-    /// They came in before the end, and there was nowhere to go to any more.
-    pub unsent: u64,
-    /// What the side's queues counted, received and sent.
-    pub stats: QueueStats,
-    /// How often its interface went down.
-    pub downs: u32,
-}
-
-impl Passed {
-    fn moved(&mut self, moved: &Moved) {
-        self.swapped += u64::from(moved.swapped_packets);
-        self.copied += u64::from(moved.copied_packets);
-        self.bytes += moved.bytes;
-        self.too_long += u64::from(moved.too_long_packets);
-    }
-
-    pub fn packets(&self) -> u64 {
-        self.swapped + self.copied
-    }
-
-    /// This and another thread's.
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            swapped: self.swapped + other.swapped,
-            copied: self.copied + other.copied,
-            bytes: self.bytes + other.bytes,
-            too_long: self.too_long + other.too_long,
-            after_end: self.after_end + other.after_end,
-            unsent: self.unsent + other.unsent,
-            stats: self.stats.plus(other.stats),
-            // All of a port's queues see the same.
-            downs: self.downs.max(other.downs),
-        }
-    }
-}
 
 /// How a thread ended.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use sluicegate::error::Error;
 use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port};
 
-use super::relay::{Passed, Relayed};
+use super::passed::Passed;
+use super::relay::Relayed;
 use crate::args::Common;
 use crate::report::{Direction, Report, Thread, Traffic};
 use crate::run::Run;
