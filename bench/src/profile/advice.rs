@@ -77,18 +77,21 @@ fn one_cpu(findings: &Findings) -> Option<Advice> {
     let one = findings.cpus.iter().max_by(most)?;
     let mut others = findings.cpus.iter().filter(|cpu| cpu.cpu != one.cpu);
     let full = one.busy > 0.9 || one.dropped > 0 || findings.lost > 0.01;
-    let holds = one.receive > 0.15
+    // Of the time that other programs left each.
+    let left = |cpu: &Cpu| (1.0 - cpu.others).max(0.05);
+    let share = one.receive / left(one);
+    let holds = share > 0.15
         && one.receive > 0.9 * all
         && full
         && findings.cpus.len() > 1
-        && others.all(|cpu| cpu.own() < one.receive / 2.0);
+        && others.all(|cpu| cpu.own() / left(cpu) < share / 2.0);
     holds.then(|| Advice {
-        weight: 0.5 + one.receive / 2.0,
+        weight: 0.5 + share / 2.0,
         text: format!(
             "CPU {} alone receives, which takes {} of its time, and is full: spread packets over more \
              queues and CPUs (ethtool -L and -X; RPS where the card has one queue)",
             one.cpu,
-            percent(one.receive),
+            percent(share),
         ),
     })
 }

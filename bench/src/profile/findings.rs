@@ -68,7 +68,7 @@ pub struct Cpu {
     pub receive: f64,
     /// It worked for who sends, where that is not what is measured.
     pub sender: f64,
-    /// It worked for programs without a part in it.
+    /// It worked for programs without a part in it, and for this sampling.
     pub others: f64,
     /// It looked again and again whether there is something.
     pub spinning: f64,
@@ -196,7 +196,7 @@ impl Cpu {
         }
         match cause {
             Cause::Sender => self.sender += share,
-            Cause::Others => self.others += share,
+            Cause::Others | Cause::Sampling => self.others += share,
             Cause::Spinning => self.spinning += share,
             _ if place.stage() == Stage::Receive => self.receive += share,
             _ => {}

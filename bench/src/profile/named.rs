@@ -43,11 +43,18 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
     let scale = scale(recording, busy_ns);
     let place = |(stack, weight): (&Stack, &u64)| {
         let process = &recording.processes[&stack.process];
-        let chain: Vec<String> = if stack.kernel {
-            stack.chain.iter().map(|address| in_kernel(&recording.kernel, *address)).collect()
-        } else {
-            vec![in_program(process, stack.chain[0], &mut files)]
-        };
+        let mut chain: Vec<String> = Vec::new();
+        if stack.kernel {
+            chain.extend(stack.chain.iter().map(|address| in_kernel(&recording.kernel, *address)));
+        }
+        let part = part(stack.process, &chain, who);
+        if !stack.kernel {
+            chain.push(match part {
+                // Names in others' programs help nobody, and some of their files are large.
+                Part::Other => "its code".into(),
+                _ => in_program(process, stack.chain[0], &mut files),
+            });
+        }
         let ns = match stack.what {
             What::Time => scale.get(&stack.cpu).copied().unwrap_or(1.0),
             What::Switch => 1.0,
@@ -56,7 +63,7 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
             what: stack.what,
             cpu: stack.cpu,
             process: process.name.clone(),
-            part: part(stack.process, &chain, who),
+            part,
             kernel: stack.kernel,
             chain,
             weight: *weight as f64 * ns,
