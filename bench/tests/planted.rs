@@ -171,6 +171,10 @@ fn an_extra_copy_is_named() {
 fn packets_that_all_come_to_one_cpu_are_named() {
     let Some(lab) = lab() else { return };
     // Packets of whoever else uses this machine may come to the other CPU meanwhile: then it is not so.
-    let advice: Vec<String> = (0..5).filter_map(|_| profile(&lab, None).advice).collect();
-    assert!(advice.iter().any(|it| it.starts_with("CPU 0 alone receives")), "{advice:#?}");
+    let mut said = Vec::new();
+    let named = (0..5).any(|_| {
+        said.push(profile(&lab, None).advice.unwrap_or_default());
+        said.last().is_some_and(|advice| advice.starts_with("CPU 0 alone receives"))
+    });
+    assert!(named, "{said:#?}");
 }

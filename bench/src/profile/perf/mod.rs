@@ -26,6 +26,10 @@ pub use records::{Record, Sample, records};
 /// Pages of each CPU's ring: room for a thousand samples of deep calls.
 const RING_PAGES: usize = 128;
 
+/// Context switches that are looked at, a second and CPU: of a few every one, so that who sleeps some
+/// times a second is seen beside others that switch a lot.
+const SWITCHES_PER_SECOND: u32 = 5000;
+
 /// What the time is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -143,6 +147,7 @@ impl OnCpu {
         let switches = Attr {
             kind: abi::TYPE_SOFTWARE,
             config: abi::SOFTWARE_CONTEXT_SWITCHES,
+            sample_period: most_samples().min(SWITCHES_PER_SECOND).into(),
             flags: time.flags & !flag::KERNEL_SYMBOLS,
             ..time
         };
@@ -152,6 +157,12 @@ impl OnCpu {
         switches.write_to(&time)?;
         Ok(Self { number, time, switches, ring })
     }
+}
+
+/// What the administrator, or the kernel where sampling has taken too long, allows a second.
+fn most_samples() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(SWITCHES_PER_SECOND)
 }
 
 fn online() -> Result<Vec<u32>> {
