@@ -18,6 +18,7 @@
 //! | [`process`] | programs: started, waited for, measured, ended |
 //! | [`measure`] | one turn of one step |
 //! | [`measurement`] | what that showed |
+//! | [`ndr`] | RFC 2544: what a device between two interfaces keeps up with |
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
 //! | [`report`] | all of it, as JSON says it |
@@ -31,6 +32,7 @@ pub mod ladder;
 pub mod machine;
 pub mod measure;
 pub mod measurement;
+pub mod ndr;
 pub mod peers;
 pub mod process;
 pub mod profile;

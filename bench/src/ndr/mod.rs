@@ -1,0 +1,154 @@
+//! RFC 2544: how fast a device passes packets on without losing any, and how it does besides.
+//!
+//! ```text
+//!   search --> Trial: offer packets of a size at a rate --> sent, received, latencies
+//!                |
+//!                +-- wire: sluice generate --stamp --> the device --> sluice count --analyze
+//!                +-- model: a device in the mind, for tests
+//! ```
+//!
+//! | module | section | what it finds |
+//! | --- | --- | --- |
+//! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
+//! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
+//! | [`burst`] | 26.4 | the longest burst that comes through whole |
+
+pub mod burst;
+pub mod curve;
+#[cfg(test)]
+mod model;
+pub mod search;
+pub mod trial;
+pub mod wire;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use burst::BackToBack;
+use curve::{LatencyAt, LossAt};
+use search::{Goal, Throughput, Tried};
+use trial::Trial;
+
+/// What is to be found out.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes of frames, without their check sequence.
+    pub sizes: Vec<u32>,
+    /// What counts as throughput.
+    pub goal: Goal,
+    /// At which shares of it latency is measured, from 0 to 1.
+    pub loads: Vec<f64>,
+}
+
+/// What was found out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// By size of frames, in the order that was asked for.
+    pub sizes: Vec<OfSize>,
+    /// False where it was stopped before all was known.
+    pub complete: bool,
+}
+
+/// What was found out with frames of one size.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OfSize {
+    /// Bytes of a frame, without its check sequence.
+    pub size: u32,
+    /// The fastest rate that was kept up; absent where packets are lost at any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub throughput: Option<Throughput>,
+    /// The most that the sender could offer, in packets a second.
+    pub most_pps: f64,
+    /// The trials that led there.
+    pub trials: Vec<Tried>,
+    /// At shares of the throughput.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub latency: Vec<LatencyAt>,
+    /// At shares of the most that can be offered.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub loss: Vec<LossAt>,
+    /// The longest burst.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub back_to_back: Option<BackToBack>,
+}
+
+/// Finds out all of it, size by size. Where it is stopped, what is known until then remains.
+///
+/// # Errors
+/// A trial could not be done.
+pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<Findings, Failure> {
+    let mut findings = Findings { sizes: Vec::new(), complete: true };
+    for &size in &settings.sizes {
+        findings.sizes.push(OfSize { size, ..OfSize::default() });
+        let Some(found) = findings.sizes.last_mut() else { break };
+        match one(trial, settings, found) {
+            Err(Failure::Stopped) => {
+                findings.complete = false;
+                break;
+            }
+            other => other?,
+        }
+    }
+    Ok(findings)
+}
+
+fn one(trial: &mut dyn Trial, settings: &Settings, found: &mut OfSize) -> Result<(), Failure> {
+    let Settings { goal, loads, .. } = settings;
+    let size = found.size;
+    let search = search::throughput(trial, size, goal)?;
+    found.throughput = search.throughput;
+    found.most_pps = search.most_pps;
+    found.trials = search.tried;
+    if let Some(Throughput { pps, .. }) = found.throughput {
+        found.latency = curve::latency(trial, size, pps, loads, goal.time)?;
+    }
+    found.loss = curve::loss(trial, size, found.most_pps, goal.time)?;
+    // A burst has no rate to be near to: a fiftieth is near enough.
+    let resolution = goal.resolution.max(0.02);
+    let burst = burst::back_to_back(trial, size, found.most_pps, goal.loss, resolution)?;
+    found.back_to_back = Some(burst);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::model::{Device, Lab};
+    use super::trial::{Offer, Outcome};
+    use super::*;
+
+    fn settings() -> Settings {
+        let second = Duration::from_secs(1);
+        let goal = Goal { loss: 0.0, resolution: 0.005, time: second, confirm: second };
+        Settings { sizes: vec![60, 1514], goal, loads: vec![0.5, 1.0] }
+    }
+
+    #[test]
+    fn every_size_is_found_out() {
+        let mut lab = Lab::new(Device::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
+        let findings = run(&mut lab, &settings()).unwrap();
+        assert!(findings.complete && findings.sizes.len() == 2);
+        let first = &findings.sizes[0];
+        assert!((first.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
+        assert!(first.back_to_back.unwrap().packets > 1000);
+        let text = serde_json::to_string(&findings).unwrap();
+        assert_eq!(serde_json::from_str::<Findings>(&text).unwrap(), findings);
+    }
+
+    #[test]
+    fn what_is_known_when_it_is_stopped_remains() {
+        struct Stops(Lab, u32);
+        impl Trial for Stops {
+            fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+                self.1 = self.1.checked_sub(1).ok_or(Failure::Stopped)?;
+                self.0.offer(offer)
+            }
+        }
+        let lab = Lab::new(Device::Limit { pps: 9e6 }, 4e6);
+        let findings = run(&mut Stops(lab, 3), &settings()).unwrap();
+        assert!(!findings.complete);
+        assert!(findings.sizes[0].throughput.is_some(), "{findings:?}");
+        assert!(findings.sizes[0].back_to_back.is_none());
+    }
+}

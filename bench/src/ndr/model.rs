@@ -1,0 +1,54 @@
+//! Devices that exist in the mind alone, for tests of the search.
+
+use super::trial::{Offer, Outcome, Trial, Until};
+use crate::failure::Failure;
+
+/// What a device does with what it is offered.
+#[derive(Clone, Copy, Debug)]
+pub enum Device {
+    /// It passes so many packets a second.
+    Limit { pps: f64 },
+    /// It does so, and holds as many as its buffer takes.
+    Buffer { pps: f64, buffer: f64 },
+    /// Its limit is another in each trial, up to this share more or less.
+    Drift { pps: f64, drift: f64 },
+    /// It loses this share.
+    Loss { share: f64 },
+}
+
+/// A device, and a sender with a limit of its own, in packets a second.
+#[derive(Debug)]
+pub struct Lab {
+    device: Device,
+    sender_pps: f64,
+    trials: u32,
+}
+
+impl Lab {
+    pub fn new(device: Device, sender_pps: f64) -> Self {
+        Self { device, sender_pps, trials: 0 }
+    }
+}
+
+impl Trial for Lab {
+    fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+        self.trials += 1;
+        let rate = offer.rate.unwrap_or(f64::INFINITY).min(self.sender_pps);
+        let (sent, seconds) = match offer.until {
+            Until::Time(time) => ((rate * time.as_secs_f64()).floor(), time.as_secs_f64()),
+            Until::Packets(packets) => (packets as f64, packets as f64 / rate),
+        };
+        let passes = match self.device {
+            Device::Limit { pps } => pps * seconds,
+            Device::Buffer { pps, buffer } => pps * seconds + buffer,
+            Device::Drift { pps, drift } => {
+                // Around the circle in steps that never come to the same place again.
+                let swing = (f64::from(self.trials) * 2.4).sin();
+                pps * (1.0 + drift * swing) * seconds
+            }
+            Device::Loss { share } => sent * (1.0 - share),
+        };
+        let received = sent.min(passes.floor());
+        Ok(Outcome { sent: sent as u64, received: received as u64, seconds, latency: None })
+    }
+}

@@ -1,0 +1,238 @@
+//! Throughput (RFC 2544, 26.1): the fastest rate at which a device loses no packets, or no more than
+//! a given share.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::trial::{Offer, Outcome, Trial, Until};
+use crate::failure::Failure;
+
+/// What counts as having found it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// The share of packets that may be lost, from 0 to 1.
+    pub loss: f64,
+    /// How near the answer shall be, as a share of it.
+    pub resolution: f64,
+    /// The length of a trial.
+    pub time: Duration,
+    /// The length of the last one, which has to confirm the answer: a device with a large buffer
+    /// passes short trials at rates that it cannot keep up.
+    pub confirm: Duration,
+}
+
+/// The fastest rate that was kept up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// Packets a second.
+    pub pps: f64,
+    /// The share that was lost as that was confirmed, from 0 to 1.
+    pub lost: f64,
+    /// The device might do more: the sender could not.
+    pub sender_limits: bool,
+}
+
+/// What a search has found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// None where packets are lost at any rate.
+    pub throughput: Option<Throughput>,
+    /// The most that the sender could offer, in packets a second.
+    pub most_pps: f64,
+    /// Every trial, in order.
+    pub tried: Vec<Tried>,
+}
+
+/// One trial and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// What was asked of the sender, in packets a second; absent for as fast as it could.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asked_pps: Option<f64>,
+    /// What it offered.
+    pub offered_pps: f64,
+    /// The share that was lost, from 0 to 1.
+    pub lost: f64,
+}
+
+/// Trials at fewer packets than this say nothing of a loss of parts of a thousand.
+const LEAST_PACKETS: f64 = 1000.0;
+/// A sender that offers less than this share of what was asked did not do it.
+const KEPT: f64 = 0.98;
+/// How often a rate is asked for again that the sender did not keep to.
+const TRIES: u32 = 3;
+
+/// Searches, by halving the interval between a rate that was kept up and one that was not.
+///
+/// # Errors
+/// A trial could not be done.
+pub fn throughput(trial: &mut dyn Trial, bytes: u32, goal: &Goal) -> Result<Found, Failure> {
+    let mut search = Search { trial, bytes, goal, tried: Vec::new() };
+    let first = search.offer(None, goal.time)?;
+    let (most_pps, lost) = (first.offered_pps(), first.lost());
+    let best = if lost <= goal.loss {
+        Throughput { pps: most_pps, lost, sender_limits: true }
+    } else {
+        let nothing = Throughput { pps: 0.0, lost: 0.0, sender_limits: false };
+        search.halve(nothing, most_pps, goal.time)?
+    };
+    let throughput = search.confirm(best)?;
+    Ok(Found { throughput, most_pps, tried: search.tried })
+}
+
+struct Search<'a> {
+    trial: &'a mut dyn Trial,
+    bytes: u32,
+    goal: &'a Goal,
+    tried: Vec<Tried>,
+}
+
+impl Search<'_> {
+    /// The rate between one that passes and one that does not from which on packets are lost, as near
+    /// as is wanted, by trials of a length: the highest that passed, with its loss.
+    fn halve(
+        &mut self,
+        mut passes: Throughput,
+        mut fails: f64,
+        time: Duration,
+    ) -> Result<Throughput, Failure> {
+        while fails - passes.pps > self.goal.resolution * fails && fails > self.least() {
+            let rate = (passes.pps + fails) / 2.0;
+            let outcome = self.ask(rate, time)?;
+            let (pps, lost) = (outcome.offered_pps(), outcome.lost());
+            if lost > self.goal.loss {
+                fails = rate;
+            } else if pps >= KEPT * rate {
+                passes = Throughput { pps, lost, sender_limits: false };
+            } else {
+                // More than that cannot be had of this sender.
+                fails = rate;
+                if pps > passes.pps {
+                    passes = Throughput { pps, lost, sender_limits: true };
+                }
+            }
+        }
+        Ok(passes)
+    }
+
+    /// Tries for longer what has passed. Where it is not kept up, lower rates, in steps that grow,
+    /// and from one that is upwards again.
+    fn confirm(&mut self, passed: Throughput) -> Result<Option<Throughput>, Failure> {
+        let (mut rate, mut step) = (passed.pps, self.goal.resolution);
+        let mut sender_limits = passed.sender_limits;
+        let mut fails = None;
+        while rate > self.least() {
+            let outcome = match sender_limits && self.tried.len() == 1 {
+                true => self.offer(None, self.goal.confirm)?,
+                false => self.ask(rate, self.goal.confirm)?,
+            };
+            let (pps, lost) = (outcome.offered_pps(), outcome.lost());
+            if lost <= self.goal.loss {
+                let passes = Throughput { pps, lost, sender_limits };
+                return match fails {
+                    None => Ok(Some(passes)),
+                    Some(fails) => self.halve(passes, fails, self.goal.confirm).map(Some),
+                };
+            }
+            (fails, sender_limits) = (Some(rate), false);
+            rate *= 1.0 - step;
+            step = (step * 2.0).min(0.5);
+        }
+        Ok(None)
+    }
+
+    /// The lowest rate that is tried, in packets a second.
+    fn least(&self) -> f64 {
+        LEAST_PACKETS / self.goal.time.as_secs_f64()
+    }
+
+    /// Offers a rate, again where the sender did not keep to it and yet nothing was lost.
+    fn ask(&mut self, rate: f64, time: Duration) -> Result<Outcome, Failure> {
+        let mut outcome = self.offer(Some(rate), time)?;
+        for _ in 1..TRIES {
+            if outcome.lost() > self.goal.loss || outcome.offered_pps() >= KEPT * rate {
+                break;
+            }
+            outcome = self.offer(Some(rate), time)?;
+        }
+        Ok(outcome)
+    }
+
+    fn offer(&mut self, rate: Option<f64>, time: Duration) -> Result<Outcome, Failure> {
+        let offer = Offer { bytes: self.bytes, rate, until: Until::Time(time) };
+        let outcome = self.trial.offer(&offer)?;
+        let (offered_pps, lost) = (outcome.offered_pps(), outcome.lost());
+        self.tried.push(Tried { asked_pps: rate, offered_pps, lost });
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::model::{Device, Lab};
+    use super::*;
+
+    const GOAL: Goal = Goal {
+        loss: 0.0,
+        resolution: 0.005,
+        time: Duration::from_secs(1),
+        confirm: Duration::from_secs(5),
+    };
+
+    fn search(device: Device, goal: &Goal) -> Found {
+        throughput(&mut Lab::new(device, 5e6), 60, goal).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_is_found_within_the_resolution(pps in 10e3..4.9e6) {
+            let found = search(Device::Limit { pps }, &GOAL);
+            let throughput = found.throughput.unwrap();
+            prop_assert!(throughput.pps <= pps + 1.0, "{throughput:?}");
+            prop_assert!(throughput.pps >= pps * 0.99, "{throughput:?}");
+            prop_assert!(!throughput.sender_limits);
+            prop_assert!(found.tried.len() < 30, "{} trials", found.tried.len());
+        }
+
+        #[test]
+        fn what_a_buffer_holds_is_no_throughput(pps in 50e3..4e6, buffer in 1.0..20e3) {
+            let found = search(Device::Buffer { pps, buffer }, &GOAL);
+            let kept_up = found.throughput.unwrap().pps;
+            prop_assert!(kept_up <= pps + buffer / 5.0 + 1.0, "{kept_up}");
+            prop_assert!(kept_up >= pps * 0.98, "{kept_up}");
+        }
+
+        #[test]
+        fn of_a_limit_that_drifts_something_that_was_kept_up_is_found(
+            pps in 50e3..4e6, drift in 0.0..0.1,
+        ) {
+            let kept_up = search(Device::Drift { pps, drift }, &GOAL).throughput.unwrap().pps;
+            prop_assert!(kept_up <= pps * (1.0 + drift) + 1.0, "{kept_up}");
+            prop_assert!(kept_up >= pps * (1.0 - drift) * 0.85, "{kept_up}");
+        }
+
+        #[test]
+        fn a_loss_at_any_rate_leaves_no_throughput_unless_it_is_allowed(share in 0.01..0.5) {
+            let device = Device::Loss { share };
+            prop_assert_eq!(search(device, &GOAL).throughput, None);
+            let found = search(device, &Goal { loss: share * 1.1, ..GOAL });
+            let throughput = found.throughput.unwrap();
+            prop_assert!(throughput.sender_limits && throughput.pps > 4.9e6, "{throughput:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_faster_than_the_sender_is_said_to_be() {
+        let found = search(Device::Limit { pps: 9e6 }, &GOAL);
+        assert!(found.throughput.unwrap().sender_limits);
+        assert_eq!((found.most_pps, found.tried.len()), (5e6, 2));
+    }
+
+    #[test]
+    fn nothing_that_passes_is_none() {
+        assert_eq!(search(Device::Limit { pps: 0.0 }, &GOAL).throughput, None);
+    }
+}

@@ -1,0 +1,150 @@
+//! The real trial: packets with stamps go into a device by one interface and come out by another.
+//!
+//! `sluice generate --stamp` sends them and `sluice count --analyze` counts those with its stamps, so
+//! that what a device or a host says by itself is none of them. Counting is begun before sending, and
+//! goes on behind it until nothing more comes.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use sluicegate::link::Mac;
+
+use super::trial::{Latency, Offer, Outcome, Trial, Until};
+use crate::bed::{Bed, Cpus, End, list};
+use crate::failure::Failure;
+use crate::process::{Program, Ready, Running, Said};
+use crate::watch::Watch;
+
+/// Two interfaces, and the device between them.
+pub struct Wire<'a> {
+    /// The sides: packets go in at the left and come out at the right.
+    pub bed: &'a Bed,
+    /// The CPUs of both.
+    pub cpus: Cpus,
+    /// The Ethernet address that packets are sent to: the device's own where it routes.
+    pub to: Mac,
+    /// How long packets may still come when sending has ended (RFC 2544, 23: two seconds).
+    pub drain: Duration,
+    /// Who waits for it.
+    pub watch: &'a dyn Watch,
+    /// Is told of each trial before it.
+    pub begins: &'a dyn Fn(&Offer),
+}
+
+impl Trial for Wire<'_> {
+    fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+        (self.begins)(offer);
+        let mut counter = self.counter().start(self.bed, End::Right, None)?;
+        // Its first line says that it counts.
+        counter.until(&Ready::Says("\"time_s\""), self.watch)?;
+        let mut sender = self.sender(offer).start(self.bed, End::Left, None)?;
+        sender.over(longest(offer), self.watch)?;
+        self.watch.pause(self.drain)?;
+        let counted = counter.end()?;
+        let sent = sender.said();
+        outcome(&sent, &counted).ok_or_else(|| complaint(&sender, &sent, &counted))
+    }
+}
+
+impl Wire<'_> {
+    fn counter(&self) -> Program {
+        let port = format!("xdp:{}?action=drop", self.bed.right.interface);
+        Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
+    }
+
+    fn sender(&self, offer: &Offer) -> Program {
+        let (to, size) = (self.to.to_string(), offer.bytes.to_string());
+        let cpus = list(&self.cpus.senders(1));
+        let program = Program::sluice(["generate", &self.bed.left.interface, "--json", "--stamp"])
+            .and(["--size", &size, "--cpus", &cpus, "--dmac", &to])
+            .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--sport", "1..65535"])
+            .and(["--dport", "9"]);
+        let program = match offer.until {
+            Until::Time(time) => program.and(["--duration", &format!("{}ms", time.as_millis())]),
+            Until::Packets(packets) => program.and(["--count", &packets.to_string()]),
+        };
+        match offer.rate {
+            Some(rate) => program.and(["--rate", &format!("{rate:.0}pps")]),
+            None => program,
+        }
+    }
+}
+
+/// The longest that sending may take.
+fn longest(offer: &Offer) -> Duration {
+    match offer.until {
+        Until::Time(time) => time,
+        // Whatever can send at all sends faster than that.
+        Until::Packets(packets) => Duration::from_secs(1 + packets / 10_000),
+    }
+}
+
+fn complaint(sender: &Running, sent: &Said, counted: &Said) -> Failure {
+    match last(sent) {
+        None => Failure::of(format!("the sender: {}", sender.complaint())),
+        Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
+    }
+}
+
+/// The last JSON object that a command has written.
+fn last(said: &Said) -> Option<Value> {
+    let line = said.out.lines().rev().find(|line| line.starts_with('{'))?;
+    serde_json::from_str(line).ok()
+}
+
+/// What both commands have said, as an outcome.
+fn outcome(sent: &Said, counted: &Said) -> Option<Outcome> {
+    let (sent, counted) = (last(sent)?, last(counted)?);
+    let streams = counted.pointer("/analysis/streams")?.as_array()?;
+    let received = streams.iter().filter_map(|stream| stream.get("received")?.as_u64()).sum();
+    let latency = streams.first().and_then(|stream| latency(stream.get("latency")?));
+    let accepted = sent.get("accepted")?.as_u64()?;
+    Some(Outcome { sent: accepted, received, seconds: sent.get("elapsed_s")?.as_f64()?, latency })
+}
+
+fn latency(of: &Value) -> Option<Latency> {
+    let ns = |key| of.get(key)?.as_u64();
+    Some(Latency {
+        p50_ns: ns("p50_ns")?,
+        p99_ns: ns("p99_ns")?,
+        p99_9_ns: ns("p99_9_ns")?,
+        max_ns: ns("max_ns")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(out: &str) -> Said {
+        Said { out: out.into(), err: String::new() }
+    }
+
+    #[test]
+    fn an_outcome_is_what_both_sides_say() {
+        let sent = said(r#"{"attempted":120,"accepted":110,"elapsed_s":0.5}"#);
+        let counted = said(
+            r#"{"time_s":1}
+{"analysis":{"streams":[{"received":100,"latency":{"samples":9,"p50_ns":1,"p90_ns":2,
+"p99_ns":3,"p99_9_ns":4,"max_ns":5}}]}}"#
+                .replace(",\n", ",")
+                .as_str(),
+        );
+        let outcome = outcome(&sent, &counted).unwrap();
+        assert_eq!((outcome.sent, outcome.received, outcome.offered_pps()), (110, 100, 220.0));
+        assert_eq!(outcome.latency.unwrap().p99_9_ns, 4);
+    }
+
+    #[test]
+    fn nothing_that_came_through_is_an_outcome_too() {
+        let counted = said(r#"{"analysis":{"streams":[]}}"#);
+        let sent = said(r#"{"accepted":110,"elapsed_s":0.5}"#);
+        let outcome = outcome(&sent, &counted).unwrap();
+        assert_eq!((outcome.lost(), outcome.latency), (1.0, None));
+    }
+
+    #[test]
+    fn who_says_nothing_is_no_outcome() {
+        assert_eq!(outcome(&said(""), &said("{}")), None);
+    }
+}
