@@ -12,9 +12,11 @@
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
 //! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
 //! | [`burst`] | 26.4 | the longest burst that comes through whole |
+//! | [`line`] | | a device to try it with |
 
 pub mod burst;
 pub mod curve;
+pub mod line;
 #[cfg(test)]
 mod model;
 pub mod search;
@@ -38,6 +40,16 @@ pub struct Settings {
     pub goal: Goal,
     /// At which shares of it latency is measured, from 0 to 1.
     pub loads: Vec<f64>,
+}
+
+impl Settings {
+    /// About how many trials that takes, to tell how far it is.
+    pub fn trials(&self) -> usize {
+        let halvings = -self.goal.resolution.log2();
+        // The first, and the one that confirms; the loss curve; twice a burst.
+        let of_size = halvings + 2.0 + self.loads.len() as f64 + 6.0 + 10.0;
+        self.sizes.len() * of_size.ceil() as usize
+    }
 }
 
 /// What was found out.

@@ -22,11 +22,18 @@ pub struct Lab {
     device: Device,
     sender_pps: f64,
     trials: u32,
+    /// Of so many trials one is the only one in which the sender is not late; 0 where it never is.
+    late: u32,
 }
 
 impl Lab {
     pub fn new(device: Device, sender_pps: f64) -> Self {
-        Self { device, sender_pps, trials: 0 }
+        Self { device, sender_pps, trials: 0, late: 0 }
+    }
+
+    /// With a sender that is often late.
+    pub fn late(self, late: u32) -> Self {
+        Self { late, ..self }
     }
 }
 
@@ -48,7 +55,12 @@ impl Trial for Lab {
             }
             Device::Loss { share } => sent * (1.0 - share),
         };
+        // Who catches up overruns the device: one packet in ten is too much for it.
+        let late = self.late > 0 && self.trials % self.late != 0 && offer.rate.is_some();
+        let (passes, late_ns) =
+            if late { (passes.min(sent * 0.9), 20_000_000) } else { (passes, 0) };
         let received = sent.min(passes.floor());
-        Ok(Outcome { sent: sent as u64, received: received as u64, seconds, latency: None })
+        let (sent, received) = (sent as u64, received as u64);
+        Ok(Outcome { sent, received, seconds, late_ns, latency: None })
     }
 }

@@ -44,6 +44,13 @@ pub struct Found {
     pub tried: Vec<Tried>,
 }
 
+impl Tried {
+    /// Whether what was lost may have been lost because of the sender.
+    pub fn in_doubt(&self) -> bool {
+        self.lost > 0.0 && self.late_ns > LATE_NS
+    }
+}
+
 /// One trial and what came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
@@ -54,14 +61,19 @@ pub struct Tried {
     pub offered_pps: f64,
     /// The share that was lost, from 0 to 1.
     pub lost: f64,
+    /// How late the sender was at worst, in ns.
+    pub late_ns: u64,
 }
 
 /// Trials at fewer packets than this say nothing of a loss of parts of a thousand.
 const LEAST_PACKETS: f64 = 1000.0;
 /// A sender that offers less than this share of what was asked did not do it.
 const KEPT: f64 = 0.98;
-/// How often a rate is asked for again that the sender did not keep to.
-const TRIES: u32 = 3;
+/// A sender that is later than this has offered a burst, and not the rate: what is lost then may have
+/// been lost to the burst.
+const LATE_NS: u64 = 1_000_000;
+/// How often a rate is asked for in all that the sender did not keep to.
+const TRIES: u32 = 5;
 
 /// Searches, by halving the interval between a rate that was kept up and one that was not.
 ///
@@ -147,11 +159,16 @@ impl Search<'_> {
         LEAST_PACKETS / self.goal.time.as_secs_f64()
     }
 
-    /// Offers a rate, again where the sender did not keep to it and yet nothing was lost.
+    /// Offers a rate, again where the sender was at fault: it kept a device that loses nothing waiting,
+    /// or overran one that does.
     fn ask(&mut self, rate: f64, time: Duration) -> Result<Outcome, Failure> {
         let mut outcome = self.offer(Some(rate), time)?;
         for _ in 1..TRIES {
-            if outcome.lost() > self.goal.loss || outcome.offered_pps() >= KEPT * rate {
+            let fault = match outcome.lost() > self.goal.loss {
+                true => outcome.late_ns > LATE_NS,
+                false => outcome.offered_pps() < KEPT * rate,
+            };
+            if !fault {
                 break;
             }
             outcome = self.offer(Some(rate), time)?;
@@ -163,7 +180,8 @@ impl Search<'_> {
         let offer = Offer { bytes: self.bytes, rate, until: Until::Time(time) };
         let outcome = self.trial.offer(&offer)?;
         let (offered_pps, lost) = (outcome.offered_pps(), outcome.lost());
-        self.tried.push(Tried { asked_pps: rate, offered_pps, lost });
+        let late_ns = outcome.late_ns;
+        self.tried.push(Tried { asked_pps: rate, offered_pps, lost, late_ns });
         Ok(outcome)
     }
 }
@@ -222,6 +240,13 @@ mod tests {
             let throughput = found.throughput.unwrap();
             prop_assert!(throughput.sender_limits && throughput.pps > 4.9e6, "{throughput:?}");
         }
+    }
+
+    #[test]
+    fn a_loss_that_is_the_sender_s_fault_is_tried_again() {
+        let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 5e6).late(3);
+        let found = throughput(&mut lab, 60, &GOAL).unwrap();
+        assert!((found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{found:?}");
     }
 
     #[test]

@@ -98,8 +98,18 @@ fn outcome(sent: &Said, counted: &Said) -> Option<Outcome> {
     let streams = counted.pointer("/analysis/streams")?.as_array()?;
     let received = streams.iter().filter_map(|stream| stream.get("received")?.as_u64()).sum();
     let latency = streams.first().and_then(|stream| latency(stream.get("latency")?));
-    let accepted = sent.get("accepted")?.as_u64()?;
-    Some(Outcome { sent: accepted, received, seconds: sent.get("elapsed_s")?.as_f64()?, latency })
+    Some(Outcome {
+        sent: sent.get("accepted")?.as_u64()?,
+        received,
+        seconds: sent.get("elapsed_s")?.as_f64()?,
+        late_ns: late(&sent).unwrap_or(0),
+        latency,
+    })
+}
+
+/// How late the last packets were, of those that had a time to be sent at.
+fn late(sent: &Value) -> Option<u64> {
+    sent.pointer("/pace/histogram")?.as_array()?.last()?.get("up_to_ns")?.as_u64()
 }
 
 fn latency(of: &Value) -> Option<Latency> {
@@ -122,7 +132,12 @@ mod tests {
 
     #[test]
     fn an_outcome_is_what_both_sides_say() {
-        let sent = said(r#"{"attempted":120,"accepted":110,"elapsed_s":0.5}"#);
+        let sent = said(
+            r#"{"attempted":120,"accepted":110,"elapsed_s":0.5,
+"pace":{"histogram":[{"up_to_ns":7,"packets":100},{"up_to_ns":8,"packets":20}]}}"#
+                .replace(",\n", ",")
+                .as_str(),
+        );
         let counted = said(
             r#"{"time_s":1}
 {"analysis":{"streams":[{"received":100,"latency":{"samples":9,"p50_ns":1,"p90_ns":2,
@@ -132,7 +147,7 @@ mod tests {
         );
         let outcome = outcome(&sent, &counted).unwrap();
         assert_eq!((outcome.sent, outcome.received, outcome.offered_pps()), (110, 100, 220.0));
-        assert_eq!(outcome.latency.unwrap().p99_9_ns, 4);
+        assert_eq!((outcome.latency.unwrap().p99_9_ns, outcome.late_ns), (4, 8));
     }
 
     #[test]
@@ -140,7 +155,7 @@ mod tests {
         let counted = said(r#"{"analysis":{"streams":[]}}"#);
         let sent = said(r#"{"accepted":110,"elapsed_s":0.5}"#);
         let outcome = outcome(&sent, &counted).unwrap();
-        assert_eq!((outcome.lost(), outcome.latency), (1.0, None));
+        assert_eq!((outcome.lost(), outcome.latency, outcome.late_ns), (1.0, None, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! of its own or between two interfaces.
 
 mod listener;
+mod ndr;
 mod options;
 mod progress;
 mod table;
@@ -25,6 +26,7 @@ Examples:
   sluice bench drop --rules 1,100
   sluice bench rx --sizes 60,512,1514 --json > rx.json
   sluice bench tx --between lab-left/left0,lab-right/right0
+  sluice bench ndr --sizes 60,512,1514
 
 Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
 was measured.";
@@ -47,6 +49,8 @@ enum What {
     Drop(Options),
     /// All of these.
     All(Options),
+    /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
+    Ndr(ndr::Args),
     /// The step "listener in user space": reads a UDP socket, and forgets.
     #[command(hide = true)]
     Listener(listener::Args),
@@ -59,6 +63,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Tx(options) => climb(vec![Kind::Tx], &options),
         What::Drop(options) => climb(vec![Kind::Drop], &options),
         What::All(options) => climb(Kind::ALL.to_vec(), &options),
+        What::Ndr(args) => ndr::run(&args),
         What::Listener(args) => listener::run(&args),
     }
 }

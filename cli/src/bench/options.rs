@@ -53,7 +53,7 @@ pub struct Options {
 }
 
 /// The length of a turn: shorter ones say nothing.
-fn turn(text: &str) -> Result<Duration, String> {
+pub fn turn(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(50);
     match units::duration(text).map_err(|error| error.to_string())? {
         time if time < SHORTEST => Err("50ms is the shortest".into()),
@@ -82,7 +82,7 @@ impl Options {
 }
 
 /// "lab-left/left0,lab-right/right0" as two sides.
-fn sides(text: &str) -> Result<(Side, Side), Error> {
+pub fn sides(text: &str) -> Result<(Side, Side), Error> {
     let right = || {
         let text = format!("--between {text}: it takes two interfaces, [NETNS/]A,[NETNS/]B");
         Error::Usage(text)

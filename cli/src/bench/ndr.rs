@@ -1,0 +1,295 @@
+//! `sluice bench ndr`: what a device between two interfaces keeps up with, by RFC 2544.
+
+use std::cell::Cell;
+use std::io::{self, Write, stdout};
+use std::time::Duration;
+
+use serde::Serialize;
+use sluicegate::error::Error;
+use sluicegate::link::Mac;
+use sluicegate_bench::Failure;
+use sluicegate_bench::bed::{Bed, Cpus};
+use sluicegate_bench::machine::Machine;
+use sluicegate_bench::ndr::line::{Device, Line};
+use sluicegate_bench::ndr::search::Goal;
+use sluicegate_bench::ndr::trial::{Latency, Offer};
+use sluicegate_bench::ndr::wire::Wire;
+use sluicegate_bench::ndr::{Findings, OfSize, Settings, run as find};
+use sluicegate_bench::watch::{Progress, Watch};
+
+use super::options::{sides, turn};
+use super::progress::Watcher;
+use crate::signals::Signals;
+use crate::units::{show_bps, show_count, show_duration, show_pps};
+
+/// Preamble, delimiter, check sequence and gap of a frame.
+const AROUND_BYTES: u32 = 24;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Two interfaces with the device between them, in place of a lab: where packets go in, and
+    /// where they come out
+    #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
+    between: Option<String>,
+
+    /// The device in the lab: `sluice forward`, or the kernel's bridge
+    #[arg(
+        long,
+        default_value = "forward",
+        value_name = "forward|bridge",
+        conflicts_with = "between"
+    )]
+    device: Device,
+
+    /// Bytes of a frame without its check sequence, 60 to 1514
+    #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=1514))]
+    sizes: Vec<u32>,
+
+    /// The share of packets that may be lost: 0%, 0.1%
+    #[arg(long, default_value = "0%", value_name = "SHARE", value_parser = loss)]
+    loss: f64,
+
+    /// How near the throughput is to be found, as a share of it
+    #[arg(long, default_value = "0.5%", value_name = "SHARE", value_parser = resolution)]
+    resolution: f64,
+
+    /// How long packets are sent in each trial
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    seconds: Duration,
+
+    /// How long the throughput has to be kept up in the end [default: three trials' time]
+    #[arg(long, value_name = "TIME", value_parser = turn)]
+    confirm: Option<Duration>,
+
+    /// How long packets may still come when sending has ended
+    #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn)]
+    drain: Duration,
+
+    /// The Ethernet address to send to, of a device that routes [default: the far interface's]
+    #[arg(long, value_name = "MAC")]
+    dmac: Option<Mac>,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// "0.1%", as a share.
+fn loss(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    match percent {
+        Some(percent) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("a share is like 0.1%, from 0% to less than 100%".into()),
+    }
+}
+
+fn resolution(text: &str) -> Result<f64, String> {
+    match loss(text)? {
+        share if (0.0001..=0.2).contains(&share) => Ok(share),
+        _ => Err("from 0.01% to 20%".into()),
+    }
+}
+
+/// What is printed with `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    command: &'static str,
+    version: &'static str,
+    date: String,
+    machine: Machine,
+    /// What may be lost, and how near the answer is, as shares.
+    loss: f64,
+    resolution: f64,
+    /// Of a trial, and of the one that confirms.
+    seconds: f64,
+    confirm_seconds: f64,
+    #[serde(flatten)]
+    findings: &'a Findings,
+}
+
+impl Args {
+    fn settings(&self) -> Settings {
+        let confirm = self.confirm.unwrap_or(self.seconds * 3);
+        let (loss, resolution) = (self.loss, self.resolution);
+        Settings {
+            sizes: self.sizes.clone(),
+            goal: Goal { loss, resolution, time: self.seconds, confirm },
+            loads: vec![0.1, 0.5, 0.9, 1.0],
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let settings = args.settings();
+    let cpus = Cpus::allowed()?;
+    let watcher = Watcher::new(Signals::catch()?);
+    let findings = match &args.between {
+        Some(text) => {
+            let (left, right) = sides(text)?;
+            measure(args, &settings, &Bed::of(left, right)?, cpus, &watcher)
+        }
+        None => {
+            let mut line = Line::make()?;
+            line.start(args.device, &cpus, &watcher)
+                .and_then(|()| measure(args, &settings, &line.bed, cpus, &watcher))
+        }
+    };
+    drop(watcher);
+    let findings = match findings {
+        Ok(findings) => findings,
+        Err(Failure::Stopped) => Findings::default(),
+        Err(Failure::Step(reason)) => anyhow::bail!(reason),
+    };
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &report(&settings, &findings))?;
+        writeln!(out)?;
+    } else {
+        print(&settings, &findings, &mut out)?;
+    }
+    Ok(())
+}
+
+fn report<'a>(settings: &Settings, findings: &'a Findings) -> Report<'a> {
+    let Goal { loss, resolution, time, confirm } = settings.goal;
+    Report {
+        command: "bench ndr",
+        version: env!("CARGO_PKG_VERSION"),
+        date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        machine: Machine::here(),
+        loss,
+        resolution,
+        seconds: time.as_secs_f64(),
+        confirm_seconds: confirm.as_secs_f64(),
+        findings,
+    }
+}
+
+fn measure(
+    args: &Args,
+    settings: &Settings,
+    bed: &Bed,
+    cpus: Cpus,
+    watcher: &Watcher,
+) -> Result<Findings, Failure> {
+    let to = args.dmac.map_or_else(|| bed.right.mac(), Ok::<_, Error>)?;
+    let done = Cell::new(0);
+    // Programs take their time to begin and to end.
+    let each = args.seconds + args.drain + Duration::from_millis(600);
+    let begins = |offer: &Offer| {
+        let turns = settings.trials().max(done.get() + 1);
+        let left = each * (turns - done.get()) as u32;
+        let step = shown(offer);
+        watcher.progress(&Progress { step: &step, done: done.get(), turns, left });
+        done.set(done.get() + 1);
+    };
+    let mut wire = Wire { bed, cpus, to, drain: args.drain, watch: watcher, begins: &begins };
+    find(&mut wire, settings)
+}
+
+/// An offer, in a line.
+fn shown(offer: &Offer) -> String {
+    match offer.rate {
+        Some(rate) => format!("{} bytes, {}", offer.bytes, show_pps(rate)),
+        None => format!("{} bytes, at full speed", offer.bytes),
+    }
+}
+
+fn print(settings: &Settings, findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    for found in &findings.sizes {
+        print_size(settings, found, out)?;
+    }
+    if !findings.complete {
+        writeln!(out, "stopped before all was known")?;
+    }
+    Ok(())
+}
+
+fn print_size(settings: &Settings, found: &OfSize, out: &mut impl Write) -> io::Result<()> {
+    let size = found.size;
+    let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
+    writeln!(out, "frames of {size} bytes")?;
+    let most = show_pps(found.most_pps);
+    match &found.throughput {
+        Some(it) => {
+            let why = if it.sender_limits { "; the sender does no more" } else { "" };
+            writeln!(
+                out,
+                "  throughput    {} packets a second, {} (layer 1), {} lost{why}",
+                show_count(it.pps.round() as u64),
+                bps(it.pps),
+                percent(it.lost)
+            )?;
+        }
+        None if found.trials.is_empty() => return Ok(()),
+        None => {
+            let allowed = percent(settings.goal.loss);
+            writeln!(out, "  throughput    none: more than {allowed} is lost at any rate")?;
+        }
+    }
+    writeln!(out, "  offered       {most} at most, {} trials", found.trials.len())?;
+    let doubts = found.trials.iter().filter(|trial| trial.in_doubt()).count();
+    if doubts > 0 {
+        writeln!(
+            out,
+            "  doubtful      in {doubts} trials with loss the sender was late and caught up by a burst: \
+             give it a CPU to itself"
+        )?;
+    }
+    for it in &found.latency {
+        let Latency { p50_ns, p99_ns, p99_9_ns, max_ns } = it.latency;
+        let [p50, p99, p99_9, max] = [p50_ns, p99_ns, p99_9_ns, max_ns].map(micros);
+        let load = it.of_throughput * 100.0;
+        writeln!(
+            out,
+            "  latency       at {load:>3.0} %: p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}"
+        )?;
+    }
+    for it in &found.loss {
+        let load = it.of_most * 100.0;
+        let offered = show_pps(it.offered_pps).to_string();
+        writeln!(out, "  frame loss    at {load:>3.0} %: {offered}, {} lost", percent(it.lost))?;
+    }
+    if let Some(it) = found.back_to_back {
+        let more = if it.longest_tried { " or more" } else { "" };
+        writeln!(out, "  back-to-back  {} packets{more}", show_count(it.packets))?;
+    }
+    writeln!(out)
+}
+
+fn micros(ns: u64) -> String {
+    show_duration(Duration::from_nanos(ns)).to_string()
+}
+
+/// A share in percent; what is not nothing does not look like it.
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        0.0 => "0 %".into(),
+        percent if percent < 0.001 => "less than 0.001 %".into(),
+        percent => format!("{percent:.3} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_written_with_a_percent_sign() {
+        assert_eq!(loss("0.1%"), Ok(0.001));
+        assert_eq!(loss("0 %"), Ok(0.0));
+        assert_eq!(resolution("0.5%"), Ok(0.005));
+        for text in ["0.1", "-1%", "100%", "x%"] {
+            assert!(loss(text).is_err(), "{text}");
+        }
+        assert!(resolution("0%").is_err() && resolution("50%").is_err());
+    }
+
+    #[test]
+    fn a_small_loss_is_not_written_as_none() {
+        assert_eq!(percent(0.0), "0 %");
+        assert_eq!(percent(1e-7), "less than 0.001 %");
+        assert_eq!(percent(0.001), "0.100 %");
+    }
+}
