@@ -56,7 +56,7 @@ impl Trial for Lab {
             Device::Loss { share } => sent * (1.0 - share),
         };
         // Who catches up overruns the device: one packet in ten is too much for it.
-        let late = self.late > 0 && self.trials % self.late != 0 && offer.rate.is_some();
+        let late = self.late > 0 && !self.trials.is_multiple_of(self.late) && offer.rate.is_some();
         let (passes, late_ns) =
             if late { (passes.min(sent * 0.9), 20_000_000) } else { (passes, 0) };
         let received = sent.min(passes.floor());
