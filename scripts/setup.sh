@@ -14,7 +14,7 @@ bench=
 vm=
 case ${1:-} in
 '') ;;
---bench) bench="dpdk-dev" ;;
+--bench) bench="dpdk-dev masscan xdp-tools nftables iptables" ;;
 --vm) vm="xz-utils" ;;
 *)
     echo "usage: scripts/setup.sh [--bench | --vm]" >&2

@@ -17,9 +17,6 @@ pub struct Measurement {
     /// in ns a packet. The kernel's work in softirqs is in it only where it interrupted them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ns: Option<f64>,
-    /// Cycles a packet, of all CPUs together, where the machine counts them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cycles: Option<f64>,
     /// What each CPU did meanwhile, whoever had it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<CpuShare>,
@@ -29,6 +26,9 @@ pub struct Measurement {
     /// What to do about it, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
+    /// Why the causes are doubtful, where they are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doubt: Option<String>,
 }
 
 /// What one CPU did while a step ran.

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{netns, pin_thread};
+use tempfile::TempDir;
 
 use crate::bed::{Bed, End};
 use crate::failure::Failure;
@@ -18,6 +19,8 @@ use crate::watch::Watch;
 
 /// The longest that anything here is waited for: to be ready, to end, to change a setting.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a program has to end in its own way.
+const GRACE: Duration = Duration::from_secs(10);
 /// How often is looked whether it has come about.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -88,10 +91,14 @@ impl Program {
         };
         let mut command = Command::new(self.file.clone().unwrap_or_else(|| (&self.name).into()));
         command.args(&self.arguments).stdin(stdin).stdout(give(&out)?).stderr(give(&err)?);
+        // Some leave files where they run.
+        let folder = tempfile::tempdir().map_err(|e| self.failed("start", e))?;
+        command.current_dir(folder.path());
         // What a terminal sends to whoever is in front is for the bench alone.
         command.process_group(0);
+        take_signals(&mut command);
         let child = spawn(command, bed.side(end).netns.as_deref(), cpu)?;
-        Ok(Running { name: self.name.clone(), child, out, err })
+        Ok(Running { name: self.name.clone(), child, out, err, _folder: folder })
     }
 
     /// Runs it to its end; what it wrote to its standard output.
@@ -112,6 +119,18 @@ impl Program {
 
     fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
         Error::system(operation, self.shown(), error)
+    }
+}
+
+/// Has a command begin with no signal held back: the bench holds back those that end it, and what it
+/// starts would inherit that, and never end.
+#[allow(unsafe_code)]
+fn take_signals(command: &mut Command) {
+    // SAFETY: between fork and exec this calls sigprocmask(2) alone, by a function that is
+    // async-signal-safe (signal-safety(7)), on a set made on the stack; it allocates nothing, takes
+    // no lock, and touches nothing of the parent's.
+    unsafe {
+        command.pre_exec(|| SigSet::empty().thread_set_mask().map_err(Into::into));
     }
 }
 
@@ -151,6 +170,8 @@ pub struct Running {
     child: Child,
     out: File,
     err: File,
+    /// Where it runs; gone with this value.
+    _folder: TempDir,
 }
 
 /// What a program has written.
@@ -189,17 +210,15 @@ impl Running {
         }
     }
 
-    /// Time that its threads have been on a CPU, in ns. A thread that has ended is not in it.
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Time that its threads, and those of its children, have been on a CPU, in ns. A thread that has
+    /// ended is not in it.
     pub fn cpu_ns(&self) -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        let files = tasks.into_iter().flatten().flatten().map(|task| task.path());
-        files
-            .filter_map(|task| {
-                // proc(5): ns on a CPU, ns waiting for one, turns.
-                let text = fs::read_to_string(task.join("schedstat")).ok()?;
-                text.split_ascii_whitespace().next()?.parse::<u64>().ok()
-            })
-            .sum()
+        cpu_ns(self.pid())
     }
 
     /// Waits until it has ended by itself, after this time or a little later.
@@ -253,17 +272,26 @@ impl Running {
         }
     }
 
-    /// Ends it by SIGINT, if it has not ended by itself; what it said.
+    /// Ends it by SIGINT, if it has not ended by itself; what it said. Some do not end so: they are
+    /// killed after a while, and what they had still to say is missing.
     ///
     /// # Errors
-    /// It does not end.
+    /// The kernel does not tell of its end.
     pub fn end(mut self) -> Result<Said> {
         if self.status()?.is_none() {
-            // Where it has ended meanwhile there is nothing to be told.
-            let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
-            self.wait(PATIENCE)?;
+            self.signal(Signal::SIGINT);
+            if self.wait(GRACE).is_err() {
+                self.signal(Signal::SIGKILL);
+                self.wait(PATIENCE)?;
+            }
         }
         Ok(self.said())
+    }
+
+    /// Sends a signal to it and its children, as a terminal does.
+    fn signal(&self, signal: Signal) {
+        // Where they have ended meanwhile there is nothing to be told.
+        let _ = killpg(Pid::from_raw(self.pid().cast_signed()), signal);
     }
 
     /// What it has written so far.
@@ -287,10 +315,26 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
+            self.signal(Signal::SIGKILL);
             let _ = self.child.wait();
         }
     }
+}
+
+/// The time on CPUs of a process and its children, in ns.
+fn cpu_ns(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten().map(|task| task.path());
+    tasks
+        .map(|task| {
+            // proc(5): ns on a CPU, ns waiting for one, turns.
+            let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+            let own = text.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok());
+            let children = fs::read_to_string(task.join("children")).unwrap_or_default();
+            let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+            own.unwrap_or(0_u64) + children.map(cpu_ns).sum::<u64>()
+        })
+        .sum()
 }
 
 /// The first line that speaks of an error, or else the last one: some explain at length.
@@ -352,6 +396,16 @@ mod tests {
         let mut running = program.start(&bed(), End::Right, None).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
         assert_eq!(running.end().unwrap().out, "ready\nended\n");
+    }
+
+    #[test]
+    fn signals_that_the_bench_holds_back_are_not_held_back_from_what_it_starts() {
+        let held = SigSet::from(Signal::SIGINT);
+        held.thread_block().unwrap();
+        let program = Program::tool("sleep", ["60"]);
+        let running = program.start(&bed(), End::Right, None).unwrap();
+        running.end().unwrap();
+        held.thread_unblock().unwrap();
     }
 
     #[test]

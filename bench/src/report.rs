@@ -27,6 +27,9 @@ pub struct Report {
     pub seconds: f64,
     /// False where it was stopped before every step had had all its turns.
     pub complete: bool,
+    /// What was to be said of all of it: why there are no causes.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
     /// Others' programs, those that are missing too; empty where they were not wanted.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub peers: Vec<Presence>,
@@ -71,18 +74,18 @@ pub struct StepReport {
     /// The measured program's time on CPUs, in ns a packet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ns: Option<Spread>,
-    /// Cycles a packet, where the machine counts them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cycles: Option<Spread>,
     /// What each CPU did, in the round of the median rate.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<CpuShare>,
-    /// Where the time went, in that round.
+    /// Where the time went, in the last round.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub causes: Vec<Cause>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
+    /// Why the causes are doubtful, where they are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doubt: Option<String>,
     /// Why turns brought nothing, the last of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
@@ -116,6 +119,7 @@ impl Report {
             rounds: bench.rounds,
             seconds: bench.time.as_secs_f64(),
             complete: results.complete,
+            notes: results.notes.clone(),
             peers,
             ladders: bench.kinds.iter().copied().map(of).collect(),
         }
@@ -160,6 +164,8 @@ impl StepReport {
         };
         let mpps = spread(|it| Some(it.mpps));
         let middle = middle(&turns).cloned().unwrap_or_default();
+        let sampled = turns.iter().map(|turn| &turn.measurement).find(|it| !it.causes.is_empty());
+        let sampled = sampled.cloned().unwrap_or_default();
         Self {
             step: step.name.clone(),
             by: step.by.into(),
@@ -169,10 +175,10 @@ impl StepReport {
             ratio: Spread::of_ratios(&rates(climbed), reference),
             lost: spread(|it| it.lost),
             cpu_ns: spread(|it| it.cpu_ns),
-            cycles: spread(|it| it.cycles),
             cpus: middle.cpus,
-            causes: middle.causes,
-            advice: middle.advice,
+            causes: sampled.causes,
+            advice: sampled.advice,
+            doubt: sampled.doubt,
             failed: all.iter().rev().find_map(|(_, turn)| turn.as_ref().err().cloned()),
             turns,
         }
@@ -239,6 +245,7 @@ mod tests {
             rounds: 3,
             seconds: 1.0,
             complete: true,
+            notes: vec![],
             peers: vec![],
             ladders: vec![ladder(Kind::Drop, &[&climbed("no listener", &[(1, 0.5)])])],
         };

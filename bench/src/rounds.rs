@@ -12,6 +12,7 @@ use crate::ladder::{self, Kind, Sweep};
 use crate::measure::{Conditions, measure};
 use crate::measurement::Measurement;
 use crate::peers;
+use crate::profile::Profiler;
 use crate::step::{Setting, Step};
 use crate::watch::{Progress, Watch};
 
@@ -31,6 +32,8 @@ pub struct Bench {
     pub time: Duration,
     /// With what.
     pub sweep: Sweep,
+    /// Whether is told where the time went.
+    pub causes: bool,
     /// Two interfaces to use in place of a lab.
     pub between: Option<(Side, Side)>,
 }
@@ -53,6 +56,8 @@ pub struct Results {
     pub climbed: Vec<Climbed>,
     /// Whether every step has had all its turns.
     pub complete: bool,
+    /// What was to be said of all of it.
+    pub notes: Vec<String>,
 }
 
 impl Bench {
@@ -72,9 +77,14 @@ impl Bench {
             let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, bed)?;
             climbed.extend(steps.into_iter().map(|step| Climbed { kind, step, turns: Vec::new() }));
         }
-        let conditions = Conditions { time: self.time, cpus };
+        let mut notes = Vec::new();
+        let causes = self.causes
+            && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
+        let mut conditions = Conditions { time: self.time, cpus, causes: false };
         let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);
         for round in 1..=self.rounds {
+            // Once is enough, and leaves the other rounds undisturbed.
+            conditions.causes = causes && round == self.rounds;
             for climbed_ in &mut climbed {
                 let Climbed { step, turns, .. } = &mut *climbed_;
                 let shown = shown(step);
@@ -86,13 +96,15 @@ impl Bench {
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
                 match turn {
-                    Err(Failure::Stopped) => return Ok(Results { climbed, complete: false }),
+                    Err(Failure::Stopped) => {
+                        return Ok(Results { climbed, complete: false, notes });
+                    }
                     Err(Failure::Step(reason)) => turns.push((round, Err(reason))),
                     Ok(measurement) => turns.push((round, Ok(measurement))),
                 }
             }
         }
-        Ok(Results { climbed, complete: true })
+        Ok(Results { climbed, complete: true, notes })
     }
 
     /// The beds that the settings want; without a configuration the one that was given.

@@ -67,9 +67,10 @@ impl Step {
         self
     }
 
-    /// Whether it changes more about an interface or a host than a program does by running.
+    /// Whether it changes more about an interface or a host than a program does by running: what
+    /// is prepared by this project's own command are files.
     pub fn changes_host(&self) -> bool {
-        !self.prepare.is_empty()
+        self.prepare.iter().any(|order| order.program.name != "sluice")
     }
 
     /// The programs it needs, by name.

@@ -19,7 +19,7 @@ fn start(arguments: &[&str]) -> Child {
 
 /// The report of a short run; none without the privilege to make a lab.
 fn bench(arguments: &[&str]) -> Option<Value> {
-    let short = ["--rounds", "1", "--seconds", "50ms", "--json"];
+    let short = ["--rounds", "1", "--seconds", "50ms", "--json", "--no-causes"];
     let child = start(&[arguments, &short].concat());
     let pid = child.id();
     let ended = child::end(child);

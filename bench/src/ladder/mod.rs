@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::{Bed, Cpus};
+use crate::bed::{Bed, Cpus, End};
 use crate::measure::{of_sender, of_sluice};
 use crate::peers;
 use crate::process::{Program, Ready};
-use crate::step::{Job, Setting, Step};
+use crate::step::{Job, Order, Setting, Step};
 
 /// Which ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +168,21 @@ impl Place<'_> {
     /// The CPU of a program that sends by one thread.
     pub fn sender(&self) -> Option<usize> {
         self.cpus.senders(1).first().copied()
+    }
+
+    /// Where a capture file is that holds what is sent.
+    pub fn capture_file(&self) -> String {
+        let name = format!("sluice-bench-{}-{}.pcap", std::process::id(), self.setting.size);
+        std::env::temp_dir().join(name).display().to_string()
+    }
+
+    /// A step that has that file.
+    pub fn with_capture_file(&self, step: Step) -> Step {
+        let file = self.capture_file();
+        let make = generate(self, &format!("pcap:{file}"), ["--count", "10000"]).program;
+        let make = Order { end: End::Left, program: make };
+        let remove = Order { end: End::Left, program: Program::tool("rm", ["-f", &file]) };
+        step.with(make, remove)
     }
 
     /// The setting of a step that has one CPU, and no choice of batches or rules.

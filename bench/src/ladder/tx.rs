@@ -1,9 +1,12 @@
 //! Sending: from a system call a packet to frames made in the kernel.
 
+use std::time::Duration;
+
 use super::{Place, generate};
 use crate::bed::{End, list};
-use crate::process::Program;
-use crate::step::{Order, Setting, Step, Way};
+use crate::measure::of_sender;
+use crate::process::{Program, Ready};
+use crate::step::{Job, Order, Setting, Step, Way};
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
@@ -29,6 +32,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     if place.cpus.count() > 1 {
         steps.push(live_ring(place));
     }
+    steps.push(place.with_capture_file(replay(place)));
     steps.push(live(place));
     steps
 }
@@ -61,6 +65,18 @@ fn live_ring(place: &Place<'_>) -> Step {
     let job = generate(place, &port, ["--cpus", &list(&cpus[1..])]);
     let setting = Setting { cores: 2, ..place.plain() };
     Step::new("sluice", "live: ring", setting, Way::Send(job))
+}
+
+/// The packets of a file, again and again; the reader and what sends have a CPU each.
+fn replay(place: &Place<'_>) -> Step {
+    let cpus = place.cpus.senders(2);
+    let file = place.capture_file();
+    let program = Program::sluice(["replay", &file, place.left(), "--top-speed", "--loop", "0"])
+        .and(["--json", "--cpus", &list(&cpus[cpus.len() - 1..])]);
+    let (ready, count) = (Ready::After(Duration::ZERO), of_sender);
+    let job = Job { program, cpu: None, ready, count };
+    let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
+    Step::new("sluice", "replay of a file", setting, Way::Send(job))
 }
 
 /// Frames made in the kernel, on each CPU.

@@ -11,6 +11,7 @@ use sluicegate::link::{Sample, Sampler};
 use crate::bed::{Bed, Cpus, End, Side};
 use crate::failure::Failure;
 use crate::measurement::{CpuShare, Measurement};
+use crate::profile::{Achieved, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
 
@@ -24,6 +25,8 @@ pub struct Conditions {
     pub time: Duration,
     /// The CPUs of the two sides.
     pub cpus: Cpus,
+    /// Whether is told where the time went.
+    pub causes: bool,
 }
 
 /// Runs a step once.
@@ -72,21 +75,46 @@ struct Load {
     sampler: Sampler,
     before: Sample,
     from: Instant,
+    profiler: Option<Profiler>,
+}
+
+/// What they did.
+struct Loaded {
+    before: Sample,
+    after: Sample,
+    time: Duration,
+    recorded: Option<Recorded>,
 }
 
 impl Load {
-    fn begin(side: &Side) -> Result<Self, Failure> {
+    fn begin(side: &Side, conditions: &Conditions) -> Result<Self, Failure> {
         let mut sampler =
             Sampler::open(side.netns.as_deref(), std::slice::from_ref(&side.interface))?;
+        // That it can be was tried before; where it cannot be now there are no causes.
+        let profiler = conditions.causes.then(|| Profiler::start().ok()).flatten();
         let before = sampler.sample()?;
-        Ok(Self { sampler, before, from: Instant::now() })
+        Ok(Self { sampler, before, from: Instant::now(), profiler })
     }
 
-    /// The share of each CPU since the beginning, for so many packets.
-    fn end(mut self, packets: u64) -> Result<Vec<CpuShare>, Failure> {
+    /// Ends it, while what ran is still there.
+    fn end(mut self) -> Result<Loaded, Failure> {
         let after = self.sampler.sample()?;
-        let elapsed = self.from.elapsed();
-        Ok(shares(&self.before, &after, elapsed, packets))
+        let time = self.from.elapsed();
+        let recorded = self.profiler.and_then(|profiler| profiler.stop().ok());
+        Ok(Loaded { before: self.before, after, time, recorded })
+    }
+}
+
+impl Loaded {
+    /// Puts into a measurement what the CPUs did for its packets, and why.
+    fn explain(&self, who: &Who, packets: u64, measurement: &mut Measurement) {
+        measurement.cpus = shares(&self.before, &self.after, self.time, packets);
+        let Some(recorded) = &self.recorded else { return };
+        let achieved = Achieved { packets, lost: measurement.lost.unwrap_or(0.0) };
+        let profile = recorded.explain(who, achieved);
+        measurement.causes = profile.causes;
+        measurement.advice = profile.advice;
+        measurement.doubt = profile.doubt;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::bed::{Bed, End, list};
 use crate::failure::Failure;
 use crate::measurement::Measurement;
 use crate::process::{Program, Running, Said};
+use crate::profile::Who;
 use crate::step::{Intake, Step, Tally, To};
 use crate::watch::Watch;
 
@@ -34,13 +35,17 @@ pub fn measure(
     }
     let before = asked(bed, intake.tally.as_ref())?;
     let cpu_before = job.as_ref().map(Running::cpu_ns);
-    let load = Load::begin(&bed.right)?;
-
+    let load = Load::begin(&bed.right, conditions)?;
     let sender = sender(bed, step.setting.size, intake.to, conditions)?;
     let sent = Sent::by(sender, bed, conditions, watch)?;
-    let cpus = load.end(sent.packets)?;
+    let loaded = load.end()?;
     watch.pause(DRAIN)?;
 
+    let who = Who {
+        measured: job.iter().map(Running::pid).collect(),
+        sender: vec![sent.pid],
+        live_frames_send: true,
+    };
     let cpu_ns = job.as_ref().zip(cpu_before).map(|(job, before)| job.cpu_ns() - before);
     let after = asked(bed, intake.tally.as_ref())?;
     let said = job.map(Running::end).transpose()?;
@@ -48,14 +53,15 @@ pub fn measure(
         (Some(before), Some(after)) => after.saturating_sub(before),
         _ => counted(intake, said.as_ref())?,
     };
-    Ok(Measurement {
+    let mut measurement = Measurement {
         mpps: mpps(arrived, sent.time),
         offered_mpps: Some(mpps(sent.packets, sent.time)),
         lost: Some(lost(sent.packets, arrived)),
         cpu_ns: cpu_ns.map(|ns| ns as f64 / arrived.max(1) as f64),
-        cpus,
         ..Measurement::default()
-    })
+    };
+    loaded.explain(&who, sent.packets, &mut measurement);
+    Ok(measurement)
 }
 
 /// What the job says at its end.
@@ -94,6 +100,7 @@ fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Progr
 
 /// What a sender has sent, and in which time.
 struct Sent {
+    pid: u32,
     packets: u64,
     time: Duration,
 }
@@ -113,6 +120,6 @@ impl Sent {
         // What the interface did not take was not there to be received.
         let taken = number(&said, &["accepted"]).map(|n| n as u64);
         let packets = taken.or_else(|| of_sender(&said)).ok_or_else(complaint)?;
-        Ok(Self { packets, time: Duration::from_secs_f64(seconds) })
+        Ok(Self { pid: sender.pid(), packets, time: Duration::from_secs_f64(seconds) })
     }
 }

@@ -8,12 +8,15 @@ use crate::bed::{Bed, End};
 use crate::failure::Failure;
 use crate::measurement::Measurement;
 use crate::process::{Program, Ready, Running};
+use crate::profile::Who;
 use crate::step::Job;
 use crate::watch::Watch;
 
-/// The longest that the first packet is waited for.
+/// The longest that the first packets are waited for.
 const FIRST: Duration = Duration::from_secs(20);
-/// From the first packet on, until the sender has found its pace.
+/// So many: a host sends a few by itself when its interface is new.
+const BEGUN: u64 = 1000;
+/// From then on, until the sender has found its pace.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Runs a step once.
@@ -27,16 +30,17 @@ pub fn measure(
     let at_first = seen_in_xdp(bed, End::Right)?;
     let mut sender = job.program.start(bed, End::Left, job.cpu)?;
     sender.until(&job.ready, watch)?;
-    first_packet(bed, &mut sender, at_first, watch)?;
+    first_packets(bed, &mut sender, at_first, watch)?;
     watch.pause(SETTLE)?;
 
     let (from, before) = (Instant::now(), seen_in_xdp(bed, End::Right)?);
-    let (load, cpu_before) = (Load::begin(&bed.right)?, sender.cpu_ns());
+    let (load, cpu_before) = (Load::begin(&bed.right, conditions)?, sender.cpu_ns());
     watch.pause(conditions.time)?;
     let (time, after) = (from.elapsed(), seen_in_xdp(bed, End::Right)?);
     let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
     let packets = after.saturating_sub(before);
-    let cpus = load.end(packets)?;
+    let loaded = load.end()?;
+    let who = Who { measured: vec![sender.pid()], ..Who::default() };
     sender.still_runs()?;
 
     let said = sender.end()?;
@@ -44,13 +48,14 @@ pub fn measure(
     watch.pause(SETTLE)?;
     let whole = seen_in_xdp(bed, End::Right)?.saturating_sub(at_first);
     counter.end()?;
-    Ok(Measurement {
+    let mut measurement = Measurement {
         mpps: mpps(packets, time),
         lost: (job.count)(&said).map(|attempted| lost(attempted, whole)),
         cpu_ns: Some(cpu_ns as f64 / packets.max(1) as f64),
-        cpus,
         ..Measurement::default()
-    })
+    };
+    loaded.explain(&who, packets, &mut measurement);
+    Ok(measurement)
 }
 
 /// Has everything that comes to the right end counted and dropped in XDP.
@@ -62,18 +67,18 @@ fn count_in_xdp(bed: &Bed, watch: &dyn Watch) -> Result<Running, Failure> {
     Ok(running)
 }
 
-/// Waits until something has come.
-fn first_packet(
+/// Waits until the sender's packets come.
+fn first_packets(
     bed: &Bed,
     sender: &mut Running,
     before: u64,
     watch: &dyn Watch,
 ) -> Result<(), Failure> {
     let deadline = Instant::now() + FIRST;
-    while seen_in_xdp(bed, End::Right)? == before {
+    while seen_in_xdp(bed, End::Right)? < before + BEGUN {
         sender.still_runs()?;
         if Instant::now() > deadline {
-            return Err(Failure::of(format!("nothing came: {}", sender.complaint())));
+            return Err(Failure::of(format!("its packets do not come: {}", sender.complaint())));
         }
         watch.pause(Duration::from_millis(20))?;
     }

@@ -11,7 +11,7 @@ pub const PEER: Peer = Peer {
     name: "iptables",
     command: "iptables",
     package: "iptables",
-    version: &["--version"],
+    version: &["iptables", "--version"],
     steps: none,
 };
 

@@ -3,8 +3,16 @@
 //! To add one: a file with a [`Peer`] that says how it is called, and what it does in which ladder;
 //! and its line in [`ALL`].
 
+mod dumpcap;
 pub mod iptables;
+mod masscan;
+mod netsniff_ng;
 pub mod nftables;
+mod tcpdump;
+mod tcpreplay;
+mod testpmd;
+mod trafgen;
+mod xdp_tools;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +20,8 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::ladder::{Kind, Place};
-use crate::step::Step;
+use crate::process::{Program, Ready, Said};
+use crate::step::{Intake, Job, Step, To, Way};
 
 /// Somebody else's program.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +32,25 @@ pub struct Peer {
     pub command: &'static str,
     /// The Debian package that has it.
     pub package: &'static str,
-    /// What its command is to be asked for its version.
+    /// The command that says its version.
     pub version: &'static [&'static str],
     /// Its steps in a ladder, besides those that are part of the ladder anyway.
     pub steps: fn(Kind, &Place<'_>) -> Vec<Step>,
 }
 
 /// All that are known.
-pub const ALL: &[Peer] = &[iptables::PEER, nftables::PEER];
+pub const ALL: &[Peer] = &[
+    tcpdump::PEER,
+    dumpcap::PEER,
+    netsniff_ng::PEER,
+    testpmd::PEER,
+    trafgen::PEER,
+    tcpreplay::PEER,
+    masscan::PEER,
+    xdp_tools::PEER,
+    nftables::PEER,
+    iptables::PEER,
+];
 
 /// Whether a peer is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +72,12 @@ impl Peer {
         if find(self.command).is_none() {
             return Presence { name, version: None, missing: Some(remedy(self.command)) };
         }
-        let said = Command::new(self.command).args(self.version).stdin(Stdio::null()).output();
+        let said = match self.version {
+            [command, arguments @ ..] => {
+                Command::new(command).args(arguments).stdin(Stdio::null()).output()
+            }
+            [] => Err(std::io::ErrorKind::NotFound.into()),
+        };
         // Some say it to stderr, and some end with an error then.
         let text = said.map_or_else(
             |_| String::new(),
@@ -81,9 +106,40 @@ pub fn remedy(command: &str) -> String {
         (_, Some(peer)) => peer.package,
         ("tc" | "ip", None) => "iproute2",
         ("iptables-restore", None) => "iptables",
+        ("xdp-trafficgen", None) => "xdp-tools",
         (other, None) => other,
     };
     format!("apt-get install {package}")
+}
+
+/// A step in which a peer receives, by one thread.
+fn receives(
+    peer: &Peer,
+    how: &str,
+    place: &Place<'_>,
+    program: Program,
+    ready: Ready,
+    count: fn(&Said) -> Option<u64>,
+) -> Step {
+    let job = Job { program, cpu: place.receiver(), ready, count };
+    let intake = Intake { job: Some(job), tally: None, to: To::Nobody };
+    Step::new(peer.name, named(peer, how), place.plain(), Way::Receive(intake))
+}
+
+/// A step in which a peer sends, by one thread. What it says of itself is not asked.
+fn sends(peer: &Peer, how: &str, place: &Place<'_>, program: Program, ready: Ready) -> Step {
+    let job = Job { program, cpu: place.sender(), ready, count: |_| None };
+    Step::new(peer.name, named(peer, how), place.plain(), Way::Send(job))
+}
+
+fn named(peer: &Peer, how: &str) -> String {
+    format!("{} {how}", peer.name).trim_end().to_owned()
+}
+
+/// The number with which the last line begins that has these words.
+fn last_count(text: &str, words: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.contains(words))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Of a peer whose steps are part of the ladders.
@@ -101,7 +157,7 @@ mod tests {
             name: "nosuch",
             command: "no-such-command",
             package: "nosuch-utils",
-            version: &["--version"],
+            version: &["no-such-command", "--version"],
             steps: none,
         };
         let presence = peer.look();
@@ -116,7 +172,7 @@ mod tests {
             name: "cat",
             command: "cat",
             package: "coreutils",
-            version: &["--version"],
+            version: &["cat", "--version"],
             steps: none,
         };
         let version = peer.look().version.expect("coreutils are everywhere");

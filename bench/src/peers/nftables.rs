@@ -12,7 +12,7 @@ pub const PEER: Peer = Peer {
     name: "nftables",
     command: "nft",
     package: "nftables",
-    version: &["--version"],
+    version: &["nft", "--version"],
     steps: none,
 };
 

@@ -43,6 +43,10 @@ pub struct Options {
     #[arg(long, default_value = "1,100,10000", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     rules: Vec<u32>,
 
+    /// Do not look where the CPUs' time goes
+    #[arg(long)]
+    no_causes: bool,
+
     /// Two interfaces that are joined, in place of a lab: the one that sends, the one that receives
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
@@ -76,6 +80,7 @@ impl Options {
                 cores: self.cores.clone(),
                 rules: self.rules.clone(),
             },
+            causes: !self.no_causes,
             between: self.between.as_deref().map(sides).transpose()?,
         })
     }
