@@ -35,6 +35,7 @@ bench: setup
 	$(SUDO) ./scripts/bench.sh
 	$(SUDO) ./scripts/bench-send.sh
 	$(SUDO) ./scripts/bench-forward.sh
+	./scripts/bench-memif.sh
 
 vm-test: setup
 	./scripts/vm-test.sh

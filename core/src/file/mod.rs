@@ -1,7 +1,7 @@
 //! Capture files: pcap and pcapng, plain or compressed.
 
 pub mod read;
-mod threads;
+pub(crate) mod threads;
 pub mod write;
 
 use std::path::Path;

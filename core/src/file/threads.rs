@@ -6,7 +6,7 @@
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 /// Runs `spawn` with all signals blocked in this thread; those it makes inherit that.
-pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let result = spawn();
     if let Ok(before) = before {

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::error::{Error, Result};
+use crate::file::threads::without_signals;
 use crate::link::netns;
 use crate::memif::Breach;
 use crate::memif::address::{Address, Listener};
@@ -99,14 +99,9 @@ impl Control {
             shared: Arc::clone(&shared),
             said: String::new(),
         };
-        let failed = |error| Error::system("start", "a thread for the control socket", error);
-        // Signals are for the threads of who opened the port, and not for one that it does not know
-        // of: there they would have their default action.
-        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let mask = mask.map_err(|error| failed(error.into()))?;
-        let thread = std::thread::Builder::new().name("memif".into()).spawn(move || worker.run());
-        mask.thread_set_mask().map_err(|error| failed(error.into()))?;
-        let thread = thread.map_err(failed)?;
+        let builder = std::thread::Builder::new().name("memif".into());
+        let thread = without_signals(|| builder.spawn(move || worker.run()))
+            .map_err(|e| Error::system("start", "a thread for the control socket", e))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
