@@ -11,30 +11,26 @@
 //! is allocated for a packet. A port whose transmit ring is full loses its own packets; nobody
 //! waits for it.
 
+mod upkeep;
+
 use std::time::{Duration, Instant, SystemTime};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::Presence;
 use sluicegate::monitor::Writer;
-use sluicegate::port::{Queue, wait_any};
-use sluicegate::ring::{Direction, Readiness, Wait};
+use sluicegate::port::Queue;
+use sluicegate::ring::Direction;
 
 use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::pass::{self, Batch};
 use crate::table::{Known, MOST_PORTS, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::Form;
+use upkeep::state;
 
 /// As many packets of a queue are dealt with before the next queue's turn.
 const BATCH: usize = 256;
 /// Between two looks at what has become of the ports.
 const CHECK: Duration = Duration::from_millis(500);
-/// The table is swept once in so many looks.
-const SWEEPS: usize = 64;
-/// While a port has packets that have not left, nobody sleeps for longer.
-const UNSENT: Duration = Duration::from_millis(1);
-/// A port that leaves gets so long to send what it was given.
-const LAST_SENT: Duration = Duration::from_millis(1);
 
 /// How a switch works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -368,130 +364,6 @@ impl Switch {
         }
     }
 
-    /// Waits until something comes, for `timeout` at most.
-    pub fn wait(&mut self, wait: Wait, timeout: Duration) {
-        let unsent = self.members.iter().flatten().any(|member| member.touched && !member.down);
-        let timeout = if unsent { timeout.min(UNSENT) } else { timeout };
-        let waiting = self.members.iter_mut().flatten().filter(|member| member.receives);
-        let mut queues: Vec<&mut Queue> = waiting.flat_map(|member| &mut member.queues).collect();
-        if queues.is_empty() {
-            std::thread::sleep(timeout);
-            return;
-        }
-        match wait_any(&mut queues, wait, timeout) {
-            Ok((_, Readiness::Ready | Readiness::TimedOut)) => {}
-            Ok((_, Readiness::Down)) => self.check(),
-            Err(_) => {
-                self.check();
-                self.find_failed();
-            }
-        }
-    }
-
-    /// Takes out the port that waiting failed for, if a look at its interface has not done so.
-    #[cold]
-    fn find_failed(&mut self) {
-        for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_deref_mut() else { continue };
-            let mut queues = member.queues.iter_mut().filter(|_| member.receives);
-            let failed = queues.find_map(|queue| queue.wait_rx(Wait::Sleep, Duration::ZERO).err());
-            if let Some(error) = failed {
-                self.fail(number as PortNumber, error);
-            }
-        }
-    }
-
-    /// Looks at what has become of each port, and at a part of the table.
-    #[cold]
-    fn check(&mut self) {
-        self.checked = Instant::now();
-        self.table.sweep(self.now(), self.table.buckets() / SWEEPS + 1);
-        for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_deref_mut() else { continue };
-            if let Err(error) = look(member, &mut self.events) {
-                self.fail(number as PortNumber, error);
-            } else {
-                // A file hands on what it holds back.
-                member.touched |= member.takes();
-            }
-        }
-    }
-
-    /// Lets go of ports that were taken out, when their last packets have come.
-    pub fn part(&mut self) {
-        let now = Instant::now();
-        for number in 0..self.members.len() {
-            let left = self.members[number].as_mut().is_some_and(|member| member.has_left(now));
-            if left && let Some(member) = self.members[number].take() {
-                self.end(*member, LAST_SENT);
-            }
-        }
-    }
-
-    /// Ends the switch: nothing more is let in, what has come is forwarded, and what was given to
-    /// ports is sent. The ports as they ended.
-    pub fn finish(mut self) -> (Vec<MemberState>, Vec<Event>) {
-        let now = Instant::now();
-        for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_mut() else { continue };
-            // Not `leaving`: it still takes what the others bring.
-            if let Err(error) = member.queues.iter_mut().try_for_each(Queue::close_intake) {
-                self.fail(number as PortNumber, error);
-            }
-        }
-        let end = now + Duration::from_secs(3);
-        loop {
-            let came = self.turn();
-            let mut members = self.members.iter_mut().flatten();
-            let done = came == 0
-                && members.all(|member| {
-                    !member.receives || member.queues.iter_mut().all(Queue::is_finished)
-                });
-            if done || Instant::now() >= end {
-                break;
-            }
-            if came == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        for number in 0..self.members.len() {
-            if let Some(member) = self.members[number].take() {
-                self.end(*member, Duration::from_secs(1));
-            }
-        }
-        (self.gone, self.events)
-    }
-
-    /// Takes a port out at once, unless it is but down.
-    #[cold]
-    fn fail(&mut self, number: PortNumber, error: Error) {
-        let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return };
-        if look(member, &mut self.events).is_ok() && member.down {
-            return;
-        }
-        self.table.forget(number);
-        if let Some(member) = self.members[usize::from(number)].take() {
-            let name = member.name.clone();
-            self.end(*member, Duration::ZERO);
-            if let Some(state) = self.gone.last_mut() {
-                state.failed = true;
-            }
-            self.events.push(Event::Failed(name, error));
-        }
-    }
-
-    /// Sends what a port was given, and writes down how it ended.
-    fn end(&mut self, mut member: Member, patience: Duration) {
-        for &sender in &member.senders {
-            // What it has not sent it counts as unsent.
-            let _ = member.queues[sender].close_tx_within(patience);
-        }
-        let state = state(&mut member, 0);
-        self.gone.push(state);
-        drop(member);
-        self.count_watchers();
-    }
-
     fn number(&self, name: &str) -> Option<PortNumber> {
         let is = |member: &Option<Box<Member>>| {
             member.as_ref().is_some_and(|m| m.name == name && m.leaving.is_none())
@@ -539,37 +411,6 @@ fn spread(
         from.rx_mut().release(decision.slots.into());
     }
     copies
-}
-
-/// Looks at what has become of a port.
-fn look(member: &mut Member, events: &mut Vec<Event>) -> Result<()> {
-    let up = member.presence.as_ref().map(Presence::look).transpose()?;
-    let down = up.is_some_and(|state| !state.up);
-    for queue in member.queues.iter_mut().filter(|_| !down) {
-        queue.check()?;
-        while let Some(notice) = queue.take_notice() {
-            events.push(Event::Notice(member.name.clone(), notice));
-        }
-    }
-    if std::mem::replace(&mut member.down, down) != down {
-        let name = member.name.clone();
-        events.push(if down { Event::Down(name) } else { Event::Up(name) });
-    }
-    Ok(())
-}
-
-fn state(member: &mut Member, learned: u32) -> MemberState {
-    MemberState {
-        name: member.name.clone(),
-        id: member.id,
-        counts: member.counts,
-        stats: member.stats(),
-        learned,
-        watchers: member.watchers.len(),
-        watchers_lost: member.watchers.iter().map(|(_, writer)| writer.lost()).sum(),
-        down: member.down,
-        failed: false,
-    }
 }
 
 /// Nanoseconds since 1970.
