@@ -22,11 +22,13 @@
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
 //! | [`report`] | all of it, as JSON says it |
+//! | [`compare`] | what moved from one report to another |
 //! | [`machine`] | where it ran |
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
 pub mod bed;
+pub mod compare;
 mod failure;
 pub mod ladder;
 pub mod machine;

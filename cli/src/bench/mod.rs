@@ -7,9 +7,12 @@ mod options;
 mod progress;
 mod table;
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
+use std::path::Path;
 
 use clap::Subcommand;
+use sluicegate::error::Error;
+use sluicegate_bench::compare::compare;
 use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
@@ -70,6 +73,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
+    // Read first: a wrong file is told before minutes have gone by.
+    let before = options.compare.as_deref().map(read).transpose()?;
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let peers = match options.peers {
         true => peers::ALL.iter().map(peers::Peer::look).collect(),
@@ -83,8 +88,25 @@ fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     if options.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
-        return Ok(());
+    } else {
+        table::print(&report, &mut out)?;
     }
-    table::print(&report, &mut out)?;
+    if let Some(before) = before {
+        // With JSON on standard output it is for people all the same.
+        let moved = compare(&before, &report);
+        match options.json {
+            true => table::print_moved(&moved, &mut stderr())?,
+            false => table::print_moved(&moved, &mut out)?,
+        }
+    }
     Ok(())
+}
+
+/// A result of before.
+fn read(path: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read(path).map_err(|error| Error::path("read", path, error))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        let path = path.display();
+        Error::Usage(format!("{path} is no result of `sluice bench --json`: {error}")).into()
+    })
 }

@@ -1,5 +1,6 @@
 //! What to bench, as the command line says it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::error::Error;
@@ -50,6 +51,10 @@ pub struct Options {
     /// Two interfaces that are joined, in place of a lab: the one that sends, the one that receives
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
+
+    /// Say what moved by more than its spread since a result that --json has written
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
 
     /// Print the result as one JSON object
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use sluicegate_bench::compare::{Moved, What};
 use sluicegate_bench::measurement::Cause;
 use sluicegate_bench::peers::Presence;
 use sluicegate_bench::report::{Ladder, Report, StepReport};
@@ -84,6 +85,24 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
         }
     }
     writeln!(out)
+}
+
+/// Prints what moved since another result.
+pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
+    if moved.is_empty() {
+        return writeln!(out, "nothing moved by more than its spread");
+    }
+    writeln!(out, "moved by more than their spreads:")?;
+    for it in moved {
+        let Moved { kind, step, before, now, .. } = it;
+        let what = match it.what {
+            What::Ratio => "ratio",
+            What::Rate => "Mpps",
+        };
+        let (before, now, by) = (rate(before.median), rate(now.median), it.by() * 100.0);
+        writeln!(out, "  {kind}: {step}: {what} {before} -> {now} ({by:+.0} %)")?;
+    }
+    Ok(())
 }
 
 /// The largest causes, those of a twentieth and more: "copying 40 %, wakeups 12 %".
