@@ -89,9 +89,17 @@ fn hosts_talk_through_it() {
     }
 }
 
+/// Packets that interfaces on the way have dropped for want of room: those of the sender's, and of
+/// who forwards.
+fn dropped(lab: &Lab) -> [u64; 2] {
+    [("left", "left0"), ("middle", "middle1")].map(|(host, name)| {
+        sluicegate::link::interface(Some(&lab.netns(host)), name).unwrap().stats.tx_dropped
+    })
+}
+
 /// Stamped packets from left to right, and what is said of them: of many flows, or of one, which is
-/// in order.
-fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) {
+/// in order. How many have come of 3000: a veth's queue is short, and a busy machine drops some.
+fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
     let (left, right) = (lab.netns("left"), lab.netns("right"));
     let count = Running::start(&[
         "count",
@@ -104,26 +112,27 @@ fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) {
         "--json",
     ]);
     let to = ["--dst", "198.18.0.2", "--dmac", "02:00:00:00:00:99", "--sport", sport];
-    // A pace that all of them keep up with, however busy the machine is.
+    // A pace that all of them keep up with, unless they have to stand still.
     let how = ["--size", "60-1514", "--count", "3000", "--rate", "30kpps", "--method", "sendmmsg"];
     let from = ["generate", "left0", "--netns", &left, "--stamp", "--json"];
     let received = || {
         let interface = sluicegate::link::interface(Some(&right), "right0").unwrap();
         interface.stats.rx_packets
     };
-    let before = received();
+    let gone = || dropped(lab).iter().sum::<u64>();
+    let before = received() + gone();
     let sent = run(&[&from[..], &to, &how].concat()).good();
     assert_eq!(sent["accepted"], 3000, "{sent}");
-    eventually("all come", || received() >= before + 3000);
+    eventually("all come", || received() + gone() >= before + 3000);
     let counted = count.stop().good();
     let analysis = &counted["analysis"]["streams"][0];
-    assert_eq!(counted["packets"], 3000, "{arguments:?}: {counted}");
-    for trouble in ["lost", "duplicates", "corrupt", "reordered"] {
+    for trouble in ["duplicates", "corrupt", "reordered"] {
         // Flows that come by several queues may overtake each other.
         if trouble != "reordered" || sport == "9" {
             assert_eq!(analysis[trouble], 0, "{arguments:?}: {trouble}: {counted}");
         }
     }
+    counted["packets"].as_u64().unwrap()
 }
 
 #[test]
@@ -141,10 +150,15 @@ fn every_packet_comes_once_whole_and_in_the_order_of_its_flow() {
         (&["mirror:middle0", "xdp:middle1/0", "--one-way"], 1, "copied from rings of copies"),
     ] {
         let running = forward(&lab, arguments);
-        send_stamped(&lab, arguments, "1024-65535");
-        send_stamped(&lab, arguments, "9");
+        let before = dropped(&lab);
+        let came = ["1024-65535", "9"].map(|sport| send_stamped(&lab, arguments, sport));
         let report = running.stop().good();
-        assert!(direction(&report, 0)[0] >= 6000, "{why}: {report}");
+        let after = dropped(&lab);
+        let named = report["ledger"]["losses"].as_object().unwrap();
+        let named: u64 = named.values().map(|count| count.as_u64().unwrap()).sum();
+        let lost_before = after[0] - before[0];
+        let explained = came.iter().sum::<u64>() + lost_before + named;
+        assert_eq!(explained, 6000, "{why}: {came:?}, {before:?} to {after:?}: {report}");
         let served = report["threads"].as_array().unwrap().len();
         assert_eq!(served, threads, "{why}: {report}");
     }
