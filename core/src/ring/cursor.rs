@@ -199,6 +199,7 @@ impl<I: Index> Consuming<I> {
 /// The interleavings of the two sides. Run with
 /// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
 #[cfg(all(test, loom))]
+#[allow(unsafe_code, reason = "entries that loom watches")]
 mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
