@@ -1,7 +1,7 @@
 //! Which functions mean what: the table that turns names into causes.
 //!
 //! A call chain is read from where the CPU was to who called that. The first function of it that
-//! the table knows decides; rows marked [`Here`](Place::Here) count only for the place where the CPU
+//! the table knows decides; rows marked [`Place::Here`] count only for the place where the CPU
 //! was. So `memcpy` is copying whoever called it, and a list helper below `try_to_wake_up` belongs to
 //! waking up. To tell something new apart, add a pattern, or a row; an earlier row wins.
 //!

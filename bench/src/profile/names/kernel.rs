@@ -35,7 +35,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Lines such as "ffffffff81206a92 T name" or, of a module, "… t name [module]".
+    /// Lines such as `ffffffff81206a92 T name` or, of a module, `… t name [module]`.
     fn parse(text: &str) -> Self {
         let mut kernel = Self::default();
         for line in text.lines() {

@@ -12,7 +12,7 @@ pub struct Mapping {
     end: u64,
     /// Where `start` is in the file.
     offset: u64,
-    /// The file, or what the kernel calls the rest: "[vdso]".
+    /// The file, or what the kernel calls the rest: `[vdso]`.
     pub path: PathBuf,
 }
 
