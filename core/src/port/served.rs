@@ -16,7 +16,7 @@
 //! it copies them, or has the kernel do it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::queue::{Queue, QueueStats};
@@ -79,10 +79,9 @@ impl Region {
         self.shared.pool.free_buffers()
     }
 
-    fn count(&self, change: impl FnOnce(&mut usize)) -> usize {
-        let mut queues = self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut queues);
-        *queues
+    /// Queues that the program has. Who has the lock can be sure that none comes or goes.
+    fn queues(&self) -> MutexGuard<'_, usize> {
+        self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,7 +106,7 @@ struct Hold(Region);
 
 impl Hold {
     fn new(region: &Region) -> Self {
-        region.count(|queues| *queues += 1);
+        *region.queues() += 1;
         Self(region.clone())
     }
 }
@@ -115,7 +114,10 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let Shared { pool, held, .. } = &*self.0.shared;
-        if self.0.count(|queues| *queues -= 1) == 0 {
+        let mut queues = self.0.queues();
+        *queues -= 1;
+        // Under the lock: a queue that is opened now hands out buffers that are not to be drained.
+        if *queues == 0 {
             pool.give(held.drain());
         }
     }
