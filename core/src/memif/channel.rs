@@ -4,15 +4,14 @@
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg, sockopt,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg, sockopt};
 
 use super::message::{Breach, MESSAGE_BYTES, Message};
 
@@ -139,19 +138,16 @@ impl Channel {
             Err(Errno::ECONNRESET | Errno::EPIPE) => return Err(Ended::Closed),
             received => received.map_err(Ended::System)?,
         };
-        let mut files = Vec::new();
-        for control in received.cmsgs().map_err(Ended::System)? {
-            if let ControlMessageOwned::ScmRights(fds) = control {
-                // SAFETY: the kernel has just made these descriptors for this process and told
-                // nobody else of them, so that each is owned here.
-                files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
+        let (length, flags) = (received.bytes, received.flags);
+        let mut files = files_in(&space);
+        if flags.contains(MsgFlags::MSG_CTRUNC) {
+            // Some more than these: this process has as many as it may.
+            return Err(Ended::System(Errno::EMFILE));
         }
-        let (length, cut) = (received.bytes, received.flags.contains(MsgFlags::MSG_TRUNC));
         if length == 0 {
             return Err(Ended::Closed);
         }
-        if length != MESSAGE_BYTES || cut {
+        if length != MESSAGE_BYTES || flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Breach(format!("a message of not {MESSAGE_BYTES} bytes")).into());
         }
         if files.len() > 1 {
@@ -159,6 +155,27 @@ impl Channel {
         }
         Ok((Message::decode(&bytes)?, files.pop()))
     }
+}
+
+/// The files that came with a message, which are in the one control message that there can be: no
+/// option asks for another. nix shows none where some were left out (MSG_CTRUNC), and so would leave
+/// the others open.
+fn files_in(space: &[u8]) -> Vec<OwnedFd> {
+    // The header: bytes with the header, a level, a type. All zeros where nothing came.
+    const LEVEL_AT: usize = offset_of!(libc::cmsghdr, cmsg_level);
+    const FILES_AT: usize = size_of::<libc::cmsghdr>();
+    let rights = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()];
+    let bytes = match (space.first_chunk(), space.get(LEVEL_AT..FILES_AT)) {
+        (Some(bytes), Some(kind)) if kind == rights.as_flattened() => usize::from_ne_bytes(*bytes),
+        _ => return Vec::new(),
+    };
+    let numbers = space.get(FILES_AT..bytes).unwrap_or_default();
+    let files = numbers.as_chunks().0.iter().map(|number| {
+        // SAFETY: the kernel has just made the descriptor for this process and told nobody else of
+        // it, so that it is owned here.
+        unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) }
+    });
+    files.collect()
 }
 
 impl AsFd for Channel {

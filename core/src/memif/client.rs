@@ -157,7 +157,7 @@ impl ClientRing {
         most: u32,
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
-        let pieces = self.arrived(self.intake.room(ring).min(most));
+        let mut pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
         if pieces == 0 {
             return self.intake.hand_over(ring, 0);
@@ -169,7 +169,13 @@ impl ClientRing {
             let place = self.memory.place(index);
             let Descriptor { flags, length, .. } = self.memory.read(index);
             if length > self.buffer_bytes.min(u16::MAX.into()) {
-                return Err(Breach(format!("{length} bytes in a buffer of {}", self.buffer_bytes)));
+                if i == 0 {
+                    let room = self.buffer_bytes;
+                    return Err(Breach(format!("{length} bytes in a buffer of {room}")));
+                }
+                // What came before it counts; the next call begins with it.
+                pieces = i;
+                break;
             }
             let continues = flags & NEXT != 0;
             let buffer = self.entries[place].buffer;

@@ -20,7 +20,8 @@ pub(crate) struct ServerRing {
     bell: Doorbell,
     regions: Arc<Regions>,
     cursor: Consuming<AtomicU16>,
-    /// Entries that slots of the receive ring point at, or did until they were released.
+    /// Entries that slots of the receive ring point at, or did until they were released. None where
+    /// what comes is copied.
     lent: u32,
     /// By place: whether a packet that was sent ends there.
     ends: Vec<bool>,
@@ -59,16 +60,18 @@ impl ServerRing {
         self.cursor.peek(self.memory.head(), self.lent + wanted).saturating_sub(self.lent)
     }
 
-    /// Whether slots of the receive ring point into the client's memory.
+    /// Whether slots that the program has point into the client's memory. Those of a packet whose end
+    /// has not come do, too, but nobody has seen them.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
-        self.lent > 0
+        self.lent > self.intake.partial()
     }
 
     /// Gives entries back to the client whose slots the program has released.
     #[inline]
     pub(crate) fn give_back(&mut self, ring: &Ring) {
-        let released = self.lent - ring.available() - self.intake.partial();
+        // Slots of copies hold up nothing.
+        let released = self.lent.saturating_sub(ring.available() + self.intake.partial());
         if released > 0 {
             self.cursor.release(self.memory.tail(), released);
             self.lent -= released;
@@ -84,7 +87,7 @@ impl ServerRing {
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
         self.give_back(ring);
-        let pieces = self.arrived(self.intake.room(ring).min(most));
+        let mut pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
         if pieces == 0 {
             return self.intake.hand_over(ring, 0);
@@ -96,7 +99,12 @@ impl ServerRing {
             let Descriptor { flags, region, length, offset, .. } = piece;
             let found = self.regions.locate(region, offset, length);
             let (Some(start), Ok(bytes)) = (found, u16::try_from(length)) else {
-                return Err(nowhere(piece));
+                if i == 0 {
+                    return Err(nowhere(piece));
+                }
+                // What came before it counts; the next call begins with it.
+                pieces = i;
+                break;
             };
             let continues = flags & NEXT != 0;
             // SAFETY: `start` and `length` lie in a region of the client's that stays mapped as long
@@ -120,7 +128,7 @@ impl ServerRing {
         most: u32,
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
-        let pieces = self.arrived(self.intake.room(ring).min(most));
+        let mut pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
         if pieces == 0 {
             return self.intake.hand_over(ring, 0);
@@ -131,8 +139,15 @@ impl ServerRing {
             let piece = self.memory.read(self.cursor.index(i));
             let Descriptor { flags, region, length, offset, .. } = piece;
             let found = self.regions.locate(region, offset, length);
-            let fits = length <= ring.buffer_bytes().min(u16::MAX.into());
-            let Some(start) = found.filter(|_| fits) else { return Err(nowhere(piece)) };
+            let room = ring.buffer_bytes().min(u16::MAX.into());
+            let Some(start) = found.filter(|_| length <= room) else {
+                if i == 0 {
+                    return Err(found.map_or_else(|| nowhere(piece), |_| too_large(length, room)));
+                }
+                // As in `receive`.
+                pieces = i;
+                break;
+            };
             // SAFETY: the slot is the backend's: it is behind the tail (`Intake::at`), and so are its
             // bytes, which nobody else reads or writes.
             let room = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
@@ -157,16 +172,26 @@ impl ServerRing {
         if wanted == 0 {
             return Ok(sent);
         }
-        let room = self.cursor.peek(self.memory.head(), wanted);
+        let mut room = self.cursor.peek(self.memory.head(), wanted);
         self.check_index()?;
         let mut used = 0;
         for packet in ring.to_send(first) {
-            match self.copy(&packet, used, room)? {
+            let mut pieces = self.copy(&packet, used, room)?;
+            if pieces == 0 {
+                // The client's buffers may be smaller, and a packet take more of them than slots.
+                let all = self.cursor.peek(self.memory.head(), u32::MAX);
+                self.check_index()?;
+                if all > room {
+                    room = all;
+                    pieces = self.copy(&packet, used, room)?;
+                }
+            }
+            match pieces {
                 0 if room == self.memory.entries() && used == 0 => {
                     return Ok(Sent::too_long(&packet));
                 }
                 0 => break,
-                pieces => used += pieces,
+                _ => used += pieces,
             }
             sent.slots += packet.slots();
             sent.packets += 1;
@@ -227,6 +252,12 @@ impl ServerRing {
         let out = self.memory.entries() - offered;
         (1..=out).filter(|&back| self.ends[entry(back)]).count() as u64
     }
+}
+
+/// What a client with larger buffers may well send.
+#[cold]
+fn too_large(length: u32, room: u32) -> Breach {
+    Breach(format!("{length} bytes in one piece, and what copies (copy=on) takes {room} at most"))
 }
 
 #[cold]

@@ -58,6 +58,65 @@ fn packets_of_all_lengths_go_both_ways_and_stay_in_order() {
 }
 
 #[test]
+fn the_ends_may_have_buffers_of_different_sizes() {
+    for (server, client) in [
+        ("&buffer=9216", ""),
+        ("", "&buffer=9216"),
+        ("&buffer=9216", "&buffer=256&ring=64"),
+        ("&buffer=9216&copy=on", "&buffer=256&ring=64"),
+    ] {
+        let (mut server, mut client) = both("sizes", server, client);
+        let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+        // One at a time: no other packet behind it has the sender look for more room.
+        for (number, length) in LENGTHS.into_iter().enumerate() {
+            for to_client in [true, false] {
+                let (from, to) = if to_client {
+                    (&mut *server, &mut *client)
+                } else {
+                    (&mut *client, &mut *server)
+                };
+                let bytes = bytes_of(number, length);
+                assert!(push(from, &bytes));
+                let came = until("the packet", || {
+                    from.sync_tx().unwrap();
+                    Some(pull(to)).filter(|packets| !packets.is_empty())
+                });
+                assert_eq!(came, [bytes]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_other_end_cannot_hold_is_refused_and_what_follows_goes() {
+    let (mut server, mut client) = both("too-long", "&buffer=9216", "&buffer=64&ring=32");
+    let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+    assert!(push(server, &bytes_of(1, 9000)) && push(server, &bytes_of(2, 2048)));
+    let came = until("what can be held", || {
+        server.sync_tx().unwrap();
+        Some(pull(client)).filter(|packets| !packets.is_empty())
+    });
+    assert_eq!(came, [bytes_of(2, 2048)]);
+    let stats = server.stats().unwrap();
+    assert_eq!((stats.sent, stats.too_long, stats.refused), (1, 1, 1), "{stats:?}");
+}
+
+#[test]
+fn a_server_that_copies_says_what_it_has_no_room_for() {
+    let (mut server, mut client) = both("copies", "&copy=on", "&buffer=9216");
+    let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
+    push(client, &bytes_of(1, 9000));
+    let notice = until("the end of the connection", || {
+        client.sync_tx().unwrap();
+        server.sync_rx().unwrap();
+        server.take_notice().filter(|notice| notice.contains("cut off"))
+    });
+    let said =
+        "9000 bytes in one piece, and what copies (copy=on) takes 2112 at most; a larger buffer=";
+    assert!(notice.contains(said), "{notice}");
+}
+
+#[test]
 fn who_sleeps_is_woken() {
     let (mut server, mut client) = both("wake", "", "");
     let (server, client) = (&mut server.queues[0], &mut client.queues[0]);

@@ -21,8 +21,9 @@ use proptest::test_runner::{Config, TestRunner};
 use sluicegate::memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
 use sluicegate::memory::Mmap;
 use sluicegate::port::Queue;
+use sluicegate::ring::Wait;
 
-use super::{bytes_of, noticed, open, pull, push, socket, until};
+use super::{bytes_of, noticed, open, pull, pull_some, push, socket, until};
 
 const RING_ENTRIES: usize = 32;
 const RING_BYTES: usize = 128 + 16 * RING_ENTRIES;
@@ -30,17 +31,17 @@ const REGION_BYTES: usize = 65_536;
 const COOKIE: u32 = 0x3e3_1f20;
 
 /// One end of a control socket.
-struct Wire(OwnedFd);
+pub struct Wire(OwnedFd);
 
 impl Wire {
-    fn to(name: &str) -> Self {
+    pub fn to(name: &str) -> Self {
         let wire = new_wire();
         let address = UnixAddr::new_abstract(name.trim_start_matches('@').as_bytes()).unwrap();
         connect(wire.as_raw_fd(), &address).unwrap();
         Self(wire)
     }
 
-    fn send(&self, message: &Message, files: &[RawFd]) {
+    pub fn send(&self, message: &Message, files: &[RawFd]) {
         self.send_bytes(&message.encode(), files);
     }
 
@@ -80,7 +81,7 @@ impl Wire {
     }
 
     /// The reason the other end gives.
-    fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         loop {
             match self.hear() {
                 Some((Message::Disconnect { reason, .. }, _)) => return reason,
@@ -137,13 +138,15 @@ fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, Shared) {
 struct Client {
     wire: Wire,
     memory: Shared,
-    _files: (OwnedFd, EventFd),
+    /// Of both rings.
+    event: EventFd,
+    _file: OwnedFd,
 }
 
 const TO_SERVER: usize = 0;
 const TO_CLIENT: usize = 1024;
 
-fn init() -> Message {
+pub fn init() -> Message {
     let name = "a test".to_owned();
     Message::Init(Init { version: 0x200, id: 0, mode: 0, secret: [0; 24], name })
 }
@@ -173,7 +176,17 @@ impl Client {
         }
         wire.send(&Message::Connect("by hand".into()), &[]);
         assert!(matches!(wire.hear(), Some((Message::Connected(_), _))));
-        Self { wire, memory, _files: (file, event) }
+        Self { wire, memory, event, _file: file }
+    }
+
+    /// Has the server send a packet: it has the rings then.
+    fn takes_a_packet(&self, queue: &mut Queue) {
+        self.memory.descriptor(TO_CLIENT, 0, (0, 0, 2048, 8192));
+        self.memory.index(TO_CLIENT + 6).store(1, Ordering::Release);
+        until("a packet from the server", || {
+            push(queue, &bytes_of(1, 60));
+            (self.memory.index(TO_CLIENT + 64).load(Ordering::Acquire) == 1).then_some(())
+        });
     }
 }
 
@@ -191,7 +204,7 @@ fn serve_until_cut_off(queue: &mut Queue, client: &Client) -> String {
 }
 
 /// After a bad peer a good one is served as if nothing had been.
-fn serves_a_good_peer(name: &str, queue: &mut Queue) {
+pub fn serves_a_good_peer(name: &str, queue: &mut Queue) {
     let mut good = open(&format!("memif:{name}?role=client"));
     until("a packet of a good peer", || {
         push(&mut good.queues[0], &bytes_of(7, 99));
@@ -206,13 +219,18 @@ fn a_client_that_describes_what_cannot_be_is_cut_off() {
     let queue = &mut server.queues[0];
     let far = REGION_BYTES as u32;
     type Deed = fn(&Shared);
-    let in_ring: [(&str, Deed); 9] = [
+    let in_ring: [(&str, Deed); 10] = [
         ("a packet of 60 bytes at 65536 in region 0", |m| m.descriptor(0, 0, (0, 0, 60, 65_536))),
         ("a packet of 61 bytes at 65476", |m| m.descriptor(0, 0, (0, 0, 61, 65_476))),
         ("in region 1, which", |m| m.descriptor(0, 0, (0, 1, 60, 4096))),
         ("in region 65535, which", |m| m.descriptor(0, 0, (0, u16::MAX, 60, 4096))),
         ("a packet of 4294967295 bytes", |m| m.descriptor(0, 0, (0, 0, u32::MAX, u32::MAX))),
         ("a packet of 65536 bytes at 0", |m| m.descriptor(0, 0, (0, 0, 65_536, 0))),
+        ("a packet of 1 bytes at 65536 in region 0", |m| {
+            m.descriptor(0, 0, (1, 0, 60, 4096));
+            m.descriptor(0, 1, (0, 0, 1, 65_536));
+            m.index(6).store(2, Ordering::Release);
+        }),
         ("a ring's head that cannot be", |m| m.index(6).store(33, Ordering::Release)),
         ("a ring's head that cannot be", |m| m.index(6).store(0x8000, Ordering::Release)),
         ("a packet of 0 bytes at 4294967295", |m| {
@@ -244,6 +262,45 @@ fn a_packet_without_end_is_cut_off() {
     client.memory.index(6).store(RING_ENTRIES as u16, Ordering::Release);
     let said = serve_until_cut_off(&mut server.queues[0], &client);
     assert!(said.contains("more pieces than there are slots"), "{said}");
+    serves_a_good_peer(&name, &mut server.queues[0]);
+}
+
+#[test]
+fn a_client_that_goes_in_the_middle_of_a_packet_holds_up_nobody() {
+    for options in ["", "&copy=on"] {
+        let name = socket("hostile-half");
+        let mut server = open(&format!("memif:{name}?role=server{options}"));
+        let queue = &mut server.queues[0];
+        let client = Client::connect(&name);
+        client.memory.descriptor(TO_SERVER, 0, (1, 0, 60, 4096));
+        client.memory.index(6).store(1, Ordering::Release);
+        client.takes_a_packet(queue);
+        assert!(pull(queue).is_empty(), "the end has not come");
+        drop(client);
+        noticed(queue, "is gone");
+        serves_a_good_peer(&name, queue);
+    }
+}
+
+#[test]
+fn what_came_before_a_breach_is_received() {
+    for options in ["", "&copy=on"] {
+        let name = socket("hostile-before");
+        let mut server = open(&format!("memif:{name}?role=server{options}"));
+        let queue = &mut server.queues[0];
+        let client = Client::connect(&name);
+        client.memory.put(4096, &bytes_of(3, 60));
+        client.memory.descriptor(TO_SERVER, 0, (0, 0, 60, 4096));
+        client.memory.descriptor(TO_SERVER, 1, (0, 9, 60, 4096));
+        client.memory.index(6).store(2, Ordering::Release);
+        let mut received = Vec::new();
+        until("the breach", || {
+            received.extend(pull(queue));
+            queue.take_notice().filter(|notice| notice.contains("in region 9, which"))
+        });
+        assert_eq!(received, [bytes_of(3, 60)]);
+        assert_eq!(queue.stats().unwrap().offered, 1);
+    }
 }
 
 #[test]
@@ -319,6 +376,42 @@ fn a_client_that_says_what_cannot_be_is_refused() {
     }
     serves_a_good_peer(&name, queue);
     assert!(noticed(queue, "F_SEAL_SHRINK").contains("sealed=off"));
+}
+
+/// A sleeper looks again by itself after a while, so that packets alone do not tell who woke it.
+#[test]
+fn a_receiver_says_that_it_sleeps_and_only_then_is_woken() {
+    const FLAGS: usize = 4;
+    let name = socket("asleep");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let queue = &mut server.queues[0];
+    let client = Client::connect(&name);
+    let flags = client.memory.index(TO_SERVER + FLAGS);
+    assert_eq!(flags.load(Ordering::Acquire), 1, "a server that does not sleep");
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| pull_some(queue, Wait::Sleep));
+        until("a sleeper", || (flags.load(Ordering::Acquire) == 0).then_some(()));
+        client.memory.descriptor(TO_SERVER, 0, (0, 0, 60, 4096));
+        client.memory.index(6).store(1, Ordering::Release);
+        client.event.write(1).unwrap();
+        assert_eq!(sleeper.join().unwrap().len(), 1);
+    });
+    assert_eq!(flags.load(Ordering::Acquire), 1, "awake again");
+    // It may have looked before the event came.
+    let _ = client.event.read();
+
+    let flags = client.memory.index(TO_CLIENT + FLAGS);
+    for (asleep, rings) in [(false, Err(nix::Error::EAGAIN)), (true, Ok(1))] {
+        flags.store(u16::from(!asleep), Ordering::Release);
+        let sent = client.memory.index(TO_CLIENT + 64).load(Ordering::Acquire);
+        client.memory.descriptor(TO_CLIENT, sent.into(), (0, 0, 2048, 8192));
+        client.memory.index(TO_CLIENT + 6).store(sent + 1, Ordering::Release);
+        until("a packet", || {
+            push(queue, &bytes_of(1, 60));
+            (client.memory.index(TO_CLIENT + 64).load(Ordering::Acquire) > sent).then_some(())
+        });
+        assert_eq!(client.event.read(), rings, "asleep: {asleep}");
+    }
 }
 
 /// A server by hand.

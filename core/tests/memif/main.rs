@@ -1,6 +1,9 @@
 //! `memif:` ports against each other, and against peers that break the protocol. Needs no privilege.
 
+#[path = "../child/limit.rs"]
+mod child;
 mod exchange;
+mod files;
 mod hostile;
 mod interop;
 mod peers;

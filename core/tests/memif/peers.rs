@@ -75,28 +75,30 @@ fn a_peer_that_goes_leaves_what_it_has_sent() {
 }
 
 #[test]
-fn slots_outlive_the_peer_whose_memory_they_show() {
-    let name = format!("memif:{}", socket("outlive"));
-    let mut server = open(&format!("{name}?role=server"));
-    let server = &mut server.queues[0];
-    let mut client = open(&format!("{name}?role=client"));
-    until("a packet", || {
-        push(&mut client.queues[0], &bytes_of(3, 1000));
-        (server.sync_rx().unwrap() > 0).then_some(())
-    });
-    drop(client);
-    noticed(server, "is gone");
-    let mut next = open(&format!("{name}?role=client"));
-    noticed(server, "connected to");
-    for _ in 0..100 {
-        server.sync_rx().unwrap();
-        let first = server.rx().packets().next().unwrap();
-        assert_eq!(first.head(), bytes_of(3, 1000));
+fn slots_outlive_the_peer_whose_packets_they_show() {
+    for options in ["", "&copy=on"] {
+        let name = format!("memif:{}", socket("outlive"));
+        let mut server = open(&format!("{name}?role=server{options}"));
+        let server = &mut server.queues[0];
+        let mut client = open(&format!("{name}?role=client"));
+        until("a packet", || {
+            push(&mut client.queues[0], &bytes_of(3, 1000));
+            (server.sync_rx().unwrap() > 0).then_some(())
+        });
+        drop(client);
+        noticed(server, "is gone");
+        let mut next = open(&format!("{name}?role=client"));
+        noticed(server, "connected to");
+        for _ in 0..100 {
+            server.sync_rx().unwrap();
+            let first = server.rx().packets().next().unwrap();
+            assert_eq!(first.head(), bytes_of(3, 1000));
+        }
+        until("the next peer", || {
+            push(&mut next.queues[0], &bytes_of(4, 99));
+            pull(server).contains(&bytes_of(4, 99)).then_some(())
+        });
     }
-    until("the next peer", || {
-        push(&mut next.queues[0], &bytes_of(4, 99));
-        pull(server).contains(&bytes_of(4, 99)).then_some(())
-    });
 }
 
 #[test]

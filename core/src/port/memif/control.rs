@@ -230,6 +230,7 @@ impl Worker {
 
     /// Why there is no connection, where people should know.
     fn refused(&mut self, ended: Ended) {
+        let is_ours = matches!(ended, Ended::System(_));
         let text = match ended {
             // Who only looked whether somebody is there, or is being ended itself.
             Ended::Stopped | Ended::Closed => return,
@@ -239,7 +240,9 @@ impl Worker {
             Ended::System(error) => format!("cannot connect: {error}"),
         };
         self.say_once(text);
-        if let End::Client { .. } = self.end {
+        // A server goes on with the next client, unless it is itself what is short of something:
+        // then the same client is still there.
+        if is_ours || matches!(self.end, End::Client { .. }) {
             self.rest(RETRY_REFUSED);
         }
     }
@@ -296,7 +299,8 @@ impl Worker {
         match why {
             Ended::Stopped => {}
             Ended::Breach(breach) => {
-                self.say(&format!("{peer} broke the protocol and was cut off: {breach}"));
+                let remedy = remedy(&breach);
+                self.say(&format!("{peer} broke the protocol and was cut off: {breach}{remedy}"));
                 self.rest(RETRY);
             }
             Ended::Told(reason) if !reason.is_empty() => {
@@ -336,19 +340,25 @@ impl Worker {
                 return channel.hear_end();
             }
             if called && let End::Server(listener) = &self.end {
-                // It has the client it can have.
-                if let Ok(Some(other)) = listener.accept() {
-                    other.disconnect("already connected");
+                match listener.accept() {
+                    // It has the client it can have.
+                    Ok(Some(other)) => other.disconnect("already connected"),
+                    Ok(None) => {}
+                    // No file is left to accept it with, and it is still there.
+                    Err(_) => self.rest(RETRY),
                 }
             }
         }
     }
 }
 
-/// What users can do about a peer that is refused.
+/// What users can do about a peer that is refused or cut off.
 fn remedy(breach: &Breach) -> &'static str {
-    match breach.0.contains("F_SEAL_SHRINK") {
-        true => "; sealed=off takes it, from a peer that is trusted not to shrink it",
-        false => "",
+    match &breach.0 {
+        said if said.contains("F_SEAL_SHRINK") => {
+            "; sealed=off takes it, from a peer that is trusted not to shrink it"
+        }
+        said if said.contains("copy=on") => "; a larger buffer= takes more",
+        _ => "",
     }
 }

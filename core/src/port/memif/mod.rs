@@ -27,7 +27,8 @@
 //! gone the server cannot know what it had taken when it had not offered the buffers again: these it
 //! counts, too.
 //!
-//! Who may write to the socket may connect. A peer can change the bytes of a packet while it is being
+//! Who may write to the socket's file may connect, and to `@x` whoever is in the network namespace:
+//! there a secret keeps others out. A peer can change the bytes of a packet while it is being
 //! looked at; a port that is a server with `copy=on` cannot be harmed by that, and no peer reaches
 //! other memory than the buffers of the client's pool.
 
@@ -131,7 +132,9 @@ fn meet(name: &PortName, config: &Config, address: &Address) -> Result<Met> {
 fn served(name: &PortName, process: Option<i32>) -> Error {
     let who = process.filter(|&pid| pid != 0).map(|pid| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!(" by {} (process {pid})", if comm.is_empty() { "one" } else { comm.trim_end() })
+        // A process names itself, and may do so to steer a terminal.
+        let comm = comm.trim_end().replace(char::is_control, "?");
+        format!(" by {} (process {pid})", if comm.is_empty() { "one" } else { &comm })
     });
     let who = who.unwrap_or_default();
     name.error(format!("is served already{who}: role=client connects to it"))
