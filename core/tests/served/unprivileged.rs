@@ -46,23 +46,6 @@ fn a_program_forwards_by_exchanging_numbers() {
 }
 
 #[test]
-fn queues_that_come_while_the_last_one_goes_keep_their_buffers() {
-    let (region, queues) = null();
-    drop(queues);
-    let name = "null:?slots=64".parse().unwrap();
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..1000 {
-                    region.open(&name, &OpenOptions::default()).unwrap();
-                }
-            });
-        }
-    });
-    assert_eq!(region.free_buffers(), BUFFERS as usize);
-}
-
-#[test]
 fn a_buffer_stays_with_its_slot_for_who_fills_it_once() {
     let (region, mut queues) = null();
     let memory = Memory::map(region.fd(), region.bytes());
