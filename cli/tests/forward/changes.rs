@@ -85,6 +85,23 @@ fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
 }
 
 #[test]
+fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_for() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
+    ip(&lab, "middle", "link set tap0 down");
+    pings(&lab, "5");
+    running.stop().good();
+
+    let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
+    pings(&lab, "5");
+    ip(&lab, "middle", "link del tap0");
+    let ended = running.end();
+    assert_eq!(ended.status, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("tap0"), "{}", ended.err);
+    closes(&ended.report());
+}
+
+#[test]
 fn who_is_killed_leaves_nothing_and_the_host_is_connected() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running = forward(&lab, &["xdp:middle0", "xdp:middle1"]);

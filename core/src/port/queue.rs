@@ -393,12 +393,18 @@ impl Queue {
             Backend::Xdp(xdp) => synced.map(|_| ()).and(xdp.close_tx(tx, patience)),
             Backend::Memif(memif) => synced.map(|_| ()).and(memif.close_tx(tx, rx, patience)),
             Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
+            Backend::Host(host) => {
+                host.give_up(tx);
+                synced.map(|_| ())
+            }
+            Backend::Tap(tap) => {
+                tap.give_up(tx);
+                synced.map(|_| ())
+            }
             Backend::Null(_)
             | Backend::PcapSource(_)
             | Backend::InKernel(_)
             | Backend::Copies(_)
-            | Backend::Host(_)
-            | Backend::Tap(_)
             | Backend::Monitor(_) => synced.map(|_| ()),
         }
     }

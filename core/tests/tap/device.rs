@@ -92,6 +92,21 @@ fn a_device_that_goes_down_is_said_and_works_when_it_is_up() {
 }
 
 #[test]
+fn what_a_device_did_not_take_before_sending_ended_is_counted() {
+    let Some(lab) = lab() else { return };
+    let mut tap = open(&lab, "tap:tap0?up=off", Use::Both).unwrap();
+    let queue = &mut tap.queues[0];
+    for number in 0..3 {
+        let packet = frame(number, 60, &[]);
+        assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &packet)));
+    }
+    let error = queue.close_tx().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENETDOWN as i32), "{error}");
+    let stats = queue.stats().unwrap();
+    assert_eq!((stats.sent, stats.refused, stats.unsent), (0, 3, 3));
+}
+
+#[test]
 fn a_device_that_is_removed_is_gone() {
     let Some(lab) = lab() else { return };
     let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
@@ -106,4 +121,7 @@ fn a_device_that_is_removed_is_gone() {
     };
     assert!(matches!(error, Error::Gone { .. }), "{error}");
     assert!(matches!(queue.check().unwrap_err(), Error::Gone { .. }));
+    queue.close_intake().unwrap();
+    assert!(queue.sync_rx().is_err());
+    assert!(queue.is_finished(), "who waits for the rest waits no longer");
 }

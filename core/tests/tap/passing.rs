@@ -35,6 +35,21 @@ fn what_the_host_sends_comes_as_it_is_on_a_wire() {
 }
 
 #[test]
+fn the_longest_frame_comes_whole() {
+    let Some(lab) = lab() else { return };
+    // Longer than a slot can say.
+    let longest = frame(0, 65_539, &[(0x8100, 5)]);
+    for slots in ["", "&slots=128"] {
+        let name = format!("tap:tap0?mtu=65521{slots}");
+        let mut tap = open(&lab, &name, Use::Receive).unwrap();
+        let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+        send(&mut host.queues[0], std::slice::from_ref(&longest));
+        let got = receive(&mut tap.queues, 1);
+        assert!(got.iter().map(|(_, bytes)| bytes).eq([&longest]), "{name}: {} came", got.len());
+    }
+}
+
+#[test]
 fn what_is_sent_the_host_receives() {
     let Some(lab) = lab() else { return };
     for (port, longest) in [("tap:tap0", 1514), ("tap:tap0?slots=64&mtu=65521", 65_000)] {

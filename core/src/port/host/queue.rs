@@ -120,6 +120,10 @@ impl HostQueue {
         self.tap.sync_tx(ring)
     }
 
+    pub(crate) fn give_up(&mut self, ring: &mut Ring) {
+        self.tap.give_up(ring);
+    }
+
     /// Looks whether the interface and the programs on it are there, and at its address.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();

@@ -70,8 +70,10 @@ impl TapQueue {
         let before = ring.tail();
         let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
         while ring.room() >= most_slots && self.left != Some(0) {
+            let in_slot = slot_bytes(ring.buffer_bytes());
             let Some(buffer) = ring.tail_buffer() else { break };
-            match self.tap.read(buffer, &mut self.spill) {
+            let first = buffer.len().min(in_slot);
+            match self.tap.read(&mut buffer[..first], &mut self.spill) {
                 Ok(bytes) => {
                     if meta.timestamp_ns == 0 {
                         (meta.timestamp_ns, meta.timestamp_source) = now();
@@ -87,7 +89,11 @@ impl TapQueue {
                 }
                 // What came before it comes out; the next call finds the same.
                 Err(_) if ring.tail() != before => break,
-                Err(error) => return Err(self.failed("receive from", error)),
+                Err(error) => {
+                    // Nothing waits in a device that is gone.
+                    self.left = self.left.map(|_| 0);
+                    return Err(self.failed("receive from", error));
+                }
             }
         }
         Ok(ring.distance(before, ring.tail()))
@@ -121,6 +127,15 @@ impl TapQueue {
         // One slot stays with the backend: room ends before the first slot still to be sent.
         ring.publish(ring.before(self.next));
         result.map(|()| ring.distance(before, self.next))
+    }
+
+    /// Counts what waits as refused, and unsent: sending has ended.
+    pub(crate) fn give_up(&mut self, ring: &mut Ring) {
+        let waiting = ring.to_send(self.next).count() as u64;
+        self.counts.refused += waiting;
+        self.counts.unsent += waiting;
+        self.next = ring.head();
+        ring.publish(ring.before(self.next));
     }
 
     fn is_ready(&self) -> Result<bool> {
@@ -191,14 +206,19 @@ impl Awaited for TapQueue {
 
 /// Slots with buffers of a size that so many bytes take.
 pub(super) fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
-    bytes.div_ceil(buffer_bytes.min(u16::MAX.into()) as usize) as u32
+    bytes.div_ceil(slot_bytes(buffer_bytes)) as u32
+}
+
+/// Bytes that a slot says it has at most, however long its buffer.
+fn slot_bytes(buffer_bytes: u32) -> usize {
+    buffer_bytes.min(u16::MAX.into()) as usize
 }
 
 /// Hands a frame over whose beginning is in the buffer at the ring's tail, and what that had no
 /// room for in `spill`.
 #[inline]
 fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
-    let in_slot = ring.buffer_bytes() as usize;
+    let in_slot = slot_bytes(ring.buffer_bytes());
     let (mut here, mut rest) = match bytes.checked_sub(in_slot) {
         Some(beyond) if beyond > 0 => (in_slot, &spill[..beyond]),
         _ => (bytes, &spill[..0]),
@@ -211,7 +231,7 @@ fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
             return;
         }
         let Some(buffer) = ring.tail_buffer() else { return };
-        here = rest.len().min(buffer.len());
+        here = rest.len().min(buffer.len()).min(in_slot);
         buffer[..here].copy_from_slice(&rest[..here]);
         rest = &rest[here..];
     }
