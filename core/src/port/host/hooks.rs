@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::program::NAME;
 use crate::link::{FilterPlace, Netlink, Side, Then};
-use crate::xdp::bpf;
+use crate::xdp::bpf::{self, TcxProgram};
 
 /// By which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,11 +110,10 @@ pub(super) fn clear(interface: u32) -> io::Result<bool> {
     let mut any = false;
     for side in [Side::Egress, Side::Ingress] {
         for found in bpf::tcx_programs(interface, side)? {
-            let Some(link) = found.link else { continue };
-            let program = bpf::program(found.program)?;
-            if bpf::program_name(program.as_fd())?.starts_with(NAME) {
-                bpf::detach(bpf::link(link)?.as_fd())?;
-                any = true;
+            match detach_ours(found) {
+                // It has ended by itself meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                other => any |= other?,
             }
         }
     }
@@ -124,16 +123,46 @@ pub(super) fn clear(interface: u32) -> io::Result<bool> {
     Ok(any || !places.is_empty())
 }
 
+/// Takes a program off if it is one of ours that a link holds.
+fn detach_ours(found: TcxProgram) -> io::Result<bool> {
+    let Some(link) = found.link else { return Ok(false) };
+    let program = bpf::program(found.program)?;
+    if !bpf::program_name(program.as_fd())?.starts_with(NAME) {
+        return Ok(false);
+    }
+    bpf::detach(bpf::link(link)?.as_fd()).map(|()| true)
+}
+
 fn put_filters(
     netlink: &mut Netlink,
     interface: u32,
     programs: &[(Side, &OwnedFd)],
 ) -> io::Result<Vec<FilterPlace>> {
     let made = netlink.add_clsact(interface)?;
+    let mut places = Vec::new();
+    let added = add_filters(netlink, interface, programs, made, &mut places);
+    if let Err(error) = added {
+        // The first error is the one to tell.
+        let _ = remove(netlink, interface, &places);
+        if made {
+            let _ = remove_discipline(netlink, interface);
+        }
+        return Err(error);
+    }
+    Ok(places)
+}
+
+/// Adds the filters, and notes each in `places`.
+fn add_filters(
+    netlink: &mut Netlink,
+    interface: u32,
+    programs: &[(Side, &OwnedFd)],
+    made: bool,
+    places: &mut Vec<FilterPlace>,
+) -> io::Result<()> {
     let old = filters(netlink, interface)?;
     let alone = made || old.iter().any(|place| place.handle == ALONE);
     let handle = if alone { ALONE } else { BESIDE_OTHERS };
-    let mut places = Vec::new();
     for (side, program) in programs {
         let taken = |priority: &u16| {
             old.iter().any(|place| place.side == *side && place.priority == *priority)
@@ -145,15 +174,10 @@ fn put_filters(
             Side::Ingress => format!("{NAME}_in"),
         };
         let place = FilterPlace { side: *side, priority, handle, name };
-        let added = netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays);
-        if let Err(error) = added {
-            // The first error is the one to tell.
-            let _ = remove(netlink, interface, &places);
-            return Err(error);
-        }
+        netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays)?;
         places.push(place);
     }
-    Ok(places)
+    Ok(())
 }
 
 /// The filters of ours on an interface.
@@ -173,12 +197,53 @@ fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::
             other => other?,
         }
     }
-    let alone = places.iter().any(|place| place.handle == ALONE);
-    let is_empty = |netlink: &mut Netlink, side| {
-        netlink.filters(interface, side).is_ok_and(|found| found.is_empty())
-    };
-    if alone && is_empty(netlink, Side::Ingress) && is_empty(netlink, Side::Egress) {
-        netlink.delete_clsact(interface)?;
+    match places.iter().any(|place| place.handle == ALONE) {
+        true => remove_discipline(netlink, interface),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Takes the discipline away if nobody has a filter there.
+fn remove_discipline(netlink: &mut Netlink, interface: u32) -> io::Result<()> {
+    for side in [Side::Ingress, Side::Egress] {
+        if !netlink.filters(interface, side).is_ok_and(|found| found.is_empty()) {
+            return Ok(());
+        }
+    }
+    netlink.delete_clsact(interface)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::link::{Lab, interface, netns};
+    use crate::port::host::program;
+
+    #[test]
+    fn programs_that_are_refused_leave_nothing() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root; get it by sudo");
+            return;
+        }
+        let lab = Lab::scratch().unwrap();
+        netns::within(Some(&lab.netns("right")), || {
+            let right0 = interface(None, "right0").unwrap().index;
+            let good = program::gate().unwrap();
+            let bad = OwnedFd::from(File::open("/dev/null").unwrap());
+            for programs in
+                [&[(Side::Egress, &bad)][..], &[(Side::Egress, &good), (Side::Ingress, &bad)]]
+            {
+                assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
+                let mut netlink = Netlink::open(None).unwrap();
+                assert!(netlink.add_clsact(right0).unwrap(), "the discipline was gone");
+                assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
+                assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), []);
+                netlink.delete_clsact(right0).expect("it was there before, and stays");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
 }

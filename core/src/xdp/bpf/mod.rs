@@ -28,4 +28,4 @@ pub(crate) use program::{
     Map, load, load_bound, load_tc, maps_of, program, program_id, program_name, run, run_live,
     run_times, tie,
 };
-pub(crate) use tcx::{link, tcx_attach, tcx_interface, tcx_programs};
+pub(crate) use tcx::{TcxProgram, link, tcx_attach, tcx_interface, tcx_programs};
