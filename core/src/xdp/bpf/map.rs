@@ -131,18 +131,24 @@ impl LruHash {
 
     /// Takes all entries out that are there now.
     pub fn clear(&self) -> io::Result<()> {
-        let mut key = vec![0u8; self.key_bytes];
-        let fd = self.fd.as_raw_fd();
-        loop {
-            let next = key.as_mut_ptr().cast();
-            // SAFETY: without a key it is the first that is asked for, and written to `key`, which
-            // is as long as the kernel writes.
-            let status = unsafe { libbpf_sys::bpf_map_get_next_key(fd, std::ptr::null(), next) };
-            if !was_there(status)? {
-                return Ok(());
-            }
+        let (mut key, mut next) = (vec![0u8; self.key_bytes], vec![0u8; self.key_bytes]);
+        let mut there = self.key_after(None, &mut key)?;
+        while there {
+            // Before it goes: behind one that is not there the kernel begins anew.
+            there = self.key_after(Some(&key), &mut next)?;
             self.remove(&key)?;
+            std::mem::swap(&mut key, &mut next);
         }
+        Ok(())
+    }
+
+    /// Writes the key behind another to `next`, or the first; whether there is one.
+    fn key_after(&self, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<bool> {
+        assert!(key.is_none_or(|key| key.len() == self.key_bytes) && next.len() == self.key_bytes);
+        let key = key.map_or(std::ptr::null(), <[u8]>::as_ptr).cast();
+        let (fd, next) = (self.fd.as_raw_fd(), next.as_mut_ptr().cast());
+        // SAFETY: both are as long as the kernel reads and writes; without a key it reads none.
+        was_there(unsafe { libbpf_sys::bpf_map_get_next_key(fd, key, next) })
     }
 }
 

@@ -138,6 +138,8 @@ fn a_full_table_forgets_some_and_takes_all() {
     }
     let known = packets.iter().filter(|it| says(&wire, it) == xdp_action::PASS).count();
     assert!((1..2000).contains(&known), "{known}");
+    table.clear().unwrap();
+    assert!(packets.iter().all(|it| says(&wire, it) == xdp_action::DROP), "all were taken out");
 }
 
 proptest! {
