@@ -131,4 +131,10 @@ fn options_of_flows_are_checked() {
     drop(port);
     port = open(&lab, "host:right0?flows=64", Use::Both).unwrap();
     assert!(port.queues[0].host_flows().is_some());
+    assert_eq!(port.fallbacks, []);
+    drop(port);
+    let _skb = open(&lab, "xdp:right0?mode=skb", Use::Receive).unwrap();
+    port = open(&lab, "host:right0?flows=64", Use::Both).unwrap();
+    let [fallback] = &port.fallbacks[..] else { panic!("{:?}", port.fallbacks) };
+    assert_eq!((fallback.from, fallback.to), ("native", "skb"), "{}", fallback.reason);
 }

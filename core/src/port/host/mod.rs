@@ -61,7 +61,7 @@ use queue::{Address, Intake};
 
 use super::queue::{Backend, Queue};
 use super::tap::{self, Drops, TapQueue};
-use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
+use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, xdp};
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink, Presence, Side, netns};
 use crate::xdp::Mode;
@@ -146,7 +146,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     let rings =
         tap::Rings::new(name, options, config.slots, count, tap::frame_bytes(interface.mtu))?;
-    let (queues, hook) = netns::within(netns, || between(&config, &interface, count))?;
+    let (queues, hook, not_native) = netns::within(netns, || between(&config, &interface, count))?;
     let queues = numbers
         .zip(queues)
         .map(|(number, queue)| {
@@ -155,20 +155,23 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
         })
         .collect::<Result<_>>()?;
-    Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks: Vec::new(), queues })
+    let fallbacks = xdp::fallbacks(not_native);
+    Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks, queues })
 }
 
-/// Takes what the host sends out of an interface of this thread's network namespace.
+/// Takes what the host sends out of an interface of this thread's network namespace. Says, too, why
+/// an XDP program is not native, if it is not.
 fn between(
     config: &Config,
     interface: &link::Interface,
     queues: usize,
-) -> Result<(Vec<HostQueue>, Hook)> {
+) -> Result<(Vec<HostQueue>, Hook, Option<String>)> {
     let failed = |error| lacking(error, "take what the host sends out of", &interface.name);
-    // Before the device: a process that is killed closes its files from the first on, and the
-    // programs shall know that it is dead before they redirect to nowhere.
-    let life = Life::new().map_err(failed)?;
     let (device, taps) = Device::make(interface, queues, config.ring)?;
+    // After the device: of a process that is killed the kernel releases the last files first
+    // (kernel/task_work.c), and the programs shall know that it is dead before they redirect to
+    // nowhere.
+    let life = Life::new().map_err(failed)?;
     let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
     let out = program::leaving(&life, device.index, config.fallback, table.as_deref());
     let out = out.map_err(failed)?;
@@ -190,7 +193,8 @@ fn between(
     let (hooks, hook) = put?;
     let mut drops = Some(Drops::of(&device.name)?);
     let mut address = Some(Address::new(Netlink::open(None)?, interface.clone(), device));
-    let stage = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
+    let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
+    let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;
     let intake = Intake::new(hooks, stage, life);
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
@@ -201,19 +205,23 @@ fn between(
         Ok(HostQueue::new(&intake, tap, name, address.take(), flows.clone()))
     });
     let queues = queues.collect::<Result<_>>()?;
-    Ok((queues, hook))
+    Ok((queues, hook, not_native))
 }
 
-/// Has the interface's XDP program pass the flows in the table.
-fn pass_flows(config: &Config, interface: &link::Interface, table: &FlowTable) -> Result<Stage> {
-    let (resident, _) = Resident::join(interface, config.mode)?;
+/// Has the interface's XDP program pass the flows in the table. Says, too, why it is not native.
+fn pass_flows(
+    config: &Config,
+    interface: &link::Interface,
+    table: &FlowTable,
+) -> Result<(Stage, Option<String>)> {
+    let (resident, not_native) = Resident::join(interface, config.mode)?;
     let resident = Arc::new(resident);
     let queues = 0..=interface.rx_queues.max(1) - 1;
     let owner = Owner::myself(Action::Pass, "(flows of the host)", queues);
     let stage = Stage::take(&resident, FLOWS, &owner)?;
     let program = load_flows(&stage, &resident, table)?;
     stage.complete(Some(program.as_fd()))?;
-    Ok(stage)
+    Ok((stage, not_native))
 }
 
 fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {
