@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::filter::Filter;
-use sluicegate::ledger::{Ledger, Role};
+use sluicegate::ledger::Role;
 use sluicegate::port::{HostFlows, Kind, LINKTYPE_ETHERNET, Port, PortName, Queue};
+
+use crate::notice;
+use crate::report::Report;
 
 /// Flows that a host: port has room for, where its name does not say.
 const FLOWS: &str = "65536";
@@ -37,15 +40,23 @@ pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
 /// Has the host: port of two keep flows, as `--host-flows` wants it.
 ///
 /// # Errors
-/// None of them is one.
+/// None of them is one, or the other is of another interface.
 pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
-    match ports.into_iter().find(|port| port.kind() == Kind::Host) {
-        Some(host) => {
-            host.set_default("flows", FLOWS);
-            Ok(())
-        }
-        None => Err(Error::Usage("--host-flows: one of the ports has to be a host: port".into())),
+    let same = ports[0].name() == ports[1].name();
+    let Some(host) = ports.iter().position(|port| port.kind() == Kind::Host) else {
+        return Err(Error::Usage("--host-flows: one of the ports has to be a host: port".into()));
+    };
+    let wire = &ports[1 - host];
+    let kinds = [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Host];
+    if kinds.contains(&wire.kind()) && !same {
+        return Err(wire.error(format!(
+            "--host-flows: a flow that is left to the host leaves by the host's own interface; \
+             use xdp:{}",
+            ports[host].name()
+        )));
     }
+    ports[host].set_default("flows", FLOWS);
+    Ok(())
 }
 
 /// Which flows are left to the host.
@@ -81,11 +92,19 @@ impl Leaving {
         Ok(())
     }
 
-    /// Says how many packets passed without coming here.
-    pub fn account(&self, ledger: &mut Ledger) {
-        let counts = self.flows.counts().unwrap_or_default();
-        ledger.add(Role::Note, "host_flows_from_wire", counts.from_wire);
-        ledger.add(Role::Note, "host_flows_from_host", counts.from_host);
+    /// Says how many packets passed without coming here, or why that is not known.
+    pub fn account(&self, report: &mut Report) {
+        let counts = match self.flows.counts() {
+            Ok(counts) => counts,
+            Err(error) => {
+                let said = format!("packets of the host's flows are not counted: {error}");
+                notice::say(&said);
+                report.notices.push(said);
+                return;
+            }
+        };
+        report.ledger.add(Role::Note, "host_flows_from_wire", counts.from_wire);
+        report.ledger.add(Role::Note, "host_flows_from_host", counts.from_host);
     }
 }
 
@@ -121,6 +140,10 @@ mod tests {
         ports[1] = "host:eth0?flows=99".parse().unwrap();
         let [a, b] = &mut ports;
         keep_flows([a, b]).unwrap();
+        let mut other: PortName = "xdp:eth1".parse().unwrap();
+        let error = keep_flows([&mut other, b]).unwrap_err().to_string();
+        assert!(error.contains("use xdp:eth0"), "{error}");
+        assert!(keep_flows([&mut "pcap:file".parse().unwrap(), b]).is_ok());
         assert_eq!(ports[1].option("flows"), Some("99"), "the name wins");
     }
 }

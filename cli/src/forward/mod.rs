@@ -128,7 +128,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let mut ended = ended?;
     let mut report = sides.report(&ended, args.sources());
     if let Some(leaving) = &leaving {
-        leaving.account(&mut report.ledger);
+        leaving.account(&mut report);
     }
     report.notices.splice(..0, merged);
     report.print(&mut stdout().lock(), common.json)?;
