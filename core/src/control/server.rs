@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -70,20 +70,13 @@ impl Server {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
         }
-        if path.exists() {
-            match UnixStream::connect(path) {
-                // Its process has ended without taking it away.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(failed)?;
-                }
-                _ => {
-                    return Err(Error::Usage(format!(
-                        "{} is another command's that runs, or no socket: take another --name or \
-                         --control",
-                        path.display()
-                    )));
-                }
-            }
+        if is_stale(path) {
+            fs::remove_file(path).map_err(failed)?;
+        } else if fs::symlink_metadata(path).is_ok() {
+            return Err(Error::Usage(format!(
+                "{} is another command's that runs, or no socket: take another --name or --control",
+                path.display()
+            )));
         }
         let listener = listen_at(path).map_err(failed)?;
         Ok(Self { listener, path: path.to_owned(), clients: Vec::new(), next: 0 })
@@ -138,6 +131,14 @@ impl Drop for Server {
         // Who has given up its privileges may leave it; the next of that name takes it away.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Whether a file is the socket of a process that has ended without taking it away. What is no socket
+/// refuses connections as well, and is not ours to take.
+fn is_stale(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let refuses = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).is_err_and(refuses)
 }
 
 /// A socket whose file is its owner's from the first moment on.
@@ -213,15 +214,18 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => {
                     self.output.clear();
+                    self.input.clear();
                     self.closing = true;
                 }
             }
         }
     }
 
+    /// Who says nothing more still gets the answers to what he has said.
     fn stays(&self, now: Instant) -> bool {
         let silent = now.saturating_duration_since(self.active) > PATIENCE;
         let waits = self.kept && self.output.is_empty();
-        !self.closing && (waits || !silent)
+        let is_owed = !self.output.is_empty() || self.input.contains(&b'\n');
+        if self.closing { is_owed && !silent } else { waits || !silent }
     }
 }

@@ -72,6 +72,21 @@ fn a_request_is_answered_with_what_goes_along() {
 }
 
 #[test]
+fn who_says_nothing_more_gets_all_answers() {
+    with_server(|path| {
+        let mut client = UnixStream::connect(path).unwrap();
+        client.write_all(b"one\nmuch\ntwo\nhalf a line").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut answers = String::new();
+        client.read_to_string(&mut answers).unwrap();
+        let answers: Vec<&str> = answers.lines().collect();
+        assert_eq!((answers[0], answers[1].len(), answers[2]), ("1:one", 8 << 20, "1:two"));
+        assert_eq!(answers.len(), 3, "half a line is no request");
+    });
+}
+
+#[test]
 fn who_is_hostile_or_stuck_harms_nobody() {
     let echo = with_server(|path| {
         let mut endless = UnixStream::connect(path).unwrap();
@@ -125,6 +140,11 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
     assert!(error.starts_with("nothing runs at"), "{error}");
     drop(taken);
+    // It refuses connections as well, and is somebody's.
+    std::fs::write(&path, "a letter").unwrap();
+    let error = Server::bind(&path).unwrap_err().to_string();
+    assert!(error.contains("no socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a letter");
 }
 
 #[test]
