@@ -107,8 +107,12 @@ impl Decider<'_> {
         }
     }
 
+    /// A port that leaves teaches nothing: what it had is forgotten, and its number may soon be another's.
     #[inline]
     fn learn(&mut self, vlan: u16, mac: u64, number: PortNumber, from: &mut Member) {
+        if from.leaving.is_some() {
+            return;
+        }
         match self.table.learn(vlan, mac, number, self.now) {
             Learned::Same | Learned::New => {}
             Learned::Moved => from.counts.moved += 1,

@@ -232,7 +232,8 @@ impl Member {
     pub(crate) fn has_left(&mut self, now: Instant) -> bool {
         let Some(leaving) = self.leaving else { return false };
         let late = now.saturating_duration_since(leaving) >= LAST_PACKETS;
-        late || !self.receives || self.queues.iter_mut().all(Queue::is_finished)
+        let is_empty = |queue: &mut Queue| queue.is_finished() && queue.rx().available() == 0;
+        late || !self.receives || self.queues.iter_mut().all(is_empty)
     }
 
     /// What its queues have counted. What one cannot tell any more is left out.

@@ -24,14 +24,16 @@ pub(crate) struct Batch {
 pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
     let mut tried = false;
     let swaps = !to.down && to.watchers.is_empty();
+    let mut slots: u32 = run.iter().map(|decision| u32::from(decision.slots)).sum();
     while let Some(next) = run.first() {
-        let slots = run.iter().map(|decision| u32::from(decision.slots)).sum();
         let mut swapped = if swaps { swap(from, to.sender(batch.queue), slots) } else { 0 };
+        slots -= swapped;
         if swapped == 0 {
             if let Some(packet) = from.rx().packets().next() {
                 copy(to, batch, &packet, next.bytes, &mut tried);
             }
             from.rx_mut().release(next.slots.into());
+            slots -= u32::from(next.slots);
             run = &run[1..];
         }
         while let Some((done, rest)) = run.split_first().filter(|_| swapped > 0) {
@@ -112,12 +114,12 @@ pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8
     Packet::new(packet.meta(), scratch)
 }
 
-/// Bytes on the wire of a packet in another form.
+/// Bytes on the wire of a packet in another form. A file may say that there were fewer than it has.
 #[inline]
 pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
     match form {
-        Form::Untagged => bytes - TAG_BYTES as u32,
-        Form::Tagged(_) if tag.is_none() => bytes + TAG_BYTES as u32,
+        Form::Untagged => bytes.saturating_sub(TAG_BYTES as u32),
+        Form::Tagged(_) if tag.is_none() => bytes.saturating_add(TAG_BYTES as u32),
         Form::AsIs | Form::Tagged(_) => bytes,
     }
 }
@@ -146,6 +148,7 @@ mod tests {
             let packet = formed(Packet::new(&meta, frame), form, &mut scratch);
             assert_eq!(packet.head(), &expected[..], "{sentence}");
             let tag = (frame.len() == tagged.len()).then_some(5);
+            assert!(formed_bytes(0, tag, form) <= TAG_BYTES as u32, "{sentence}, wrong length");
             if (form, tag) != (Form::Untagged, None) {
                 let bytes = formed_bytes(frame.len() as u32, tag, form);
                 assert_eq!(bytes as usize, expected.len(), "{sentence}");

@@ -24,7 +24,7 @@ use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::pass::{self, Batch};
 use crate::table::{Known, MOST_PORTS, PortNumber, Table, TableConfig, Tick};
-use crate::vlan::Form;
+use crate::vlan::{Form, LAST};
 use upkeep::state;
 
 /// As many packets of a queue are dealt with before the next queue's turn.
@@ -142,9 +142,20 @@ impl Switch {
     /// Says for good that an address is behind a port.
     ///
     /// # Errors
-    /// No such port; no room.
+    /// No such port; no room; no VLAN where the switch knows VLANs, or one where it knows none.
     pub fn set_static(&mut self, vlan: u16, mac: u64, name: &str) -> Result<()> {
         let number = self.known(name)?;
+        match self.rules.vlans {
+            true if !(1..=LAST).contains(&vlan) => {
+                return Err(Error::Usage(format!(
+                    "each VLAN is a switch of its own: say in which one the address is, from 1 to {LAST}"
+                )));
+            }
+            false if vlan != 0 => {
+                return Err(Error::Usage("the switch knows no VLANs: leave the VLAN out".into()));
+            }
+            _ => {}
+        }
         match self.table.set_static(vlan, mac, number) {
             true => Ok(()),
             false => Err(Error::Usage(
@@ -200,9 +211,15 @@ impl Switch {
     /// [`unwatch`](Self::unwatch).
     ///
     /// # Errors
-    /// There is no port of that name.
+    /// There is no port of that name; something has been begun under the number already.
     pub fn watch(&mut self, name: &str, number: u64, writer: Writer) -> Result<()> {
         let port = self.known(name)?;
+        let mut watchers = self.members.iter().flatten().flat_map(|member| &member.watchers);
+        if watchers.any(|(watcher, _)| *watcher == number) {
+            return Err(Error::Usage(
+                "this connection watches a port already: take another for each port".into(),
+            ));
+        }
         if let Some(member) = &mut self.members[usize::from(port)] {
             member.watchers.push((number, writer));
         }

@@ -7,7 +7,7 @@ use sluicegate::error::Error;
 use crate::frame::VLAN_BITS;
 
 /// The highest VLAN; 0 and 4095 mean something else.
-const LAST: u16 = 4094;
+pub(crate) const LAST: u16 = 4094;
 
 /// A set of VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

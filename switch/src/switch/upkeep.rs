@@ -58,14 +58,26 @@ impl Switch {
         self.checked = Instant::now();
         self.table.sweep(self.now(), self.table.buckets() / SWEEPS + 1);
         for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_deref_mut() else { continue };
-            if let Err(error) = look(member, &mut self.events) {
+            if let Err(error) = self.look_at(number as PortNumber) {
                 self.fail(number as PortNumber, error);
-            } else {
+            } else if let Some(member) = self.members[number].as_deref_mut() {
                 // A file hands on what it holds back.
                 member.touched |= member.takes();
             }
         }
+        // Where the others always have something, nobody else comes to it.
+        self.part();
+    }
+
+    /// Looks at what has become of a port. The hosts behind one that went down may be elsewhere now.
+    fn look_at(&mut self, number: PortNumber) -> Result<()> {
+        let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return Ok(()) };
+        let was_down = member.down;
+        look(member, &mut self.events)?;
+        if member.down && !was_down {
+            self.table.flush(Some(number));
+        }
+        Ok(())
     }
 
     /// Lets go of ports that were taken out, when their last packets have come.
@@ -116,8 +128,9 @@ impl Switch {
     /// Takes a port out at once, unless it is but down.
     #[cold]
     pub(super) fn fail(&mut self, number: PortNumber, error: Error) {
-        let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return };
-        if look(member, &mut self.events).is_ok() && member.down {
+        let looked = self.look_at(number);
+        let is_down = self.members[usize::from(number)].as_ref().is_some_and(|member| member.down);
+        if looked.is_ok() && is_down {
             return;
         }
         self.table.forget(number);

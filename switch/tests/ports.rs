@@ -1,0 +1,88 @@
+//! Ports of a switch that come and go, on sources and sinks that need no network.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::Result;
+use sluicegate::error::Error;
+use sluicegate::monitor::{Watch, Writer};
+use sluicegate::port::{OpenOptions, Use};
+use sluicegate_switch::{MemberConfig, Opened, Rules, Switch, SwitchConfig};
+
+/// A switch with an endless source of packets, all of one address.
+fn with_source(rules: Rules) -> Switch {
+    let mut switch = Switch::new(SwitchConfig { rules, ..SwitchConfig::default() });
+    add(&mut switch, "source", Use::Receive);
+    switch
+}
+
+fn add(switch: &mut Switch, name: &str, usage: Use) {
+    let port = "null:".parse().unwrap();
+    let opened = Opened::open(&port, Some(usage), &OpenOptions::default()).unwrap();
+    switch.add(name, 0, opened, MemberConfig::default()).unwrap();
+}
+
+fn entries(switch: &Switch) -> usize {
+    switch.entries(0, usize::MAX).0.len()
+}
+
+fn refused(result: Result<()>) -> String {
+    match result {
+        Err(Error::Usage(text)) => text,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_port_that_leaves_leaves_no_hosts_to_the_next() {
+    let mut switch = with_source(Rules::default());
+    let first = switch.turn();
+    assert!(first > 0);
+    assert_eq!(entries(&switch), 1);
+    switch.remove("source").unwrap();
+    assert!(switch.turn() > 0, "what is on its way still comes");
+    while switch.turn() > 0 {}
+    switch.part();
+    assert_eq!(switch.gone().len(), 1);
+    add(&mut switch, "sink", Use::Send);
+    assert_eq!(entries(&switch), 0, "it has the number, and not the hosts");
+}
+
+#[test]
+fn a_port_leaves_though_others_always_have_something() {
+    let mut switch = with_source(Rules::default());
+    add(&mut switch, "other", Use::Receive);
+    switch.remove("other").unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while switch.gone().is_empty() {
+        assert!(switch.turn() > 0, "the source never runs dry");
+        assert!(Instant::now() < end, "it is still there");
+    }
+    let gone = &switch.gone()[0];
+    assert_eq!(gone.name, "other");
+    assert_eq!(gone.stats.offered, gone.counts.packets, "all that was in it has come out");
+}
+
+#[test]
+fn a_static_entry_is_of_a_vlan_where_the_switch_knows_vlans() {
+    let mut plain = with_source(Rules::default());
+    plain.set_static(0, 1, "source").unwrap();
+    assert!(refused(plain.set_static(10, 1, "source")).contains("knows no VLANs"));
+    let mut switch = with_source(Rules { vlans: true, ..Rules::default() });
+    switch.set_static(10, 1, "source").unwrap();
+    for vlan in [0, 4095] {
+        assert!(refused(switch.set_static(vlan, 1, "source")).contains("from 1 to 4094"), "{vlan}");
+    }
+    assert_eq!(entries(&switch), 1);
+}
+
+#[test]
+fn who_watches_has_one_ring() {
+    let mut switch = with_source(Rules::default());
+    let watch = Watch { port: "source".into(), snaplen: 64, cells: 8, filter: String::new() };
+    let writer = || Writer::new(&watch).unwrap().0;
+    switch.watch("source", 1, writer()).unwrap();
+    assert!(refused(switch.watch("source", 1, writer())).contains("another for each port"));
+    switch.watch("source", 2, writer()).unwrap();
+    switch.unwatch(1);
+    switch.watch("source", 1, writer()).unwrap();
+}
