@@ -58,8 +58,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let running = Running { handle, thread: start(worker, &args)?, started: Instant::now() };
     let mut status = Status::new(common, false);
     let asked = running.watch(common, &signals, &mut status, &mut ports, server.as_mut())?;
-    drop(server);
     let ended = running.end(&mut status, &mut ports)?;
+    // Only now, for whoever watches a port takes a lost connection for a switch that was killed.
+    drop(server);
     status.done();
     if asked {
         signals.end_at_second(true)?;
