@@ -5,15 +5,6 @@ use std::process::Command;
 use crate::star::*;
 use crate::support::*;
 
-/// Hosts that let the card compute checksums would leave that to the switch.
-fn without_offloads(lab: &sluicegate::link::Lab) {
-    for host in HOSTS {
-        let interface = format!("{host}0");
-        let set = ["ethtool", "-K", &interface, "tx", "off", "gso", "off", "tso", "off"];
-        assert_eq!(on(lab, host, &set).status, Some(0), "{host}");
-    }
-}
-
 #[test]
 fn all_pairs_of_four_hosts_reach_each_other() {
     let Some(lab) = star() else { return };
@@ -44,7 +35,6 @@ fn tcp_streams_cross_in_all_directions() {
         return;
     }
     let Some(lab) = star() else { return };
-    without_offloads(&lab);
     for kind in ["xdp", "packet"] {
         // Packet sockets would get what the kernel has put together.
         for interface in (0..4).filter(|_| kind == "packet").map(|i| format!("middle{i}")) {
