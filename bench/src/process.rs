@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{netns, pin_thread};
@@ -79,6 +80,10 @@ impl Program {
     /// # Errors
     /// It is not there, or cannot be started; its end's namespace cannot be entered.
     pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
+        self.start_in(bed.side(end).netns.as_deref(), cpu)
+    }
+
+    fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
         let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
         let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
         let stdin = match &self.input {
@@ -97,7 +102,7 @@ impl Program {
         // What a terminal sends to whoever is in front is for the bench alone.
         command.process_group(0);
         take_signals(&mut command);
-        let child = spawn(command, bed.side(end).netns.as_deref(), cpu)?;
+        let child = spawn(command, namespace, cpu)?;
         Ok(Running { name: self.name.clone(), child, out, err, _folder: folder })
     }
 
@@ -115,6 +120,16 @@ impl Program {
                 Err(self.failed("run", std::io::Error::other(said)))
             }
         }
+    }
+
+    /// Runs it here, however it ends, and not for long; what it has said.
+    ///
+    /// # Errors
+    /// It cannot be started, or takes too long.
+    pub(crate) fn ask(&self) -> Result<Said> {
+        let mut running = self.start_in(None, None)?;
+        running.wait(GRACE)?;
+        Ok(running.said())
     }
 
     fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
@@ -290,8 +305,15 @@ impl Running {
 
     /// Sends a signal to it and its children, as a terminal does.
     fn signal(&self, signal: Signal) {
-        // Where they have ended meanwhile there is nothing to be told.
-        let _ = killpg(Pid::from_raw(self.pid().cast_signed()), signal);
+        // Where they have ended meanwhile there is nothing to be told; one that is in another group
+        // than it was put into is told by itself.
+        if killpg(self.process(), signal).is_err() {
+            let _ = kill(self.process(), signal);
+        }
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_raw(self.pid().cast_signed())
     }
 
     /// What it has written so far.
@@ -299,8 +321,14 @@ impl Running {
         Said { out: text(&self.out), err: text(&self.err) }
     }
 
-    /// Whether it has ended, and how.
+    /// Whether it has ended, and how. What it has started and left behind ends with it.
     fn status(&mut self) -> Result<Option<ExitStatus>> {
+        // A look that leaves it its number, so that the group is still its own.
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let seen = waitid(Id::Pid(self.process()), look);
+        if matches!(seen, Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) {
+            self.signal(Signal::SIGKILL);
+        }
         let status = self.child.try_wait();
         status.map_err(|error| Error::system("wait for", &self.name, error))
     }
@@ -314,9 +342,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        if matches!(self.status(), Ok(None)) {
             self.signal(Signal::SIGKILL);
-            let _ = self.child.wait();
+            // One that the kernel does not let go of is not waited for any longer.
+            let _ = self.wait(PATIENCE);
         }
     }
 }
@@ -406,6 +435,20 @@ mod tests {
         let running = program.start(&bed(), End::Right, None).unwrap();
         running.end().unwrap();
         held.thread_unblock().unwrap();
+    }
+
+    #[test]
+    fn what_it_leaves_behind_ends_with_it() {
+        let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
+        let left = program.run(&bed(), End::Right).unwrap().trim().parse::<u32>().unwrap();
+        // Nobody's child is somebody's to be waited for; it takes a moment.
+        let deadline = Instant::now() + PATIENCE;
+        while fs::read_to_string(format!("/proc/{left}/stat"))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+        {
+            assert!(Instant::now() < deadline, "process {left} is left");
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

@@ -15,7 +15,6 @@ mod trafgen;
 mod xdp_tools;
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,17 +71,11 @@ impl Peer {
         if find(self.command).is_none() {
             return Presence { name, version: None, missing: Some(remedy(self.command)) };
         }
-        let said = match self.version {
-            [command, arguments @ ..] => {
-                Command::new(command).args(arguments).stdin(Stdio::null()).output()
-            }
-            [] => Err(std::io::ErrorKind::NotFound.into()),
-        };
+        let said = self.version.split_first().and_then(|(command, arguments)| {
+            Program::tool(command, arguments.iter().copied()).ask().ok()
+        });
         // Some say it to stderr, and some end with an error then.
-        let text = said.map_or_else(
-            |_| String::new(),
-            |said| String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).trim().to_owned(),
-        );
+        let text = said.map_or_else(String::new, |said| said.out + &said.err);
         let first =
             text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
         Presence {

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write, stdout};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use sluicegate::error::Error;
@@ -27,20 +27,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     socket.set_read_timeout(Some(LOOK)).map_err(failed)?;
     writeln!(stdout(), "listening")?;
     let mut received = 0_u64;
-    let mut next_look = Instant::now() + LOOK;
     let mut bytes = [0; 2048];
     loop {
         match socket.recv(&mut bytes) {
             Ok(_) => received += 1,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if signals.take() {
+                    break;
+                }
+            }
             Err(error) => return Err(failed(error).into()),
         }
-        // The clock is looked at once in a while, for it is no part of the work.
-        if received.is_multiple_of(1024) || Instant::now() > next_look {
-            if signals.take() {
-                break;
-            }
-            next_look = Instant::now() + LOOK;
+        // Now and then, for it is no part of the work.
+        if received.is_multiple_of(1024) && signals.take() {
+            break;
         }
     }
     writeln!(stdout(), "{}", json!({ "received": received }))?;
