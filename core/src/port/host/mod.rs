@@ -35,6 +35,9 @@
 //! tcpdump on the interface sees what enters the host there; what the host sends it sees on the
 //! device (`ip link` shows it: sluice-NUMBER).
 //!
+//! While the interface is down, or without a carrier, nothing enters the host by it: what is sent to
+//! the port then the kernel drops (net/sched/act_mirred.c), and it counts as sent.
+//!
 //! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program
 //! passes what comes of it before any claim sees it, and what the host sends of it goes out by itself.
 //! All flows come back when the port ends.
