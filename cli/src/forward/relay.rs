@@ -75,6 +75,8 @@ pub struct Relay {
     passed: [Passed; 2],
     notices: Vec<String>,
     nap: Duration,
+    /// Since when nothing moves though there is something to move.
+    stuck: Option<Instant>,
     /// Since when nothing more is let in.
     closed: Option<Instant>,
 }
@@ -91,6 +93,7 @@ impl Relay {
             passed: <[Passed; 2]>::default(),
             notices: Vec::new(),
             nap: FIRST_NAP,
+            stuck: None,
             closed: None,
         }
     }
@@ -180,6 +183,7 @@ impl Relay {
         }
         if progress > 0 {
             self.nap = FIRST_NAP;
+            self.stuck = None;
         }
         Ok(progress)
     }
@@ -248,8 +252,12 @@ impl Relay {
         let busy = unsent || self.ways.iter().any(|way| way.blocked);
         let timeout = if busy { self.nap } else { TICK };
         if busy {
-            if shared.wait == Wait::Spin {
-                return Ok(());
+            let stuck = self.stuck.get_or_insert_with(Instant::now);
+            match shared.wait {
+                Wait::Spin => return Ok(()),
+                // A reader in memory makes room sooner than a sleep ends.
+                Wait::Adaptive(spin) if stuck.elapsed() < spin => return Ok(()),
+                Wait::Adaptive(_) | Wait::Sleep => {}
             }
             self.nap = (self.nap * 2).min(TICK);
         }
