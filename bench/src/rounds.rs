@@ -99,7 +99,7 @@ impl Bench {
                     Err(Failure::Stopped) => {
                         return Ok(Results { climbed, complete: false, notes });
                     }
-                    Err(Failure::Step(reason)) => turns.push((round, Err(reason))),
+                    Err(Failure::Step { reason, .. }) => turns.push((round, Err(reason))),
                     Ok(measurement) => turns.push((round, Ok(measurement))),
                 }
             }

@@ -136,8 +136,7 @@ fn profile(lab: &Lab, role: Option<&str>) -> Profile {
     std::thread::sleep(SECOND);
     let profiler = Profiler::start().unwrap();
     std::thread::sleep(SECOND);
-    // Those that are nobody's are of this machine's other work.
-    let measured = vec![reader.as_ref().map_or(u32::MAX, Child::id)];
+    let measured = Some(reader.iter().map(Child::id).collect());
     let who = Who { measured, sender: vec![sender.id()], live_frames_send: false };
     let profiler = profiler.stop().unwrap();
     let (got, lost) = reader.map_or((0, 0), end);

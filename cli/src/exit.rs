@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::filter;
+use sluicegate_bench::Failure;
 
 use crate::notice;
 use crate::run::Outcome;
@@ -35,7 +36,8 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
     if let Some(place) = ours.and_then(filter::explain) {
         let _ = writeln!(stderr(), "{place}");
     }
-    match ours.map(Error::kind) {
+    let kind = ours.map(Error::kind);
+    match kind.or_else(|| error.downcast_ref().and_then(Failure::kind)) {
         Some(Kind::Usage) => ExitCode::from(2),
         Some(Kind::Privilege) => ExitCode::from(3),
         Some(Kind::Runtime) | None => ExitCode::FAILURE,

@@ -42,7 +42,7 @@ pub fn measure(
     watch.pause(DRAIN)?;
 
     let who = Who {
-        measured: job.iter().map(Running::pid).collect(),
+        measured: Some(job.iter().map(Running::pid).collect()),
         sender: vec![sent.pid],
         live_frames_send: true,
     };

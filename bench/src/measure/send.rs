@@ -40,7 +40,7 @@ pub fn measure(
     let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
     let packets = after.saturating_sub(before);
     let loaded = load.end()?;
-    let who = Who { measured: vec![sender.pid()], ..Who::default() };
+    let who = Who { measured: Some(vec![sender.pid()]), ..Who::default() };
     sender.still_runs()?;
 
     let said = sender.end()?;

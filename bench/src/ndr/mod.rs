@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Failure;
 use burst::BackToBack;
 use curve::{LatencyAt, LossAt};
-use search::{Goal, Throughput, Tried};
+use search::{Found, Goal};
 use trial::Trial;
 
 /// What is to be found out.
@@ -66,13 +66,9 @@ pub struct Findings {
 pub struct OfSize {
     /// Bytes of a frame, without its check sequence.
     pub size: u32,
-    /// The fastest rate that was kept up; absent where packets are lost at any.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub throughput: Option<Throughput>,
-    /// The most that the sender could offer, in packets a second.
-    pub most_pps: f64,
-    /// The trials that led there.
-    pub trials: Vec<Tried>,
+    /// The throughput, and the trials that led there.
+    #[serde(flatten)]
+    pub found: Found,
     /// At shares of the throughput.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<LatencyAt>,
@@ -92,8 +88,8 @@ pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<Findings, Failu
     let mut findings = Findings { sizes: Vec::new(), complete: true };
     for &size in &settings.sizes {
         findings.sizes.push(OfSize { size, ..OfSize::default() });
-        let Some(found) = findings.sizes.last_mut() else { break };
-        match one(trial, settings, found) {
+        let Some(of_size) = findings.sizes.last_mut() else { break };
+        match one(trial, settings, of_size) {
             Err(Failure::Stopped) => {
                 findings.complete = false;
                 break;
@@ -104,22 +100,26 @@ pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<Findings, Failu
     Ok(findings)
 }
 
-fn one(trial: &mut dyn Trial, settings: &Settings, found: &mut OfSize) -> Result<(), Failure> {
+fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<(), Failure> {
     let Settings { goal, loads, .. } = settings;
-    let size = found.size;
-    let search = search::throughput(trial, size, goal)?;
-    found.throughput = search.throughput;
-    found.most_pps = search.most_pps;
-    found.trials = search.tried;
-    if let Some(Throughput { pps, .. }) = found.throughput {
-        found.latency = curve::latency(trial, size, pps, loads, goal.time)?;
+    let size = of.size;
+    search::throughput(trial, size, goal, &mut of.found)?;
+    let Found { throughput, most_pps, .. } = of.found;
+    if let Some(throughput) = throughput {
+        of.latency = curve::latency(trial, size, throughput.pps, loads, goal.time)?;
     }
-    found.loss = curve::loss(trial, size, found.most_pps, goal.time)?;
+    of.loss = curve::loss(trial, size, most_pps, goal.time)?;
     // A burst has no rate to be near to: a fiftieth is near enough.
     let resolution = goal.resolution.max(0.02);
-    let burst = burst::back_to_back(trial, size, found.most_pps, goal.loss, resolution)?;
-    found.back_to_back = Some(burst);
+    of.back_to_back = Some(burst::back_to_back(trial, size, most_pps, goal.loss, resolution)?);
     Ok(())
+}
+
+impl Findings {
+    /// Whether not even one trial was over.
+    pub fn are_none(&self) -> bool {
+        self.sizes.iter().all(|of_size| of_size.found.trials.is_empty())
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
         let findings = run(&mut lab, &settings()).unwrap();
         assert!(findings.complete && findings.sizes.len() == 2);
         let first = &findings.sizes[0];
-        assert!((first.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
+        assert!((first.found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
         assert!(first.back_to_back.unwrap().packets > 1000);
         let text = serde_json::to_string(&findings).unwrap();
         assert_eq!(serde_json::from_str::<Findings>(&text).unwrap(), findings);
@@ -157,10 +157,17 @@ mod tests {
                 self.0.offer(offer)
             }
         }
-        let lab = Lab::new(Device::Limit { pps: 9e6 }, 4e6);
-        let findings = run(&mut Stops(lab, 3), &settings()).unwrap();
-        assert!(!findings.complete);
-        assert!(findings.sizes[0].throughput.is_some(), "{findings:?}");
-        assert!(findings.sizes[0].back_to_back.is_none());
+        for trials in 0..4 {
+            let lab = Lab::new(Device::Limit { pps: 9e6 }, 4e6);
+            let findings = run(&mut Stops(lab, trials), &settings()).unwrap();
+            assert!(!findings.complete);
+            assert_eq!(findings.are_none(), trials == 0);
+            let OfSize { found, back_to_back, .. } = &findings.sizes[0];
+            // The first and the one that confirms; the third is of the latency.
+            assert_eq!(found.trials.len(), trials.min(2) as usize, "{findings:?}");
+            assert_eq!(found.throughput.is_some(), trials >= 2, "{findings:?}");
+            assert_eq!(found.most_pps > 0.0, trials >= 1);
+            assert!(back_to_back.is_none());
+        }
     }
 }

@@ -33,15 +33,16 @@ pub struct Throughput {
     pub sender_limits: bool,
 }
 
-/// What a search has found.
-#[derive(Clone, Debug, PartialEq)]
+/// What a search has found, so far or in the end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// None where packets are lost at any rate.
+    /// The fastest rate that was kept up; absent where packets are lost at any, or it is not known yet.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub throughput: Option<Throughput>,
     /// The most that the sender could offer, in packets a second.
     pub most_pps: f64,
-    /// Every trial, in order.
-    pub tried: Vec<Tried>,
+    /// The trials that led there, in order.
+    pub trials: Vec<Tried>,
 }
 
 impl Tried {
@@ -75,29 +76,36 @@ const LATE_NS: u64 = 1_000_000;
 /// How often a rate is asked for in all that the sender did not keep to.
 const TRIES: u32 = 5;
 
-/// Searches, by halving the interval between a rate that was kept up and one that was not.
+/// Searches, by halving the interval between a rate that was kept up and one that was not. `found` has
+/// what is known, also where there is an error.
 ///
 /// # Errors
 /// A trial could not be done.
-pub fn throughput(trial: &mut dyn Trial, bytes: u32, goal: &Goal) -> Result<Found, Failure> {
-    let mut search = Search { trial, bytes, goal, tried: Vec::new() };
+pub fn throughput(
+    trial: &mut dyn Trial,
+    bytes: u32,
+    goal: &Goal,
+    found: &mut Found,
+) -> Result<(), Failure> {
+    let mut search = Search { trial, bytes, goal, tried: &mut found.trials };
     let first = search.offer(None, goal.time)?;
-    let (most_pps, lost) = (first.offered_pps(), first.lost());
+    let lost = first.lost();
+    found.most_pps = first.offered_pps();
     let best = if lost <= goal.loss {
-        Throughput { pps: most_pps, lost, sender_limits: true }
+        Throughput { pps: found.most_pps, lost, sender_limits: true }
     } else {
         let nothing = Throughput { pps: 0.0, lost: 0.0, sender_limits: false };
-        search.halve(nothing, most_pps, goal.time)?
+        search.halve(nothing, found.most_pps, goal.time)?
     };
-    let throughput = search.confirm(best)?;
-    Ok(Found { throughput, most_pps, tried: search.tried })
+    found.throughput = search.confirm(best)?;
+    Ok(())
 }
 
 struct Search<'a> {
     trial: &'a mut dyn Trial,
     bytes: u32,
     goal: &'a Goal,
-    tried: Vec<Tried>,
+    tried: &'a mut Vec<Tried>,
 }
 
 impl Search<'_> {
@@ -201,7 +209,13 @@ mod tests {
     };
 
     fn search(device: Device, goal: &Goal) -> Found {
-        throughput(&mut Lab::new(device, 5e6), 60, goal).unwrap()
+        search_by(&mut Lab::new(device, 5e6), goal)
+    }
+
+    fn search_by(lab: &mut Lab, goal: &Goal) -> Found {
+        let mut found = Found::default();
+        throughput(lab, 60, goal, &mut found).unwrap();
+        found
     }
 
     proptest! {
@@ -212,7 +226,7 @@ mod tests {
             prop_assert!(throughput.pps <= pps + 1.0, "{throughput:?}");
             prop_assert!(throughput.pps >= pps * 0.99, "{throughput:?}");
             prop_assert!(!throughput.sender_limits);
-            prop_assert!(found.tried.len() < 30, "{} trials", found.tried.len());
+            prop_assert!(found.trials.len() < 30, "{} trials", found.trials.len());
         }
 
         #[test]
@@ -245,7 +259,7 @@ mod tests {
     #[test]
     fn a_loss_that_is_the_sender_s_fault_is_tried_again() {
         let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 5e6).late(3);
-        let found = throughput(&mut lab, 60, &GOAL).unwrap();
+        let found = search_by(&mut lab, &GOAL);
         assert!((found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{found:?}");
     }
 
@@ -253,7 +267,7 @@ mod tests {
     fn a_device_that_is_faster_than_the_sender_is_said_to_be() {
         let found = search(Device::Limit { pps: 9e6 }, &GOAL);
         assert!(found.throughput.unwrap().sender_limits);
-        assert_eq!((found.most_pps, found.tried.len()), (5e6, 2));
+        assert_eq!((found.most_pps, found.trials.len()), (5e6, 2));
     }
 
     #[test]

@@ -37,8 +37,9 @@ const PER_SECOND: u32 = 997;
 /// Who has what part in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
-    /// The processes that are measured; empty: all but the others named here.
-    pub measured: Vec<u32>,
+    /// The processes that are measured; none of them where that is the kernel alone. Absent: all but
+    /// the others named here.
+    pub measured: Option<Vec<u32>>,
     /// The processes that make packets for them. What a process does as it is interrupted by
     /// packets that come in counts as the measured work.
     pub sender: Vec<u32>,

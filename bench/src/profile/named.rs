@@ -90,13 +90,14 @@ fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64
 fn part(process: u32, chain: &[String], who: &Who) -> Part {
     let stage = table::stage(chain.iter().map(String::as_str));
     let listed = |list: &[u32]| list.contains(&process);
+    let measured = |list: &Vec<u32>| process == 0 || listed(list);
     match stage {
         Stage::Receive => Part::Measured,
         Stage::LiveFrames if who.live_frames_send => Part::Sender,
         _ if process == std::process::id() => Part::Sampling,
         _ if listed(&who.sender) => Part::Sender,
-        _ if process != 0 && !who.measured.is_empty() && !listed(&who.measured) => Part::Other,
-        _ => Part::Measured,
+        _ if who.measured.as_ref().is_none_or(measured) => Part::Measured,
+        _ => Part::Other,
     }
 }
 
@@ -113,5 +114,39 @@ fn in_program(process: &Process, address: u64, files: &mut Files) -> String {
         Some(name) => names::plain(name).to_owned(),
         None if path.is_absolute() => format!("[{}]", base()),
         None => base(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_work_it_is_follows_from_the_process_and_from_what_it_interrupted() {
+        let (idle, job, sender, rustc) = (0, 7, 8, 9);
+        let who = |measured| Who { measured, sender: vec![sender], live_frames_send: true };
+        let of_a_job = who(Some(vec![job]));
+        let of_the_kernel = who(Some(vec![]));
+        let of_all = who(None);
+        let softirq = ["net_rx_action".to_owned()];
+        let rows: &[(&str, u32, &[String], &Who, Part)] = &[
+            ("the job", job, &[], &of_a_job, Part::Measured),
+            ("another program", rustc, &[], &of_a_job, Part::Other),
+            (
+                "another, where the kernel alone is measured",
+                rustc,
+                &[],
+                &of_the_kernel,
+                Part::Other,
+            ),
+            ("another, where all are", rustc, &[], &of_all, Part::Measured),
+            ("a softirq that interrupts it", rustc, &softirq, &of_the_kernel, Part::Measured),
+            ("the sender", sender, &[], &of_all, Part::Sender),
+            ("an idle CPU", idle, &[], &of_the_kernel, Part::Measured),
+            ("this process", std::process::id(), &[], &of_all, Part::Sampling),
+        ];
+        for (sentence, process, chain, who, expected) in rows {
+            assert_eq!(part(*process, chain, who), *expected, "{sentence}");
+        }
     }
 }

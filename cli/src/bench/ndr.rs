@@ -136,11 +136,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     drop(watcher);
-    let findings = match findings {
-        Ok(findings) => findings,
-        Err(Failure::Stopped) => Findings::default(),
-        Err(Failure::Step(reason)) => anyhow::bail!(reason),
-    };
+    let findings = findings?;
+    if findings.are_none() {
+        return Err(Failure::Stopped.into());
+    }
     let mut out = stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &report(&settings, &findings))?;
@@ -197,8 +196,11 @@ fn shown(offer: &Offer) -> String {
 }
 
 fn print(settings: &Settings, findings: &Findings, out: &mut impl Write) -> io::Result<()> {
-    for found in &findings.sizes {
-        print_size(settings, found, out)?;
+    for of_size in &findings.sizes {
+        writeln!(out, "frames of {} bytes", of_size.size)?;
+        print_found(settings, of_size, out)?;
+        print_curves(of_size, out)?;
+        writeln!(out)?;
     }
     if !findings.complete {
         writeln!(out, "stopped before all was known")?;
@@ -206,11 +208,10 @@ fn print(settings: &Settings, findings: &Findings, out: &mut impl Write) -> io::
     Ok(())
 }
 
-fn print_size(settings: &Settings, found: &OfSize, out: &mut impl Write) -> io::Result<()> {
-    let size = found.size;
+/// The throughput, and what was done to find it.
+fn print_found(settings: &Settings, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
+    let OfSize { size, found, loss, .. } = of_size;
     let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
-    writeln!(out, "frames of {size} bytes")?;
-    let most = show_pps(found.most_pps);
     match &found.throughput {
         Some(it) => {
             let why = if it.sender_limits { "; the sender does no more" } else { "" };
@@ -222,12 +223,14 @@ fn print_size(settings: &Settings, found: &OfSize, out: &mut impl Write) -> io::
                 percent(it.lost)
             )?;
         }
-        None if found.trials.is_empty() => return Ok(()),
+        // The loss is looked at behind the search.
+        None if loss.is_empty() => writeln!(out, "  throughput    not known yet")?,
         None => {
             let allowed = percent(settings.goal.loss);
             writeln!(out, "  throughput    none: more than {allowed} is lost at any rate")?;
         }
     }
+    let most = show_pps(found.most_pps);
     writeln!(out, "  offered       {most} at most, {} trials", found.trials.len())?;
     let doubts = found.trials.iter().filter(|trial| trial.in_doubt()).count();
     if doubts > 0 {
@@ -237,7 +240,12 @@ fn print_size(settings: &Settings, found: &OfSize, out: &mut impl Write) -> io::
              give it a CPU to itself"
         )?;
     }
-    for it in &found.latency {
+    Ok(())
+}
+
+/// How the device does at other rates, and with bursts.
+fn print_curves(of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
+    for it in &of_size.latency {
         let Latency { p50_ns, p99_ns, p99_9_ns, max_ns } = it.latency;
         let [p50, p99, p99_9, max] = [p50_ns, p99_ns, p99_9_ns, max_ns].map(micros);
         let load = it.of_throughput * 100.0;
@@ -246,16 +254,16 @@ fn print_size(settings: &Settings, found: &OfSize, out: &mut impl Write) -> io::
             "  latency       at {load:>3.0} %: p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max}"
         )?;
     }
-    for it in &found.loss {
+    for it in &of_size.loss {
         let load = it.of_most * 100.0;
         let offered = show_pps(it.offered_pps).to_string();
         writeln!(out, "  frame loss    at {load:>3.0} %: {offered}, {} lost", percent(it.lost))?;
     }
-    if let Some(it) = found.back_to_back {
+    if let Some(it) = of_size.back_to_back {
         let more = if it.longest_tried { " or more" } else { "" };
         writeln!(out, "  back-to-back  {} packets{more}", show_count(it.packets))?;
     }
-    writeln!(out)
+    Ok(())
 }
 
 fn micros(ns: u64) -> String {

@@ -34,7 +34,7 @@ impl Watch for Watcher {
     fn wait(&self, time: Duration) -> bool {
         match self.signals.wait(Instant::now() + time) {
             Ok(true) => {
-                notice::say("stopped; this is what was measured");
+                notice::say("stopped");
                 false
             }
             Ok(false) => true,

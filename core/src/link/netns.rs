@@ -128,13 +128,28 @@ pub fn delete(name: &str) -> Result<()> {
     fs::remove_file(&path).map_err(|e| refused("delete", object(name), ADMIN, e))
 }
 
+/// Runs `work` in a namespace, with a view of `/sys` that shows that namespace's interfaces, which
+/// what it starts inherits.
+///
+/// # Errors
+/// As [`within`].
+pub fn as_host<T, F>(name: &str, work: F) -> Result<T>
+where
+    T: Send,
+    F: FnOnce() -> Result<T> + Send,
+{
+    within(Some(name), || {
+        show_in_sysfs(name)?;
+        work()
+    })
+}
+
 /// Starts a command in a namespace, with a view of `/sys` that shows that namespace's interfaces.
 ///
 /// # Errors
 /// As [`within`], or the command cannot be started.
 pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
-    within(Some(name), || {
-        show_in_sysfs(name)?;
+    as_host(name, || {
         let child = command.spawn();
         child.map_err(|e| Error::system("start", command.get_program().display().to_string(), e))
     })

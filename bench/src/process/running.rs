@@ -1,173 +1,20 @@
-//! Programs that run at one end of a bed: started, waited for, measured, ended.
+//! A program that runs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use sluicegate::error::{Error, Result};
-use sluicegate::link::{netns, pin_thread};
+use sluicegate::error::{Error, Kind, Result};
 use tempfile::TempDir;
 
-use crate::bed::{Bed, End};
+use super::spawn::Started;
+use super::{GRACE, LOOK, PATIENCE, SLUICE};
 use crate::failure::Failure;
 use crate::watch::Watch;
-
-/// The longest that anything here is waited for: to be ready, to end, to change a setting.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a program has to end in its own way.
-const GRACE: Duration = Duration::from_secs(10);
-/// How often is looked whether it has come about.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// A program and its arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
-    /// Its name as people type it: "sluice", "tcpdump".
-    pub name: String,
-    /// What follows the name.
-    pub arguments: Vec<String>,
-    /// The file, where it is not looked for by its name.
-    file: Option<PathBuf>,
-    /// What it reads on its standard input.
-    input: Option<String>,
-}
-
-impl Program {
-    /// A program that is found by its name.
-    pub fn tool<A: Into<String>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
-        let arguments = arguments.into_iter().map(Into::into).collect();
-        Self { name: name.into(), arguments, file: None, input: None }
-    }
-
-    /// The command of this project itself: the very file that runs.
-    pub fn sluice<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
-        Self { file: std::env::current_exe().ok(), ..Self::tool("sluice", arguments) }
-    }
-
-    /// Adds arguments.
-    #[must_use]
-    pub fn and<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
-        self
-    }
-
-    /// Gives it something to read.
-    #[must_use]
-    pub fn reading(mut self, input: String) -> Self {
-        self.input = Some(input);
-        self
-    }
-
-    /// As a shell takes it.
-    pub fn shown(&self) -> String {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
-        let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-            true => word.clone(),
-            false => format!("'{}'", word.replace('\'', r"'\''")),
-        };
-        let words = std::iter::once(&self.name).chain(&self.arguments).map(quoted);
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    /// Starts it at one end of a bed, on one CPU if one is named.
-    ///
-    /// # Errors
-    /// It is not there, or cannot be started; its end's namespace cannot be entered.
-    pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
-        self.start_in(bed.side(end).netns.as_deref(), cpu)
-    }
-
-    fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
-        let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
-        let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
-        let stdin = match &self.input {
-            None => Stdio::null(),
-            Some(text) => {
-                let file = scratch(&self.name)?;
-                file.write_all_at(text.as_bytes(), 0).map_err(|e| self.failed("start", e))?;
-                file.into()
-            }
-        };
-        let mut command = Command::new(self.file.clone().unwrap_or_else(|| (&self.name).into()));
-        command.args(&self.arguments).stdin(stdin).stdout(give(&out)?).stderr(give(&err)?);
-        // Some leave files where they run.
-        let folder = tempfile::tempdir().map_err(|e| self.failed("start", e))?;
-        command.current_dir(folder.path());
-        // What a terminal sends to whoever is in front is for the bench alone.
-        command.process_group(0);
-        take_signals(&mut command);
-        let child = spawn(command, namespace, cpu)?;
-        Ok(Running { name: self.name.clone(), child, out, err, _folder: folder })
-    }
-
-    /// Runs it to its end; what it wrote to its standard output.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start); it fails, or takes too long.
-    pub fn run(&self, bed: &Bed, end: End) -> Result<String> {
-        let mut running = self.start(bed, end, None)?;
-        let status = running.wait(PATIENCE)?;
-        match status.success() {
-            true => Ok(text(&running.out)),
-            false => {
-                let said = running.complaint();
-                Err(self.failed("run", std::io::Error::other(said)))
-            }
-        }
-    }
-
-    /// Runs it here, however it ends, and not for long; what it has said.
-    ///
-    /// # Errors
-    /// It cannot be started, or takes too long.
-    pub(crate) fn ask(&self) -> Result<Said> {
-        let mut running = self.start_in(None, None)?;
-        running.wait(GRACE)?;
-        Ok(running.said())
-    }
-
-    fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
-        Error::system(operation, self.shown(), error)
-    }
-}
-
-/// Has a command begin with no signal held back: the bench holds back those that end it, and what it
-/// starts would inherit that, and never end.
-#[allow(unsafe_code)]
-fn take_signals(command: &mut Command) {
-    // SAFETY: between fork and exec this calls sigprocmask(2) alone, by a function that is
-    // async-signal-safe (signal-safety(7)), on a set made on the stack; it allocates nothing, takes
-    // no lock, and touches nothing of the parent's.
-    unsafe {
-        command.pre_exec(|| SigSet::empty().thread_set_mask().map_err(Into::into));
-    }
-}
-
-/// Starts a command by a thread of its own, whose CPU and namespace the command inherits.
-fn spawn(mut command: Command, namespace: Option<&str>, cpu: Option<usize>) -> Result<Child> {
-    let start = || {
-        cpu.map_or(Ok(()), pin_thread)?;
-        let name = command.get_program().display().to_string();
-        match namespace {
-            Some(namespace) => netns::spawn(namespace, &mut command),
-            None => command.spawn().map_err(|error| Error::system("start", name, error)),
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(start).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-fn scratch(name: &str) -> Result<File> {
-    let failed = |error| Error::system("keep the output of", name, error);
-    tempfile::tempfile().map_err(failed)
-}
 
 /// When a program is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,12 +28,12 @@ pub enum Ready {
 /// A program that runs. It is killed where it is forgotten.
 #[derive(Debug)]
 pub struct Running {
-    name: String,
-    child: Child,
-    out: File,
-    err: File,
+    pub(super) name: String,
+    pub(super) started: Started,
+    pub(super) out: File,
+    pub(super) err: File,
     /// Where it runs; gone with this value.
-    _folder: TempDir,
+    pub(super) _folder: TempDir,
 }
 
 /// What a program has written.
@@ -227,7 +74,7 @@ impl Running {
 
     /// Its number.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.started.child.id()
     }
 
     /// Time that its threads, and those of its children, have been on a CPU, in ns. A thread that has
@@ -245,7 +92,7 @@ impl Running {
         loop {
             match self.status()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(_) => return Err(self.ended_early()),
+                Some(status) => return Err(self.ended_early(status)),
                 None if Instant::now() > deadline => {
                     return Err(Failure::of(format!("{} does not end", self.name)));
                 }
@@ -261,19 +108,28 @@ impl Running {
     pub fn still_runs(&mut self) -> Result<(), Failure> {
         match self.status()? {
             None => Ok(()),
-            Some(_) => Err(self.ended_early()),
+            Some(status) => Err(self.ended_early(status)),
         }
     }
 
-    fn ended_early(&self) -> Failure {
-        Failure::of(format!("{} ended: {}", self.name, self.complaint()))
+    /// This project's own command says by its exit status who can mend it.
+    fn ended_early(&self, status: ExitStatus) -> Failure {
+        let kind = match (self.name.as_str(), status.code()) {
+            (SLUICE, Some(2)) => Kind::Usage,
+            (SLUICE, Some(3)) => Kind::Privilege,
+            _ => Kind::Runtime,
+        };
+        let complaint = self.complaint();
+        // It says who speaks, too.
+        let complaint = complaint.trim_start_matches("sluice: ");
+        Failure::Step { kind, reason: format!("{} ended: {complaint}", self.name) }
     }
 
     /// Waits for its end.
     ///
     /// # Errors
     /// It takes longer than `limit`.
-    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.status()? {
@@ -329,7 +185,7 @@ impl Running {
         if matches!(seen, Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) {
             self.signal(Signal::SIGKILL);
         }
-        let status = self.child.try_wait();
+        let status = self.started.child.try_wait();
         status.map_err(|error| Error::system("wait for", &self.name, error))
     }
 
@@ -382,8 +238,11 @@ fn text(file: &File) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::SigSet;
+
+    use super::super::Program;
     use super::*;
-    use crate::bed::Side;
+    use crate::bed::{Bed, End, Side};
     use crate::watch::Patient;
 
     fn bed() -> Bed {
@@ -449,6 +308,18 @@ mod tests {
             assert!(Instant::now() < deadline, "process {left} is left");
             std::thread::sleep(LOOK);
         }
+    }
+
+    #[test]
+    fn who_can_mend_it_is_known_of_our_own_command() {
+        let script = ["-c", "echo needs CAP_NET_RAW; exit 3"];
+        let kind = |name| {
+            let mut running = Program::tool("sh", script).start(&bed(), End::Left, None).unwrap();
+            running.name = String::from(name);
+            running.until(&Ready::Says("ready"), &Patient).unwrap_err().kind()
+        };
+        assert_eq!(kind(SLUICE), Some(Kind::Privilege));
+        assert_eq!(kind("sh"), Some(Kind::Runtime));
     }
 
     #[test]

@@ -1,0 +1,139 @@
+//! Programs that run at one end of a bed: started, waited for, measured, ended.
+
+mod running;
+mod spawn;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sluicegate::error::{Error, Result};
+
+use crate::bed::{Bed, End};
+pub use running::{Ready, Running, Said};
+use spawn::spawn;
+
+/// This project's own command.
+pub const SLUICE: &str = "sluice";
+/// The longest that anything here is waited for: to be ready, to end, to change a setting.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a program has to end in its own way.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often is looked whether it has come about.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A program and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its name as people type it: "sluice", "tcpdump".
+    pub name: String,
+    /// What follows the name.
+    pub arguments: Vec<String>,
+    /// The file, where it is not looked for by its name.
+    file: Option<PathBuf>,
+    /// What it reads on its standard input.
+    input: Option<String>,
+}
+
+impl Program {
+    /// A program that is found by its name.
+    pub fn tool<A: Into<String>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Self { name: name.into(), arguments, file: None, input: None }
+    }
+
+    /// The command of this project itself: the very file that runs.
+    pub fn sluice<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
+        Self { file: std::env::current_exe().ok(), ..Self::tool(SLUICE, arguments) }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn and<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Gives it something to read.
+    #[must_use]
+    pub fn reading(mut self, input: String) -> Self {
+        self.input = Some(input);
+        self
+    }
+
+    /// As a shell takes it.
+    pub fn shown(&self) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
+        let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        };
+        let words = std::iter::once(&self.name).chain(&self.arguments).map(quoted);
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Starts it at one end of a bed, on one CPU if one is named.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be started; its end's namespace cannot be entered.
+    pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
+        self.start_in(bed.side(end).netns.as_deref(), cpu)
+    }
+
+    fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
+        let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
+        let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
+        let stdin = match &self.input {
+            None => Stdio::null(),
+            Some(text) => {
+                let file = scratch(&self.name)?;
+                file.write_all_at(text.as_bytes(), 0).map_err(|e| self.failed("start", e))?;
+                file.into()
+            }
+        };
+        let mut command = Command::new(self.file.clone().unwrap_or_else(|| (&self.name).into()));
+        command.args(&self.arguments).stdin(stdin).stdout(give(&out)?).stderr(give(&err)?);
+        // Some leave files where they run.
+        let folder = tempfile::tempdir().map_err(|e| self.failed("start", e))?;
+        command.current_dir(folder.path());
+        let started = spawn(command, namespace, cpu)?;
+        Ok(Running { name: self.name.clone(), started, out, err, _folder: folder })
+    }
+
+    /// Runs it to its end; what it wrote to its standard output.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); it fails, or takes too long.
+    pub fn run(&self, bed: &Bed, end: End) -> Result<String> {
+        let mut running = self.start(bed, end, None)?;
+        let status = running.wait(PATIENCE)?;
+        match status.success() {
+            true => Ok(running.said().out),
+            false => {
+                let said = running.complaint();
+                Err(self.failed("run", std::io::Error::other(said)))
+            }
+        }
+    }
+
+    /// Runs it here, however it ends, and not for long; what it has said.
+    ///
+    /// # Errors
+    /// It cannot be started, or takes too long.
+    pub(crate) fn ask(&self) -> Result<Said> {
+        let mut running = self.start_in(None, None)?;
+        running.wait(GRACE)?;
+        Ok(running.said())
+    }
+
+    fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
+        Error::system(operation, self.shown(), error)
+    }
+}
+
+fn scratch(name: &str) -> Result<File> {
+    let failed = |error| Error::system("keep the output of", name, error);
+    tempfile::tempfile().map_err(failed)
+}
