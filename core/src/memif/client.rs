@@ -7,7 +7,7 @@ use super::intake::{Intake, Received};
 use super::message::Breach;
 use super::ring::{Descriptor, Memory, NEXT, Sent};
 use crate::memory::Pool;
-use crate::ring::cursor::Producing;
+use crate::ring::cursor::Cursor;
 use crate::ring::{AtomicU16, Ring};
 
 /// The client's side of a ring in either direction.
@@ -15,15 +15,22 @@ use crate::ring::{AtomicU16, Ring};
 pub(crate) struct ClientRing {
     memory: Memory,
     bell: Doorbell,
-    cursor: Producing<AtomicU16>,
+    cursor: Cursor<AtomicU16>,
     /// By its place in the ring.
     entries: Vec<Entry>,
     /// Buffers that a shorter ring leaves over.
     spare: Vec<u32>,
-    /// Where buffer 0 begins in its region, and bytes of each.
-    buffers_at: u32,
-    buffer_bytes: u32,
+    buffers: Buffers,
     intake: Intake,
+}
+
+/// Where the pool's buffers are.
+#[derive(Clone, Copy, Debug)]
+struct Buffers {
+    /// Where buffer 0 begins in their region.
+    start: u32,
+    /// Bytes of each.
+    bytes: u32,
 }
 
 /// What an entry has.
@@ -42,11 +49,11 @@ impl ClientRing {
         let End { memory, bell, .. } = end;
         let spare = buffers.split_off(memory.entries() as usize);
         let entries = buffers.into_iter().map(|buffer| Entry { buffer, ends: true }).collect();
-        let cursor = Producing::new(memory.entries(), 0);
+        let cursor = Cursor::producing(memory.entries(), 0);
         let intake = Intake::default();
         // Who shares a pool has seen that the buffers are within 32 bits.
-        let (buffers_at, buffer_bytes) = (pool.buffers_at() as u32, pool.buffer_bytes());
-        Self { memory, bell, cursor, entries, spare, buffers_at, buffer_bytes, intake }
+        let buffers = Buffers { start: pool.buffers_at() as u32, bytes: pool.buffer_bytes() };
+        Self { memory, bell, cursor, entries, spare, buffers, intake }
     }
 
     /// Takes the buffers back: the caller holds them from now on.
@@ -57,12 +64,6 @@ impl ClientRing {
     /// The event file that wakes who receives from the ring.
     pub(crate) fn bell(&self) -> (&Doorbell, &Memory) {
         (&self.bell, &self.memory)
-    }
-
-    /// Where a buffer begins in its region.
-    #[inline]
-    fn offset(&self, buffer: u32) -> u32 {
-        self.buffers_at + buffer * self.buffer_bytes
     }
 
     /// The other side's index makes no sense.
@@ -84,7 +85,7 @@ impl ClientRing {
                 .next()
                 .map_or(Sent::default(), |it| Sent::too_long(&it)));
         }
-        let slots = match self.cursor.reserve(self.memory.tail(), wanted) {
+        let slots = match self.cursor.look(self.memory.tail(), wanted) {
             room if room < wanted => ring.whole_slots(first, room),
             _ => wanted,
         };
@@ -100,7 +101,7 @@ impl ClientRing {
                     flags: if ends { 0 } else { NEXT },
                     region: BUFFERS,
                     length: slot.bytes().into(),
-                    offset: self.offset(slot.buffer()) + u32::from(slot.offset()),
+                    offset: self.buffers.offset(slot.buffer()) + u32::from(slot.offset()),
                     metadata: 0,
                 },
             );
@@ -112,7 +113,7 @@ impl ClientRing {
             at = ring.next(at);
         }
         if slots > 0 {
-            self.cursor.submit(self.memory.head(), slots);
+            self.cursor.hand_over(self.memory.head(), slots);
             self.bell.ring(&self.memory);
         }
         Ok(Sent { slots, packets, too_long: 0 })
@@ -120,7 +121,7 @@ impl ClientRing {
 
     /// Packets that were sent and that the server has not said it has taken.
     pub(crate) fn in_flight(&mut self) -> u64 {
-        let waiting = self.cursor.waiting(self.memory.tail());
+        let waiting = self.cursor.others(self.memory.tail());
         let entry = |back: u32| self.memory.place(self.cursor.index(back.wrapping_neg()));
         (1..=waiting).filter(|&back| self.entries[entry(back)].ends).count() as u64
     }
@@ -128,25 +129,17 @@ impl ClientRing {
     /// Offers all entries' buffers to the server, for the first time.
     pub(crate) fn offer(&mut self) {
         for i in 0..self.memory.entries() {
-            self.offer_again(i);
+            let index = self.cursor.index(i);
+            let entry = self.entries[self.memory.place(index)];
+            self.memory.write(index, self.buffers.empty(entry.buffer));
         }
-        self.cursor.submit(self.memory.head(), self.memory.entries());
-    }
-
-    /// Describes the buffer of the entry `i` steps behind the last one offered.
-    #[inline]
-    fn offer_again(&mut self, i: u32) {
-        let index = self.cursor.index(i);
-        let buffer = self.entries[self.memory.place(index)].buffer;
-        let (offset, length) = (self.offset(buffer), self.buffer_bytes);
-        let empty = Descriptor { flags: 0, region: BUFFERS, length, offset, metadata: 0 };
-        self.memory.write(index, empty);
+        self.cursor.hand_over(self.memory.head(), self.memory.entries());
     }
 
     /// How many pieces of packets have come; looks only where fewer are known than wanted.
     #[inline]
     pub(crate) fn arrived(&mut self, wanted: u32) -> u32 {
-        self.cursor.reserve(self.memory.tail(), wanted)
+        self.cursor.look(self.memory.tail(), wanted)
     }
 
     /// Receives up to `most` pieces of packets, as many as the ring has room for.
@@ -157,34 +150,44 @@ impl ClientRing {
         most: u32,
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
-        let mut pieces = self.arrived(self.intake.room(ring).min(most));
+        let pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
-        if pieces == 0 {
-            return self.intake.hand_over(ring, 0);
-        }
-        let now_ns = now_ns();
-        let mut at = self.intake.at(ring);
-        for i in 0..pieces {
+        let room = self.buffers.bytes.min(u16::MAX.into());
+        let taken = self.intake.fill(ring, pieces, now_ns, |ring, at, i| {
             let index = self.cursor.index(i);
-            let place = self.memory.place(index);
             let Descriptor { flags, length, .. } = self.memory.read(index);
-            if length > self.buffer_bytes.min(u16::MAX.into()) {
-                if i == 0 {
-                    let room = self.buffer_bytes;
-                    return Err(Breach(format!("{length} bytes in a buffer of {room}")));
-                }
-                // What came before it counts; the next call begins with it.
-                pieces = i;
-                break;
+            if length > room {
+                return Err(too_long(length, room));
             }
-            let continues = flags & NEXT != 0;
-            let buffer = self.entries[place].buffer;
-            self.entries[place].buffer = ring.fill_at(at, buffer, 0, length as u16, continues);
-            self.offer_again(i);
-            self.intake.filled(ring, at, length, continues, now_ns);
-            at = ring.next(at);
+            let (bytes, continues) = (length as u16, flags & NEXT != 0);
+            let entry = &mut self.entries[self.memory.place(index)];
+            entry.buffer = ring.fill_at(at, entry.buffer, 0, bytes, continues);
+            self.memory.write(index, self.buffers.empty(entry.buffer));
+            Ok((bytes, continues))
+        })?;
+        if taken > 0 {
+            self.cursor.hand_over(self.memory.head(), taken);
         }
-        self.cursor.submit(self.memory.head(), pieces);
-        self.intake.hand_over(ring, pieces)
+        self.intake.hand_over(ring, taken)
     }
+}
+
+impl Buffers {
+    /// Where a buffer begins in its region.
+    #[inline]
+    fn offset(&self, buffer: u32) -> u32 {
+        self.start + buffer * self.bytes
+    }
+
+    /// Says that a buffer is there to be filled.
+    #[inline]
+    fn empty(&self, buffer: u32) -> Descriptor {
+        let offset = self.offset(buffer);
+        Descriptor { flags: 0, region: BUFFERS, length: self.bytes, offset, metadata: 0 }
+    }
+}
+
+#[cold]
+fn too_long(length: u32, room: u32) -> Breach {
+    Breach(format!("{length} bytes in a buffer of {room}"))
 }

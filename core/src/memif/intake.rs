@@ -36,8 +36,40 @@ impl Intake {
 
     /// The slot to be filled next.
     #[inline]
-    pub(super) fn at(&self, ring: &Ring) -> u32 {
+    fn at(&self, ring: &Ring) -> u32 {
         ring.after(ring.tail(), self.partial + self.whole)
+    }
+
+    /// Fills slots with the next `pieces` pieces of packets. `place` does it: it has the ring, the
+    /// slot, and which piece it is, and says how many bytes that has and whether the packet goes on.
+    /// Returns how many there were, up to one that makes no sense: the next call begins with it.
+    ///
+    /// # Errors
+    /// The first makes no sense.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        ring: &mut Ring,
+        pieces: u32,
+        now_ns: impl FnOnce() -> u64,
+        mut place: impl FnMut(&mut Ring, u32, u32) -> Result<(u16, bool), Breach>,
+    ) -> Result<u32, Breach> {
+        if pieces == 0 {
+            return Ok(0);
+        }
+        let now_ns = now_ns();
+        let mut at = self.at(ring);
+        for i in 0..pieces {
+            match place(ring, at, i) {
+                Ok((bytes, continues)) => {
+                    self.filled(ring, at, bytes.into(), continues, now_ns);
+                    at = ring.next(at);
+                }
+                Err(breach) if i == 0 => return Err(breach),
+                Err(_) => return Ok(i),
+            }
+        }
+        Ok(pieces)
     }
 
     /// Slots that are filled and not handed over.
@@ -48,14 +80,7 @@ impl Intake {
 
     /// Slot `at` has been filled with so many bytes.
     #[inline]
-    pub(super) fn filled(
-        &mut self,
-        ring: &mut Ring,
-        at: u32,
-        bytes: u32,
-        continues: bool,
-        now_ns: u64,
-    ) {
+    fn filled(&mut self, ring: &mut Ring, at: u32, bytes: u32, continues: bool, now_ns: u64) {
         if self.partial == 0 {
             self.first = at;
             *ring.meta_mut(at) = Meta {

@@ -10,7 +10,7 @@ use super::intake::{Intake, Received};
 use super::message::Breach;
 use super::region::Regions;
 use super::ring::{Descriptor, Memory, NEXT, Sent};
-use crate::ring::cursor::Consuming;
+use crate::ring::cursor::Cursor;
 use crate::ring::{AtomicU16, Meta, Ordering, Packet, Ring};
 
 /// The server's side of a ring in either direction.
@@ -19,7 +19,7 @@ pub(crate) struct ServerRing {
     memory: Memory,
     bell: Doorbell,
     regions: Arc<Regions>,
-    cursor: Consuming<AtomicU16>,
+    cursor: Cursor<AtomicU16>,
     /// Entries that slots of the receive ring point at, or did until they were released. None where
     /// what comes is copied.
     lent: u32,
@@ -34,7 +34,7 @@ impl ServerRing {
         let End { memory, bell, regions } = end;
         // Relaxed: our own index, which nobody else stores.
         let start = memory.tail().load(Ordering::Relaxed).into();
-        let cursor = Consuming::new(memory.entries(), start);
+        let cursor = Cursor::consuming(memory.entries(), start);
         let ends = vec![false; memory.entries() as usize];
         Self { memory, bell, regions, cursor, lent: 0, ends, intake: Intake::default() }
     }
@@ -57,7 +57,7 @@ impl ServerRing {
     /// than wanted.
     #[inline]
     pub(crate) fn arrived(&mut self, wanted: u32) -> u32 {
-        self.cursor.peek(self.memory.head(), self.lent + wanted).saturating_sub(self.lent)
+        self.cursor.look(self.memory.head(), self.lent + wanted).saturating_sub(self.lent)
     }
 
     /// Whether slots that the program has point into the client's memory. Those of a packet whose end
@@ -73,7 +73,7 @@ impl ServerRing {
         // Slots of copies hold up nothing.
         let released = self.lent.saturating_sub(ring.available() + self.intake.partial());
         if released > 0 {
-            self.cursor.release(self.memory.tail(), released);
+            self.cursor.hand_over(self.memory.tail(), released);
             self.lent -= released;
         }
     }
@@ -87,24 +87,14 @@ impl ServerRing {
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
         self.give_back(ring);
-        let mut pieces = self.arrived(self.intake.room(ring).min(most));
+        let pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
-        if pieces == 0 {
-            return self.intake.hand_over(ring, 0);
-        }
-        let now_ns = now_ns();
-        let mut at = self.intake.at(ring);
-        for i in 0..pieces {
+        let taken = self.intake.fill(ring, pieces, now_ns, |ring, at, i| {
             let piece = self.memory.read(self.cursor.index(self.lent + i));
             let Descriptor { flags, region, length, offset, .. } = piece;
             let found = self.regions.locate(region, offset, length);
             let (Some(start), Ok(bytes)) = (found, u16::try_from(length)) else {
-                if i == 0 {
-                    return Err(nowhere(piece));
-                }
-                // What came before it counts; the next call begins with it.
-                pieces = i;
-                break;
+                return Err(nowhere(piece));
             };
             let continues = flags & NEXT != 0;
             // SAFETY: `start` and `length` lie in a region of the client's that stays mapped as long
@@ -112,11 +102,10 @@ impl ServerRing {
             // client may write there all the same: then the packet's bytes are not what they were,
             // and who reads them has to take them as they come.
             unsafe { ring.point(at, start, bytes, continues) };
-            self.intake.filled(ring, at, length, continues, now_ns);
-            at = ring.next(at);
-        }
-        self.lent += pieces;
-        self.intake.hand_over(ring, pieces)
+            Ok((bytes, continues))
+        })?;
+        self.lent += taken;
+        self.intake.hand_over(ring, taken)
     }
 
     /// The same, but copies the bytes into the slots' own buffers: from then on the client cannot
@@ -128,39 +117,30 @@ impl ServerRing {
         most: u32,
         now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
-        let mut pieces = self.arrived(self.intake.room(ring).min(most));
+        let pieces = self.arrived(self.intake.room(ring).min(most));
         self.check_index()?;
-        if pieces == 0 {
-            return self.intake.hand_over(ring, 0);
-        }
-        let now_ns = now_ns();
-        let mut at = self.intake.at(ring);
-        for i in 0..pieces {
+        let room = ring.buffer_bytes().min(u16::MAX.into());
+        let taken = self.intake.fill(ring, pieces, now_ns, |ring, at, i| {
             let piece = self.memory.read(self.cursor.index(i));
             let Descriptor { flags, region, length, offset, .. } = piece;
             let found = self.regions.locate(region, offset, length);
-            let room = ring.buffer_bytes().min(u16::MAX.into());
             let Some(start) = found.filter(|_| length <= room) else {
-                if i == 0 {
-                    return Err(found.map_or_else(|| nowhere(piece), |_| too_large(length, room)));
-                }
-                // As in `receive`.
-                pieces = i;
-                break;
+                return Err(found.map_or_else(|| nowhere(piece), |_| too_large(length, room)));
             };
-            // SAFETY: the slot is the backend's: it is behind the tail (`Intake::at`), and so are its
-            // bytes, which nobody else reads or writes.
-            let room = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
+            // SAFETY: the slot is the backend's: it is behind the tail (`Intake::fill`), and so are
+            // its bytes, which nobody else reads or writes.
+            let buffer = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
             // SAFETY: `start` and `length` lie in a region of the client's that is mapped, and
             // `length` in the slot's buffer, which is other memory.
-            unsafe { start.as_ptr().copy_to_nonoverlapping(room, length as usize) };
-            let continues = flags & NEXT != 0;
-            ring.fill(at, length as u16, continues, Meta::default());
-            self.intake.filled(ring, at, length, continues, now_ns);
-            at = ring.next(at);
+            unsafe { start.as_ptr().copy_to_nonoverlapping(buffer, length as usize) };
+            let (bytes, continues) = (length as u16, flags & NEXT != 0);
+            ring.fill(at, bytes, continues, Meta::default());
+            Ok((bytes, continues))
+        })?;
+        if taken > 0 {
+            self.cursor.hand_over(self.memory.tail(), taken);
         }
-        self.cursor.release(self.memory.tail(), pieces);
-        self.intake.hand_over(ring, pieces)
+        self.intake.hand_over(ring, taken)
     }
 
     /// Copies whole packets from slot `first` on into the client's buffers, as many as there is room
@@ -172,14 +152,14 @@ impl ServerRing {
         if wanted == 0 {
             return Ok(sent);
         }
-        let mut room = self.cursor.peek(self.memory.head(), wanted);
+        let mut room = self.cursor.look(self.memory.head(), wanted);
         self.check_index()?;
         let mut used = 0;
         for packet in ring.to_send(first) {
             let mut pieces = self.copy(&packet, used, room)?;
             if pieces == 0 {
                 // The client's buffers may be smaller, and a packet take more of them than slots.
-                let all = self.cursor.peek(self.memory.head(), u32::MAX);
+                let all = self.cursor.look(self.memory.head(), u32::MAX);
                 self.check_index()?;
                 if all > room {
                     room = all;
@@ -197,7 +177,7 @@ impl ServerRing {
             sent.packets += 1;
         }
         if used > 0 {
-            self.cursor.release(self.memory.tail(), used);
+            self.cursor.hand_over(self.memory.tail(), used);
             self.bell.ring(&self.memory);
         }
         Ok(sent)
@@ -247,7 +227,7 @@ impl ServerRing {
     /// Packets that were sent and whose buffers the client has not offered again: it may have taken
     /// them.
     pub(crate) fn in_flight(&mut self) -> u64 {
-        let offered = self.cursor.peek(self.memory.head(), u32::MAX);
+        let offered = self.cursor.look(self.memory.head(), u32::MAX);
         let entry = |back: u32| self.memory.place(self.cursor.index(back.wrapping_neg()));
         let out = self.memory.entries() - offered;
         (1..=out).filter(|&back| self.ends[entry(back)]).count() as u64

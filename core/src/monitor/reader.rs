@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 
 use super::ring::Shared;
 use crate::error::Result;
-use crate::ring::cursor::Consuming;
+use crate::ring::cursor::Cursor;
 use crate::ring::{Meta, Ring, TimestampSource};
 
 /// Reads one ring. Nobody else does.
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Shared,
-    cursor: Consuming,
+    cursor: Cursor,
     /// Cells that stand in slots, and have not been given back.
     held: u32,
     /// What the ring had lost before the last packet that was read.
@@ -29,7 +29,7 @@ impl Reader {
     /// It is none.
     pub fn new(file: &OwnedFd, object: &str) -> Result<Self> {
         let shared = Shared::of(file, object)?;
-        let cursor = Consuming::new(shared.geometry.cells, 0);
+        let cursor = Cursor::consuming(shared.geometry.cells, 0);
         Ok(Self { shared, cursor, held: 0, lost: 0, head: 0 })
     }
 
@@ -40,12 +40,12 @@ impl Reader {
 
     /// Packets known to be there that stand in no slot yet.
     pub fn unread(&self) -> u32 {
-        self.cursor.available() - self.held
+        self.cursor.known() - self.held
     }
 
     /// Looks what has been written since the last look; how many packets stand in no slot yet.
     pub fn look(&mut self) -> u32 {
-        self.cursor.peek(self.shared.produced(), u32::MAX);
+        self.cursor.look(self.shared.produced(), u32::MAX);
         self.unread()
     }
 
@@ -55,7 +55,7 @@ impl Reader {
         self.head = ring.head();
         if released > 0 {
             self.held -= released;
-            self.cursor.release(self.shared.consumed(), released);
+            self.cursor.hand_over(self.shared.consumed(), released);
         }
     }
 

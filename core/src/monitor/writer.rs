@@ -7,14 +7,14 @@ use super::ring::{Header, Shared};
 use super::{Geometry, Watch};
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::ring::cursor::Producing;
+use crate::ring::cursor::Cursor;
 use crate::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
 /// Copies packets for one watcher. One thread has it.
 #[derive(Debug)]
 pub struct Writer {
     shared: Shared,
-    cursor: Producing,
+    cursor: Cursor,
     /// Cells written and not handed over.
     pending: u32,
     offered: u64,
@@ -39,7 +39,7 @@ impl Writer {
         let (shared, file) = Shared::make(geometry)?;
         let writer = Self {
             shared,
-            cursor: Producing::new(geometry.cells, 0),
+            cursor: Cursor::producing(geometry.cells, 0),
             pending: 0,
             offered: 0,
             lost: 0,
@@ -59,7 +59,7 @@ impl Writer {
             return;
         }
         self.offered += 1;
-        if self.cursor.reserve(self.shared.consumed(), self.pending + 1) <= self.pending {
+        if self.cursor.look(self.shared.consumed(), self.pending + 1) <= self.pending {
             self.lost += 1;
             return;
         }
@@ -87,7 +87,7 @@ impl Writer {
         // Relaxed: counts by themselves; who reads the last ones has seen `ended` first.
         self.shared.offered().store(self.offered, Ordering::Relaxed);
         self.shared.lost().store(self.lost, Ordering::Relaxed);
-        self.cursor.submit(self.shared.produced(), std::mem::take(&mut self.pending));
+        self.cursor.hand_over(self.shared.produced(), std::mem::take(&mut self.pending));
         // Relaxed: a wish by itself.
         if self.shared.closed().load(Ordering::Relaxed) != 0 {
             self.end();

@@ -63,133 +63,89 @@ fn steps<I: Index>(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & I::MASK
 }
 
-/// The side that writes entries.
+/// One side of a ring. It has the entries from its own index on: the producer those that are empty,
+/// the consumer those that are full. It hands them over to the other side, first to last.
 #[derive(Debug)]
-pub(crate) struct Producing<I = AtomicU32> {
+pub(crate) struct Cursor<I = AtomicU32> {
     entries: u32,
-    /// The first index not yet handed over: a copy of what we stored.
-    produced: u32,
-    /// The first index the other side still has: a copy of what it stored, maybe an old one.
-    consumed: u32,
+    /// The first index that is ours: a copy of what we stored.
+    first: u32,
+    /// The first index that is not ours any more, by a copy of what the other side stored, maybe an
+    /// old one.
+    end: u32,
+    /// From the other side's index to `end`: the producer may fill the ring up to one round ahead of
+    /// the consumer, and the consumer may go as far as the producer has come.
+    ahead: u32,
     /// Looks at which the other side's index made no sense.
     pub(crate) faults: u64,
     _index: PhantomData<fn(I)>,
 }
 
-impl<I: Index> Producing<I> {
-    /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(crate) fn new(entries: u32, start: u32) -> Self {
+impl<I: Index> Cursor<I> {
+    /// The producer's side of an empty ring of `entries` entries, a power of two, whose indices both
+    /// stand at `start`.
+    pub(crate) fn producing(entries: u32, start: u32) -> Self {
+        Self::new(entries, start, entries)
+    }
+
+    /// The consumer's side of such a ring.
+    pub(crate) fn consuming(entries: u32, start: u32) -> Self {
+        Self::new(entries, start, 0)
+    }
+
+    fn new(entries: u32, start: u32, ahead: u32) -> Self {
         debug_assert!(entries.is_power_of_two() && entries <= I::MASK / 2 + 1);
-        Self { entries, produced: start, consumed: start, faults: 0, _index: PhantomData }
+        let end = step::<I>(start, ahead);
+        Self { entries, first: start, end, ahead, faults: 0, _index: PhantomData }
     }
 
+    /// How many entries are ours, as far as known: room to produce, or what is there to consume.
     #[inline]
-    pub(crate) fn room(&self) -> u32 {
-        self.entries - steps::<I>(self.consumed, self.produced)
+    pub(crate) fn known(&self) -> u32 {
+        steps::<I>(self.first, self.end)
     }
 
-    /// How many of `wanted` entries there is room for. Looks only where the copy is not enough.
+    /// How many of `wanted` entries are ours. Looks only where the copy is not enough.
     #[inline]
-    pub(crate) fn reserve(&mut self, consumer: &I, wanted: u32) -> u32 {
-        if self.room() < wanted {
-            self.look(consumer);
+    pub(crate) fn look(&mut self, other: &I, wanted: u32) -> u32 {
+        if self.known() < wanted {
+            self.read(other);
         }
-        self.room().min(wanted)
+        self.known().min(wanted)
     }
 
-    /// The index of the entry `i` steps behind the last one handed over.
+    /// The index of the entry `i` steps behind the first that is ours.
     #[inline]
     pub(crate) fn index(&self, i: u32) -> u32 {
-        step::<I>(self.produced, i)
+        step::<I>(self.first, i)
     }
 
-    /// Hands over `n` entries. Release: pairs with the other side's acquiring read of this index
-    /// (net/xdp/xsk_queue.h, __xskq_cons_peek), and publishes the entries before it.
+    /// Hands over our first `n` entries. Release: pairs with the other side's acquiring read of this
+    /// index, and publishes what we wrote into the entries, or that we have read them
+    /// (net/xdp/xsk_queue.h, __xskq_cons_peek; xskq_prod_nb_free and what calls it; of a ring of
+    /// copies, the read that the program's writes depend on).
     #[inline]
-    pub(crate) fn submit(&mut self, producer: &I, n: u32) {
-        assert!(n <= self.room(), "{n} entries handed over, room for {}", self.room());
-        self.produced = step::<I>(self.produced, n);
-        producer.store(self.produced, Ordering::Release);
+    pub(crate) fn hand_over(&mut self, own: &I, n: u32) {
+        assert!(n <= self.known(), "{n} entries handed over of {}", self.known());
+        self.first = step::<I>(self.first, n);
+        own.store(self.first, Ordering::Release);
     }
 
-    /// Entries handed over that the other side has not consumed.
+    /// Entries that the other side has and has not handed over.
     #[inline]
-    pub(crate) fn waiting(&mut self, consumer: &I) -> u32 {
-        self.look(consumer);
-        self.entries - self.room()
+    pub(crate) fn others(&mut self, other: &I) -> u32 {
+        self.read(other);
+        self.entries - self.known()
     }
 
-    /// Acquire: pairs with the other side's releasing store of this index
-    /// (__xskq_cons_release), by which it says that it has read the entries before it; we may
-    /// overwrite them then.
+    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit,
+    /// __xskq_cons_release; of a ring of copies, the program's last store), which publishes the
+    /// entries before it, or says that it has read them: we may overwrite them then.
     #[inline]
-    fn look(&mut self, consumer: &I) {
-        let told = consumer.load(Ordering::Acquire);
-        if steps::<I>(self.consumed, told) <= steps::<I>(self.consumed, self.produced) {
-            self.consumed = told;
-        } else {
-            self.faults += 1;
-        }
-    }
-}
-
-/// The side that reads entries.
-#[derive(Debug)]
-pub(crate) struct Consuming<I = AtomicU32> {
-    entries: u32,
-    /// The first index not yet there: a copy of what the other side stored, maybe an old one.
-    produced: u32,
-    /// The first index we have not given back: a copy of what we stored.
-    consumed: u32,
-    /// Looks at which the other side's index made no sense.
-    pub(crate) faults: u64,
-    _index: PhantomData<fn(I)>,
-}
-
-impl<I: Index> Consuming<I> {
-    /// An empty ring of `entries` entries, a power of two, whose indices both stand at `start`.
-    pub(crate) fn new(entries: u32, start: u32) -> Self {
-        debug_assert!(entries.is_power_of_two() && entries <= I::MASK / 2 + 1);
-        Self { entries, produced: start, consumed: start, faults: 0, _index: PhantomData }
-    }
-
-    #[inline]
-    pub(crate) fn available(&self) -> u32 {
-        steps::<I>(self.consumed, self.produced)
-    }
-
-    /// How many of `wanted` entries are there. Looks only where the copy is not enough.
-    #[inline]
-    pub(crate) fn peek(&mut self, producer: &I, wanted: u32) -> u32 {
-        if self.available() < wanted {
-            self.look(producer);
-        }
-        self.available().min(wanted)
-    }
-
-    /// The index of the entry `i` steps behind the last one given back.
-    #[inline]
-    pub(crate) fn index(&self, i: u32) -> u32 {
-        step::<I>(self.consumed, i)
-    }
-
-    /// Gives `n` entries back. Release: pairs with the other side's acquiring read of this index
-    /// (net/xdp/xsk_queue.h, xskq_prod_nb_free and what calls it; of a ring of copies, the read
-    /// that the program's writes depend on), and publishes that they have been read.
-    #[inline]
-    pub(crate) fn release(&mut self, consumer: &I, n: u32) {
-        assert!(n <= self.available(), "{n} entries given back of {}", self.available());
-        self.consumed = step::<I>(self.consumed, n);
-        consumer.store(self.consumed, Ordering::Release);
-    }
-
-    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit; of
-    /// a ring of copies, the program's last store), which publishes the entries before it.
-    #[inline]
-    fn look(&mut self, producer: &I) {
-        let told = producer.load(Ordering::Acquire);
-        if steps::<I>(self.produced, told) <= self.entries - self.available() {
-            self.produced = told;
+    fn read(&mut self, other: &I) {
+        let end = step::<I>(other.load(Ordering::Acquire), self.ahead);
+        if steps::<I>(self.end, end) <= self.entries - self.known() {
+            self.end = end;
         } else {
             self.faults += 1;
         }
@@ -304,19 +260,19 @@ mod loom_tests {
             let ring = Shared::<I>::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_consumes(&kernels, start, count, theirs));
-            let mut cursor = Producing::<I>::new(entries, start);
+            let mut cursor = Cursor::<I>::producing(entries, start);
             let mut number = 0;
             while number < count {
-                let n = cursor.reserve(&ring.consumer, ours.min(count - number));
+                let n = cursor.look(&ring.consumer, ours.min(count - number));
                 (0..n).for_each(|i| ring.put(cursor.index(i), number + i));
                 match n {
                     0 => thread::yield_now(),
-                    n => cursor.submit(&ring.producer, n),
+                    n => cursor.hand_over(&ring.producer, n),
                 }
                 number += n;
             }
             kernel.join().unwrap();
-            assert_eq!((cursor.waiting(&ring.consumer), cursor.faults), (0, 0));
+            assert_eq!((cursor.others(&ring.consumer), cursor.faults), (0, 0));
         });
     }
 
@@ -326,16 +282,16 @@ mod loom_tests {
             let ring = Shared::<I>::new(entries, start);
             let kernels = Arc::clone(&ring);
             let kernel = thread::spawn(move || kernel_produces(&kernels, start, count));
-            let mut cursor = Consuming::<I>::new(entries, start);
+            let mut cursor = Cursor::<I>::consuming(entries, start);
             let mut number = 0;
             while number < count {
-                let n = cursor.peek(&ring.producer, ours);
+                let n = cursor.look(&ring.producer, ours);
                 for i in 0..n {
                     assert_eq!(ring.take(cursor.index(i)), number + i, "whole, and in order");
                 }
                 match n {
                     0 => thread::yield_now(),
-                    n => cursor.release(&ring.consumer, n),
+                    n => cursor.hand_over(&ring.consumer, n),
                 }
                 number += n;
             }

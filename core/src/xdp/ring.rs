@@ -32,7 +32,7 @@ use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
-use crate::ring::cursor::{Consuming, Producing};
+use crate::ring::cursor::Cursor;
 use crate::ring::{AtomicU32, Ordering};
 
 /// What a ring holds.
@@ -127,7 +127,7 @@ fn part<P>(map: &Mmap, offset: u64, count: u32) -> Option<NonNull<P>> {
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     memory: Memory<T>,
-    cursor: Producing,
+    cursor: Cursor,
     _entries: PhantomData<T>,
 }
 
@@ -137,13 +137,13 @@ impl<T: Entry> Producer<T> {
         let memory = Memory::new(map, offsets, entries)?;
         // Relaxed: our own index, which nobody else stores.
         let start = memory.producer().load(Ordering::Relaxed);
-        Ok(Self { memory, cursor: Producing::new(entries, start), _entries: PhantomData })
+        Ok(Self { memory, cursor: Cursor::producing(entries, start), _entries: PhantomData })
     }
 
     /// How many of `wanted` entries there is room for: as many may be written and submitted.
     #[inline]
     pub(super) fn reserve(&mut self, wanted: u32) -> u32 {
-        self.cursor.reserve(self.memory.consumer(), wanted)
+        self.cursor.look(self.memory.consumer(), wanted)
     }
 
     /// Writes the `i`th of the reserved entries.
@@ -152,7 +152,7 @@ impl<T: Entry> Producer<T> {
     /// If there is no room for it.
     #[inline]
     pub(super) fn write(&mut self, i: u32, entry: T) {
-        assert!(i < self.cursor.room(), "entry {i} of {} reserved", self.cursor.room());
+        assert!(i < self.cursor.known(), "entry {i} of {} reserved", self.cursor.known());
         // SAFETY: the address is an entry's (`Memory::entry`), and it is not the other side's:
         // it lies in the room that the other side has given up. Volatile, so that one who does
         // not keep to that makes wrong bytes of it and nothing worse.
@@ -165,13 +165,13 @@ impl<T: Entry> Producer<T> {
     /// If fewer were reserved.
     #[inline]
     pub(super) fn submit(&mut self, n: u32) {
-        self.cursor.submit(self.memory.producer(), n);
+        self.cursor.hand_over(self.memory.producer(), n);
     }
 
     /// Entries that were handed over and that the kernel has not said it has consumed.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
-        self.cursor.waiting(self.memory.consumer())
+        self.cursor.others(self.memory.consumer())
     }
 
     /// The kernel asks for a system call to go on.
@@ -190,7 +190,7 @@ impl<T: Entry> Producer<T> {
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     memory: Memory<T>,
-    cursor: Consuming,
+    cursor: Cursor,
     _entries: PhantomData<T>,
 }
 
@@ -200,13 +200,13 @@ impl<T: Entry> Consumer<T> {
         let memory = Memory::new(map, offsets, entries)?;
         // Relaxed: our own index, which nobody else stores.
         let start = memory.consumer().load(Ordering::Relaxed);
-        Ok(Self { memory, cursor: Consuming::new(entries, start), _entries: PhantomData })
+        Ok(Self { memory, cursor: Cursor::consuming(entries, start), _entries: PhantomData })
     }
 
     /// How many entries there are to read; at most the ring's size.
     #[inline]
     pub(super) fn peek(&mut self) -> u32 {
-        self.cursor.peek(self.memory.producer(), self.memory.size())
+        self.cursor.look(self.memory.producer(), self.memory.size())
     }
 
     /// The `i`th of the entries that were peeked at.
@@ -215,7 +215,7 @@ impl<T: Entry> Consumer<T> {
     /// If there are fewer.
     #[inline]
     pub(super) fn read(&self, i: u32) -> T {
-        assert!(i < self.cursor.available(), "entry {i} of {}", self.cursor.available());
+        assert!(i < self.cursor.known(), "entry {i} of {}", self.cursor.known());
         // SAFETY: the address is an entry's (`Memory::entry`), any bytes are a T, and the other
         // side has published it and does not write it before it is released. Volatile, so that
         // one who does not keep to that makes wrong bytes of it and nothing worse.
@@ -228,7 +228,7 @@ impl<T: Entry> Consumer<T> {
     /// If fewer were peeked at.
     #[inline]
     pub(super) fn release(&mut self, n: u32) {
-        self.cursor.release(self.memory.consumer(), n);
+        self.cursor.hand_over(self.memory.consumer(), n);
     }
 
     /// Looks at which the kernel's index made no sense.

@@ -62,9 +62,9 @@ use hooks::{Hook, Hooks};
 use life::Life;
 use queue::{Address, Intake};
 
-use super::queue::{Backend, Queue};
+use super::queue::Backend;
 use super::tap::{self, Drops, TapQueue};
-use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, xdp};
+use super::{OpenOptions, Port, PortName, lookup, xdp};
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink, Presence, Side, netns};
 use crate::xdp::Mode;
@@ -141,23 +141,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
-    let described = Interface {
-        name: interface.name.clone(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: 0,
-        comment: tap::CLOCK.into(),
-    };
-    let rings =
-        tap::Rings::new(name, options, config.slots, count, tap::frame_bytes(interface.mtu))?;
+    let frame_bytes = tap::frame_bytes(interface.mtu);
+    let rings = tap::Rings::new(name, options, config.slots, count, frame_bytes)?;
     let (queues, hook, not_native) = netns::within(netns, || between(&config, &interface, count))?;
-    let queues = numbers
-        .zip(queues)
-        .map(|(number, queue)| {
-            let (rx, tx) = rings.make()?;
-            let backend = Backend::Host(Box::new(queue));
-            Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
-        })
-        .collect::<Result<_>>()?;
+    let backends = queues.into_iter().map(|queue| Backend::Host(Box::new(queue)));
+    let queues = rings.queues(&interface.name, numbers.zip(backends))?;
     let fallbacks = xdp::fallbacks(not_native);
     Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks, queues })
 }

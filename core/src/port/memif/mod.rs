@@ -71,7 +71,13 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             (true, End::Client { pool: Arc::clone(&pool), first })
         }
     };
-    let (receives, sends) = (options.usage != Use::Send, options.usage != Use::Receive);
+    let ways = Ways {
+        client,
+        receives: options.usage != Use::Send,
+        sends: options.usage != Use::Receive,
+        copies: config.copies,
+        interrupts: config.interrupts,
+    };
     let described = Interface {
         name: name.short(),
         link_type: LINKTYPE_ETHERNET,
@@ -79,14 +85,12 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         comment: String::new(),
     };
     let queues = usize::from(config.settings.queues);
-    let rings = (0..queues).map(|_| Rings::new(&pool, &config, client, receives, sends));
+    let rings = (0..queues).map(|_| Rings::new(&pool, &config, ways));
     let rings = rings.collect::<Result<Vec<_>>>()?;
     // Last: nothing can fail any more, and who listens is there.
     let place = (address, netns);
     let control = Arc::new(Control::start(name.short(), place, config.settings.clone(), end)?);
     let queues = rings.into_iter().enumerate().map(|(number, rings)| {
-        let Config { copies, interrupts, .. } = config;
-        let ways = Ways { client, receives, sends, copies, interrupts };
         let queue = MemifQueue::new(number, &control, &pool, ways, rings.buffers);
         let backend = Backend::Memif(Box::new(queue));
         Queue::new(number as u32, rings.rx, rings.tx, backend, vec![described.clone()])
@@ -158,16 +162,11 @@ struct Rings {
 }
 
 impl Rings {
-    fn new(
-        pool: &Arc<Pool>,
-        config: &Config,
-        client: bool,
-        receives: bool,
-        sends: bool,
-    ) -> Result<Self> {
+    fn new(pool: &Arc<Pool>, config: &Config, ways: Ways) -> Result<Self> {
+        let Ways { client, receives, sends, copies, .. } = ways;
         let slots = config.slots;
         let rx = match receives {
-            true if client || config.copies => Ring::receive(pool, slots)?,
+            true if client || copies => Ring::receive(pool, slots)?,
             true => Ring::receive_indirect(pool, slots)?,
             false => Ring::absent(pool)?,
         };

@@ -37,7 +37,7 @@ pub(super) struct Buffers {
 }
 
 /// What does not change.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
     /// A client's rings have buffers of this pool; none of a server.
     pub client: bool,

@@ -30,6 +30,7 @@ pub(super) use queue::TapQueue;
 use queue::{MOST_BYTES, slots_for};
 
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::Result;
 use crate::link::{self, Making, Netlink, Presence, Tap, netns};
@@ -42,7 +43,7 @@ const DEFAULT_RING: u32 = 1000;
 const MTUS: std::ops::RangeInclusive<u64> = 68..=65_521;
 
 /// What is said of times, where an interface is described.
-pub(super) const CLOCK: &str = "timestamps: software, taken when a batch is read";
+const CLOCK: &str = "timestamps: software, taken when a batch is read";
 
 /// What the options say.
 struct Config {
@@ -74,20 +75,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let rings = Rings::new(name, options, config.slots, count, frame_bytes(mtu))?;
     let netns = options.netns.as_deref();
     let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
-    let described = Interface {
-        name: name.name().to_owned(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: 0,
-        comment: CLOCK.into(),
-    };
-    let queues = numbers
-        .zip(opened)
-        .map(|(number, queue)| {
-            let (rx, tx) = rings.make()?;
-            let backend = Backend::Tap(Box::new(queue));
-            Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
-        })
-        .collect::<Result<_>>()?;
+    let backends = opened.into_iter().map(|queue| Backend::Tap(Box::new(queue)));
+    let queues = rings.queues(name.name(), numbers.zip(backends))?;
     Ok(Port { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues })
 }
 
@@ -143,7 +132,12 @@ impl Rings {
         let usage = options.usage;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
-            None => own_pool(slots as usize * queues, queues, usage, frame_bytes)?,
+            None => {
+                let buffers = if usage == Use::Both { 2 * slots } else { slots };
+                let usual = PoolConfig::default().buffer_bytes;
+                let bytes = frame_bytes.next_multiple_of(64).max(usual);
+                Pool::new(Needs::of_queues(queues as u32, buffers, slots, bytes).config())?
+            }
         };
         let least = slots_for(MOST_BYTES, pool.buffer_bytes()) + 1;
         if usage != Use::Send && slots < least {
@@ -153,8 +147,27 @@ impl Rings {
         Ok(Self { pool, usage, slots })
     }
 
+    /// The port's queues, of which each has a number and a backend.
+    pub fn queues(
+        &self,
+        interface: &str,
+        backends: impl Iterator<Item = (u32, Backend)>,
+    ) -> Result<Vec<Queue>> {
+        let described = Interface {
+            name: interface.to_owned(),
+            link_type: LINKTYPE_ETHERNET,
+            snaplen: 0,
+            comment: CLOCK.into(),
+        };
+        let queue = |(number, backend)| {
+            let (rx, tx) = self.make()?;
+            Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
+        };
+        backends.map(queue).collect()
+    }
+
     /// Those of the next queue: to receive and to send.
-    pub fn make(&self) -> Result<(Ring, Ring)> {
+    fn make(&self) -> Result<(Ring, Ring)> {
         let rx = match self.usage {
             Use::Send => Ring::absent(&self.pool)?,
             Use::Receive | Use::Both => Ring::receive(&self.pool, self.slots)?,
@@ -165,15 +178,4 @@ impl Rings {
         };
         Ok((rx, tx))
     }
-}
-
-fn own_pool(slots: usize, queues: usize, usage: Use, frame_bytes: u32) -> Result<Arc<Pool>> {
-    let rings = if usage == Use::Both { 2 } else { 1 };
-    let usual = PoolConfig::default();
-    Pool::new(PoolConfig {
-        buffers: (slots * rings) as u32,
-        buffer_bytes: frame_bytes.next_multiple_of(64).max(usual.buffer_bytes),
-        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
-        ..usual
-    })
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::turns::Turns;
 use super::{Copies, WallClock, at, cell};
-use crate::ring::cursor::Consuming;
+use crate::ring::cursor::Cursor;
 use crate::ring::{AtomicU32, Direction, Meta, Ring, TimestampSource};
 
 /// What is in front of a packet.
@@ -26,7 +26,7 @@ pub(super) struct Header {
 #[derive(Debug)]
 struct Source {
     number: u32,
-    cursor: Consuming,
+    cursor: Cursor,
     /// Cells that stand in slots, and have not been given back.
     held: u32,
     /// What the ring had lost before the last packet that was read.
@@ -82,7 +82,7 @@ impl Reader {
         let sources: Vec<Source> = known
             .map(|number| Source {
                 number,
-                cursor: Consuming::new(geometry.cells, start),
+                cursor: Cursor::consuming(geometry.cells, start),
                 held: 0,
                 lost: 0,
             })
@@ -106,7 +106,7 @@ impl Reader {
             let source = &mut self.sources[i];
             let before = source.unread();
             let producer = index(&self.copies, source.number, at::PRODUCED);
-            source.cursor.peek(producer, u32::MAX);
+            source.cursor.look(producer, u32::MAX);
             let there = source.unread();
             self.unread += there - before;
             if before == 0 && there > 0 {
@@ -133,7 +133,7 @@ impl Reader {
             let n = released.min(run.slots);
             let source = &mut self.sources[run.source];
             let consumer = index(&self.copies, source.number, at::CONSUMED);
-            source.cursor.release(consumer, n);
+            source.cursor.hand_over(consumer, n);
             source.held -= n;
             released -= n;
             run.slots -= n;
@@ -255,7 +255,7 @@ impl Reader {
 impl Source {
     #[inline]
     fn unread(&self) -> u32 {
-        self.cursor.available() - self.held
+        self.cursor.known() - self.held
     }
 }
 

@@ -207,7 +207,7 @@ fn look(asm: &mut Assembler, to: Reg) {
 }
 
 /// Says that all before the index `done` are dealt with, if that is news: what was read of their slots
-/// has been read before. Pairs with the writer's acquiring look at the head (`Producing::reserve`).
+/// has been read before. Pairs with the writer's acquiring look at the head (`Cursor::look`).
 /// On x86 no store is done before an earlier load; elsewhere as in [`look`].
 fn publish(asm: &mut Assembler, done: Reg) {
     let known = asm.label();

@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicU64;
 use super::privileged;
 use crate::error::Result;
 use crate::memory::{Mmap, PAGE_BYTES};
-use crate::ring::cursor::Producing;
+use crate::ring::cursor::Cursor;
 use crate::ring::{AtomicU32, Ordering, Packet};
 use crate::xdp::bpf;
 
@@ -210,7 +210,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Writer {
     memory: Arc<Memory>,
-    cursor: Producing,
+    cursor: Cursor,
     /// Packets written and not published.
     written: u32,
 }
@@ -218,7 +218,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// The writer of a new one whose indices stand at `start`.
     pub fn new(memory: &Arc<Memory>, start: u32) -> Self {
-        let cursor = Producing::new(memory.geometry.slots, start);
+        let cursor = Cursor::producing(memory.geometry.slots, start);
         Self { memory: Arc::clone(memory), cursor, written: 0 }
     }
 
@@ -226,7 +226,7 @@ impl Writer {
     #[inline]
     pub fn room(&mut self, wanted: u32) -> u32 {
         let head = self.memory.index(at::HEAD);
-        self.cursor.reserve(head, wanted + self.written) - self.written
+        self.cursor.look(head, wanted + self.written) - self.written
     }
 
     /// Writes a packet, for which there is [`room`](Self::room), and whose length is one of
@@ -235,7 +235,7 @@ impl Writer {
     pub fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();
         let most = self.memory.geometry.most_bytes as usize;
-        assert!(self.written < self.cursor.room() && bytes <= most, "no room for {bytes} bytes");
+        assert!(self.written < self.cursor.known() && bytes <= most, "no room for {bytes} bytes");
         let index = self.cursor.index(self.written);
         let mut to = self.memory.slot(index, slot::PACKET as usize);
         for segment in packet.segments() {
@@ -257,12 +257,12 @@ impl Writer {
     #[inline]
     pub fn publish(&mut self) {
         if self.written > 0 {
-            self.cursor.submit(self.memory.index(at::TAIL), std::mem::take(&mut self.written));
+            self.cursor.hand_over(self.memory.index(at::TAIL), std::mem::take(&mut self.written));
         }
     }
 
     /// Packets that the program has not said it is done with.
     pub fn waiting(&mut self) -> u32 {
-        self.cursor.waiting(self.memory.index(at::HEAD))
+        self.cursor.others(self.memory.index(at::HEAD))
     }
 }

@@ -84,7 +84,7 @@ impl Program<'_> {
     ///
     /// That it is not is read before anything is written into the cell: the kernel's memory
     /// model, and every processor, keeps writes behind a read on which a branch to them depends.
-    /// The read pairs with the owner's releasing store (`Consuming::release`), before which the
+    /// The read pairs with the owner's releasing store (`Cursor::hand_over`), before which the
     /// owner has read the cell.
     fn find_cell(&mut self, geometry: &Geometry, lost: Label) {
         let cells = geometry.cells.cast_signed();
@@ -197,7 +197,7 @@ impl Program<'_> {
     }
 
     /// Lets the owner know of the cell. What was written into it has to be seen before the index
-    /// is: pairs with the owner's acquiring read of it (`Consuming::peek`). On x86 every store is
+    /// is: pairs with the owner's acquiring read of it (`Cursor::look`). On x86 every store is
     /// seen after those before it; elsewhere an atomic operation that returns a value is a full
     /// barrier in the kernel's memory model. (A store with release of its own has Linux 6.15.)
     fn publish(&mut self) {
