@@ -1,8 +1,7 @@
 //! `sluice bench` as its users run it: short turns, in labs of its own. Rates are not looked at, only
 //! that there are some, and that nothing stays behind. Without root it says so and passes.
 
-#[path = "../../core/tests/child/limit.rs"]
-mod child;
+mod ndr;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+use crate::child;
 
 fn start(arguments: &[&str]) -> Child {
     let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));

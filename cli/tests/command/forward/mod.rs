@@ -1,21 +1,16 @@
-//! `sluice forward` as its users run it: between the hosts of a lab, and from file to file. What needs
-//! root or a tool that is not there says so and passes.
+//! `sluice forward`: between the hosts of a lab, and from file to file.
 
 mod changes;
-#[path = "../../../core/tests/child/limit.rs"]
-mod child;
 mod files;
 mod host;
 mod hosts;
 mod in_kernel;
 mod losses;
-#[path = "../capture/support.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod support;
 
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
-use support::*;
+
+use crate::support::*;
 
 /// `sluice forward` on the host in the middle, and it has begun.
 fn forward(lab: &Lab, arguments: &[&str]) -> Running {

@@ -1,14 +1,12 @@
 //! `memif:` ports from the command line: two processes, and one that is killed. Needs no privilege.
 
-#[path = "../../core/tests/child/limit.rs"]
-#[allow(dead_code, reason = "not all of it is needed here")]
-mod limit;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::child;
 
 fn sluice(arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
@@ -17,7 +15,7 @@ fn sluice(arguments: &[&str]) -> Child {
 }
 
 fn result(child: Child) -> Value {
-    let output = limit::end(child);
+    let output = child::end(child);
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -1,6 +1,6 @@
 //! What a switch does not forward, and why.
 
-use crate::star::*;
+use super::star::*;
 use crate::support::*;
 
 #[test]

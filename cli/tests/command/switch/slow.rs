@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::star::*;
+use super::star::*;
 use crate::support::*;
 
 #[test]

@@ -1,13 +1,12 @@
 //! `sluice bench ndr` against a device whose faults are planted: in a lab of its own, by nft. Needs
 //! root and nft; where they are not there each test says so.
 
-#[path = "../../core/tests/child/limit.rs"]
-mod child;
-
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
+
+use crate::child;
 
 fn ndr(arguments: &[&str]) -> Output {
     let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));

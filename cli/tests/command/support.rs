@@ -106,13 +106,16 @@ impl Running {
         self.has_threads("queue-")
     }
 
-    /// Whether it has threads whose names begin so.
+    /// Whether it has threads whose names begin so, besides its first: that one has the name of the
+    /// test that started it until it is the command.
     pub fn has_threads(&self, named: &str) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let first = self.pid().to_string();
+        let tasks = std::fs::read_dir(format!("/proc/{first}/task"));
         tasks
             .into_iter()
             .flatten()
             .flatten()
+            .filter(|task| task.file_name() != first.as_str())
             .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
             .any(|name| name.starts_with(named))
     }

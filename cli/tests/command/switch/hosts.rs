@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::star::*;
+use super::star::*;
 use crate::support::*;
 
 #[test]

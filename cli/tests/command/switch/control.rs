@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
-use crate::star::*;
+use super::star::*;
 use crate::support::*;
 
 /// The port that the table has an address behind.

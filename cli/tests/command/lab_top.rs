@@ -1,17 +1,13 @@
 //! `sluice lab` and `sluice top` as their users see them. Tests that make a lab need root: where
 //! they cannot, they say so and pass.
 
-#[path = "../../core/tests/child/limit.rs"]
-mod child;
-#[path = "../../core/tests/child/lines.rs"]
-mod lines;
-mod screen;
-
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
-use screen::{Screen, on_a_terminal};
 use serde_json::Value;
+
+use crate::screen::{Screen, on_a_terminal};
+use crate::{child, lines};
 
 fn sluice(arguments: &[&str]) -> Output {
     let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));

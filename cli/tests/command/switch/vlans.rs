@@ -2,7 +2,7 @@
 
 use pcap::Capture;
 
-use crate::star::*;
+use super::star::*;
 
 #[test]
 fn each_vlan_is_a_switch_of_its_own() {

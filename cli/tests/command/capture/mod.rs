@@ -1,0 +1,10 @@
+//! `sluice capture` and `sluice count`.
+
+mod analyze;
+mod ends;
+mod files;
+mod live;
+mod messages;
+mod mirror;
+mod privileges;
+mod snaplen;

@@ -1,0 +1,16 @@
+//! The command as its users run it: against traffic, tools and readers that nobody here wrote. What
+//! needs root, a tool or a folder that is not there says so and passes.
+
+mod bench;
+mod capture;
+#[path = "../../../core/tests/child/limit.rs"]
+mod child;
+mod forward;
+mod lab_top;
+#[path = "../../../core/tests/child/lines.rs"]
+mod lines;
+mod memif;
+mod screen;
+mod send;
+mod support;
+mod switch;

@@ -1,0 +1,6 @@
+//! `sluice generate` and `sluice replay`.
+
+mod generate;
+mod keys;
+mod live_ring;
+mod replay;

@@ -1,0 +1,9 @@
+//! `sluice switch`: hosts of a lab around it.
+
+mod control;
+mod hosts;
+mod loss;
+mod slow;
+mod star;
+mod vlans;
+mod watch;
