@@ -5,7 +5,7 @@
 mod program;
 
 use bolero::TypeGenerator;
-use program::{Memory, echo, field};
+use program::{Memory, Ring, echo, field};
 use sluicegate::Error;
 use sluicegate::memory::PoolConfig;
 use sluicegate::port::{OpenOptions, Region, Served};
@@ -42,8 +42,12 @@ fn serve() -> (Region, Vec<Served>) {
     (region, queues)
 }
 
-fn play(memory: &Memory, queue: &mut Served, step: &Step) -> sluicegate::Result<()> {
-    let rings = [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring_of(at, SLOTS));
+/// A queue's rings: the one to receive by, and the one to send by.
+fn rings<'a>(memory: &'a Memory, queue: &Served) -> [Ring<'a>; 2] {
+    [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring(at))
+}
+
+fn play(rings: [Ring<'_>; 2], queue: &mut Served, step: &Step) -> sluicegate::Result<()> {
     let ring = |tx: &bool| rings[usize::from(*tx)];
     let slot = |tx: &bool, slot: &u8| (ring(tx), u32::from(*slot) % SLOTS);
     match step {
@@ -88,8 +92,8 @@ fn play(memory: &Memory, queue: &mut Served, step: &Step) -> sluicegate::Result<
 /// The packets that an honest program passes on.
 fn pass(memory: &Memory, queue: &mut Served) -> u32 {
     queue.sync_rx().unwrap();
-    let rings = [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring_of(at, SLOTS));
-    let n = echo(rings[0], rings[1]);
+    let [rx, tx] = rings(memory, queue);
+    let n = echo(rx, tx);
     queue.sync_tx().unwrap();
     n
 }
@@ -99,9 +103,10 @@ fn served_ring() {
     bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
         let (region, mut queues) = serve();
         let memory = Memory::map(region.fd(), region.bytes());
+        let rings = rings(&memory, &queues[0]);
         let mut has_ended = false;
         for step in steps {
-            match play(&memory, &mut queues[0], step) {
+            match play(rings, &mut queues[0], step) {
                 Ok(()) => {
                     let syncs = matches!(step, Step::SyncRx | Step::SyncTx);
                     assert!(!(has_ended && syncs), "ended, and yet it goes on");

@@ -1,5 +1,6 @@
 //! Everything that a program can write into its ring that cannot be, and what it gets for it.
 
+use crate::buffers::{BUF_OFS, NR_BUF_SIZE};
 use crate::program::{Ring, field};
 
 /// One corruption.
@@ -177,9 +178,9 @@ pub const ROWS: &[Row] = &[
 
 /// What the server never looks at: the program harms nobody but itself.
 pub fn write_all_else(ring: Ring<'_>) {
-    ring.set(field::BUF_OFS, i64::MIN);
+    ring.set(BUF_OFS, i64::MIN);
     ring.set(field::NUM_SLOTS, u32::MAX);
-    ring.set(field::NR_BUF_SIZE, u32::MAX);
+    ring.set(NR_BUF_SIZE, u32::MAX);
     for at in (16..20).chain(32..field::SLOTS) {
         ring.set(at, 0xffu8);
     }

@@ -1,6 +1,7 @@
 //! Queues whose rings a program in another process has, and what becomes of it when that program
 //! writes into them what it likes.
 
+mod buffers;
 #[path = "../child/limit.rs"]
 mod child;
 mod corruptions;

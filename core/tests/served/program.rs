@@ -1,6 +1,5 @@
 //! A program that is served: it has mapped its region, and may write there what it likes.
 #![allow(unsafe_code)]
-#![allow(dead_code, reason = "who takes this from elsewhere does not use all of it")]
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,10 +8,7 @@ use sluicegate::memory::Mmap;
 
 /// Where the fields lie, as netmap's header has them.
 pub mod field {
-    pub const BUF_OFS: usize = 0;
     pub const NUM_SLOTS: usize = 8;
-    pub const NR_BUF_SIZE: usize = 12;
-    pub const DIR: usize = 18;
     pub const HEAD: usize = 20;
     pub const CUR: usize = 24;
     pub const TAIL: usize = 28;
@@ -33,8 +29,6 @@ pub struct Ring<'a> {
     memory: &'a Memory,
     pub at: usize,
     pub num_slots: u32,
-    buffers_at: i64,
-    pub buffer_bytes: u32,
 }
 
 impl Memory {
@@ -42,16 +36,9 @@ impl Memory {
         Self(Mmap::shared(fd, bytes).unwrap())
     }
 
-    /// A ring as its header has it.
+    /// A ring of as many slots as its header says, whatever it says later.
     pub fn ring(&self, at: usize) -> Ring<'_> {
-        self.ring_of(at, self.read(at + field::NUM_SLOTS))
-    }
-
-    /// A ring of so many slots, whatever its header says by now.
-    pub fn ring_of(&self, at: usize, num_slots: u32) -> Ring<'_> {
-        let buffers_at = self.read::<i64>(at + field::BUF_OFS).wrapping_add(at as i64);
-        let buffer_bytes = self.read(at + field::NR_BUF_SIZE);
-        Ring { memory: self, at, num_slots, buffers_at, buffer_bytes }
+        Ring { memory: self, at, num_slots: self.read(at + field::NUM_SLOTS) }
     }
 
     pub fn read<T: Copy>(&self, at: usize) -> T {
@@ -108,20 +95,6 @@ impl Ring<'_> {
     /// Writes a field of a slot.
     pub fn set_slot<T: Copy>(&self, index: u32, field: usize, value: T) {
         self.memory.write(self.slot_at(index) + field, value);
-    }
-
-    /// Writes a byte of a buffer.
-    pub fn set_byte(&self, buffer: u32, at: u32, value: u8) {
-        let first = self.buffers_at + i64::from(buffer) * i64::from(self.buffer_bytes);
-        self.memory.write(first as usize + at as usize, value);
-    }
-
-    /// Reads a byte of what a slot holds.
-    pub fn byte(&self, index: u32, at: u32) -> u8 {
-        let (buffer, ptr): (u32, u64) =
-            (self.slot(index, field::BUF), self.slot(index, field::PTR));
-        let first = self.buffers_at + i64::from(buffer) * i64::from(self.buffer_bytes);
-        self.memory.read(first as usize + ptr as usize + at as usize)
     }
 
     /// Gives the first `n` slots back.

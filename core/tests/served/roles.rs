@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::port::{Region, Served};
 
+use crate::buffers::Buffers;
 use crate::corruptions::{ROWS, write_all_else};
 use crate::program::{Memory, Ring, echo, field};
 
@@ -37,7 +38,7 @@ fn program() {
         "corrupt-tx" => (ROWS[number(1)].write)(tx),
         "all-else" => [rx, tx].into_iter().for_each(write_all_else),
         "echo" => echo_on(rx, tx, number(1) as u32),
-        "scribble" => scribble(rx, tx, number(1) as u64),
+        "scribble" => scribble(&Buffers::of(&memory, rx), rx, tx, number(1) as u64),
         other => panic!("no role {other}"),
     }
 }
@@ -56,7 +57,7 @@ fn echo_on(rx: Ring<'_>, tx: Ring<'_>, packets: u32) {
 /// Writes into any slot at any time until it is killed, something and something else over it, for
 /// the server to see one, the other, or some of each. By an even seed nothing that cannot be, by an
 /// odd one whatever it likes.
-fn scribble(rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
+fn scribble(buffers: &Buffers<'_>, rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
     let (mut random, end) = (Random(seed), Instant::now() + LIMIT);
     let kinds = if seed.is_multiple_of(2) { 11 } else { 16 };
     while Instant::now() < end {
@@ -74,7 +75,7 @@ fn scribble(rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
                 7 => flip(&mut random, |r| ring.set_slot(index, field::LEN, r as u16 % 1500)),
                 8 => flip(&mut random, |r| ring.set_slot(index, field::PTR, u64::from(r % 500))),
                 9 => flip(&mut random, |r| ring.set_slot(index, field::FLAGS, r as u16 & 0x21)),
-                10 => ring.set_byte(2 + random.below(4000), 42 + random.below(1000), 7),
+                10 => buffers.set_byte(2 + random.below(4000), 42 + random.below(1000), 7),
                 // What follows cannot be: it ends the queue, if the server sees it.
                 11 => {
                     let buffer: u32 = ring.slot(index, field::BUF);

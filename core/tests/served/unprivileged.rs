@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use sluicegate::port::{OpenOptions, Region, Served};
 use sluicegate::{Error, error};
 
+use crate::buffers::Buffers;
 use crate::corruptions::ROWS;
 use crate::program::{Memory, echo, field};
 use crate::roles::play;
@@ -89,6 +90,7 @@ fn seen(lengths: &[u32], slots: u32, turns: &[u32]) -> Vec<Vec<u8>> {
     let (region, mut queues) = served(&name, &OpenOptions::default());
     let memory = Memory::map(region.fd(), region.bytes());
     let rx = memory.ring(queues[0].rx_offset());
+    let buffers = Buffers::of(&memory, rx);
     let mut packets: Vec<Vec<u8>> = vec![vec![]];
     let end = Instant::now() + Duration::from_secs(60);
     for turn in turns.iter().cycle() {
@@ -100,7 +102,7 @@ fn seen(lengths: &[u32], slots: u32, turns: &[u32]) -> Vec<Vec<u8>> {
         for _ in 0..rx.available().min(*turn) {
             let at = rx.head();
             let len: u16 = rx.slot(at, field::LEN);
-            packets.last_mut().unwrap().extend((0..len.into()).map(|i| rx.byte(at, i)));
+            packets.last_mut().unwrap().extend((0..len.into()).map(|i| buffers.byte(rx, at, i)));
             if rx.slot::<u16>(at, field::FLAGS) & 0x20 == 0 {
                 packets.push(vec![]);
             }

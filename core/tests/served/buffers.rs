@@ -1,0 +1,39 @@
+//! The bytes of packets, in the buffers that slots name.
+
+use crate::program::{Memory, Ring, field};
+
+/// Fields of a ring's header, as netmap's has them: how far behind it the buffers begin, and how many
+/// bytes each has.
+pub const BUF_OFS: usize = 0;
+pub const NR_BUF_SIZE: usize = 12;
+
+/// The buffers of a ring's region.
+pub struct Buffers<'a> {
+    memory: &'a Memory,
+    first: i64,
+    bytes: u32,
+}
+
+impl<'a> Buffers<'a> {
+    /// Where a ring's header says that they are, whatever it says later.
+    pub fn of(memory: &'a Memory, ring: Ring<'_>) -> Self {
+        let first = memory.read::<i64>(ring.at + BUF_OFS) + ring.at as i64;
+        Self { memory, first, bytes: memory.read(ring.at + NR_BUF_SIZE) }
+    }
+
+    fn at(&self, buffer: u32) -> usize {
+        (self.first + i64::from(buffer) * i64::from(self.bytes)) as usize
+    }
+
+    /// Writes a byte of a buffer.
+    pub fn set_byte(&self, buffer: u32, at: u32, value: u8) {
+        self.memory.write(self.at(buffer) + at as usize, value);
+    }
+
+    /// Reads a byte of what a slot holds.
+    pub fn byte(&self, ring: Ring<'_>, index: u32, at: u32) -> u8 {
+        let (buffer, ptr): (u32, u64) =
+            (ring.slot(index, field::BUF), ring.slot(index, field::PTR));
+        self.memory.read(self.at(buffer) + ptr as usize + at as usize)
+    }
+}
