@@ -57,7 +57,7 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
     let is_reference = now.step == ladder.reference || before.reference != ladder.reference;
     let (what, before, now_) = match (old.ratio, now.ratio) {
         (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
-        _ => (What::Rate, old.mpps?, now.mpps?),
+        _ => (What::Rate, old.figures?.mpps, now.figures?.mpps),
     };
     let remark = now.setting.remark();
     let mut step = format!("{}, {} B", now.step, now.setting.size);
@@ -72,6 +72,7 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
 mod tests {
     use super::*;
     use crate::machine::Machine;
+    use crate::measurement::{Explanation, Figures};
     use crate::step::Setting;
 
     fn spread(median: f64) -> Option<Spread> {
@@ -84,14 +85,14 @@ mod tests {
             by: "sluice".into(),
             command: String::new(),
             setting: Setting { size: 60, queues: 1, cores: 1, ..Setting::default() },
-            mpps: spread(mpps),
+            figures: spread(mpps).map(|mpps| Figures {
+                mpps,
+                offered_mpps: None,
+                lost: None,
+                cpu_ns: None,
+            }),
             ratio: spread(ratio),
-            lost: None,
-            cpu_ns: None,
-            cpus: vec![],
-            causes: vec![],
-            advice: None,
-            doubt: None,
+            explanation: Explanation::default(),
             failed: None,
             turns: vec![],
         };

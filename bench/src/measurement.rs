@@ -1,22 +1,60 @@
-//! What one step showed in one round.
+//! What is measured of a step: in one round, and over all of them.
 
 use serde::{Deserialize, Serialize};
 
-/// What one step showed in one round. A quantity that could not be had is absent, not zero.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
+use crate::statistics::Spread;
+
+/// What is measured of a step: in one round a number each, over all of them a [`Spread`]. A quantity
+/// that could not be had is absent, not zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures<T> {
     /// Packets in millions a second: received, sent or dropped, as the ladder is.
-    pub mpps: f64,
+    pub mpps: T,
     /// Packets that were sent at the same time, in millions a second.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub offered_mpps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
+    pub offered_mpps: Option<T>,
     /// The share of the packets sent that did not arrive, from 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub lost: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
+    pub lost: Option<T>,
     /// Time that the threads of the measured program were on a CPU, waiting by spinning included,
     /// in ns a packet. The kernel's work in softirqs is in it only where it interrupted them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cpu_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
+    pub cpu_ns: Option<T>,
+}
+
+/// What serde takes by itself only where `T` has a default.
+fn absent<T>() -> Option<T> {
+    None
+}
+
+impl Figures<Spread> {
+    /// Over several rounds; none of no rounds.
+    pub fn over(rounds: &[Figures<f64>]) -> Option<Self> {
+        let spread =
+            |of: fn(&Figures<f64>) -> Option<f64>| Spread::of(rounds.iter().filter_map(of));
+        Some(Self {
+            mpps: spread(|it| Some(it.mpps))?,
+            offered_mpps: spread(|it| it.offered_mpps),
+            lost: spread(|it| it.lost),
+            cpu_ns: spread(|it| it.cpu_ns),
+        })
+    }
+}
+
+/// What one step showed in one round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// How fast it was.
+    #[serde(flatten)]
+    pub figures: Figures<f64>,
+    /// Why.
+    #[serde(flatten)]
+    pub explanation: Explanation,
+}
+
+/// Where the CPUs' time went, as far as that was looked at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
     /// What each CPU did meanwhile, whoever had it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<CpuShare>,
@@ -62,9 +100,25 @@ mod tests {
 
     #[test]
     fn what_could_not_be_had_is_absent_and_read_back_as_that() {
-        let measurement = Measurement { mpps: 1.5, lost: Some(0.0), ..Measurement::default() };
+        let figures = Figures { mpps: 1.5, lost: Some(0.0), ..Figures::default() };
+        let measurement = Measurement { figures, ..Measurement::default() };
         let text = serde_json::to_string(&measurement).unwrap();
         assert_eq!(text, r#"{"mpps":1.5,"lost":0.0}"#);
         assert_eq!(serde_json::from_str::<Measurement>(&text).unwrap(), measurement);
+    }
+
+    #[test]
+    fn a_quantity_is_spread_over_the_rounds_that_have_it() {
+        let rounds = [(1.0, None), (3.0, Some(0.5))].map(|(mpps, lost)| Figures {
+            mpps,
+            lost,
+            ..Figures::default()
+        });
+        let figures = Figures::over(&rounds).unwrap();
+        assert_eq!(figures.mpps, Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(figures.lost, Some(Spread { median: 0.5, min: 0.5, max: 0.5 }));
+        assert_eq!((figures.cpu_ns, Figures::over(&[])), (None, None));
+        let text = serde_json::to_string(&figures).unwrap();
+        assert_eq!(serde_json::from_str::<Figures<Spread>>(&text).unwrap(), figures);
     }
 }

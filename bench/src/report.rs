@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ladder::Kind;
 use crate::machine::Machine;
-use crate::measurement::{Cause, CpuShare, Measurement};
+use crate::measurement::{Explanation, Figures, Measurement};
 use crate::peers::Presence;
 use crate::rounds::{Bench, Climbed, Results};
 use crate::statistics::Spread;
@@ -62,30 +62,15 @@ pub struct StepReport {
     /// What it was run with.
     #[serde(flatten)]
     pub setting: Setting,
-    /// Packets in millions a second.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub mpps: Option<Spread>,
-    /// That, to the reference's in the same round.
+    /// What its turns showed; absent where none brought anything.
+    #[serde(flatten)]
+    pub figures: Option<Figures<Spread>>,
+    /// Its rate, to the reference's in the same round.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ratio: Option<Spread>,
-    /// The share of the packets sent that did not arrive, from 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub lost: Option<Spread>,
-    /// The measured program's time on CPUs, in ns a packet.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cpu_ns: Option<Spread>,
-    /// What each CPU did, in the round of the median rate.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub cpus: Vec<CpuShare>,
-    /// Where the time went, in the last round.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub causes: Vec<Cause>,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub advice: Option<String>,
-    /// Why the causes are doubtful, where they are.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub doubt: Option<String>,
+    /// What each CPU did in the round of the median rate; where the time went in the last one.
+    #[serde(flatten)]
+    pub explanation: Explanation,
     /// Why turns brought nothing, the last of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
@@ -144,7 +129,7 @@ fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
 /// The rates of a step's turns, by round.
 fn rates(climbed: &Climbed) -> Vec<(u32, f64)> {
     let rate = |(round, turn): &(u32, Result<Measurement, String>)| {
-        Some((*round, turn.as_ref().ok()?.mpps))
+        Some((*round, turn.as_ref().ok()?.figures.mpps))
     };
     climbed.turns.iter().filter_map(rate).collect()
 }
@@ -159,26 +144,18 @@ impl StepReport {
                 Some(Turn { round: *round, measurement })
             })
             .collect();
-        let spread = |of: fn(&Measurement) -> Option<f64>| {
-            Spread::of(turns.iter().filter_map(|turn| of(&turn.measurement)))
-        };
-        let mpps = spread(|it| Some(it.mpps));
-        let middle = middle(&turns).cloned().unwrap_or_default();
-        let sampled = turns.iter().map(|turn| &turn.measurement).find(|it| !it.causes.is_empty());
-        let sampled = sampled.cloned().unwrap_or_default();
+        let figures: Vec<Figures<f64>> = turns.iter().map(|it| it.measurement.figures).collect();
+        let explained = |it: &&Turn| !it.measurement.explanation.causes.is_empty();
+        let explanation = turns.iter().find(explained).map(|it| it.measurement.explanation.clone());
+        let cpus = middle(&turns).map_or_else(Vec::new, |it| it.explanation.cpus.clone());
         Self {
             step: step.name.clone(),
             by: step.by.into(),
             command: step.command(),
             setting: step.setting,
-            mpps,
+            figures: Figures::over(&figures),
             ratio: Spread::of_ratios(&rates(climbed), reference),
-            lost: spread(|it| it.lost),
-            cpu_ns: spread(|it| it.cpu_ns),
-            cpus: middle.cpus,
-            causes: sampled.causes,
-            advice: sampled.advice,
-            doubt: sampled.doubt,
+            explanation: Explanation { cpus, ..explanation.unwrap_or_default() },
             failed: all.iter().rev().find_map(|(_, turn)| turn.as_ref().err().cloned()),
             turns,
         }
@@ -188,7 +165,7 @@ impl StepReport {
 /// The turn whose rate is the median, or the one below it.
 fn middle(turns: &[Turn]) -> Option<&Measurement> {
     let mut order: Vec<&Measurement> = turns.iter().map(|turn| &turn.measurement).collect();
-    order.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
+    order.sort_by(|a, b| a.figures.mpps.total_cmp(&b.figures.mpps));
     order.get(order.len().saturating_sub(1) / 2).copied()
 }
 
@@ -197,10 +174,15 @@ mod tests {
     use super::*;
     use crate::step::{Intake, Step, To, Way};
 
+    fn measured(mpps: f64) -> Measurement {
+        let figures = Figures { mpps, ..Figures::default() };
+        Measurement { figures, ..Measurement::default() }
+    }
+
     fn climbed(name: &str, rates: &[(u32, f64)]) -> Climbed {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let way = Way::Receive(Intake { job: None, tally: None, to: To::Host });
-        let turn = |&(round, mpps)| (round, Ok(Measurement { mpps, ..Measurement::default() }));
+        let turn = |&(round, mpps)| (round, Ok(measured(mpps)));
         Climbed {
             kind: Kind::Drop,
             step: Step::new("linux", name, setting, way),
@@ -224,14 +206,12 @@ mod tests {
     #[test]
     fn the_turn_in_the_middle_is_one_that_was() {
         let turns = |rates: &[f64]| -> Vec<Turn> {
-            let turn = |(at, &mpps): (usize, &f64)| Turn {
-                round: at as u32,
-                measurement: Measurement { mpps, ..Measurement::default() },
-            };
+            let turn =
+                |(at, &mpps): (usize, &f64)| Turn { round: at as u32, measurement: measured(mpps) };
             rates.iter().enumerate().map(turn).collect()
         };
-        assert_eq!(middle(&turns(&[3.0, 1.0, 2.0])).unwrap().mpps, 2.0);
-        assert_eq!(middle(&turns(&[3.0, 1.0])).unwrap().mpps, 1.0);
+        assert_eq!(middle(&turns(&[3.0, 1.0, 2.0])).unwrap().figures.mpps, 2.0);
+        assert_eq!(middle(&turns(&[3.0, 1.0])).unwrap().figures.mpps, 1.0);
         assert_eq!(middle(&[]), None);
     }
 

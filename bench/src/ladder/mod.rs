@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::bed::{Bed, Cpus, End};
 use crate::measure::{of_sender, of_sluice};
 use crate::peers;
-use crate::process::{Program, Ready};
+use crate::process::{BEGUN, Program, Ready};
 use crate::step::{Job, Order, Setting, Step};
 
 /// Which ladder.
@@ -190,9 +190,6 @@ impl Place<'_> {
         Setting { batch: None, cores: 1, rules: None, ..self.setting }
     }
 }
-
-/// What `sluice count` says when it has begun: the first line of an interval.
-const BEGUN: Ready = Ready::Says("\"time_s\"");
 
 /// A `sluice count` of a port.
 fn count<A: Into<String>>(

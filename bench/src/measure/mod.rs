@@ -10,8 +10,8 @@ use sluicegate::link::{Sample, Sampler};
 
 use crate::bed::{Bed, Cpus, End, Side};
 use crate::failure::Failure;
-use crate::measurement::{CpuShare, Measurement};
-use crate::profile::{Achieved, Profiler, Recorded, Who};
+use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
+use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
 
@@ -40,10 +40,19 @@ pub fn measure(
     watch: &dyn Watch,
 ) -> Result<Measurement, Failure> {
     let _tidied = prepare(bed, step)?;
+    let run = Run { bed, conditions, watch };
     match &step.way {
-        Way::Receive(intake) => receive::measure(bed, step, intake, conditions, watch),
-        Way::Send(job) => send::measure(bed, job, conditions, watch),
+        Way::Receive(intake) => run.receive(step, intake),
+        Way::Send(job) => run.send(job),
     }
+}
+
+/// Where a step runs now, how, and who waits for it.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    bed: &'a Bed,
+    conditions: &'a Conditions,
+    watch: &'a dyn Watch,
 }
 
 /// Does what a step wants done before. What it wants done behind is done when the value goes.
@@ -106,15 +115,13 @@ impl Load {
 }
 
 impl Loaded {
-    /// Puts into a measurement what the CPUs did for its packets, and why.
-    fn explain(&self, who: &Who, packets: u64, measurement: &mut Measurement) {
-        measurement.cpus = shares(&self.before, &self.after, self.time, packets);
-        let Some(recorded) = &self.recorded else { return };
-        let achieved = Achieved { packets, lost: measurement.lost.unwrap_or(0.0) };
-        let profile = recorded.explain(who, achieved);
-        measurement.causes = profile.causes;
-        measurement.advice = profile.advice;
-        measurement.doubt = profile.doubt;
+    /// Says what the CPUs did for so many packets that these figures are of, and why.
+    fn explain(&self, who: &Who, packets: u64, figures: Figures<f64>) -> Measurement {
+        let cpus = shares(&self.before, &self.after, self.time, packets);
+        let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
+        let profile = self.recorded.as_ref().map(|recorded| recorded.explain(who, achieved));
+        let Profile { causes, advice, doubt, .. } = profile.unwrap_or_default();
+        Measurement { figures, explanation: Explanation { cpus, causes, advice, doubt } }
     }
 }
 

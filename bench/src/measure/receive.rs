@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use super::said::{number, of_sender};
-use super::{Conditions, Load, lost, mpps};
+use super::{Conditions, Load, Run, lost, mpps};
 use crate::bed::{Bed, End, list};
 use crate::failure::Failure;
-use crate::measurement::Measurement;
+use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running, Said};
 use crate::profile::Who;
 use crate::step::{Intake, Step, Tally, To};
-use crate::watch::Watch;
 
 /// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
 pub const NOBODY: &str = "02:00:00:00:00:99";
@@ -19,49 +18,44 @@ const DRAIN: Duration = Duration::from_millis(500);
 /// The longest frame that live frames can be.
 const LIVE_MAX: u32 = 3400;
 
-/// Runs a step once.
-pub fn measure(
-    bed: &Bed,
-    step: &Step,
-    intake: &Intake,
-    conditions: &Conditions,
-    watch: &dyn Watch,
-) -> Result<Measurement, Failure> {
-    let mut job = None;
-    if let Some(it) = &intake.job {
-        let mut running = it.program.start(bed, End::Right, it.cpu)?;
-        running.until(&it.ready, watch)?;
-        job = Some(running);
-    }
-    let before = asked(bed, intake.tally.as_ref())?;
-    let cpu_before = job.as_ref().map(Running::cpu_ns);
-    let load = Load::begin(&bed.right, conditions)?;
-    let sender = sender(bed, step.setting.size, intake.to, conditions)?;
-    let sent = Sent::by(sender, bed, conditions, watch)?;
-    let loaded = load.end()?;
-    watch.pause(DRAIN)?;
+impl Run<'_> {
+    /// Runs a step once.
+    pub fn receive(self, step: &Step, intake: &Intake) -> Result<Measurement, Failure> {
+        let Self { bed, conditions, watch } = self;
+        let mut job = None;
+        if let Some(it) = &intake.job {
+            let mut running = it.program.start(bed, End::Right, it.cpu)?;
+            running.until(&it.ready, watch)?;
+            job = Some(running);
+        }
+        let before = asked(bed, intake.tally.as_ref())?;
+        let cpu_before = job.as_ref().map(Running::cpu_ns);
+        let load = Load::begin(&bed.right, conditions)?;
+        let sender = sender(bed, step.setting.size, intake.to, conditions)?;
+        let sent = Sent::by(sender, self)?;
+        let loaded = load.end()?;
+        watch.pause(DRAIN)?;
 
-    let who = Who {
-        measured: Some(job.iter().map(Running::pid).collect()),
-        sender: vec![sent.pid],
-        live_frames_send: true,
-    };
-    let cpu_ns = job.as_ref().zip(cpu_before).map(|(job, before)| job.cpu_ns() - before);
-    let after = asked(bed, intake.tally.as_ref())?;
-    let said = job.map(Running::end).transpose()?;
-    let arrived = match (before, after) {
-        (Some(before), Some(after)) => after.saturating_sub(before),
-        _ => counted(intake, said.as_ref())?,
-    };
-    let mut measurement = Measurement {
-        mpps: mpps(arrived, sent.time),
-        offered_mpps: Some(mpps(sent.packets, sent.time)),
-        lost: Some(lost(sent.packets, arrived)),
-        cpu_ns: cpu_ns.map(|ns| ns as f64 / arrived.max(1) as f64),
-        ..Measurement::default()
-    };
-    loaded.explain(&who, sent.packets, &mut measurement);
-    Ok(measurement)
+        let who = Who {
+            measured: Some(job.iter().map(Running::pid).collect()),
+            sender: vec![sent.pid],
+            live_frames_send: true,
+        };
+        let cpu_ns = job.as_ref().zip(cpu_before).map(|(job, before)| job.cpu_ns() - before);
+        let after = asked(bed, intake.tally.as_ref())?;
+        let said = job.map(Running::end).transpose()?;
+        let arrived = match (before, after) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => counted(intake, said.as_ref())?,
+        };
+        let figures = Figures {
+            mpps: mpps(arrived, sent.time),
+            offered_mpps: Some(mpps(sent.packets, sent.time)),
+            lost: Some(lost(sent.packets, arrived)),
+            cpu_ns: cpu_ns.map(|ns| ns as f64 / arrived.max(1) as f64),
+        };
+        Ok(loaded.explain(&who, sent.packets, figures))
+    }
 }
 
 /// What the job says at its end.
@@ -106,14 +100,9 @@ struct Sent {
 }
 
 impl Sent {
-    fn by(
-        program: Program,
-        bed: &Bed,
-        conditions: &Conditions,
-        watch: &dyn Watch,
-    ) -> Result<Self, Failure> {
-        let mut sender = program.start(bed, End::Left, None)?;
-        sender.over(conditions.time, watch)?;
+    fn by(program: Program, run: Run<'_>) -> Result<Self, Failure> {
+        let mut sender = program.start(run.bed, End::Left, None)?;
+        sender.over(run.conditions.time, run.watch)?;
         let said = sender.said();
         let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));
         let seconds = number(&said, &["elapsed_s"]).ok_or_else(complaint)?;

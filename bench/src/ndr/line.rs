@@ -7,7 +7,7 @@ use sluicegate::link::{Lab, Shape};
 
 use crate::bed::{Bed, Cpus, End, Side, list};
 use crate::failure::Failure;
-use crate::process::{Program, Ready, Running};
+use crate::process::{BEGUN, Program, Running};
 use crate::watch::Watch;
 
 /// How the host in the middle passes packets on.
@@ -80,8 +80,7 @@ fn forward(middle: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Running, Fail
         "1s",
     ]);
     let mut running = program.start(middle, End::Left, None)?;
-    // Its first line says that it forwards.
-    running.until(&Ready::Says("\"time_s\""), watch)?;
+    running.until(&BEGUN, watch)?;
     Ok(running)
 }
 

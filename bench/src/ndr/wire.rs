@@ -12,7 +12,7 @@ use sluicegate::link::Mac;
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
 use crate::bed::{Bed, Cpus, End, list};
 use crate::failure::Failure;
-use crate::process::{Program, Ready, Running, Said};
+use crate::process::{BEGUN, Program, Running, Said};
 use crate::watch::Watch;
 
 /// Two interfaces, and the device between them.
@@ -35,8 +35,7 @@ impl Trial for Wire<'_> {
     fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
         (self.begins)(offer);
         let mut counter = self.counter().start(self.bed, End::Right, None)?;
-        // Its first line says that it counts.
-        counter.until(&Ready::Says("\"time_s\""), self.watch)?;
+        counter.until(&BEGUN, self.watch)?;
         let mut sender = self.sender(offer).start(self.bed, End::Left, None)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;

@@ -17,6 +17,8 @@ use spawn::spawn;
 
 /// This project's own command.
 pub const SLUICE: &str = "sluice";
+/// What it says with `--json --interval` when it has begun: the first line of an interval.
+pub const BEGUN: Ready = Ready::Says("\"time_s\"");
 /// The longest that anything here is waited for: to be ready, to end, to change a setting.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a program has to end in its own way.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use sluicegate_bench::compare::{Moved, What};
-use sluicegate_bench::measurement::Cause;
+use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::peers::Presence;
 use sluicegate_bench::report::{Ladder, Report, StepReport};
 use sluicegate_bench::statistics::Spread;
@@ -44,7 +44,8 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
     let rows: Vec<Row> = ladder.steps.iter().map(Row::of).collect();
-    let most = ladder.steps.iter().filter_map(|step| Some(step.mpps?.median)).fold(0.0, f64::max);
+    let most =
+        ladder.steps.iter().filter_map(|step| Some(step.figures?.mpps.median)).fold(0.0, f64::max);
     let width = |text: fn(&Row) -> &str, head: &str| {
         rows.iter().map(|row| text(row).chars().count()).max().unwrap_or(0).max(head.len())
     };
@@ -59,7 +60,7 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
     for (row, step) in rows.iter().zip(&ladder.steps) {
         let Row { name: what, by: whose, .. } = row;
         write!(out, "  {what:<name$}  {whose:<by$}  ")?;
-        let Some(mpps) = step.mpps else {
+        let Some(Figures { mpps, lost, cpu_ns, .. }) = step.figures else {
             let reason = step.failed.as_deref().unwrap_or("no turn was over");
             writeln!(out, "{reason}")?;
             continue;
@@ -69,19 +70,20 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
             "{:>7}  {:>13}  {:>6}  {:>7}  {:>6}  {}",
             rate(mpps.median),
             format!("{}-{}", rate(mpps.min), rate(mpps.max)),
-            percent(step.lost),
-            step.cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
+            percent(lost),
+            cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
             step.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
             bar(mpps.median, most),
         )?;
         if let Some(reason) = &step.failed {
             writeln!(out, "  {:name$}  {:by$}  once not: {reason}", "", "")?;
         }
-        if !step.causes.is_empty() {
-            writeln!(out, "  {:name$}  {:by$}  {}", "", "", causes(&step.causes))?;
+        let Explanation { causes, advice, doubt, .. } = &step.explanation;
+        if !causes.is_empty() {
+            writeln!(out, "  {:name$}  {:by$}  {}", "", "", largest(causes))?;
         }
-        if let Some(advice) = &step.advice {
-            writeln!(out, "  {:name$}  {:by$}  {advice}", "", "")?;
+        for sentence in [advice, doubt].into_iter().flatten() {
+            writeln!(out, "  {:name$}  {:by$}  {sentence}", "", "")?;
         }
     }
     writeln!(out)
@@ -106,7 +108,7 @@ pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
 }
 
 /// The largest causes, those of a twentieth and more: "copying 40 %, wakeups 12 %".
-fn causes(causes: &[Cause]) -> String {
+fn largest(causes: &[Cause]) -> String {
     let large = causes.iter().filter(|cause| cause.share >= 0.05).take(4);
     let shown = large.map(|Cause { name, share, .. }| format!("{name} {:.0} %", share * 100.0));
     shown.collect::<Vec<_>>().join(", ")
