@@ -3,8 +3,9 @@
 //! A rule is a small function: it looks for one thing and says what to do about it, with a weight:
 //! roughly the share of the time that might be gained. The heaviest is what is told.
 
+use super::cause::Cause;
 use super::findings::{Cpu, Findings, Found};
-use super::table::{Cause, Wait};
+use super::table::Wait;
 
 /// What makes the figures doubtful: the machine is not ours alone.
 pub fn doubt(findings: &Findings) -> Option<String> {

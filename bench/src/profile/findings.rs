@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cause::Cause;
 use super::named::{Part, Place};
 use super::perf::What;
-use super::table::{self, Cause, Stage, Wait};
+use super::table::{self, Stage, Wait};
 use crate::measurement;
 
 /// Functions that a report names for each cause.
@@ -173,14 +174,6 @@ impl Findings {
             functions: found.functions.iter().take(FUNCTIONS).map(Function::to_string).collect(),
         };
         self.causes.iter().filter(reported).map(one).collect()
-    }
-}
-
-impl Cause {
-    /// Whether it is time of what is measured.
-    pub fn is_own(self) -> bool {
-        use Cause::{Idle, Others, Sampling, Sender, Spinning};
-        !matches!(self, Idle | Spinning | Sender | Others | Sampling)
     }
 }
 

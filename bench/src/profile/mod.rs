@@ -4,7 +4,7 @@
 //!   perf events --> collect --> names --> findings --> advice
 //!   a ring a CPU    addresses   functions  by cause     one sentence
 //!                                            ^
-//!                                          table: which functions mean what
+//!                                          table: what a chain of functions means
 //! ```
 //!
 //! [`Profiler`] samples all CPUs until it is stopped, about a thousand times a second each;
@@ -12,8 +12,10 @@
 //! bench goes on, without causes.
 
 mod advice;
+mod cause;
 mod collect;
 mod findings;
+mod functions;
 mod named;
 mod names;
 mod perf;
