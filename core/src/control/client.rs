@@ -1,16 +1,22 @@
 //! The side that asks.
 
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
 
 use super::files;
 use crate::error::{Error, Result};
 
 /// A command that lives answers within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
+const HANGS: &str = "it hangs: end it, and start it again";
 /// The longest answer.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
@@ -25,7 +31,7 @@ impl Client {
     /// Connects to the socket of a command.
     ///
     /// # Errors
-    /// Nobody listens there, or not for everybody.
+    /// Nobody listens there, or not for everybody; who does has too much to do.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
@@ -37,11 +43,13 @@ impl Client {
                 capability: "its owner's rights",
                 remedy: "run it with sudo".into(),
             },
+            ErrorKind::WouldBlock => {
+                Error::path("connect to", path, ErrorKind::TimedOut.into()).remedy(HANGS)
+            }
             _ => Error::path("connect to", path, error),
         };
-        let stream = UnixStream::connect(path).map_err(failed)?;
+        let stream = connected(path, PATIENCE).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Self { stream, path: path.to_owned() })
     }
 
@@ -52,7 +60,7 @@ impl Client {
     pub fn ask(&mut self, request: &str) -> Result<(String, Vec<OwnedFd>)> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => {
-                Error::path("ask", &self.path, ErrorKind::TimedOut.into()).remedy("it hangs")
+                Error::path("ask", &self.path, ErrorKind::TimedOut.into()).remedy(HANGS)
             }
             _ => Error::path("ask", &self.path, error),
         };
@@ -77,9 +85,43 @@ impl Client {
     }
 }
 
+/// A connection, within a time: where too many wait to be accepted, that is what sending may take
+/// (net/unix/af_unix.c, `unix_stream_connect`).
+fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let seconds = TimeVal::new(patience.as_secs() as i64, patience.subsec_micros().into());
+    setsockopt(&socket, sockopt::SendTimeout, &seconds)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(socket.into())
+}
+
 /// Readable when the other side has gone, as long as nothing is asked.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_ever_to_be_let_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _busy = UnixListener::bind(&path).unwrap();
+        let moment = Duration::from_millis(20);
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connected(&path, moment) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(!waiting.is_empty());
     }
 }

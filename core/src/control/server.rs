@@ -1,20 +1,19 @@
 //! The side that is asked.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
 
 use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files};
 use crate::error::{Error, Result};
+use crate::socket_file::SocketFile;
 
 /// What answers requests.
 pub trait Service {
@@ -40,7 +39,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
     clients: Vec<Connection>,
     next: u64,
 }
@@ -70,21 +69,13 @@ impl Server {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
         }
-        if is_stale(path) {
-            fs::remove_file(path).map_err(failed)?;
-        } else if fs::symlink_metadata(path).is_ok() {
-            return Err(Error::Usage(format!(
-                "{} is another command's that runs, or no socket: take another --name or --control",
-                path.display()
-            )));
-        }
-        let listener = listen_at(path).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned(), clients: Vec::new(), next: 0 })
+        let (listener, file) = listen_at(path).map_err(failed)?;
+        Ok(Self { listener, file, clients: Vec::new(), next: 0 })
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Takes in what has come, answers what is complete, and sends what can be sent. Never waits.
@@ -126,34 +117,22 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Who has given up its privileges may leave it; the next of that name takes it away.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Whether a file is the socket of a process that has ended without taking it away. What is no socket
-/// refuses connections as well, and is not ours to take.
-fn is_stale(path: &Path) -> bool {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    let refuses = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).is_err_and(refuses)
-}
-
 /// A socket whose file is its owner's from the first moment on.
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
+fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     // The file gets the socket's mode (net/unix/af_unix.c, unix_bind_bsd).
-    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
-    listen(&fd, Backlog::new(MOST_CLIENTS as i32)?)?;
-    Ok(fd.into())
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    let file = SocketFile::listen(&socket, path, MOST_CLIENTS as i32)?;
+    Ok((socket.into(), file))
 }
 
 fn refused(path: &Path, error: io::Error) -> Error {
     match error.kind() {
+        ErrorKind::AddrInUse => Error::Usage(format!(
+            "{} is another command's that runs, or no socket: take another --name or --control",
+            path.display()
+        )),
         ErrorKind::PermissionDenied => Error::Privilege {
             operation: format!("a control socket at {}", path.display()),
             capability: "the right to write there",

@@ -1,0 +1,178 @@
+//! Sockets whose address is a file (unix(7)): who listens at one, and whose it is.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen,
+    socket, sockopt,
+};
+
+/// Others that begin to listen in the same folder are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The file of a socket that somebody listens at. It is removed with this, unless it has become
+/// another's.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Has a socket listen at a path, with so many who may wait. A file that nobody listens at any
+    /// more is replaced.
+    ///
+    /// # Errors
+    /// EADDRINUSE: somebody listens there, or it is no socket.
+    pub(crate) fn listen(socket: &OwnedFd, path: &Path, waiting: i32) -> Result<Self, Errno> {
+        // One after the other: a socket that another has bound and does not listen at yet looks as
+        // if it was left behind.
+        let _turn = turn(path);
+        let address = UnixAddr::new(path)?;
+        match bind(socket.as_raw_fd(), &address) {
+            Err(Errno::EADDRINUSE) if is_stale(path, getsockopt(socket, sockopt::SockType)?) => {
+                fs::remove_file(path).map_err(errno)?;
+                bind(socket.as_raw_fd(), &address)?;
+            }
+            bound => bound?,
+        }
+        let file = Self { path: path.to_owned(), identity: identity(path) };
+        listen(socket, Backlog::new(waiting)?)?;
+        Ok(file)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // Who has given up its privileges may leave it: whoever listens there next replaces it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The right to look whether a file is stale and to take its place; without it where it cannot be
+/// had, for whoever may read a folder may hold it.
+fn turn(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    let end = Instant::now() + PATIENCE;
+    while let Err(TryLockError::WouldBlock) = folder.try_lock() {
+        if Instant::now() >= end {
+            return None;
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Some(folder)
+}
+
+/// Whether a file is the socket of a process that has ended without removing it. What is no socket
+/// refuses connections as well (net/unix/af_unix.c, `unix_find_bsd`), and is nobody's to take.
+fn is_stale(path: &Path, kind: SockType) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    // A full queue of those who wait is no refusal, and is not waited for.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = || {
+        let socket = socket(AddressFamily::Unix, kind, flags, None)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
+    };
+    is_socket && probe() == Err(Errno::ECONNREFUSED)
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn errno(error: io::Error) -> Errno {
+    match error.kind() {
+        // Its owner has just removed it.
+        ErrorKind::NotFound => Errno::EADDRINUSE,
+        _ => Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn begin(path: &Path) -> Result<(OwnedFd, SocketFile), Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let file = SocketFile::listen(&socket, path, 8)?;
+        Ok((socket, file))
+    }
+
+    #[test]
+    fn a_file_goes_with_its_listener_and_a_stale_one_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let first = begin(&path).unwrap();
+        assert_eq!(begin(&path).err(), Some(Errno::EADDRINUSE), "it is served");
+        drop(first);
+        assert!(!path.exists());
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind");
+        let second = begin(&path).unwrap();
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        let third = begin(&path).unwrap();
+        drop(second);
+        assert!(path.exists(), "another's file stays");
+        drop(third);
+        fs::write(&path, "a letter").unwrap();
+        assert_eq!(begin(&path).err(), Some(Errno::EADDRINUSE), "no socket");
+        assert_eq!(fs::read(&path).unwrap(), b"a letter");
+    }
+
+    #[test]
+    fn one_that_is_too_busy_to_answer_is_not_stale() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _busy = begin(&path).unwrap();
+        // As many as may wait, and one more.
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let mut waiting = Vec::new();
+        loop {
+            let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+            match connect(socket.as_raw_fd(), &UnixAddr::new(&path).unwrap()) {
+                Ok(()) => waiting.push(socket),
+                Err(error) => break assert_eq!(error, Errno::EAGAIN),
+            }
+        }
+        assert_eq!(begin(&path).err(), Some(Errno::EADDRINUSE));
+    }
+
+    #[test]
+    fn of_those_who_begin_at_one_moment_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let path = folder.path().join(round.to_string());
+            drop(UnixListener::bind(&path).unwrap());
+            let start = Barrier::new(4);
+            let begun: Vec<_> = std::thread::scope(|scope| {
+                let begin = || {
+                    start.wait();
+                    begin(&path)
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(begun.iter().filter(|one| one.is_ok()).count(), 1);
+            assert!(std::os::unix::net::UnixStream::connect(&path).is_ok(), "it is reached");
+        }
+    }
+}
