@@ -239,15 +239,6 @@ impl Member {
     /// What its queues have counted. What one cannot tell any more is left out.
     pub(crate) fn stats(&mut self) -> QueueStats {
         let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
-        stats.fold(QueueStats::default(), |sum, one| QueueStats {
-            offered: sum.offered + one.offered,
-            lost_full: sum.lost_full + one.lost_full,
-            freezes: sum.freezes + one.freezes,
-            sent: sum.sent + one.sent,
-            refused: sum.refused + one.refused,
-            too_long: sum.too_long + one.too_long,
-            unsent: sum.unsent + one.unsent,
-            disconnected: sum.disconnected + one.disconnected,
-        })
+        stats.fold(QueueStats::default(), QueueStats::plus)
     }
 }
