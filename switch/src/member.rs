@@ -45,8 +45,10 @@ pub struct Member {
     pub(crate) counts: Counts,
     /// The interface was down at the last look.
     pub(crate) down: bool,
-    /// Packets were given to it that have not been sent: sync it.
-    pub(crate) touched: bool,
+    /// Packets were given to it since it was last synced.
+    pub(crate) given: bool,
+    /// There were some that the last sync did not send.
+    pub(crate) unsent: bool,
     /// It is on its way out, since then.
     pub(crate) leaving: Option<Instant>,
     /// Those who watch it, by the numbers they were given.
@@ -181,7 +183,8 @@ impl Member {
             config,
             counts: Counts::default(),
             down: false,
-            touched: false,
+            given: false,
+            unsent: false,
             leaving: None,
             watchers: Vec::new(),
         }
@@ -207,16 +210,21 @@ impl Member {
         self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
-    /// Sends what was given to it. What has not left yet leaves it touched.
+    /// Sends what was given to it, as far as its queues take it.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        self.touched = false;
+        (self.given, self.unsent) = (false, false);
         for &sender in &self.senders {
             let queue = &mut self.queues[sender];
             queue.sync_tx()?;
             let tx = queue.tx_mut();
-            self.touched |= tx.available() + 1 < tx.num_slots();
+            self.unsent |= tx.available() + 1 < tx.num_slots();
         }
         Ok(())
+    }
+
+    /// Whether it has packets that it could send.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.unsent && !self.down
     }
 
     /// Lets nothing more in.

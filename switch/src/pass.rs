@@ -40,7 +40,7 @@ pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[De
             to.counts.given += 1;
             to.counts.swapped += 1;
             to.counts.queued_bytes += u64::from(done.bytes);
-            to.touched = true;
+            to.given = true;
             swapped -= u32::from(done.slots).min(swapped);
             run = rest;
         }
@@ -81,7 +81,7 @@ pub(crate) fn copy(
     if pushed {
         to.counts.copied += 1;
         to.counts.queued_bytes += u64::from(wire_bytes);
-        to.touched = true;
+        to.given = true;
         if !to.watchers.is_empty() {
             let mut meta = *packet.meta();
             meta.wire_bytes = wire_bytes;

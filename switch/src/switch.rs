@@ -249,27 +249,34 @@ impl Switch {
         let now = Instant::now();
         let tick = tick(self.start, now);
         let now_ns = if self.watchers > 0 { wall_ns() } else { 0 };
+        self.send(|member| member.unsent);
         let mut came = 0;
         for number in 0..self.members.len() {
             let Some(mut member) = self.members[number].take() else { continue };
             if let Some(storm) = &mut member.storm {
                 storm.look(now);
             }
-            let mut failed = None;
-            if member.receives {
-                for queue in 0..member.queues.len() {
-                    let batch = Batch { queue, now_ns };
-                    match self.serve(&mut member, number as PortNumber, batch, tick) {
-                        Ok(packets) => came += packets,
-                        Err(error) => failed = Some(error),
-                    }
+            let (mut packets, mut failed) = (0, None);
+            let queues = if member.receives { member.queues.len() } else { 0 };
+            for queue in 0..queues {
+                let batch = Batch { queue, now_ns };
+                match self.serve(&mut member, number as PortNumber, batch, tick) {
+                    Ok(served) => packets += served,
+                    Err(error) => failed = Some(error),
                 }
             }
             self.members[number] = Some(member);
             if let Some(error) = failed {
                 self.fail(number as PortNumber, error);
             }
-            self.send();
+            if packets > 0 {
+                self.send(|member| member.given);
+            }
+            came += packets;
+        }
+        if self.watchers > 0 {
+            let members = self.members.iter_mut().flatten();
+            members.flat_map(|m| &mut m.watchers).for_each(|(_, writer)| writer.publish());
         }
         if now.saturating_duration_since(self.checked) >= CHECK {
             self.check();
@@ -363,16 +370,12 @@ impl Switch {
         }
     }
 
-    /// Sends what was given to ports.
+    /// Sends what was given to these ports.
     #[inline]
-    fn send(&mut self) {
-        if self.watchers > 0 {
-            let members = self.members.iter_mut().flatten();
-            members.flat_map(|m| &mut m.watchers).for_each(|(_, writer)| writer.publish());
-        }
+    fn send(&mut self, which: impl Fn(&Member) -> bool) {
         for number in 0..self.members.len() {
             let Some(member) = &mut self.members[number] else { continue };
-            if member.touched
+            if which(member)
                 && !member.down
                 && let Err(error) = member.flush()
             {

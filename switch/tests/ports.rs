@@ -1,5 +1,6 @@
 //! Ports of a switch that come and go, on sources and sinks that need no network.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sluicegate::Result;
@@ -18,6 +19,29 @@ fn with_source(rules: Rules) -> Switch {
 fn add(switch: &mut Switch, name: &str, usage: Use) {
     let port = "null:".parse().unwrap();
     let opened = Opened::open(&port, Some(usage), &OpenOptions::default()).unwrap();
+    switch.add(name, 0, opened, MemberConfig::default()).unwrap();
+}
+
+/// Adds a capture file of so many broadcast frames.
+fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: usize) {
+    let mut frame = [0u8; 60];
+    frame[..12].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1]);
+    let words = |words: [u32; 6]| words.map(u32::to_le_bytes).concat();
+    let mut file = words([0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1]);
+    for _ in 0..frames {
+        file.extend(words([1, 0, 60, 60, 0, 0]).iter().take(16).chain(&frame));
+    }
+    let path = folder.join("broadcasts.pcap");
+    std::fs::write(&path, file).unwrap();
+    let port = format!("pcap:{}", path.display()).parse().unwrap();
+    let opened = Opened::open(&port, Some(Use::Receive), &OpenOptions::default()).unwrap();
+    switch.add("file", 0, opened, MemberConfig::default()).unwrap();
+}
+
+/// A pipe at whose other end nobody is.
+fn add_stuck(switch: &mut Switch, name: &str, folder: &Path) {
+    let port = format!("memif:{}?role=server", folder.join(name).display()).parse().unwrap();
+    let opened = Opened::open(&port, Some(Use::Send), &OpenOptions::default()).unwrap();
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
@@ -85,4 +109,22 @@ fn who_watches_has_one_ring() {
     switch.watch("source", 2, writer()).unwrap();
     switch.unwatch(1);
     switch.watch("source", 1, writer()).unwrap();
+}
+
+#[test]
+fn what_ports_have_not_sent_at_the_end_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new(SwitchConfig::default());
+    add_broadcasts(&mut switch, folder.path(), 2000);
+    let stuck = ["a", "b", "c"];
+    stuck.iter().for_each(|name| add_stuck(&mut switch, name, folder.path()));
+    while switch.turn() > 0 {}
+    let (states, _) = switch.finish();
+    for name in stuck {
+        let state = states.iter().find(|state| state.name == name).unwrap();
+        let (counts, stats) = (&state.counts, &state.stats);
+        assert!(counts.copied > 0 && stats.sent == 0, "{name}: {state:?}");
+        assert_eq!(stats.unsent, counts.copied, "{name}");
+        assert_eq!(counts.given, counts.copied + counts.full, "{name}");
+    }
 }

@@ -17,11 +17,13 @@ const SWEEPS: usize = 64;
 const UNSENT: Duration = Duration::from_millis(1);
 /// A port that leaves gets so long to send what it was given.
 const LAST_SENT: Duration = Duration::from_millis(1);
+/// When the switch ends, all of them together get so long.
+const LAST_OF_ALL: Duration = Duration::from_secs(1);
 
 impl Switch {
     /// Waits until something comes, for `timeout` at most.
     pub fn wait(&mut self, wait: Wait, timeout: Duration) {
-        let unsent = self.members.iter().flatten().any(|member| member.touched && !member.down);
+        let unsent = self.members.iter().flatten().any(|member| member.is_sending());
         let timeout = if unsent { timeout.min(UNSENT) } else { timeout };
         let waiting = self.members.iter_mut().flatten().filter(|member| member.receives);
         let mut queues: Vec<&mut Queue> = waiting.flat_map(|member| &mut member.queues).collect();
@@ -62,7 +64,7 @@ impl Switch {
                 self.fail(number as PortNumber, error);
             } else if let Some(member) = self.members[number].as_deref_mut() {
                 // A file hands on what it holds back.
-                member.touched |= member.takes();
+                member.unsent |= member.takes();
             }
         }
         // Where the others always have something, nobody else comes to it.
@@ -117,12 +119,23 @@ impl Switch {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+        self.send_last(Instant::now() + LAST_OF_ALL);
+        (self.gone, self.events)
+    }
+
+    /// Ends all ports: each has sent what it was given by `end`, or it is lost.
+    fn send_last(&mut self, end: Instant) {
+        while self.members.iter().flatten().any(|member| member.is_sending())
+            && Instant::now() < end
+        {
+            std::thread::sleep(UNSENT);
+            self.send(|member| member.unsent);
+        }
         for number in 0..self.members.len() {
             if let Some(member) = self.members[number].take() {
-                self.end(*member, Duration::from_secs(1));
+                self.end(*member, end.saturating_duration_since(Instant::now()));
             }
         }
-        (self.gone, self.events)
     }
 
     /// Takes a port out at once, unless it is but down.
