@@ -25,6 +25,7 @@ mod status;
 mod switch;
 mod top;
 mod units;
+mod wire;
 
 use clap::{Parser, Subcommand};
 

@@ -9,9 +9,9 @@ use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 use super::Args;
 use crate::report::{Direction, Report, Traffic};
 use crate::run::{Nothing, Outcome, Run, run};
-use crate::send::on_the_wire;
 use crate::signals::Signals;
 use crate::status::Status;
+use crate::wire::Wire;
 use crate::{exit, notice};
 
 /// Refuses what the kernel cannot do by itself.
@@ -64,18 +64,17 @@ fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) 
     let mut directions = Vec::new();
     for (side, (outcome, (from, to))) in run.outcomes.iter().zip(ways).enumerate() {
         let Outcome { packets, bytes, stats, .. } = *outcome;
-        let sent = reports[1 - side].card.as_mut().and_then(|card| card.sent());
+        let card = reports[1 - side].card.as_ref();
+        let wire = card.and_then(|card| Wire::of_redirected(card, stats.offered));
+        let wire = wire.unwrap_or_default();
         let report = &mut reports[side];
         report.traffic = Traffic::over(packets, bytes, run.elapsed);
         report.ledger.add(Role::In, "received", stats.offered);
-        let (out, losses) = on_the_wire(stats.offered, sent.unwrap_or_default(), None);
-        let dropped: u64 = losses.iter().map(|(_, packets)| packets).sum();
-        report.ledger.add(Role::Out, "sent_by_interface", out);
-        for (name, packets) in losses {
-            report.ledger.add(Role::Loss, name, packets);
-        }
+        report.ledger.add(Role::Out, "sent_by_interface", wire.sent);
+        wire.account_losses(&mut report.ledger);
         // Nobody counts what never came as far as the driver: the interface was down.
-        report.ledger.add(Role::Loss, "redirect_failed", stats.offered - out - dropped);
+        let failed = stats.offered - wire.sent - wire.lost();
+        report.ledger.add(Role::Loss, "redirect_failed", failed);
         let (from, to) = (from.to_string(), to.to_string());
         directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });
     }

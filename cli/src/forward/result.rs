@@ -2,14 +2,14 @@
 
 use sluicegate::error::Error;
 use sluicegate::ledger::Role;
-use sluicegate::port::{Kind, Port};
+use sluicegate::port::{Kind, Port, QueueStats};
 
 use super::passed::Passed;
 use super::relay::Relayed;
 use crate::args::Common;
 use crate::report::{Direction, Report, Thread, Traffic};
 use crate::run::Run;
-use crate::send::on_the_wire;
+use crate::wire::{LiveThreads, Wire};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
@@ -37,14 +37,15 @@ impl Sides {
             run.outcomes.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side]))
         });
         let names = [0, 1].map(|side| self.reports[side].port.clone());
+        let wires = [0, 1].map(|side| self.wire_of(side, passed[1 - side].stats, run));
         let mut directions = Vec::new();
         for &side in sources {
             let Passed { swapped, copied, bytes, .. } = passed[side];
             let traffic = Traffic::over(swapped + copied, bytes, run.elapsed);
             let (from, to) = (names[side].clone(), names[1 - side].clone());
             directions.push(Direction { from, to, traffic, swapped, copied });
-            self.account(side, &passed, run);
             self.reports[side].traffic = traffic;
+            self.account(side, &passed, wires[side].as_ref());
         }
         for report in &mut self.reports {
             report.elapsed_s = run.elapsed.as_secs_f64();
@@ -62,31 +63,40 @@ impl Sides {
         whole
     }
 
+    /// What the other side's interface made of what it was given to send, where it is one.
+    fn wire_of(&mut self, side: usize, sent: QueueStats, run: &Run<Relayed>) -> Option<Wire> {
+        let card = self.reports[1 - side].card.as_mut()?;
+        let errno = run.outcomes.iter().find_map(|it| it.error.as_ref()).and_then(Error::errno);
+        let live = self.kinds[1 - side] == Kind::Live;
+        let threads = live.then_some(LiveThreads { count: run.outcomes.len(), errno });
+        Wire::look(card, sent.sent, threads)
+    }
+
     /// Says in a port's ledger where the packets went that came in there.
-    fn account(&mut self, side: usize, passed: &[Passed; 2], run: &Run<Relayed>) {
+    fn account(&mut self, side: usize, passed: &[Passed; 2], wire: Option<&Wire>) {
         let (source, target) = (&passed[side], &passed[1 - side]);
-        let (received, mut sent) = (source.stats, target.stats);
-        if self.kinds[1 - side] == Kind::Live
-            && let Some(card) = self.reports[1 - side].card.take()
-            && let Some(counted) = card.sent()
-        {
-            let down = run.outcomes.iter().find_map(|it| it.error.as_ref()).and_then(Error::errno);
-            let live = Some((run.outcomes.len(), down));
-            let (out, losses) = on_the_wire(sent.sent, counted, live);
-            sent.sent = out;
-            for (name, packets) in losses {
-                self.reports[side].ledger.add(Role::Loss, name, packets);
-            }
-        }
+        let (received, sent) = (source.stats, target.stats);
         let report = &mut self.reports[side];
         let ledger = &mut report.ledger;
         let after_end = source.after_end.min(received.offered);
         ledger.add(Role::In, "received", received.offered - after_end);
-        ledger.add(Role::Out, "sent", sent.sent);
+        let waiting = match wire {
+            Some(wire) => {
+                ledger.add(Role::Out, "sent_by_interface", wire.sent);
+                wire.account_losses(ledger);
+                wire.waiting
+            }
+            None => {
+                ledger.add(Role::Out, "sent", sent.sent);
+                0
+            }
+        };
         ledger.add(Role::Loss, "ring_full", received.lost_full);
-        ledger.add(Role::Loss, "refused", sent.refused - sent.too_long - sent.unsent);
+        let named = sent.too_long + sent.unsent + sent.disconnected;
+        ledger.add(Role::Loss, "refused", sent.refused - named);
         ledger.add(Role::Loss, "too_long", sent.too_long + source.too_long);
-        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
+        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent + waiting);
+        ledger.add(Role::Loss, "disconnected", sent.disconnected);
         ledger.add(Role::Note, "after_end", after_end);
         ledger.add(Role::Note, "ring_full_events", received.freezes);
         ledger.add(Role::Note, "interface_down_events", source.downs.into());

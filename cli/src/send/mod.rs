@@ -35,7 +35,6 @@ pub use best::{Wish, best, zero_copy};
 pub use live::LiveSender;
 pub use paced::Paced;
 pub use rate::{Measure, Rate};
-pub use report::on_the_wire;
 pub use ring::{RingSender, Supply, monotonic_ns};
 pub use run::{Orders, Sender};
 pub use safety::{interface_of, link_speed, target};

@@ -1,6 +1,5 @@
 //! What became of the packets: made, taken, sent.
 
-use nix::errno::Errno;
 use sluicegate::error::Error;
 use sluicegate::ledger::Role;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
@@ -12,6 +11,7 @@ use super::steering::Steering;
 use crate::args::Common;
 use crate::report::{Report, Sending, Thread, Traffic};
 use crate::units::show_count;
+use crate::wire::{LiveThreads, Wire};
 
 /// The report of a run.
 pub struct Sent {
@@ -49,10 +49,11 @@ impl Sent {
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
+        let errno = ended.result.as_ref().err().and_then(Error::errno);
+        let live = self.report.backend == "live";
+        let threads = live.then_some(LiveThreads { count: done.len(), errno });
         let card = self.report.card.take();
-        let looked = card.and_then(|mut card| card.sent_of(accepted));
-        let (interface, waiting) =
-            looked.map_or((None, 0), |(sent, waiting)| (Some(sent), waiting));
+        let wire = card.and_then(|mut card| Wire::look(&mut card, accepted, threads));
         let report = &mut self.report;
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
@@ -67,9 +68,7 @@ impl Sent {
         report.ledger.add(Role::In, "attempted", attempted);
         let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
         let mut unsent = sum(|done| done.unsent);
-        if let Some((sent, _)) = interface {
-            // Whoever else sends here may have his share of it.
-            let waiting = waiting.min(accepted.saturating_sub(sent));
+        if let Some(Wire { waiting, .. }) = wire {
             (accepted, unsent) = (accepted - waiting, unsent + waiting);
         }
         let disconnected = sum(|done| done.disconnected);
@@ -87,17 +86,11 @@ impl Sent {
         report.ledger.add(Role::Loss, "unsent", unsent);
         report.ledger.add(Role::Loss, "disconnected", disconnected);
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
-        match interface {
-            // What leaves later than the interface is looked at, or is others', nobody can tell.
-            Some((sent, dropped)) => {
-                let errno = ended.result.as_ref().err().and_then(Error::errno);
-                let live = (report.backend == "live").then_some((done.len(), errno));
-                let (out, losses) = on_the_wire(accepted, (sent, dropped), live);
-                report.ledger.add(Role::Out, "sent_by_interface", out);
-                for (name, packets) in losses {
-                    report.ledger.add(Role::Loss, name, packets);
-                }
-                report.ledger.add(Role::Note, "interface_sent", sent);
+        match &wire {
+            Some(wire) => {
+                report.ledger.add(Role::Out, "sent_by_interface", wire.sent);
+                wire.account_losses(&mut report.ledger);
+                report.ledger.add(Role::Note, "interface_sent", wire.interface_sent);
             }
             // An interface that cannot be asked any more explains nothing.
             None if self.to_interface => {}
@@ -106,42 +99,13 @@ impl Sent {
         report.sending = Some(Sending {
             attempted,
             accepted,
-            interface_sent: interface.map(|(sent, _)| sent),
+            interface_sent: wire.map(|wire| wire.interface_sent),
             pace: (steering.is_some() || gaps.count() > 0).then(|| {
                 let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
                 Paced::of(steering, achieved_pps, &gaps, sum(|done| done.restarts))
             }),
         });
         self.report
-    }
-}
-
-/// Of packets that an interface has taken, those that it says it has `sent`, and by name those that
-/// it `dropped`; what is missing of live frames, sent by
-/// so many threads that ended with that error, may have a name, too.
-pub fn on_the_wire(
-    accepted: u64,
-    (sent, dropped): (u64, u64),
-    live: Option<(usize, Option<i32>)>,
-) -> (u64, Vec<(&'static str, u64)>) {
-    let out = accepted.min(sent);
-    let dropped = dropped.min(accepted - out);
-    let mut losses = vec![("interface_dropped", dropped)];
-    if let Some((threads, errno)) = live {
-        losses.push(unseen(accepted - out - dropped, dropped, threads, errno));
-    }
-    (out, losses)
-}
-
-/// Live frames that no counter of the interface has, by the reason: the program that redirects them does
-/// not see what becomes of them. Nobody takes them while the interface is down, which is noticed half a
-/// second later; and a veth counts what it drops of them without a lock, so that counts are lost where
-/// several threads send to one of its queues.
-fn unseen(left: u64, dropped: u64, threads: usize, errno: Option<i32>) -> (&'static str, u64) {
-    match errno {
-        Some(errno) if errno == Errno::ENETDOWN as i32 => ("interface_down", left),
-        _ if threads > 1 => ("interface_uncounted", left.min(dropped)),
-        _ => ("interface_uncounted", 0),
     }
 }
 

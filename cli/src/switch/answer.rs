@@ -102,7 +102,7 @@ impl Answering<'_, '_> {
             value["port"] = self.ports.name_of(state).into();
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();
-            value["ledger"] = ledger_value(&port_ledger(state));
+            value["ledger"] = ledger_value(&port_ledger(state, None));
             value
         };
         Ok(json!({"ports": states.iter().map(port).collect::<Vec<_>>()}))

@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::ledger::{Ledger, Role};
+use sluicegate::port::Kind;
 use sluicegate_switch::{CAUSES, MemberState};
 
 use crate::report::{Report, Thread, Traffic};
+use crate::wire::{LiveThreads, Wire};
+
+/// What goes on to other ports of the switch, and so does not leave it here.
+const HANDED_ON: &str = "handed_on";
 
 /// What a port of a switch has done besides receiving.
 #[derive(Clone, Debug, Serialize)]
@@ -62,14 +67,22 @@ impl Switching {
     }
 }
 
-/// Where a port's packets went, those that came from it and those for it.
-pub fn port_ledger(state: &MemberState) -> Ledger {
+/// Where a port's packets went, those that came from it and those for it. What its interface made of
+/// these is known at the end.
+pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
     let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
     ledger.add(Role::In, "received", stats.offered.saturating_sub(counts.after_end));
     ledger.add(Role::In, "to_port", counts.given);
-    ledger.add(Role::Out, "handed_on", counts.forwarded + counts.flooded);
-    ledger.add(Role::Out, "sent", stats.sent);
+    ledger.add(Role::Out, HANDED_ON, counts.forwarded + counts.flooded);
+    match wire {
+        Some(wire) => {
+            ledger.add(Role::Out, "sent_by_interface", wire.sent);
+            wire.account_losses(&mut ledger);
+            ledger.add(Role::Loss, "unsent", wire.waiting);
+        }
+        None => ledger.add(Role::Out, "sent", stats.sent),
+    }
     ledger.add(Role::Loss, "ring_full", stats.lost_full);
     for (cause, name) in CAUSES {
         ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
@@ -97,8 +110,9 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     let mut ledger = Ledger::default();
     ledger.add(Role::In, "received", sum(|s| s.stats.offered.saturating_sub(s.counts.after_end)));
     ledger.add(Role::In, "flood_copies", sum(|state| state.counts.copies));
-    ledger.add(Role::Out, "sent", sum(|state| state.stats.sent));
     for port in ports {
+        let sent = port.ledger.entries(Role::Out).filter(|entry| entry.name != HANDED_ON);
+        sent.for_each(|entry| ledger.add(Role::Out, entry.name, entry.packets));
         // The card's own losses came in, too.
         let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "card_missed");
         missed.for_each(|entry| ledger.add(Role::In, entry.name, entry.packets));
@@ -114,7 +128,11 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
-    report.ledger = port_ledger(state);
+    let live = report.backend == Kind::Live.prefix();
+    let live = live.then_some(LiveThreads { count: 1, errno: None });
+    let card = report.card.as_mut();
+    let wire = card.and_then(|card| Wire::look(card, state.stats.sent, live));
+    report.ledger = port_ledger(state, wire.as_ref());
     report.account_card();
     report.switching = Some(Switching::of(state));
 }
