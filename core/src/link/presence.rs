@@ -39,7 +39,12 @@ impl Presence {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
             .map_err(|e| Error::system("open a socket to watch", interface.name.as_str(), e))?;
-        Ok(Self { socket, index: interface.index, name: interface.name.clone() })
+        Ok(Self::by(socket, interface))
+    }
+
+    /// Of an interface of a socket's network namespace; any kind of socket will do.
+    pub(crate) fn by(socket: OwnedFd, interface: &Interface) -> Self {
+        Self { socket, index: interface.index, name: interface.name.clone() }
     }
 
     /// What it is now.

@@ -53,6 +53,53 @@ fn a_count_is_kept_to_the_packet() {
         let arguments = ["forward", "null:/0-1", to, "--netns", &middle, "--count", "12345"];
         let report = run(&[&arguments[..], more, &["--json"]].concat()).good();
         assert_eq!(report["packets"], 12345, "{to}: {report}");
-        assert_eq!(report["ledger"]["out"], 12345, "{to}: {report}");
+        assert_eq!(report["ledger"]["in"], 12345, "{to}: {report}");
+        assert_eq!(report["ledger"]["unexplained"], 0, "{to}: {report}");
+    }
+}
+
+#[test]
+fn what_the_interface_drops_that_sends_is_named_and_holds_nobody_up() {
+    if !have(&["ip", "ethtool"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    for command in [
+        // A veth drops what its other end has no room for (net/core/dev.c, is_skb_forwardable).
+        &["ip", "link", "set", "right0", "mtu", "576"][..],
+        // With this it takes live frames.
+        &["ethtool", "-K", "right0", "gro", "on"],
+    ] {
+        let set = on(&lab, "right", command);
+        assert_eq!(set.status, Some(0), "{}", set.err);
+    }
+    let left = lab.netns("left");
+    let right = lab.netns("right");
+    let received = || {
+        let interface = sluicegate::link::interface(Some(&right), "right0").unwrap();
+        interface.stats.rx_packets
+    };
+    for (to, name, why) in [
+        ("xdp:middle1", "refused", "the kernel says so of each"),
+        ("packet:middle1?send=sendmmsg", "refused", "each was tried for a while"),
+        ("packet:middle1?send=sendto", "refused", "each was tried for a while"),
+        ("packet:middle1?send=ring", "refused", "each was tried for a while"),
+        ("packet:middle1?qdisc=bypass", "refused", "each was tried for a while"),
+        ("live:middle1", "interface_dropped", "the interface alone knows"),
+    ] {
+        let running = forward(&lab, &["packet:middle0", to, "--one-way", "-f", "udp port 9"]);
+        let before = received();
+        for (size, count) in [("1000", "4"), ("500", "300")] {
+            let frames = ["--dst", "198.18.0.2", "--size", size, "--count", count];
+            let how = ["--method", "sendto", "--rate", "10kpps", "--json"];
+            let from = ["generate", "left0", "--netns", &left];
+            run(&[&from[..], &frames, &how].concat()).good();
+        }
+        eventually(&format!("{to}: those behind them come"), || received() >= before + 300);
+        let report = running.stop().good();
+        assert_eq!(report["ledger"]["in"], 304, "{to}: {report}");
+        assert_eq!(report["ledger"]["out"], 300, "{to}: {report}");
+        let losses = serde_json::json!({ name: 4 });
+        assert_eq!(report["ledger"]["losses"], losses, "{to}: {why}: {report}");
     }
 }

@@ -166,26 +166,6 @@ impl Socket {
         Ok(u32::try_from(address.sll_ifindex).ok())
     }
 
-    /// The MTU that the interface it is bound to has now.
-    pub(super) fn mtu(&self) -> Result<u32> {
-        let Some(ifindex) = self.bound_to()? else { return Err(self.gone()) };
-        let mut request = libc::ifreq {
-            ifr_name: [0; libc::IFNAMSIZ],
-            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: ifindex.cast_signed() },
-        };
-        // By its name, which may have changed, the kernel tells more.
-        for question in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
-            // SAFETY: both read and write the ifreq alone, which lives on this stack.
-            let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), question, &raw mut request) };
-            self.check(status, "look up the MTU of").map_err(|error| match error.errno() {
-                Some(libc::ENODEV) => self.gone(),
-                _ => error,
-            })?;
-        }
-        // SAFETY: the second question was answered, in this field.
-        Ok(unsafe { request.ifr_ifru.ifru_mtu }.cast_unsigned())
-    }
-
     /// Sees packets for other hosts too, until the socket is closed.
     pub(super) fn be_promiscuous(&self, ifindex: u32) -> Result<()> {
         let request = libc::packet_mreq {

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::{Failed, Progress};
+use super::{Failed, Progress, Target};
 use crate::error::Result;
 use crate::port::packet::socket::Socket;
 use crate::ring::Ring;
@@ -51,10 +51,11 @@ impl Calls {
     /// Sends until there is nothing more to send, or no room for it.
     pub(super) fn send(
         &mut self,
-        socket: &Socket,
+        target: &Target<'_>,
         ring: &Ring,
         progress: &mut Progress,
     ) -> Result<()> {
+        let socket = target.socket;
         let mut was_down = false;
         loop {
             self.gather(ring, progress.next);
@@ -65,7 +66,7 @@ impl Calls {
             match taken {
                 Ok(0) => return Ok(()),
                 Ok(taken) => progress.sent(ring, taken, self.slots[..taken].iter().sum()),
-                Err(error) => match Failed::of(error, socket, &mut was_down)? {
+                Err(error) => match Failed::of(error, target, progress, &mut was_down)? {
                     Failed::Wait => return Ok(()),
                     Failed::LeaveOut => progress.refuse(ring, self.slots[0]),
                     Failed::Again => {}

@@ -4,6 +4,7 @@ mod calls;
 mod frames;
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use calls::Calls;
 use frames::FrameRing;
@@ -13,16 +14,22 @@ use super::link_type::link_type;
 use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};
-use crate::link;
+use crate::link::{self, Presence};
 use crate::port::host::MARK;
 use crate::port::limits::Limits;
 use crate::ring::Ring;
+
+/// What an interface with a carrier has dropped for so long is not for it, whatever the reason (the other
+/// end of a veth may have a smaller MTU), and would hold up all behind it.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The sending side of a socket.
 #[derive(Debug)]
 pub(super) struct Sender {
     way: Way,
     progress: Progress,
+    /// The interface it sends by.
+    presence: Presence,
 }
 
 #[derive(Debug)]
@@ -41,6 +48,8 @@ struct Progress {
     refused: u64,
     /// Of these, given up at the end.
     unsent: u64,
+    /// How many had left or been left out when the interface first dropped the next packet, and when.
+    dropped: Option<(u64, Instant)>,
 }
 
 impl Sender {
@@ -79,7 +88,10 @@ impl Sender {
                 }
             },
         };
-        Ok(Self { way, progress: Progress::default() })
+        let another = socket.fd().try_clone_to_owned();
+        let another = another.map_err(|error| Error::system("open", socket.object(), error))?;
+        let presence = Presence::by(another, interface);
+        Ok(Self { way, progress: Progress::default(), presence })
     }
 
     /// The way in use.
@@ -109,11 +121,12 @@ impl Sender {
     /// Sends the packets the program has released. Returns how many slots are room again. What
     /// the kernel has no room for stays for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
-        let progress = &mut self.progress;
+        let Self { way, progress, presence } = self;
         let before = progress.next;
-        let result = match &mut self.way {
-            Way::Sendmmsg(calls) | Way::Sendto(calls) => calls.send(socket, ring, progress),
-            Way::Ring(frames) => frames.send(socket, ring, progress),
+        let target = Target { socket, presence };
+        let result = match way {
+            Way::Sendmmsg(calls) | Way::Sendto(calls) => calls.send(&target, ring, progress),
+            Way::Ring(frames) => frames.send(&target, ring, progress),
         };
         if ring.is_endless(progress.next) {
             progress.refused += 1;
@@ -185,6 +198,24 @@ impl Progress {
         self.refused += 1;
         self.next = ring.after(self.next, slots);
     }
+
+    /// How long the next packet has been dropped, which it has just been again.
+    fn dropped_for(&mut self) -> Duration {
+        let done = self.sent + self.refused;
+        match self.dropped {
+            Some((at, since)) if at == done => since.elapsed(),
+            _ => {
+                self.dropped = Some((done, Instant::now()));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// What packets are handed to.
+struct Target<'a> {
+    socket: &'a Socket,
+    presence: &'a Presence,
 }
 
 /// What is to be done after a system call that failed.
@@ -203,8 +234,19 @@ enum Failed {
 impl Failed {
     /// What an error means; `was_down` says whether this call to send has had an answer of
     /// [`Again`](Self::Again) already.
-    fn of(error: io::Error, socket: &Socket, was_down: &mut bool) -> Result<Self> {
+    fn of(
+        error: io::Error,
+        target: &Target<'_>,
+        progress: &mut Progress,
+        was_down: &mut bool,
+    ) -> Result<Self> {
+        let socket = target.socket;
         match error.raw_os_error() {
+            Some(libc::ENOBUFS)
+                if progress.dropped_for() > PATIENCE && target.presence.look()?.running =>
+            {
+                Ok(Self::LeaveOut)
+            }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(Self::Wait),
             Some(libc::EMSGSIZE | libc::EINVAL) => Ok(Self::LeaveOut),
             // The socket says it once for a time when the interface was down.

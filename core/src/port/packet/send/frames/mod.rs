@@ -43,7 +43,7 @@ use libc::tpacket2_hdr;
 
 use handover::{Answer, Handover};
 
-use super::{Failed, Progress};
+use super::{Failed, Progress, Target};
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
 use crate::port::limits::Limits;
@@ -164,24 +164,24 @@ impl FrameRing {
     /// Sends until there is nothing more to send, or no room for it.
     pub(super) fn send(
         &mut self,
-        socket: &Socket,
+        target: &Target<'_>,
         ring: &Ring,
         progress: &mut Progress,
     ) -> Result<()> {
         let (mut was_down, mut has_looked) = (false, false);
         loop {
-            let failed = match self.hand_over(ring, progress, || kick(socket)) {
+            let failed = match self.hand_over(ring, progress, || kick(target.socket)) {
                 Outcome::Done => return Ok(()),
                 Outcome::More => continue,
                 Outcome::Barred => Failed::LeaveOut,
-                Outcome::Stopped(error) => Failed::of(error, socket, &mut was_down)?,
+                Outcome::Stopped(error) => Failed::of(error, target, progress, &mut was_down)?,
             };
             match failed {
                 Failed::Wait => return Ok(()),
                 Failed::Again => {}
                 // The MTU may have changed, either way: it is looked up once a call.
                 Failed::LeaveOut if !std::mem::replace(&mut has_looked, true) => {
-                    self.limits.set_mtu(socket.mtu()? as usize);
+                    self.limits.set_mtu(target.presence.look()?.mtu as usize);
                     self.take_back();
                 }
                 Failed::LeaveOut => self.leave_out(ring, progress),
