@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Ended};
 use super::doorbell::Doorbell;
+use super::end::End;
 use super::message::{AddRing, Breach, Hello, Init, Message, SECRET_BYTES, VERSION};
 use super::region::{MOST_REGIONS, Region, Regions};
 use super::ring::{MOST_LOG2_ENTRIES, Memory, ring_bytes};
@@ -43,15 +44,6 @@ pub(crate) struct Settings {
     pub log2_entries: u8,
     /// Takes memory from the peer that it could make smaller.
     pub trusts: bool,
-}
-
-/// One end of a ring.
-#[derive(Debug)]
-pub(crate) struct End {
-    pub(super) memory: Memory,
-    pub(super) bell: Doorbell,
-    /// A client's, at its server.
-    pub(super) regions: Arc<Regions>,
 }
 
 /// The rings of one queue; the peer may have fewer.
@@ -180,14 +172,12 @@ pub(crate) fn as_client(
         let rings = (0..to_server).map(|i| (true, i)).chain((0..to_client).map(|i| (false, i)));
         for (number, (to_server, index)) in rings.enumerate() {
             let offset = number as u32 * bytes;
-            let end = End {
-                memory: Memory::create(&region, offset, log2_entries),
-                bell: Doorbell::new().map_err(failed)?,
-                regions: Arc::default(),
-            };
+            let bell = Doorbell::new().map_err(failed)?;
+            let memory = Memory::create(&region, offset, log2_entries);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
-            talk.tell(&Message::AddRing(ring), Some(end.bell.as_fd()))?;
+            talk.tell(&Message::AddRing(ring), Some(bell.as_fd()))?;
+            let end = End::of_client(memory, bell);
             let pair = &mut pairs[usize::from(index)];
             *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
         }
@@ -262,12 +252,12 @@ pub(crate) fn as_server(
         let end = |(ring, bell): (AddRing, Doorbell)| -> Result<End, Breach> {
             let AddRing { region, offset, log2_entries, .. } = ring;
             let memory = Memory::of_peer(&regions, region, offset, log2_entries)?;
-            Ok(End { memory, bell, regions: Arc::clone(&regions) })
+            Ok(End::of_server(memory, bell, &regions))
         };
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
         for (pair, ring) in pairs.iter_mut().zip(to_server) {
             let end = end(ring)?;
-            end.memory.ask_for_wakeup(false);
+            end.hush();
             pair.rx = Some(end);
         }
         for (pair, ring) in pairs.iter_mut().zip(to_client) {

@@ -1,6 +1,8 @@
 //! What both roles do with packets that have come: slots fill up, and whole packets are handed to
 //! the program.
 
+use std::time::SystemTime;
+
 use super::message::Breach;
 use crate::ring::{Meta, Ring, TimestampSource};
 
@@ -51,7 +53,6 @@ impl Intake {
         &mut self,
         ring: &mut Ring,
         pieces: u32,
-        now_ns: impl FnOnce() -> u64,
         mut place: impl FnMut(&mut Ring, u32, u32) -> Result<(u16, bool), Breach>,
     ) -> Result<u32, Breach> {
         if pieces == 0 {
@@ -117,4 +118,10 @@ impl Intake {
             false => Ok(Received { pieces, slots, packets }),
         }
     }
+}
+
+/// When a batch was found.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -21,8 +21,9 @@
 //! | `region` | memory that the peer gave, and that is given to it |
 //! | `ring` | a ring's memory: two indices, descriptors |
 //! | `doorbell` | how a sleeper is woken |
+//! | `end` | one end of a ring: its entries, and whom to tell |
 //! | `handshake` | from a connected socket to rings, in both roles |
-//! | `client`, `server` | each role's side of a ring |
+//! | `client`, `server` | what each role does at its end |
 //! | `intake` | pieces that come, and whole packets that go on |
 //!
 //! The peer is another program, and may be wrong or hostile. What it says is read once, checked, and
@@ -34,14 +35,13 @@
 pub(crate) mod address;
 pub(crate) mod channel;
 pub(crate) mod client;
-pub(crate) mod doorbell;
+mod doorbell;
+pub(crate) mod end;
 pub(crate) mod handshake;
 mod intake;
 mod message;
 mod region;
 mod ring;
 pub(crate) mod server;
-
-pub(crate) use ring::Memory;
 
 pub use message::{AddRing, Breach, Hello, Init, MESSAGE_BYTES, Message};

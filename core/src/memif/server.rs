@@ -1,63 +1,34 @@
-//! The server's side of a ring: packets lie in the client's memory, are looked at there or copied
-//! from there, and are copied there.
+//! What a server does at its end of a ring: packets lie in the client's memory, are looked at there or
+//! copied from there, and are copied there.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-
-use super::doorbell::Doorbell;
-use super::handshake::End;
+use super::end::End;
 use super::intake::{Intake, Received};
 use super::message::Breach;
-use super::region::Regions;
-use super::ring::{Descriptor, Memory, NEXT, Sent};
-use crate::ring::cursor::Cursor;
-use crate::ring::{AtomicU16, Meta, Ordering, Packet, Ring};
+use super::ring::{Descriptor, NEXT, Sent};
+use crate::ring::{Meta, Packet, Ring};
 
-/// The server's side of a ring in either direction.
+/// A server's ring in either direction.
 #[derive(Debug)]
 pub(crate) struct ServerRing {
-    memory: Memory,
-    bell: Doorbell,
-    regions: Arc<Regions>,
-    cursor: Cursor<AtomicU16>,
+    pub(crate) end: End,
     /// Entries that slots of the receive ring point at, or did until they were released. None where
     /// what comes is copied.
     lent: u32,
-    /// By place: whether a packet that was sent ends there.
-    ends: Vec<bool>,
     intake: Intake,
 }
 
 impl ServerRing {
     /// Of a ring that the client has made.
     pub(crate) fn new(end: End) -> Self {
-        let End { memory, bell, regions } = end;
-        // Relaxed: our own index, which nobody else stores.
-        let start = memory.tail().load(Ordering::Relaxed).into();
-        let cursor = Cursor::consuming(memory.entries(), start);
-        let ends = vec![false; memory.entries() as usize];
-        Self { memory, bell, regions, cursor, lent: 0, ends, intake: Intake::default() }
-    }
-
-    /// The event file that wakes who receives from the ring.
-    pub(crate) fn bell(&self) -> (&Doorbell, &Memory) {
-        (&self.bell, &self.memory)
-    }
-
-    /// The other side's index makes no sense.
-    #[inline]
-    fn check_index(&self) -> Result<(), Breach> {
-        match self.cursor.faults {
-            0 => Ok(()),
-            _ => Err(Breach("a ring's head that cannot be".into())),
-        }
+        Self { end, lent: 0, intake: Intake::default() }
     }
 
     /// How many pieces of packets have come and are in no slot; looks only where fewer are known
     /// than wanted.
     #[inline]
     pub(crate) fn arrived(&mut self, wanted: u32) -> u32 {
-        self.cursor.look(self.memory.head(), self.lent + wanted).saturating_sub(self.lent)
+        self.end.look(self.lent + wanted).saturating_sub(self.lent)
     }
 
     /// Whether slots that the program has point into the client's memory. Those of a packet whose end
@@ -72,27 +43,26 @@ impl ServerRing {
     pub(crate) fn give_back(&mut self, ring: &Ring) {
         // Slots of copies hold up nothing.
         let released = self.lent.saturating_sub(ring.available() + self.intake.partial());
-        if released > 0 {
-            self.cursor.hand_over(self.memory.tail(), released);
-            self.lent -= released;
-        }
+        self.end.hand_over(released);
+        self.lent -= released;
+    }
+
+    /// How many pieces can be received, `most` at most.
+    #[inline]
+    fn claim(&mut self, ring: &Ring, most: u32) -> Result<u32, Breach> {
+        let wanted = self.intake.room(ring).min(most);
+        Ok(self.end.claim(self.lent + wanted)?.saturating_sub(self.lent))
     }
 
     /// Receives up to `most` pieces of packets, as many as the ring has room for, where they lie.
     #[inline]
-    pub(crate) fn receive(
-        &mut self,
-        ring: &mut Ring,
-        most: u32,
-        now_ns: impl FnOnce() -> u64,
-    ) -> Result<Received, Breach> {
+    pub(crate) fn receive(&mut self, ring: &mut Ring, most: u32) -> Result<Received, Breach> {
         self.give_back(ring);
-        let pieces = self.arrived(self.intake.room(ring).min(most));
-        self.check_index()?;
-        let taken = self.intake.fill(ring, pieces, now_ns, |ring, at, i| {
-            let piece = self.memory.read(self.cursor.index(self.lent + i));
+        let pieces = self.claim(ring, most)?;
+        let taken = self.intake.fill(ring, pieces, |ring, at, i| {
+            let piece = self.end.read(self.lent + i);
             let Descriptor { flags, region, length, offset, .. } = piece;
-            let found = self.regions.locate(region, offset, length);
+            let found = self.end.regions().locate(region, offset, length);
             let (Some(start), Ok(bytes)) = (found, u16::try_from(length)) else {
                 return Err(nowhere(piece));
             };
@@ -115,15 +85,13 @@ impl ServerRing {
         &mut self,
         ring: &mut Ring,
         most: u32,
-        now_ns: impl FnOnce() -> u64,
     ) -> Result<Received, Breach> {
-        let pieces = self.arrived(self.intake.room(ring).min(most));
-        self.check_index()?;
+        let pieces = self.claim(ring, most)?;
         let room = ring.buffer_bytes().min(u16::MAX.into());
-        let taken = self.intake.fill(ring, pieces, now_ns, |ring, at, i| {
-            let piece = self.memory.read(self.cursor.index(i));
+        let taken = self.intake.fill(ring, pieces, |ring, at, i| {
+            let piece = self.end.read(i);
             let Descriptor { flags, region, length, offset, .. } = piece;
-            let found = self.regions.locate(region, offset, length);
+            let found = self.end.regions().locate(region, offset, length);
             let Some(start) = found.filter(|_| length <= room) else {
                 return Err(found.map_or_else(|| nowhere(piece), |_| too_large(length, room)));
             };
@@ -137,9 +105,7 @@ impl ServerRing {
             ring.fill(at, bytes, continues, Meta::default());
             Ok((bytes, continues))
         })?;
-        if taken > 0 {
-            self.cursor.hand_over(self.memory.tail(), taken);
-        }
+        self.end.hand_over(taken);
         self.intake.hand_over(ring, taken)
     }
 
@@ -152,22 +118,20 @@ impl ServerRing {
         if wanted == 0 {
             return Ok(sent);
         }
-        let mut room = self.cursor.look(self.memory.head(), wanted);
-        self.check_index()?;
+        let mut room = self.end.claim(wanted)?;
         let mut used = 0;
         for packet in ring.to_send(first) {
             let mut pieces = self.copy(&packet, used, room)?;
             if pieces == 0 {
                 // The client's buffers may be smaller, and a packet take more of them than slots.
-                let all = self.cursor.look(self.memory.head(), u32::MAX);
-                self.check_index()?;
+                let all = self.end.claim(u32::MAX)?;
                 if all > room {
                     room = all;
                     pieces = self.copy(&packet, used, room)?;
                 }
             }
             match pieces {
-                0 if room == self.memory.entries() && used == 0 => {
+                0 if room == self.end.entries() && used == 0 => {
                     return Ok(Sent::too_long(&packet));
                 }
                 0 => break,
@@ -176,10 +140,7 @@ impl ServerRing {
             sent.slots += packet.slots();
             sent.packets += 1;
         }
-        if used > 0 {
-            self.cursor.hand_over(self.memory.tail(), used);
-            self.bell.ring(&self.memory);
-        }
+        self.end.send(used);
         Ok(sent)
     }
 
@@ -190,10 +151,9 @@ impl ServerRing {
         let mut segments = packet.segments();
         let mut segment = segments.next().unwrap_or_default();
         for pieces in 0..room - used {
-            let index = self.cursor.index(used + pieces);
-            let entry = self.memory.read(index);
+            let entry = self.end.read(used + pieces);
             let length = entry.length as usize;
-            let found = self.regions.locate(entry.region, entry.offset, entry.length);
+            let found = self.end.regions().locate(entry.region, entry.offset, entry.length);
             let Some(start) = found.filter(|_| length > 0) else { return Err(nowhere(entry)) };
             let mut filled = 0;
             let ends = loop {
@@ -214,23 +174,14 @@ impl ServerRing {
                 }
             };
             let flags = if ends { 0 } else { NEXT };
-            self.memory.write(index, Descriptor { flags, length: filled as u32, ..entry });
-            let place = self.memory.place(index);
-            self.ends[place] = ends;
+            let full = Descriptor { flags, length: filled as u32, ..entry };
+            self.end.write(used + pieces, full);
+            self.end.note_end(used + pieces, ends);
             if ends {
                 return Ok(pieces + 1);
             }
         }
         Ok(0)
-    }
-
-    /// Packets that were sent and whose buffers the client has not offered again: it may have taken
-    /// them.
-    pub(crate) fn in_flight(&mut self) -> u64 {
-        let offered = self.cursor.look(self.memory.head(), u32::MAX);
-        let entry = |back: u32| self.memory.place(self.cursor.index(back.wrapping_neg()));
-        let out = self.memory.entries() - offered;
-        (1..=out).filter(|&back| self.ends[entry(back)]).count() as u64
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::control::Control;
 use crate::error::Result;
+use crate::memif::Breach;
 use crate::memif::client::ClientRing;
-use crate::memif::doorbell::Doorbell;
+use crate::memif::end::End;
 use crate::memif::handshake::Pair;
 use crate::memif::server::ServerRing;
-use crate::memif::{Breach, Memory};
 use crate::memory::Pool;
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
@@ -124,11 +124,9 @@ impl MemifQueue {
         let most = self.left.unwrap_or(u32::MAX);
         let received = match &mut self.rx {
             _ if self.broken => return 0,
-            Some(Side::Client(client)) => client.receive(ring, most, now_ns),
-            Some(Side::Server(server)) if self.ways.copies => {
-                server.receive_copies(ring, most, now_ns)
-            }
-            Some(Side::Server(server)) => server.receive(ring, most, now_ns),
+            Some(Side::Client(client)) => client.receive(ring, most),
+            Some(Side::Server(server)) if self.ways.copies => server.receive_copies(ring, most),
+            Some(Side::Server(server)) => server.receive(ring, most),
             None => return 0,
         };
         match received {
@@ -191,16 +189,10 @@ impl MemifQueue {
 
     /// Gives up the ring to send to: what the peer has not taken, nobody will.
     fn end_sending(&mut self) {
-        let lost = match self.tx.take() {
-            Some(Side::Client(mut client)) => {
-                let lost = client.in_flight();
-                self.buffers.tx = client.into_buffers();
-                lost
-            }
-            Some(Side::Server(mut server)) => server.in_flight(),
-            None => return,
-        };
-        let lost = lost.min(self.sent);
+        let lost = self.in_flight().min(self.sent);
+        if let Some(Side::Client(client)) = self.tx.take() {
+            self.buffers.tx = client.into_buffers();
+        }
         (self.sent, self.disconnected) = (self.sent - lost, self.disconnected + lost);
     }
 
@@ -252,12 +244,20 @@ impl MemifQueue {
         arrived > 0 || self.control.changes() != self.seen
     }
 
-    /// The event file of the ring to receive from.
-    fn bell(&self) -> Option<(&Doorbell, &Memory)> {
-        match &self.rx {
-            Some(Side::Client(client)) => Some(client.bell()),
-            Some(Side::Server(server)) => Some(server.bell()),
-            None => None,
+    /// Where packets come.
+    fn rx_end(&self) -> Option<&End> {
+        match self.rx.as_ref()? {
+            Side::Client(client) => Some(&client.end),
+            Side::Server(server) => Some(&server.end),
+        }
+    }
+
+    /// Packets that were sent and not taken, as far as known.
+    fn in_flight(&mut self) -> u64 {
+        match &mut self.tx {
+            Some(Side::Client(client)) => client.end.in_flight(),
+            Some(Side::Server(server)) => server.end.in_flight(),
+            None => 0,
         }
     }
 
@@ -265,8 +265,8 @@ impl MemifQueue {
     #[cold]
     fn hush(&mut self) {
         self.asks = false;
-        if let Some((bell, ring)) = self.bell() {
-            bell.hush(ring);
+        if let Some(end) = self.rx_end() {
+            end.hush();
         }
     }
 
@@ -298,11 +298,7 @@ impl MemifQueue {
         let end = Instant::now() + patience;
         loop {
             self.sync_tx(ring, rx)?;
-            let in_flight = match &mut self.tx {
-                Some(Side::Client(client)) => client.in_flight(),
-                Some(Side::Server(server)) => server.in_flight(),
-                None => 0,
-            };
+            let in_flight = self.in_flight();
             self.unsent = ring.to_send(self.next).count() as u64;
             if in_flight == 0 && self.unsent == 0 || Instant::now() >= end {
                 break;
@@ -341,16 +337,16 @@ impl Awaited for MemifQueue {
         if self.asks {
             self.hush();
         }
-        if let Some((bell, ring)) = self.bell().filter(|_| self.ways.interrupts) {
-            bell.ask(ring);
+        if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts) {
+            end.ask();
             self.asks = true;
             if self.has_news() {
                 return Alarm::Nap(Duration::ZERO);
             }
         }
         let nudge = self.control.nudge(self.number);
-        match self.bell() {
-            Some((bell, _)) if self.asks => Alarm::Either([nudge, bell.as_fd()], LOOK_AGAIN),
+        match self.rx_end() {
+            Some(end) if self.asks => Alarm::Either([nudge, end.as_fd()], LOOK_AGAIN),
             Some(_) => Alarm::Nap(NAP),
             None => Alarm::Descriptor(nudge),
         }
@@ -370,10 +366,4 @@ impl Drop for MemifQueue {
         let Buffers { rx, tx } = std::mem::take(&mut self.buffers);
         self.pool.give(rx.into_iter().chain(tx));
     }
-}
-
-/// When a batch was found.
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
