@@ -1,6 +1,7 @@
 //! Where the control socket is: a file, or a name of the kernel's own (`@name`).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -26,9 +27,9 @@ pub(crate) enum Address {
 /// A socket that clients connect to. Its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: OwnedFd,
-    /// Removes the file.
+    /// Removes the file. Before the socket is closed: nobody replaces the file until then.
     _file: Option<SocketFile>,
+    socket: OwnedFd,
 }
 
 impl Address {
@@ -55,7 +56,7 @@ impl Address {
     }
 
     /// Listens there. A file that nobody listens at any more is replaced; EADDRINUSE means that
-    /// somebody does, or that it is no socket.
+    /// somebody does, or is about to, or that it is no socket.
     pub(crate) fn listen(&self) -> Result<Listener, Errno> {
         let socket = new_socket()?;
         let file = match self {
@@ -66,7 +67,17 @@ impl Address {
                 None
             }
         };
-        Ok(Listener { socket, _file: file })
+        Ok(Listener { _file: file, socket })
+    }
+
+    /// Whether what is in the way is another's who listens or is about to, or has just gone.
+    pub(crate) fn may_be_served(&self) -> bool {
+        match self {
+            Self::File(path) => {
+                std::fs::symlink_metadata(path).map_or(true, |it| it.file_type().is_socket())
+            }
+            Self::Abstract(_) => true,
+        }
     }
 }
 

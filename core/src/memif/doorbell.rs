@@ -12,13 +12,14 @@
 //! Both fences are sequentially consistent, so that at least one of the two sees what the other has
 //! stored: no sleeper is forgotten. Other programs have no fence there (DPDK's eth_memif_tx), so a
 //! sleeper looks again by itself after a while.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::unistd::{read, write};
+use nix::unistd::write;
 
 use super::message::Breach;
 use super::ring::Memory;
@@ -61,7 +62,9 @@ impl Doorbell {
 
     #[cold]
     fn wake(&self) {
-        // A peer may have undone O_NONBLOCK; one that is full wakes already.
+        // A peer may have undone O_NONBLOCK; one that is full wakes already. The kernel has no write
+        // to an event that never waits (eventfd_write, fs/eventfd.c): a peer that makes it block and
+        // fills it between these two calls has us wait for it.
         let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
             let _ = write(&self.0, &1u64.to_ne_bytes());
@@ -78,11 +81,18 @@ impl Doorbell {
     /// The receiver is awake, and forgets what woke it.
     pub(crate) fn hush(&self, ring: &Memory) {
         ring.ask_for_wakeup(false);
-        let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
-            let _ = read(&self.0, &mut [0; 8]);
-        }
+        forget(self.0.as_fd());
     }
+}
+
+/// Empties an event file. Never waits for it, though the peer has the file, too, and may have undone
+/// O_NONBLOCK: eventfd_read (fs/eventfd.c, Linux 5.8) heeds the flag of the call as well.
+fn forget(event: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: `buffer` is one buffer of 8 bytes, which outlives the call. -1 for the offset reads as
+    // read(2) does. Nothing there, or what is no event any more, leaves the bytes as they are.
+    let _ = unsafe { libc::preadv2(event.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
 }
 
 impl AsFd for Doorbell {
@@ -149,6 +159,18 @@ mod tests {
         bell.hush(&ring);
         bell.ring(&ring);
         assert!(!rings(&bell), "awake again, and the event is forgotten");
+    }
+
+    #[test]
+    fn a_peer_cannot_have_the_reader_wait() {
+        let bell = Doorbell::new().unwrap();
+        fcntl(&bell.0, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        forget(bell.as_fd());
+        bell.wake();
+        let mut file = [PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut file, PollTimeout::ZERO), Ok(1), "woken");
+        forget(bell.as_fd());
+        assert_eq!(poll(&mut file, PollTimeout::ZERO), Ok(0), "and forgotten");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Peers that come and go, and what is known of the packets then.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use sluicegate::port::{OpenOptions, Port};
@@ -134,4 +135,31 @@ fn a_socket_file_is_there_as_long_as_its_port() {
     assert!(!path.exists());
     let (_server, mut client) = both("file", "", "");
     noticed(&mut client.queues[0], "connected");
+}
+
+#[test]
+fn two_that_start_at_the_same_moment_find_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let file = folder.path().join(round.to_string());
+        let name = match round % 2 {
+            0 => format!("memif:{}", file.display()),
+            _ => format!("memif:{}", socket(&format!("together-{round}"))),
+        };
+        let together = Barrier::new(2);
+        let start = || {
+            together.wait();
+            open(&name)
+        };
+        let (mut one, mut other) = std::thread::scope(|scope| {
+            let other = scope.spawn(start);
+            (start(), other.join().unwrap())
+        });
+        assert_ne!(one.method, other.method, "{round}");
+        let (from, to) = (&mut one.queues[0], &mut other.queues[0]);
+        until("a packet", || {
+            push(from, &bytes_of(round, 60));
+            Some(pull(to)).filter(|packets| !packets.is_empty())
+        });
+    }
 }

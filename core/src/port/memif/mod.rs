@@ -14,8 +14,8 @@
 //! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
 //! | `sealed` | server: takes only memory that the client cannot make smaller | on |
 //!
-//! Who starts first is the server, and who comes to it the client: so two ends need no roles. Who is
-//! to start first, or again, must be told which it is.
+//! Who starts first is the server, and who comes to it the client, also of two that start at the same
+//! moment: so two ends need no roles. Who is to start first, or again, must be told which it is.
 //!
 //! A client's pool is the memory that both have. Its packets move by exchange of buffers, in both
 //! directions, and so do those of ports that share the pool. A server looks at packets where they lie,
@@ -37,6 +37,7 @@ mod control;
 mod queue;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -100,6 +101,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method, mode: None, fallbacks: Vec::new(), queues })
 }
 
+/// As long one waits for another who starts at the same moment to listen: that is a few microseconds,
+/// on a machine that has time for it.
+const SAME_MOMENT: Duration = Duration::from_secs(1);
+
 /// Who is at the other end of the socket when a port is opened.
 enum Met {
     /// Nobody has to be: we listen.
@@ -110,14 +115,26 @@ enum Met {
 
 /// Takes the role that was asked for, or that is left.
 fn meet(name: &PortName, config: &Config, address: &Address) -> Result<Met> {
+    let end = Instant::now() + SAME_MOMENT;
+    loop {
+        match try_to_meet(name, config, address)? {
+            Some(met) => return Ok(met),
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            None => return Err(in_the_way(name)),
+        }
+    }
+}
+
+/// None where another who has started at the same moment is about to listen.
+fn try_to_meet(name: &PortName, config: &Config, address: &Address) -> Result<Option<Met>> {
     let failed = |operation, error: Errno| Error::system(operation, name.short(), error);
-    match (config.role, address.connect()) {
+    let met = match (config.role, address.connect()) {
         (Some(Role::Server), Ok(channel)) => Err(served(name, channel.peer_process())),
         (Some(Role::Server), Err(_)) | (None, Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
             match address.listen() {
                 Ok(listener) => Ok(Met::Server(listener)),
-                Err(Errno::EADDRINUSE) => Err(failed("listen at", Errno::EADDRINUSE)
-                    .remedy("something else is there: name another file")),
+                Err(Errno::EADDRINUSE) if address.may_be_served() => return Ok(None),
+                Err(Errno::EADDRINUSE) => Err(in_the_way(name)),
                 Err(Errno::ENOENT) => Err(failed("listen at", Errno::ENOENT)
                     .remedy("make the folder that the socket is to be in")),
                 Err(error) => Err(failed("listen at", error)),
@@ -130,7 +147,13 @@ fn meet(name: &PortName, config: &Config, address: &Address) -> Result<Met> {
         (_, Err(Errno::EPROTOTYPE)) => Err(failed("connect to", Errno::EPROTOTYPE)
             .remedy("it is another kind of socket: name the one that the memif server has")),
         (_, Err(error)) => Err(failed("connect to", error)),
-    }
+    };
+    met.map(Some)
+}
+
+fn in_the_way(name: &PortName) -> Error {
+    Error::system("listen at", name.short(), Errno::EADDRINUSE)
+        .remedy("something else is there: name another file")
 }
 
 fn served(name: &PortName, process: Option<i32>) -> Error {
