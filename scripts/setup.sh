@@ -8,13 +8,13 @@ set -eu
 build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 # netbase: names of protocols and services, for filters
 run="iproute2 ethtool iputils-ping netbase"
-peers="tcpdump tshark netsniff-ng tcpreplay zstd lz4 strace libcap2-bin python3-minimal"
+peers="tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3-minimal"
 lint="shellcheck"
 bench=
 vm=
 case ${1:-} in
 '') ;;
---bench) bench="dpdk-dev masscan xdp-tools nftables iptables" ;;
+--bench) bench="dpdk-dev masscan xdp-tools iptables" ;;
 --vm) vm="xz-utils" ;;
 *)
     echo "usage: scripts/setup.sh [--bench | --vm]" >&2

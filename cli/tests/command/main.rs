@@ -6,7 +6,7 @@ mod capture;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
 mod forward;
-mod lab_top;
+mod lab;
 #[path = "../../../core/tests/child/lines.rs"]
 mod lines;
 mod memif;
@@ -14,3 +14,4 @@ mod screen;
 mod send;
 mod support;
 mod switch;
+mod top;

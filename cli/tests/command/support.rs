@@ -63,6 +63,13 @@ pub fn run(arguments: &[&str]) -> Ended {
     ended(&mut sluice(arguments))
 }
 
+/// Runs a command that makes no sense: it ends at once, and says what would.
+pub fn refused(arguments: &[&str], said: &str) {
+    let ended = run(arguments);
+    assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);
+    assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
+}
+
 /// A capture of what comes to `right0` and matches, all of it, into a file.
 pub fn capture_all(netns: &str, filter: &str, file: &Path) -> Running {
     let file = file.to_str().unwrap();
@@ -228,6 +235,15 @@ pub fn closes(report: &Value) {
     assert_eq!(ledger["unexplained"].as_i64(), Some(0), "{report}");
     assert_eq!(whole, out + losses, "{report}");
     report["ports"].as_array().into_iter().flatten().for_each(closes);
+}
+
+/// Whether this is root, which may become somebody else; says that it is not.
+pub fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: needs root, to become somebody else; get it by sudo");
+    }
+    is_root
 }
 
 /// A scratch lab, unless there is no privilege to make one.

@@ -3,35 +3,24 @@
 
 mod ndr;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::child;
+use crate::support::*;
 
-fn start(arguments: &[&str]) -> Child {
-    let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
-    sluice.arg("bench").args(arguments).stdin(Stdio::null());
-    sluice.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// Starts a run, where labs can be made.
+fn start(arguments: &[&str]) -> Option<Running> {
+    lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
 
-/// The report of a short run; none without the privilege to make a lab.
+/// The report of a short run.
 fn bench(arguments: &[&str]) -> Option<Value> {
     let short = ["--rounds", "1", "--seconds", "50ms", "--json", "--no-causes"];
-    let child = start(&[arguments, &short].concat());
-    let pid = child.id();
-    let ended = child::end(child);
-    let err = String::from_utf8_lossy(&ended.stderr);
-    if ended.status.code() == Some(3) {
-        eprintln!("skipped: needs root; get it by sudo: {err}");
-        return None;
-    }
-    assert_eq!(ended.status.code(), Some(0), "{err}");
+    let running = start(&[arguments, &short].concat())?;
+    let pid = running.pid();
+    let ended = running.end();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
     leaves_nothing(pid);
-    Some(serde_json::from_slice(&ended.stdout).unwrap())
+    Some(serde_json::from_str(&ended.out).unwrap())
 }
 
 /// No lab of this process is left.
@@ -92,32 +81,15 @@ fn dropping_is_counted_where_it_happens() {
 
 #[test]
 fn a_signal_ends_it_and_what_was_measured_is_kept() {
-    let mut child = start(&["rx", "--rounds", "99", "--seconds", "50ms", "--json"]);
-    let pid = child.id();
-    let mut err = BufReader::new(child.stderr.take().unwrap());
-    let wait = move || {
-        let mut line = String::new();
-        // The second turn begins when the first is over.
-        while !line.trim_start().starts_with("2/") {
-            line.clear();
-            if err.read_line(&mut line).unwrap() == 0 {
-                return false;
-            }
-        }
-        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGINT).unwrap();
-        let mut rest = String::new();
-        err.read_to_string(&mut rest).unwrap();
-        true
-    };
-    let stopped = child::limited(pid, wait);
-    let ended = child::end(child);
-    if !stopped && ended.status.code() == Some(3) {
-        eprintln!("skipped: needs root; get it by sudo");
-        return;
-    }
-    assert_eq!(ended.status.code(), Some(0));
+    let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
+    let Some(mut running) = start(&rounds) else { return };
+    let pid = running.pid();
+    // The second turn begins when the first is over.
+    while !running.says().trim_start().starts_with("2/") {}
+    let ended = running.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
     leaves_nothing(pid);
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(report["complete"], false);
     let steps = report["ladders"][0]["steps"].as_array().unwrap();
     assert_eq!(steps[0]["turns"].as_array().unwrap().len(), 1, "{report}");
@@ -131,9 +103,6 @@ fn what_makes_no_sense_is_refused() {
         (&["rx", "--between", "left0"], "it takes two interfaces"),
         (&["rx", "--between", "lo,lo"], "lo twice"),
     ] {
-        let ended = child::end(start(arguments));
-        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
-        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {err}");
-        assert!(err.contains(part), "{arguments:?}: {err}");
+        refused(&[&["bench"], arguments].concat(), part);
     }
 }

@@ -1,27 +1,14 @@
 //! `sluice bench ndr` against a device whose faults are planted: in a lab of its own, by nft. Needs
 //! root and nft; where they are not there each test says so.
 
-use std::process::{Command, Output, Stdio};
-
 use serde_json::Value;
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::Shape;
 
-use crate::child;
-
-fn ndr(arguments: &[&str]) -> Output {
-    let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
-    sluice.args(["bench", "ndr"]).args(arguments).stdin(Stdio::null());
-    let child = sluice.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child::end(child)
-}
+use crate::support::*;
 
 /// What is found out about a bridge that does this to what comes in; none where it cannot be had.
 fn bridge_with(rule: &str, arguments: &[&str]) -> Option<Value> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    let lab = Lab::scratch_with(Shape::Line, 1).unwrap();
+    let lab = lab_of(Shape::Line, 1)?;
     let ruleset = format!(
         "table netdev plant {{ chain in {{ \
            type filter hook ingress device \"middle0\" priority 0; {rule} }} ; }}"
@@ -33,18 +20,21 @@ fn bridge_with(rule: &str, arguments: &[&str]) -> Option<Value> {
         "ip link set bridge up",
     ] {
         let words: Vec<&str> = command.split(' ').collect();
-        assert!(lab.exec("middle", &words).unwrap().success(), "{command}");
+        assert_eq!(on(&lab, "middle", &words).status, Some(0), "{command}");
     }
-    if !lab.exec("middle", &["nft", &ruleset]).is_ok_and(|status| status.success()) {
-        eprintln!("skipped: needs nft, and its netdev tables in the kernel");
+    if !have(&["nft"]) {
+        return None;
+    }
+    let planted = on(&lab, "middle", &["nft", &ruleset]);
+    if planted.status != Some(0) {
+        eprintln!("skipped: needs netdev tables in the kernel: {}", planted.err);
         return None;
     }
     let between = format!("{}/left0,{}/right0", lab.netns("left"), lab.netns("right"));
     let short = ["--seconds", "100ms", "--drain", "200ms", "--resolution", "10%", "--json"];
-    let ended = ndr(&[&["--between", &between], &short[..], arguments].concat());
-    let err = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(0), "{err}");
-    Some(serde_json::from_slice(&ended.stdout).unwrap())
+    let ended = run(&[&["bench", "ndr", "--between", &between], &short[..], arguments].concat());
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    Some(serde_json::from_str(&ended.out).unwrap())
 }
 
 /// Every thousandth packet, whoever sends them how fast.
@@ -84,13 +74,13 @@ fn a_device_is_not_faster_than_its_limit() {
 
 #[test]
 fn wrong_use_is_refused() {
-    for arguments in [
-        &["--loss", "0.1"][..],
-        &["--resolution", "0%"],
-        &["--between", "eth1"],
-        &["--device", "hub"],
-        &["--device", "bridge", "--between", "a,b"],
+    for (arguments, said) in [
+        (&["--loss", "0.1"][..], "a share is like 0.1%"),
+        (&["--resolution", "0%"], "from 0.01% to 20%"),
+        (&["--between", "eth1"], "it takes two interfaces"),
+        (&["--device", "hub"], "a device is forward or bridge"),
+        (&["--device", "bridge", "--between", "a,b"], "cannot be used with"),
     ] {
-        assert_eq!(ndr(arguments).status.code(), Some(2), "{arguments:?}");
+        refused(&[&["bench", "ndr"], arguments].concat(), said);
     }
 }

@@ -77,8 +77,6 @@ fn what_the_kernel_cannot_do_by_itself_is_refused() {
         (&["packet:lo", "xdp:lo2"], "two xdp: ports"),
         (&["xdp:lo", "xdp:lo2", "--batch", "5"], "cannot be used with"),
     ] {
-        let ended = run(&[&["forward", "--in-kernel"], arguments].concat());
-        assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);
-        assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
+        refused(&[&["forward", "--in-kernel"], arguments].concat(), said);
     }
 }

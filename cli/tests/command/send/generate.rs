@@ -111,9 +111,7 @@ fn it_does_not_send_to_the_world_unasked() {
     };
     exec(&["route", "add", "default", "via", "198.18.0.2"]);
     let generate = ["generate", "left0", "--netns", &left, "--count", "1", "--dmac", NOBODY];
-    let refused = run(&generate);
-    assert_eq!(refused.status, Some(2), "{refused:?}");
-    assert!(refused.err.contains("--yes-send-on left0"), "{}", refused.err);
+    refused(&generate, "--yes-send-on left0");
     let asked = run(&[&generate[..], &["--yes-send-on", "left0"]].concat());
     assert_eq!(asked.status, Some(0), "{asked:?}");
 }
@@ -131,9 +129,7 @@ fn what_would_be_sent_is_shown_without_privilege_or_interface() {
         (&["--rate", "fast"], "a rate is like"),
         (&["--method", "quick"], "sendmmsg"),
     ] {
-        let wrong = run(&[&["generate", "null:"], arguments].concat());
-        assert_eq!(wrong.status, Some(2), "{wrong:?}");
-        assert!(wrong.err.contains(complaint), "{complaint}: {}", wrong.err);
+        refused(&[&["generate", "null:"], arguments].concat(), complaint);
     }
 }
 
@@ -217,9 +213,7 @@ fn a_rate_in_a_file_changes_while_it_is_kept() {
     };
     let file = path.to_str().unwrap();
     let generate = ["generate", "null:", "--count", "1000", "--rate-file", file, "--json"];
-    let missing = run(&generate);
-    assert_eq!(missing.status, Some(2), "{missing:?}");
-    assert!(missing.err.contains("No such file"), "{}", missing.err);
+    refused(&generate, "No such file");
     set("pause");
     let none = run(&[&generate[..], &["--duration", "30ms"]].concat()).good();
     assert_eq!(none["pace"]["asked_pps"], 0.0, "a rate was asked for all the same: {none}");
@@ -276,9 +270,7 @@ fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
         (&["--rate", "1e-300pps"], "in years"),
         (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
     ] {
-        let refused = generate(wrong);
-        assert_eq!(refused.status, Some(2), "{wrong:?}: {refused:?}");
-        assert!(refused.err.contains(complaint), "{wrong:?}: {}", refused.err);
+        refused(&[&["generate", "null:"], wrong].concat(), complaint);
     }
 }
 
@@ -344,9 +336,7 @@ fn a_part_of_the_link_is_of_what_its_driver_says_in_whichever_namespace() {
     }
     // Loopback does not say.
     let lo = ["generate", "lo", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--rate", "1%"];
-    let refused = run(&lo);
-    assert_eq!(refused.status, Some(2), "{refused:?}");
-    assert!(refused.err.contains("does not say how fast it is"), "{}", refused.err);
+    refused(&lo, "does not say how fast it is");
 }
 
 #[test]

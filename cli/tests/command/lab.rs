@@ -1,0 +1,102 @@
+//! `sluice lab`. Tests that make one need root: where they cannot, they say so and pass.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Ended, ended, have, run};
+
+/// A lab of a name of its own that goes when it is dropped.
+struct Lab(String);
+
+impl Lab {
+    fn up(test: &str, more: &[&str]) -> Option<Self> {
+        let lab = Self(format!("{test}-{}", std::process::id()));
+        let up = run(&[&["lab", "up", "--name", &lab.0], more].concat());
+        match up.status {
+            Some(0) => Some(lab),
+            Some(3) => {
+                eprintln!("skipped: needs root; get it by sudo: {}", up.err);
+                None
+            }
+            _ => panic!("{}", up.err),
+        }
+    }
+
+    fn exec(&self, host: &str, command: &[&str]) -> Ended {
+        run(&[&["lab", "exec", "--name", &self.0, host, "--"], command].concat())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        run(&["lab", "down", "--name", &self.0]);
+    }
+}
+
+#[test]
+fn a_command_in_the_lab_keeps_its_status_and_streams() {
+    let Some(lab) = Lab::up("exec", &[]) else { return };
+    for (sentence, command, status) in [
+        ("success", &["true"][..], Some(0)),
+        ("its own failure", &["sh", "-c", "exit 42"][..], Some(42)),
+        ("no such command", &["no-such-command"][..], Some(127)),
+        ("not a command", &["/etc/passwd"][..], Some(126)),
+        ("a signal is the signal, not a number", &["sh", "-c", "kill -TERM $$"][..], None),
+    ] {
+        assert_eq!(lab.exec("left", command).status, status, "{sentence}");
+    }
+    let listed = lab.exec("right", &["sh", "-c", "ls /sys/class/net; echo to stderr >&2"]);
+    let names: Vec<&str> = listed.out.split_whitespace().collect();
+    assert!(names.contains(&"lo") && names.contains(&"right0") && names.len() < 5, "{names:?}");
+    assert_eq!(listed.err, "to stderr\n");
+    let wrong = lab.exec("middle", &["true"]);
+    assert_eq!(wrong.status, Some(2), "no such host: {}", wrong.err);
+}
+
+#[test]
+fn up_draws_what_it_made_and_list_tells_the_same() {
+    let Some(lab) = Lab::up("draw", &["--shape", "line", "--queues", "2"]) else { return };
+    let again = run(&["lab", "up", "--name", &lab.0, "--shape", "line", "--queues", "2"]);
+    assert_eq!(again.status, Some(0), "up twice: {}", again.err);
+    let drawn = again.out;
+    for part in ["├──────┤ middle0 ", " middle1 ├──────┤ right0 ", " 198.18.0.2/24 "]
+    {
+        assert!(drawn.contains(part), "{part} in\n{drawn}");
+    }
+    let other = run(&["lab", "up", "--name", &lab.0]);
+    assert_eq!(other.status, Some(2), "another shape: {}", other.err);
+
+    let listed: Value = serde_json::from_str(&run(&["lab", "list", "--json"]).out).unwrap();
+    let labs = listed["labs"].as_array().unwrap();
+    let ours = labs.iter().find(|entry| entry["name"] == *lab.0).unwrap();
+    assert_eq!(ours["shape"], "line");
+    assert_eq!(ours["queues"], 2);
+    assert_eq!(ours["hosts"][1]["netns"], format!("{}-middle", lab.0));
+    assert_eq!(ours["hosts"][2]["interfaces"][0]["addresses"][1], "2001:db8:18::2/64");
+    assert!(run(&["lab", "list"]).out.contains(&lab.0));
+
+    assert_eq!(run(&["lab", "down", "--name", &lab.0]).status, Some(0));
+    let twice = run(&["lab", "down", "--name", &lab.0]);
+    assert_eq!(twice.status, Some(2), "down twice: {}", twice.err);
+}
+
+#[test]
+fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
+    if !have(&["setpriv"]) {
+        return;
+    }
+    let Some(_able) = Lab::up("able", &[]) else { return };
+    for (dropped, named) in [("net_admin", "CAP_NET_ADMIN"), ("sys_admin", "CAP_SYS_ADMIN")] {
+        let name = format!("half-{dropped}-{}", std::process::id());
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args([&format!("--bounding-set=-{dropped}"), &format!("--inh-caps=-{dropped}")]);
+        setpriv.args([env!("CARGO_BIN_EXE_sluice"), "lab", "up", "--name", &name]);
+        let up = ended(&mut setpriv);
+        assert_eq!(up.status, Some(3), "{}", up.err);
+        assert!(up.err.contains(&format!("needs {named}: run it with sudo")), "{}", up.err);
+        assert!(!run(&["lab", "list"]).out.contains(&name), "no record of {name}");
+        let netns = format!("/run/netns/{name}-left");
+        assert!(!std::path::Path::new(&netns).exists(), "{netns} is left");
+    }
+}

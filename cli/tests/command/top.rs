@@ -1,0 +1,138 @@
+//! `sluice top`.
+
+use std::io::{Read, Write};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::lines;
+use crate::screen::{Screen, on_a_terminal};
+use crate::support::*;
+
+/// The lines that a run has printed.
+fn printed(ended: &Ended) -> Vec<Value> {
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn top_counts_what_was_sent() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let how = ["--json", "--interval", "200ms", "--count", "10"];
+    let how = [&["top", "right0", "--netns", &netns], &how[..]].concat();
+    let top = Running::unawaited(&mut sluice(&how));
+    let ping = on(&lab, "left", &["ping", "-q", "-c", "50", "-i", "0.01", "198.18.0.2"]);
+    assert_eq!(ping.status, Some(0), "{}", ping.err);
+    let lines = printed(&top.end());
+    assert_eq!(lines.len(), 10, "a line an interval");
+    let sum = |of: fn(&Value) -> &Value| -> f64 {
+        let counts = lines.iter().map(|line| {
+            let right0 = &line["interfaces"][0];
+            assert_eq!(right0["name"], "right0");
+            of(right0).as_f64().unwrap() * line["interval_s"].as_f64().unwrap()
+        });
+        counts.sum()
+    };
+    // What is sent before the first reading or after the last is not seen.
+    let packets = sum(|i| &i["rx"]["pps"]);
+    assert!(packets > 0.5 && packets < 50.5, "{packets} packets");
+    let bits = sum(|i| &i["rx"]["bps_l2"]);
+    // A veth with NAPI counts bytes behind the Ethernet header (drivers/net/veth.c, veth_xdp_rcv).
+    assert!((bits / packets - 84.0 * 8.0).abs() < 0.01, "84 bytes each: {bits} / {packets}");
+    assert_eq!(sum(|i| &i["rx"]["drops_per_s"]["missed"]), 0.0);
+    assert!(!lines[0]["cpus"].as_array().unwrap().is_empty());
+    assert_eq!(lines[0]["netns"], netns);
+}
+
+#[test]
+fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let packets = || {
+        let how = ["--json", "--interval", "100ms", "--count", "5"];
+        let how = [&["top", "right0", "--netns", &netns], &how[..]].concat();
+        let top = Running::unawaited(&mut sluice(&how));
+        let _ping = background(&lab, "left", &["ping", "-q", "-i", "0.01", "198.18.0.2"]);
+        let lines = printed(&top.end());
+        let rates = lines.iter().map(|line| {
+            let queue = &line["interfaces"][0]["queues"][0];
+            assert_eq!((&queue["direction"], &queue["queue"]), (&"rx".into(), &0.into()));
+            queue.get("pps").and_then(Value::as_f64)
+        });
+        // None in one line: none at all.
+        rates.collect::<Option<Vec<f64>>>().map(|rates| rates.iter().sum::<f64>())
+    };
+    assert_eq!(packets(), None, "some of what comes is not counted");
+    let Some(attached) = Attached::to(&netns, &[]) else { return };
+    assert!(packets() > Some(0.0), "the program has all of it");
+    assert_eq!(attached.detach().status, Some(0));
+}
+
+#[test]
+fn top_prints_aligned_lines_where_there_is_no_terminal() {
+    let top = run(&["top", "lo", "--interval", "50ms", "--count", "2"]);
+    assert_eq!(top.status, Some(0), "{}", top.err);
+    let text = top.out;
+    let heads: Vec<&str> = text.lines().filter(|line| line.contains("rx pkt/s")).collect();
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains(" lo ")).collect();
+    assert_eq!((heads.len(), rows.len()), (2, 2), "{text}");
+    assert_eq!(heads[0].len(), rows[0].len(), "{text}");
+}
+
+#[test]
+fn top_says_what_is_wrong() {
+    for (arguments, said) in [
+        (&["no-such"][..], "no interface 'no-such'; there are: lo"),
+        (&["--netns", "no-such"], "no network namespace 'no-such'"),
+        (&["--interval", "5x"], "250ms"),
+        (&["--interval", "1us"], "10ms is the shortest"),
+        (&["--plain", "--json"], "cannot be used with"),
+    ] {
+        refused(&[&["top"], arguments].concat(), said);
+    }
+}
+
+#[test]
+fn a_signal_ends_top_cleanly() {
+    let mut top = Running::unawaited(&mut sluice(&["top", "lo", "--json", "--interval", "20ms"]));
+    // Its first line shows that it waits for signals.
+    let (first, mut rest) = lines::until(top.pid(), top.child().stdout.take().unwrap(), "");
+    assert!(first.starts_with('{'), "{first}");
+    top.signal(Signal::SIGTERM);
+    assert_eq!(top.end().status, Some(0));
+    let mut more = String::new();
+    rest.read_to_string(&mut more).unwrap();
+    assert!(more.is_empty() || more.ends_with('\n'), "no half line: {more}");
+}
+
+#[test]
+fn control_z_stops_top_and_other_control_letters_do_nothing() {
+    if !have(&["script", "bash", "timeout", "stty"]) {
+        return;
+    }
+    let shell = format!(
+        "stty cols 80 rows 24; {} top lo; echo was $?; fg >/dev/null; echo then $?",
+        env!("CARGO_BIN_EXE_sluice")
+    );
+    let mut script = on_a_terminal(&shell);
+    let mut keys = script.stdin.take().unwrap();
+    let mut screen = Screen::of(script.stdout.take().unwrap());
+    screen.until("q quit");
+    // ^P, ^Q and ^D first: if one were a key it would pause or end the command.
+    keys.write_all(b"\x10\x11\x04\x1a").unwrap();
+    let seen = screen.until("\x1b[?1049l");
+    assert!(!seen.contains("PAUSED") && seen.ends_with("\x1b[?25h"), "the cursor is back: {seen}");
+    screen.until("was 148");
+    screen.until("\x1b[?1049h");
+    screen.until("q quit");
+    keys.write_all(b"q").unwrap();
+    screen.until("then 0");
+    script.wait().unwrap();
+}
