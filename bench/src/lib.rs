@@ -16,6 +16,7 @@
 //! | [`rounds`] | the turns, and what is left of them |
 //! | [`bed`] | two interfaces that are joined, and the CPUs of both sides |
 //! | [`process`] | programs: started, waited for, measured, ended |
+//! | [`said`] | what programs say, and how their counts are read |
 //! | [`measure`] | one turn of one step |
 //! | [`measurement`] | what that showed |
 //! | [`ndr`] | RFC 2544: what a device between two interfaces keeps up with |
@@ -40,6 +41,7 @@ pub mod process;
 pub mod profile;
 pub mod report;
 pub mod rounds;
+pub mod said;
 pub mod statistics;
 pub mod step;
 pub mod watch;

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bed::End;
-use crate::process::{Program, Ready, Said};
+use crate::process::{Program, Ready, SLUICE};
+use crate::said::Count;
 
 /// What a step is run with. What it does not depend on is absent, so that nothing is run twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +71,7 @@ impl Step {
     /// Whether it changes more about an interface or a host than a program does by running: what
     /// is prepared by this project's own command are files.
     pub fn changes_host(&self) -> bool {
-        self.prepare.iter().any(|order| order.program.name != "sluice")
+        self.prepare.iter().any(|order| order.program.name != SLUICE)
     }
 
     /// The programs it needs, by name.
@@ -79,8 +80,8 @@ impl Step {
             Way::Receive(Intake { job, .. }) => job.as_ref(),
             Way::Send(job) => Some(job),
         };
-        let orders = self.prepare.iter().map(|order| order.program.name.as_str());
-        orders.chain(job.map(|job| job.program.name.as_str())).filter(|name| *name != "sluice")
+        let orders = self.prepare.iter().map(|order| order.program.needs());
+        orders.chain(job.map(|job| job.program.needs())).filter(|name| *name != SLUICE)
     }
 
     /// What to type to have the same, at its end of the bed.
@@ -113,8 +114,8 @@ pub struct Job {
     pub cpu: Option<usize>,
     /// When it is ready.
     pub ready: Ready,
-    /// How many packets it says it has had, or tried to send; none where it does not say.
-    pub count: fn(&Said) -> Option<u64>,
+    /// Where it says how many packets it has had, or tried to send; none where it does not.
+    pub count: Option<Count>,
 }
 
 /// How a step is measured.
@@ -151,8 +152,8 @@ pub enum To {
 pub struct Tally {
     /// The program.
     pub program: Program,
-    /// What of its output is the number.
-    pub read: fn(&str) -> Option<u64>,
+    /// Where in its output the number is.
+    pub count: Count,
 }
 
 #[cfg(test)]

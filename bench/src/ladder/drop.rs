@@ -3,7 +3,8 @@
 use super::{Place, count};
 use crate::bed::End;
 use crate::peers::{iptables, nftables};
-use crate::process::{Program, Ready, Said};
+use crate::process::{Program, Ready};
+use crate::said::Count;
 use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
 
 /// The most alternatives that a filter is asked for: it is one program without loops.
@@ -47,28 +48,19 @@ fn listener(place: &Place<'_>) -> Step {
         program: Program::sluice(["bench", "listener", "--port", "9"]),
         cpu: place.receiver(),
         ready: Ready::Says("listening"),
-        count: received,
+        count: Some(Count::At("/received")),
     };
     let intake = Intake { job: Some(job), tally: None, to: To::Host };
     Step::new("sluice", "listener in user space", place.plain(), Way::Receive(intake))
 }
 
-fn received(said: &Said) -> Option<u64> {
-    crate::measure::number(said, &["received"]).map(|n| n as u64)
-}
-
 /// Packets to a port that nobody listens on go all the way up, and are dropped there.
 fn no_listener(place: &Place<'_>) -> Step {
-    let tally = Tally { program: Program::tool("cat", ["/proc/net/snmp"]), read: no_ports };
+    let tally = Tally {
+        program: Program::tool("cat", ["/proc/net/snmp"]),
+        count: Count::Below("Udp:", "NoPorts"),
+    };
     by_kernel("linux", "no listener", place.plain(), tally)
-}
-
-/// "Udp: InDatagrams NoPorts …", and below it the numbers (proc(5), RFC 4113).
-fn no_ports(text: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let at = names.split_whitespace().position(|name| name == "NoPorts")?;
-    values.split_whitespace().nth(at)?.parse().ok()
 }
 
 /// By tc's flower classifier, which keeps rules of one form in a hash table.
@@ -113,19 +105,13 @@ fn tc(place: &Place<'_>, name: &str, rules_: impl Iterator<Item = String>) -> St
     let batch = std::iter::once(format!("qdisc add dev {device} clsact\n")).chain(adds).collect();
     let tally = Tally {
         program: Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
-        read: tc_dropped,
+        count: Count::After("(dropped"),
     };
     let setting = Setting { rules: Some(rules(place)), ..place.plain() };
     by_kernel("linux", name, setting, tally).with(
         order(Program::tool("tc", ["-batch", "-"]).reading(batch)),
         order(Program::tool("tc", ["qdisc", "del", "dev", device, "clsact"])),
     )
-}
-
-/// " Sent 60 bytes 1 pkt (dropped 1, overlimits 0 requeues 0)", as tc -s has it.
-fn tc_dropped(text: &str) -> Option<u64> {
-    let (_, rest) = text.split_once("(dropped ")?;
-    rest.split(',').next()?.parse().ok()
 }
 
 /// By the resident XDP program.
@@ -159,15 +145,5 @@ mod tests {
         assert_eq!((words[2], words[4]), ("21 0 6 2048", "21 0 4 17"));
         assert_eq!(words[6..], ["21 1 0 7", "21 0 1 9", "6 0 0 2", "6 0 0 4294967295"]);
         assert!(classic(&(0..FILTER_MAX).collect::<Vec<_>>()).starts_with("107,"));
-    }
-
-    #[test]
-    fn counts_are_found_where_programs_write_them() {
-        let snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n";
-        assert_eq!(no_ports(snmp), Some(12));
-        let tc = "qdisc clsact ffff: parent ffff:fff1 \n \
-                  Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n";
-        assert_eq!(tc_dropped(tc), Some(5));
-        assert_eq!(tc_dropped("qdisc noqueue"), None);
     }
 }

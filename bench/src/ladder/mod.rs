@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::bed::{Bed, Cpus, End};
-use crate::measure::{of_sender, of_sluice};
 use crate::peers;
 use crate::process::{BEGUN, Program, Ready};
+use crate::said::Count;
 use crate::step::{Job, Order, Setting, Step};
 
 /// Which ladder.
@@ -125,7 +125,7 @@ pub fn steps<'a, E>(
             Kind::Drop => drop::steps(&place),
         };
         if with_peers {
-            new.extend(peers::ALL.iter().flat_map(|peer| (peer.steps)(kind, &place)));
+            new.extend(peers::ALL.iter().flat_map(|peer| peer.steps(kind, &place)));
         }
         // Between interfaces that somebody else uses nothing is changed.
         new.retain(|step| place.bed.is_ours() || !step.changes_host());
@@ -198,7 +198,7 @@ fn count<A: Into<String>>(
     flags: impl IntoIterator<Item = A>,
 ) -> Job {
     let program = Program::sluice(["count", port, "--json", "--interval", "200ms"]).and(flags);
-    Job { program, cpu: place.receiver(), ready: BEGUN, count: of_sluice }
+    Job { program, cpu: place.receiver(), ready: BEGUN, count: Some(Count::COUNTED) }
 }
 
 /// A `sluice generate` into a port, of the same packet again and again.
@@ -212,5 +212,5 @@ fn generate<A: Into<String>>(
         .and(["--dmac", crate::measure::NOBODY])
         .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dport", "9"])
         .and(flags);
-    Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: of_sender }
+    Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
 }

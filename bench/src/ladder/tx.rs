@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Place, generate};
 use crate::bed::{End, list};
-use crate::measure::of_sender;
 use crate::process::{Program, Ready};
+use crate::said::Count;
 use crate::step::{Job, Order, Setting, Step, Way};
 
 /// The steps, from the slowest to the fastest.
@@ -73,7 +73,7 @@ fn replay(place: &Place<'_>) -> Step {
     let file = place.capture_file();
     let program = Program::sluice(["replay", &file, place.left(), "--top-speed", "--loop", "0"])
         .and(["--json", "--cpus", &list(&cpus[cpus.len() - 1..])]);
-    let (ready, count) = (Ready::After(Duration::ZERO), of_sender);
+    let (ready, count) = (Ready::After(Duration::ZERO), Some(Count::SENT));
     let job = Job { program, cpu: None, ready, count };
     let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
     Step::new("sluice", "replay of a file", setting, Way::Send(job))

@@ -1,7 +1,6 @@
 //! One turn of one step: what is started when, and what is counted over which time.
 
 mod receive;
-mod said;
 mod send;
 
 use std::time::{Duration, Instant};
@@ -16,7 +15,6 @@ use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
 
 pub use receive::NOBODY;
-pub use said::{number, of_sender, of_sluice};
 
 /// How turns are taken.
 #[derive(Clone, Debug)]

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::said::{number, of_sender};
 use super::{Conditions, Load, Run, lost, mpps};
 use crate::bed::{Bed, End, list};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
-use crate::process::{Program, Running, Said};
+use crate::process::{Program, Running};
 use crate::profile::Who;
+use crate::said::{Count, Said};
 use crate::step::{Intake, Step, Tally, To};
 
 /// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
@@ -63,7 +63,7 @@ fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
     let (Some(job), Some(said)) = (&intake.job, said) else {
         return Err(Failure::of("nobody counts what arrives"));
     };
-    (job.count)(said).ok_or_else(|| {
+    job.count.and_then(|count| count.of(said)).ok_or_else(|| {
         let last = said.err.lines().chain(said.out.lines()).last().unwrap_or("nothing");
         Failure::of(format!("{} did not say how many packets it got: {last}", job.program.name))
     })
@@ -71,10 +71,11 @@ fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
 
 /// What a tally says now.
 fn asked(bed: &Bed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
-    let Some(Tally { program, read }) = tally else { return Ok(None) };
+    let Some(Tally { program, count }) = tally else { return Ok(None) };
     let said = program.run(bed, End::Right)?;
     let none = || Failure::of(format!("{}: no count in its output", program.shown()));
-    read(&said).ok_or_else(none).map(Some)
+    let said = Said { out: said, err: String::new() };
+    count.of(&said).ok_or_else(none).map(Some)
 }
 
 /// The sender: the fastest there is, each packet from another source port.
@@ -105,10 +106,10 @@ impl Sent {
         sender.over(run.conditions.time, run.watch)?;
         let said = sender.said();
         let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));
-        let seconds = number(&said, &["elapsed_s"]).ok_or_else(complaint)?;
+        let seconds = said.number("/elapsed_s").ok_or_else(complaint)?;
         // What the interface did not take was not there to be received.
-        let taken = number(&said, &["accepted"]).map(|n| n as u64);
-        let packets = taken.or_else(|| of_sender(&said)).ok_or_else(complaint)?;
+        let taken = Count::At("/accepted").of(&said);
+        let packets = taken.or_else(|| Count::SENT.of(&said)).ok_or_else(complaint)?;
         Ok(Self { pid: sender.pid(), packets, time: Duration::from_secs_f64(seconds) })
     }
 }

@@ -47,7 +47,7 @@ impl Run<'_> {
         let figures = Figures {
             mpps: mpps(packets, time),
             offered_mpps: None,
-            lost: (job.count)(&said).map(|attempted| lost(attempted, whole)),
+            lost: job.count.and_then(|count| count.of(&said)).map(|sent| lost(sent, whole)),
             cpu_ns: Some(cpu_ns as f64 / packets.max(1) as f64),
         };
         Ok(loaded.explain(&who, packets, figures))

@@ -12,7 +12,8 @@ use sluicegate::link::Mac;
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
 use crate::bed::{Bed, Cpus, End, list};
 use crate::failure::Failure;
-use crate::process::{BEGUN, Program, Running, Said};
+use crate::process::{BEGUN, Program, Running};
+use crate::said::Said;
 use crate::watch::Watch;
 
 /// Two interfaces, and the device between them.
@@ -79,21 +80,15 @@ fn longest(offer: &Offer) -> Duration {
 }
 
 fn complaint(sender: &Running, sent: &Said, counted: &Said) -> Failure {
-    match last(sent) {
+    match sent.result() {
         None => Failure::of(format!("the sender: {}", sender.complaint())),
         Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
     }
 }
 
-/// The last JSON object that a command has written.
-fn last(said: &Said) -> Option<Value> {
-    let line = said.out.lines().rev().find(|line| line.starts_with('{'))?;
-    serde_json::from_str(line).ok()
-}
-
 /// What both commands have said, as an outcome.
 fn outcome(sent: &Said, counted: &Said) -> Option<Outcome> {
-    let (sent, counted) = (last(sent)?, last(counted)?);
+    let (sent, counted) = (sent.result()?, counted.result()?);
     let streams = counted.pointer("/analysis/streams")?.as_array()?;
     let received = streams.iter().filter_map(|stream| stream.get("received")?.as_u64()).sum();
     let latency = streams.first().and_then(|stream| latency(stream.get("latency")?));

@@ -1,7 +1,7 @@
 //! Peers: what people would use in place of Sluice, on the same work.
 //!
-//! To add one: a file with a [`Peer`] that says how it is called, and what it does in which ladder;
-//! and its line in [`ALL`].
+//! To add one: a file with a [`Peer`] that says what it does in which ladder, as those beside this one
+//! do in ten lines; and its line in [`ALL`].
 
 mod dumpcap;
 pub mod iptables;
@@ -15,11 +15,13 @@ mod trafgen;
 mod xdp_tools;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ladder::{Kind, Place};
-use crate::process::{Program, Ready, Said};
+use crate::process::{Program, Ready};
+use crate::said::Count;
 use crate::step::{Intake, Job, Step, To, Way};
 
 /// Somebody else's program.
@@ -31,10 +33,33 @@ pub struct Peer {
     pub command: &'static str,
     /// The Debian package that has it.
     pub package: &'static str,
-    /// The command that says its version.
-    pub version: &'static [&'static str],
-    /// Its steps in a ladder, besides those that are part of the ladder anyway.
-    pub steps: fn(Kind, &Place<'_>) -> Vec<Step>,
+    /// Who says its version.
+    version: Version,
+    /// What it does, besides steps that are part of a ladder anyway.
+    works: &'static [Work],
+}
+
+/// Who says a peer's version.
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    /// It does, when asked by `--version`.
+    Itself,
+    /// Its package.
+    Package,
+}
+
+/// What a peer is started with; none where it cannot do what is wanted.
+type Make = fn(&Place<'_>) -> Option<Program>;
+
+/// What a peer does in a ladder.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// It receives, by one thread: it is ready when it has said that, and says how many packets it got.
+    Receives { how: &'static str, program: Make, ready: &'static str, count: Count },
+    /// It sends, by one thread. What it says of itself is not asked.
+    Sends { how: &'static str, program: Make },
+    /// It does something else, or it takes more.
+    Other(Kind, fn(&Place<'_>) -> Option<Step>),
 }
 
 /// All that are known.
@@ -65,25 +90,59 @@ pub struct Presence {
 }
 
 impl Peer {
+    /// One whose command and package are called as it is, and which says its version.
+    const fn new(name: &'static str, works: &'static [Work]) -> Self {
+        Self { name, command: name, package: name, version: Version::Itself, works }
+    }
+
     /// Looks whether it is there.
     pub fn look(&self) -> Presence {
         let name = self.name.to_owned();
         if find(self.command).is_none() {
             return Presence { name, version: None, missing: Some(remedy(self.command)) };
         }
-        let said = self.version.split_first().and_then(|(command, arguments)| {
-            Program::tool(command, arguments.iter().copied()).ask().ok()
-        });
+        let ask = match self.version {
+            Version::Itself => Program::tool(self.command, ["--version"]),
+            Version::Package => {
+                Program::tool("dpkg-query", ["-W", "-f", "${Package} ${Version}", self.package])
+            }
+        };
         // Some say it to stderr, and some end with an error then.
-        let text = said.map_or_else(String::new, |said| said.out + &said.err);
+        let text = ask.ask().map_or_else(|_| String::new(), |said| said.out + &said.err);
         let first =
             text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
-        Presence {
-            name,
-            version: Some(first.unwrap_or("of unknown version").into()),
-            missing: None,
-        }
+        let version = first.unwrap_or("of unknown version").into();
+        Presence { name, version: Some(version), missing: None }
     }
+
+    /// Its steps in a ladder.
+    pub fn steps(&self, kind: Kind, place: &Place<'_>) -> Vec<Step> {
+        self.works.iter().filter_map(|work| work.step(self, kind, place)).collect()
+    }
+}
+
+impl Work {
+    fn step(&self, peer: &Peer, kind: Kind, place: &Place<'_>) -> Option<Step> {
+        let named = |how: &str| format!("{} {how}", peer.name).trim_end().to_owned();
+        let (how, way) = match (*self, kind) {
+            (Self::Other(of, step), _) if of == kind => return step(place),
+            (Self::Receives { how, program, ready, count }, Kind::Rx) => {
+                let (program, ready) = (program(place)?, Ready::Says(ready));
+                let job = Job { program, cpu: place.receiver(), ready, count: Some(count) };
+                (how, Way::Receive(Intake { job: Some(job), tally: None, to: To::Nobody }))
+            }
+            (Self::Sends { how, program }, Kind::Tx) => {
+                (how, Way::Send(sender(place, program(place)?)))
+            }
+            _ => return None,
+        };
+        Some(Step::new(peer.name, named(how), place.plain(), way))
+    }
+}
+
+/// A program that sends by one thread, as soon as it runs.
+fn sender(place: &Place<'_>, program: Program) -> Job {
+    Job { program, cpu: place.sender(), ready: Ready::After(Duration::ZERO), count: None }
 }
 
 /// Where a command is; none where it is not installed.
@@ -99,45 +158,10 @@ pub fn remedy(command: &str) -> String {
         (_, Some(peer)) => peer.package,
         ("tc" | "ip", None) => "iproute2",
         ("iptables-restore", None) => "iptables",
-        ("xdp-trafficgen", None) => "xdp-tools",
+        ("xdp-trafficgen" | "xdp-bench", None) => "xdp-tools",
         (other, None) => other,
     };
     format!("apt-get install {package}")
-}
-
-/// A step in which a peer receives, by one thread.
-fn receives(
-    peer: &Peer,
-    how: &str,
-    place: &Place<'_>,
-    program: Program,
-    ready: Ready,
-    count: fn(&Said) -> Option<u64>,
-) -> Step {
-    let job = Job { program, cpu: place.receiver(), ready, count };
-    let intake = Intake { job: Some(job), tally: None, to: To::Nobody };
-    Step::new(peer.name, named(peer, how), place.plain(), Way::Receive(intake))
-}
-
-/// A step in which a peer sends, by one thread. What it says of itself is not asked.
-fn sends(peer: &Peer, how: &str, place: &Place<'_>, program: Program, ready: Ready) -> Step {
-    let job = Job { program, cpu: place.sender(), ready, count: |_| None };
-    Step::new(peer.name, named(peer, how), place.plain(), Way::Send(job))
-}
-
-fn named(peer: &Peer, how: &str) -> String {
-    format!("{} {how}", peer.name).trim_end().to_owned()
-}
-
-/// The number with which the last line begins that has these words.
-fn last_count(text: &str, words: &str) -> Option<u64> {
-    let line = text.lines().rev().find(|line| line.contains(words))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// Of a peer whose steps are part of the ladders.
-fn none(_: Kind, _: &Place<'_>) -> Vec<Step> {
-    Vec::new()
 }
 
 #[cfg(test)]
@@ -146,29 +170,16 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_missing_is_named_with_the_way_to_get_it() {
-        let peer = Peer {
-            name: "nosuch",
-            command: "no-such-command",
-            package: "nosuch-utils",
-            version: &["no-such-command", "--version"],
-            steps: none,
-        };
-        let presence = peer.look();
+        let presence = Peer::new("no-such-command", &[]).look();
         assert_eq!(presence.version, None);
         assert_eq!(presence.missing.as_deref(), Some("apt-get install no-such-command"));
         assert_eq!(remedy("nft"), "apt-get install nftables");
+        assert_eq!(remedy("trafgen"), "apt-get install netsniff-ng");
     }
 
     #[test]
     fn one_that_is_there_says_its_version() {
-        let peer = Peer {
-            name: "cat",
-            command: "cat",
-            package: "coreutils",
-            version: &["cat", "--version"],
-            steps: none,
-        };
-        let version = peer.look().version.expect("coreutils are everywhere");
+        let version = Peer::new("cat", &[]).look().version.expect("coreutils are everywhere");
         assert!(version.starts_with("cat ("), "{version}");
     }
 }

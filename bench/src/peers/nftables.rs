@@ -1,20 +1,15 @@
 //! nftables: rules one after the other in the hook prerouting, and at the ingress of the interface;
 //! there also as a set, which is looked up once.
 
-use super::{Peer, none};
+use super::Peer;
 use crate::ladder::Place;
 use crate::ladder::drop::{by_kernel, order, ports, rules};
 use crate::process::Program;
+use crate::said::Count;
 use crate::step::{Setting, Step, Tally};
 
-/// How it is called.
-pub const PEER: Peer = Peer {
-    name: "nftables",
-    command: "nft",
-    package: "nftables",
-    version: &["nft", "--version"],
-    steps: none,
-};
+/// What it does is part of the ladder of dropping.
+pub const PEER: Peer = Peer { command: "nft", ..Peer::new("nftables", &[]) };
 
 /// The table that a step makes, and takes away.
 const TABLE: &str = "sluice_bench";
@@ -47,28 +42,11 @@ fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: &str) -
     );
     let tally = Tally {
         program: Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
-        read: dropped,
+        count: Count::After("packets "),
     };
     let setting = Setting { rules: Some(rules(place)), ..place.plain() };
     by_kernel("nftables", name, setting, tally).with(
         order(Program::tool("nft", ["-f", "-"]).reading(table)),
         order(Program::tool("nft", ["delete", "table", family, TABLE])),
     )
-}
-
-/// "packets 12 bytes 720", as nft lists a counter.
-fn dropped(text: &str) -> Option<u64> {
-    text.split_once("packets ")?.1.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_is_read() {
-        let text = "table ip t {\n\tcounter dropped {\n\t\tpackets 12 bytes 720\n\t}\n}\n";
-        assert_eq!(dropped(text), Some(12));
-        assert_eq!(dropped("table ip t {}"), None);
-    }
 }

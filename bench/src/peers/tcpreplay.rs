@@ -1,28 +1,16 @@
 //! tcpreplay: sending what a capture file holds.
 
-use std::time::Duration;
-
-use super::{Peer, sends};
+use super::{Peer, Work, sender};
 use crate::ladder::{Kind, Place};
-use crate::process::{Program, Ready};
-use crate::step::Step;
+use crate::process::Program;
+use crate::step::{Step, Way};
 
-/// How it is called.
-pub const PEER: Peer = Peer {
-    name: "tcpreplay",
-    command: "tcpreplay",
-    package: "tcpreplay",
-    version: &["tcpreplay", "--version"],
-    steps,
-};
+pub const PEER: Peer = Peer::new("tcpreplay", &[Work::Other(Kind::Tx, step)]);
 
-fn steps(kind: Kind, place: &Place<'_>) -> Vec<Step> {
+fn step(place: &Place<'_>) -> Option<Step> {
     let file = place.capture_file();
     let flags = ["--quiet", "--topspeed", "--preload-pcap", "--loop=0", "-i", place.left(), &file];
-    let program = Program::tool("tcpreplay", flags);
-    let step = sends(&PEER, "--topspeed", place, program, Ready::After(Duration::ZERO));
-    match kind {
-        Kind::Tx => vec![place.with_capture_file(step)],
-        _ => Vec::new(),
-    }
+    let way = Way::Send(sender(place, Program::tool("tcpreplay", flags)));
+    let step = Step::new(PEER.name, "tcpreplay --topspeed", place.plain(), way);
+    Some(place.with_capture_file(step))
 }

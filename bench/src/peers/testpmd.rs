@@ -2,75 +2,54 @@
 //!
 //! It polls, so it always takes a whole CPU. Without huge pages, as everything here is.
 
-use std::time::Duration;
+use super::{Make, Peer, Version, Work};
+use crate::ladder::Place;
+use crate::process::Program;
+use crate::said::Count;
 
-use super::{Peer, receives, sends};
-use crate::ladder::{Kind, Place};
-use crate::process::{Program, Ready, Said};
-use crate::step::Step;
-
-/// How it is called.
 pub const PEER: Peer = Peer {
-    name: "dpdk-testpmd",
-    command: "dpdk-testpmd",
     package: "dpdk-dev",
-    version: &["dpkg-query", "-W", "-f", "DPDK ${Version}", "dpdk-dev"],
-    steps,
+    version: Version::Package,
+    ..Peer::new(
+        "dpdk-testpmd",
+        &[
+            receives("net_af_packet", |place| Some(rxonly(place, "net_af_packet"))),
+            receives("net_af_xdp", |place| Some(rxonly(place, "net_af_xdp"))),
+            Work::Sends {
+                how: "net_af_packet",
+                program: |place| Some(txonly(place, "net_af_packet", ",qdisc_bypass=1")),
+            },
+            Work::Sends {
+                how: "net_af_xdp",
+                program: |place| Some(txonly(place, "net_af_xdp", "")),
+            },
+        ],
+    )
 };
 
-fn steps(kind: Kind, place: &Place<'_>) -> Vec<Step> {
-    let device = |driver: &str, more: &str| match kind {
-        Kind::Tx => format!("{driver}0,iface={}{more}", place.left()),
-        _ => format!("{driver}0,iface={}", place.right()),
-    };
-    let drivers = [
-        ("net_af_packet", device("net_af_packet", ",qdisc_bypass=1")),
-        ("net_af_xdp", device("net_af_xdp", "")),
-    ];
-    drivers
-        .into_iter()
-        .filter_map(|(driver, device)| match kind {
-            Kind::Rx => {
-                let program = testpmd(place.receiver(), &device, &["--forward-mode=rxonly"]);
-                let ready = Ready::Says("NIC statistics");
-                Some(receives(&PEER, driver, place, program, ready, received))
-            }
-            Kind::Tx => {
-                let size = format!("--txpkts={}", place.setting.size);
-                let flags = ["--forward-mode=txonly", &size];
-                let program = testpmd(place.sender(), &device, &flags);
-                Some(sends(&PEER, driver, place, program, Ready::After(Duration::ZERO)))
-            }
-            Kind::Drop => None,
-        })
-        .collect()
+const fn receives(how: &'static str, program: Make) -> Work {
+    Work::Receives { how, program, ready: "NIC statistics", count: Count::After("RX-packets:") }
+}
+
+fn rxonly(place: &Place<'_>, driver: &str) -> Program {
+    let device = format!("{driver}0,iface={}", place.right());
+    testpmd(place.receiver(), &[device], &["--forward-mode=rxonly"])
+}
+
+fn txonly(place: &Place<'_>, driver: &str, options: &str) -> Program {
+    let device = format!("{driver}0,iface={}{options}", place.left());
+    let size = format!("--txpkts={}", place.setting.size);
+    testpmd(place.sender(), &[device], &["--forward-mode=txonly", &size])
 }
 
 /// Both of its threads on one CPU: the one that forwards takes all of it.
-fn testpmd(cpu: Option<usize>, device: &str, flags: &[&str]) -> Program {
+fn testpmd(cpu: Option<usize>, devices: &[String], flags: &[&str]) -> Program {
     let cpu = cpu.unwrap_or(0);
     let lcores = format!("0@{cpu},1@{cpu}");
     Program::tool("dpdk-testpmd", ["--lcores", &lcores, "--no-huge", "-m", "512", "--no-shconf"])
-        .and(["--no-pci", "--vdev", device, "--", "--stats-period", "1", "--no-mlockall"])
+        .and(["--no-pci"])
+        .and(devices.iter().flat_map(|device| ["--vdev", device]))
+        .and(["--", "--stats-period", "1", "--no-mlockall"])
         .and(["--total-num-mbufs", "16384"])
         .and(flags.iter().copied())
-}
-
-/// "  RX-packets: 123   RX-dropped: 7   RX-total: 130", of the last port in the last summary.
-fn received(said: &Said) -> Option<u64> {
-    let (_, rest) = said.out.rsplit_once("RX-packets:")?;
-    rest.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn its_count_is_read() {
-        let out = "  RX-packets: 5  RX-missed: 0\n  ---------------------- Forward statistics for \
-                   port 0  ----------------------\n  RX-packets: 1234           RX-dropped: 6   \
-                   RX-total: 1240\n  TX-packets: 0              TX-dropped: 0   TX-total: 0\n";
-        assert_eq!(received(&Said { out: out.into(), err: String::new() }), Some(1234));
-    }
 }

@@ -1,73 +1,52 @@
 //! xdp-tools: the XDP project's own programs. xdp-trafficgen sends live frames, xdp-filter drops.
 
-use std::time::Duration;
-
-use super::{Peer, sends};
-use crate::ladder::drop::{by_kernel, order, ports, rules};
+use super::{Peer, Version, Work};
+use crate::ladder::drop::{ports, rules};
 use crate::ladder::{Kind, Place};
 use crate::measure::NOBODY;
 use crate::process::{Program, Ready};
-use crate::step::{Setting, Step, Tally};
+use crate::said::Count;
+use crate::step::{Intake, Job, Setting, Step, To, Way};
 
-/// How it is called.
 pub const PEER: Peer = Peer {
-    name: "xdp-tools",
     command: "xdp-filter",
-    package: "xdp-tools",
-    version: &["dpkg-query", "-W", "-f", "xdp-tools ${Version}", "xdp-tools"],
-    steps,
+    version: Version::Package,
+    ..Peer::new(
+        "xdp-tools",
+        &[
+            Work::Sends { how: "xdp-trafficgen", program: trafficgen },
+            Work::Other(Kind::Drop, filter),
+        ],
+    )
 };
 
 /// Each rule takes a call of xdp-filter.
 const RULES_MAX: u32 = 100;
 
-fn steps(kind: Kind, place: &Place<'_>) -> Vec<Step> {
-    match kind {
-        Kind::Tx if place.setting.size == 60 => vec![trafficgen(place)],
-        Kind::Drop if rules(place) <= RULES_MAX => vec![filter(place)],
-        _ => Vec::new(),
-    }
-}
-
 /// Its packets have one size.
-fn trafficgen(place: &Place<'_>) -> Step {
+fn trafficgen(place: &Place<'_>) -> Option<Program> {
     let flags = ["udp", place.left(), "-m", NOBODY, "-P", "9", "-p", "9", "-t", "1"];
-    let program = Program::tool("xdp-trafficgen", flags);
-    sends(&PEER, "xdp-trafficgen", place, program, Ready::After(Duration::ZERO))
+    (place.setting.size == 60).then(|| Program::tool("xdp-trafficgen", flags))
 }
 
-fn filter(place: &Place<'_>) -> Step {
-    let rules = rules(place);
-    let device = place.right();
-    let tool = |arguments: &[&str]| Program::tool("xdp-filter", arguments.iter().copied());
-    let tally = Tally { program: tool(&["status"]), read: dropped };
+/// It keeps its maps in a file system that has to be where it looks for it, and goes with the script.
+fn filter(place: &Place<'_>) -> Option<Step> {
+    let (device, rules) = (place.right(), rules(place));
+    let port = |port| format!("xdp-filter port {port} -p udp -m dst");
+    let ports: Vec<String> = ports(rules).map(port).collect();
+    let script = format!(
+        "trap 'xdp-filter status; xdp-filter unload {device}; exit' INT; \
+         mount -t bpf bpf /sys/fs/bpf && xdp-filter load {device} -m native -f udp && {} && \
+         echo ready && while sleep 0.1; do :; done",
+        ports.join(" && ")
+    );
+    let job = Job {
+        program: Program::script("xdp-filter", script),
+        cpu: None,
+        ready: Ready::Says("ready"),
+        count: Some(Count::After("XDP_DROP")),
+    };
     let setting = Setting { rules: Some(rules), ..place.plain() };
-    let load = tool(&["load", device, "-m", "native", "-f", "udp"]);
-    let unload = tool(&["unload", device]);
-    let mut step =
-        by_kernel(PEER.name, "xdp-filter", setting, tally).with(order(load), order(unload));
-    for port in ports(rules) {
-        step.prepare.push(order(tool(&["port", &port.to_string(), "-p", "udp", "-m", "dst"])));
-    }
-    step
-}
-
-/// "XDP_DROP   123 pkts", in the statistics of a status.
-fn dropped(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.contains("XDP_DROP"))?;
-    let number =
-        line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    number?.replace(',', "").parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn its_count_is_read() {
-        let text = "Aggregate per-action statistics:\n  Action                 Packets           \
-                    Bytes\n  XDP_DROP       1,234 pkts           72 KiB\n  XDP_PASS   9 pkts\n";
-        assert_eq!(dropped(text), Some(1234));
-    }
+    let way = Way::Receive(Intake { job: Some(job), tally: None, to: To::Host });
+    (rules <= RULES_MAX).then(|| Step::new(PEER.name, "xdp-filter", setting, way))
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 
 use crate::bed::{Bed, End};
-pub use running::{Ready, Running, Said};
+use crate::said::Said;
+pub use running::{Ready, Running};
 use spawn::spawn;
 
 /// This project's own command.
@@ -37,18 +38,30 @@ pub struct Program {
     file: Option<PathBuf>,
     /// What it reads on its standard input.
     input: Option<String>,
+    /// Another program that it needs, where it is a script.
+    needs: Option<&'static str>,
 }
 
 impl Program {
     /// A program that is found by its name.
     pub fn tool<A: Into<String>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Self { name: name.into(), arguments, file: None, input: None }
+        Self { name: name.into(), arguments, file: None, input: None, needs: None }
     }
 
     /// The command of this project itself: the very file that runs.
     pub fn sluice<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
         Self { file: std::env::current_exe().ok(), ..Self::tool(SLUICE, arguments) }
+    }
+
+    /// A script of the shell around another program.
+    pub fn script(needs: &'static str, text: String) -> Self {
+        Self { needs: Some(needs), ..Self::tool("sh", ["-c".to_owned(), text]) }
+    }
+
+    /// The command that has to be there for it.
+    pub fn needs(&self) -> &str {
+        self.needs.unwrap_or(&self.name)
     }
 
     /// Adds arguments.

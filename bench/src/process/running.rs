@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::spawn::Started;
 use super::{GRACE, LOOK, PATIENCE, SLUICE};
 use crate::failure::Failure;
+use crate::said::Said;
 use crate::watch::Watch;
 
 /// When a program is ready.
@@ -34,15 +35,6 @@ pub struct Running {
     pub(super) err: File,
     /// Where it runs; gone with this value.
     pub(super) _folder: TempDir,
-}
-
-/// What a program has written.
-#[derive(Clone, Debug, Default)]
-pub struct Said {
-    /// To its standard output.
-    pub out: String,
-    /// To its standard error.
-    pub err: String,
 }
 
 impl Running {

@@ -1,0 +1,145 @@
+//! What programs have said, and the numbers in it.
+
+use serde_json::Value;
+
+/// What a program has written.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// To its standard output.
+    pub out: String,
+    /// To its standard error.
+    pub err: String,
+}
+
+impl Said {
+    /// The last JSON object on standard output, which is the result of a command of this project.
+    pub fn result(&self) -> Option<Value> {
+        let line = self.out.lines().rev().find(|line| line.starts_with('{'))?;
+        serde_json::from_str(line).ok()
+    }
+
+    /// The number in it at a path: "/ledger/out" (RFC 6901).
+    pub fn number(&self, path: &str) -> Option<f64> {
+        self.result()?.pointer(path)?.as_f64()
+    }
+}
+
+/// Where in what a program says a number of packets stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// At the beginning of the last line that has these words: "123 packets captured".
+    Before(&'static str),
+    /// Behind these words, where they stand last: "Packets captured: 123".
+    After(&'static str),
+    /// In the result of a command of this project, at this path.
+    At(&'static str),
+    /// In a table, the first line of which has names: below a name, in the line below that begins with
+    /// the same word (proc(5), /proc/net/snmp).
+    Below(&'static str, &'static str),
+}
+
+impl Count {
+    /// Packets that `sluice count` has counted.
+    pub const COUNTED: Self = Self::At("/ledger/out");
+    /// Packets that `sluice generate` says it has handed on.
+    pub const SENT: Self = Self::At("/attempted");
+
+    /// The number.
+    pub fn of(self, said: &Said) -> Option<u64> {
+        match self {
+            Self::At(path) => said.number(path).map(|n| n as u64),
+            _ => self.read(&said.out).or_else(|| self.read(&said.err)),
+        }
+    }
+
+    fn read(self, text: &str) -> Option<u64> {
+        match self {
+            Self::At(_) => None,
+            Self::Before(words) => {
+                first_number(text.lines().rev().find(|line| line.contains(words))?)
+            }
+            Self::After(words) => first_number(text.rsplit_once(words)?.1),
+            Self::Below(line, name) => {
+                let mut lines = text.lines().filter_map(|it| it.strip_prefix(line));
+                let (names, values) = (lines.next()?, lines.next()?);
+                let at = names.split_whitespace().position(|it| it == name)?;
+                first_number(values.split_whitespace().nth(at)?)
+            }
+        }
+    }
+}
+
+/// The number that a text begins with; some write it with commas.
+fn first_number(text: &str) -> Option<u64> {
+    let text = text.trim_start();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len());
+    text[..end].replace(',', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_where_programs_write_them() {
+        let rows: &[(&str, &str, Count, Option<u64>)] = &[
+            (
+                "of several lines the last, as tcpdump",
+                "12 packets captured\n123 packets captured\n130 packets received by filter\n",
+                Count::Before("captured"),
+                Some(123),
+            ),
+            (
+                "with spaces before it, as netsniff-ng",
+                "Running!\n\n      886784  packets incoming\n      886700  packets passed filter\n",
+                Count::Before("passed filter"),
+                Some(886_700),
+            ),
+            (
+                "behind words, as dumpcap",
+                "File: /dev/null\nPackets captured: 287360\nPackets received/dropped: 287360/0\n",
+                Count::After("Packets captured:"),
+                Some(287_360),
+            ),
+            (
+                "behind the last of several, as testpmd",
+                "  RX-packets: 5  RX-missed: 0\n  RX-packets: 1234           RX-dropped: 6\n",
+                Count::After("RX-packets:"),
+                Some(1234),
+            ),
+            (
+                "with commas, as xdp-filter",
+                "  XDP_DROP       1,234 pkts           72 KiB\n  XDP_PASS   9 pkts\n",
+                Count::After("XDP_DROP"),
+                Some(1234),
+            ),
+            (
+                "before a comma, as tc",
+                "8 pkt (dropped 5, overlimits 0)",
+                Count::After("(dropped"),
+                Some(5),
+            ),
+            (
+                "in a table, as the kernel",
+                "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n",
+                Count::Below("Udp:", "NoPorts"),
+                Some(12),
+            ),
+            (
+                "in a result",
+                "{\"time_s\":1}\n{\"ledger\":{\"in\":9,\"out\":7}}\n",
+                Count::COUNTED,
+                Some(7),
+            ),
+            ("nowhere", "nothing\n", Count::After("RX-packets:"), None),
+            ("words without a number", "captured\n", Count::Before("captured"), None),
+            ("no result", "", Count::SENT, None),
+        ];
+        for (sentence, out, count, expected) in rows {
+            let said = Said { out: (*out).into(), err: String::new() };
+            assert_eq!(count.of(&said), *expected, "{sentence}");
+        }
+        let said = Said { out: String::new(), err: "7 packets captured".into() };
+        assert_eq!(Count::Before("captured").of(&said), Some(7), "on the other output");
+    }
+}
