@@ -101,10 +101,15 @@ impl Decider<'_> {
         if is_link_local(header.to) && !(self.rules.link_local && header.to != PAUSE) {
             return Err(Cause::LinkLocal);
         }
-        match self.rules.vlans {
-            true => vlans.of(header.tag).ok_or(Cause::Vlan),
-            false => Ok(0),
+        if !self.rules.vlans {
+            return Ok(0);
         }
+        let vlan = vlans.of(header.tag).ok_or(Cause::Vlan)?;
+        // Where the outer tag is taken off, the inner one would lead into another VLAN.
+        if header.is_tagged_again && vlans.untagged == Some(vlan) {
+            return Err(Cause::Vlan);
+        }
+        Ok(vlan)
     }
 
     /// A port that leaves teaches nothing: what it had is forgotten, and its number may soon be another's.

@@ -8,6 +8,8 @@ pub const ADDRESS_BYTES: usize = 12;
 pub const TAG_BYTES: usize = 4;
 /// The protocol of IEEE 802.1Q's tag.
 pub const TAG: [u8; 2] = [0x81, 0x00];
+/// Protocols that mean a tag: 802.1Q's, 802.1ad's, and the one in use before that.
+const TAGS: [[u8; 2]; 3] = [TAG, [0x88, 0xa8], [0x91, 0x00]];
 /// The VLAN's number in the control information.
 pub const VLAN_BITS: u16 = 0x0fff;
 
@@ -20,6 +22,8 @@ pub struct Header {
     pub from: u64,
     /// The control information of its 802.1Q tag.
     pub tag: Option<u16>,
+    /// Behind that tag is another.
+    pub is_tagged_again: bool,
 }
 
 impl Header {
@@ -28,17 +32,17 @@ impl Header {
     pub fn read(frame: &[u8]) -> Option<Self> {
         let header = frame.first_chunk::<HEADER_BYTES>()?;
         let [a, b, c, d, e, f, g, h, i, j, k, l, tag @ ..] = *header;
-        let tag = match tag {
-            TAG => {
-                let &[high, low] = frame.get(HEADER_BYTES..)?.first_chunk()?;
-                Some(u16::from_be_bytes([high, low]))
-            }
-            _ => None,
-        };
+        let (mut control, mut is_tagged_again) = (None, false);
+        if tag == TAG {
+            let (&[high, low], behind) = frame.get(HEADER_BYTES..)?.split_first_chunk()?;
+            control = Some(u16::from_be_bytes([high, low]));
+            is_tagged_again = behind.first_chunk().is_some_and(|behind| TAGS.contains(behind));
+        }
         Some(Self {
             to: u64::from_be_bytes([0, 0, a, b, c, d, e, f]),
             from: u64::from_be_bytes([0, 0, g, h, i, j, k, l]),
-            tag,
+            tag: control,
+            is_tagged_again,
         })
     }
 }
@@ -63,13 +67,25 @@ mod tests {
     #[test]
     fn a_header_is_read_and_nothing_beyond() {
         let mut frame = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0];
-        let header = Header { to: 0x0102_0304_0506, from: 0x0708_090a_0b0c, tag: None };
+        let header = Header {
+            to: 0x0102_0304_0506,
+            from: 0x0708_090a_0b0c,
+            tag: None,
+            is_tagged_again: false,
+        };
         assert_eq!(Header::read(&frame), Some(header));
         assert_eq!(Header::read(&frame[..13]), None);
         frame[12] = 0x81;
         assert_eq!(Header::read(&frame), None, "a tag that is cut");
         frame.extend([0xa0, 0x05]);
-        assert_eq!(Header::read(&frame), Some(Header { tag: Some(0xa005), ..header }));
+        let tagged = Header { tag: Some(0xa005), ..header };
+        assert_eq!(Header::read(&frame), Some(tagged));
+        for (protocol, is_tagged_again) in
+            [([8, 0], false), ([0x81, 0], true), ([0x88, 0xa8], true)]
+        {
+            let frame = [&frame[..], &protocol].concat();
+            assert_eq!(Header::read(&frame), Some(Header { is_tagged_again, ..tagged }));
+        }
     }
 
     #[test]

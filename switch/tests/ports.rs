@@ -7,7 +7,8 @@ use sluicegate::Result;
 use sluicegate::error::Error;
 use sluicegate::monitor::{Watch, Writer};
 use sluicegate::port::{OpenOptions, Use};
-use sluicegate_switch::{MemberConfig, Opened, Rules, Switch, SwitchConfig};
+use sluicegate_switch::vlan::Vlans;
+use sluicegate_switch::{Cause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
 
 /// A switch with an endless source of packets, all of one address.
 fn with_source(rules: Rules) -> Switch {
@@ -22,20 +23,21 @@ fn add(switch: &mut Switch, name: &str, usage: Use) {
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
-/// Adds a capture file of so many broadcast frames.
-fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: usize) {
-    let mut frame = [0u8; 60];
-    frame[..12].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1]);
+/// Adds a capture file of broadcast frames, with this behind their addresses.
+fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: &[&[u8]], config: MemberConfig) {
     let words = |words: [u32; 6]| words.map(u32::to_le_bytes).concat();
     let mut file = words([0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1]);
-    for _ in 0..frames {
+    for behind in frames {
+        let mut frame = [0u8; 60];
+        frame[..12].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1]);
+        frame[12..12 + behind.len()].copy_from_slice(behind);
         file.extend(words([1, 0, 60, 60, 0, 0]).iter().take(16).chain(&frame));
     }
     let path = folder.join("broadcasts.pcap");
     std::fs::write(&path, file).unwrap();
     let port = format!("pcap:{}", path.display()).parse().unwrap();
     let opened = Opened::open(&port, Some(Use::Receive), &OpenOptions::default()).unwrap();
-    switch.add("file", 0, opened, MemberConfig::default()).unwrap();
+    switch.add("file", 0, opened, config).unwrap();
 }
 
 /// A pipe at whose other end nobody is.
@@ -115,7 +117,7 @@ fn who_watches_has_one_ring() {
 fn what_ports_have_not_sent_at_the_end_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut switch = Switch::new(SwitchConfig::default());
-    add_broadcasts(&mut switch, folder.path(), 2000);
+    add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 2000], MemberConfig::default());
     let stuck = ["a", "b", "c"];
     stuck.iter().for_each(|name| add_stuck(&mut switch, name, folder.path()));
     while switch.turn() > 0 {}
@@ -126,5 +128,33 @@ fn what_ports_have_not_sent_at_the_end_is_named() {
         assert!(counts.copied > 0 && stats.sent == 0, "{name}: {state:?}");
         assert_eq!(stats.unsent, counts.copied, "{name}");
         assert_eq!(counts.given, counts.copied + counts.full, "{name}");
+    }
+}
+
+#[test]
+fn no_tag_within_a_tag_leads_into_another_vlan() {
+    let trunk = Vlans { untagged: Some(10), tagged: "20".parse().unwrap() };
+    for (port, sentence) in [(Vlans::access(10), "an access port"), (trunk.clone(), "a trunk")] {
+        let folder = tempfile::tempdir().unwrap();
+        let rules = Rules { vlans: true, ..Rules::default() };
+        let mut switch = Switch::new(SwitchConfig { rules, ..SwitchConfig::default() });
+        let refused: [&[u8]; 3] = [
+            &[0x81, 0, 0, 10, 0x81, 0, 0, 20, 8, 0],
+            &[0x81, 0, 0, 10, 0x88, 0xa8, 0, 20, 8, 0],
+            // A priority, of the port's own VLAN.
+            &[0x81, 0, 0xe0, 0, 0x81, 0, 0, 20, 8, 0],
+        ];
+        let taken: [&[u8]; 2] = [&[0x81, 0, 0, 10, 8, 0], &[8, 0]];
+        let frames = [&refused[..], &taken].concat();
+        let config = |vlans| MemberConfig { vlans, ..MemberConfig::default() };
+        add_broadcasts(&mut switch, folder.path(), &frames, config(port));
+        let opened =
+            Opened::open(&"null:".parse().unwrap(), Some(Use::Send), &OpenOptions::default());
+        switch.add("trunk", 0, opened.unwrap(), config(trunk.clone())).unwrap();
+        while switch.turn() > 0 {}
+        let states = switch.states();
+        let counts = |name| states.iter().find(|state| state.name == name).unwrap().counts;
+        let dropped = counts("file").dropped[Cause::Vlan as usize];
+        assert_eq!((dropped, counts("trunk").given), (3, 2), "{sentence}");
     }
 }
