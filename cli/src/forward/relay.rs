@@ -8,7 +8,6 @@
 //! `ring_full`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
@@ -212,8 +211,7 @@ impl Relay {
         // No more packets than slots: enough for all in nearly every batch.
         let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };
         let most = there.min(self.batch).min(room);
-        let left = shared.wanted.fetch_sub(most.into(), Ordering::Relaxed);
-        let wanted = left.clamp(0, most.into()) as u32;
+        let wanted = shared.wanted.reserve(most);
         let slots = match wanted < most {
             true => first_packets(&source.queue, wanted),
             false => most,
@@ -224,11 +222,8 @@ impl Relay {
             None => forward_some(from_ring, to_ring, slots),
         };
         let used = moved.packets();
-        if used < most {
-            shared.wanted.fetch_add(i64::from(most - used), Ordering::Relaxed);
-        }
         self.passed[side].moved(&moved);
-        if left - i64::from(used) <= 0 {
+        if shared.wanted.settle(wanted, used) {
             shared.stop.set();
             let rest = source.queue.rx().packets().count() as u64;
             self.passed[side].after_end += rest;

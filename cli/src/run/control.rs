@@ -3,7 +3,6 @@
 use std::io::{Stdout, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicI64;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use super::counters::Counters;
+use super::wanted::Wanted;
 use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};
 use crate::signals::Signals;
 
@@ -103,7 +103,7 @@ pub fn supervise<W: Work>(
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let shared = Shared {
         stop: Stop::default(),
-        wanted: AtomicI64::new(limits.count.map_or(i64::MAX / 2, |n| n.min(1 << 62) as i64)),
+        wanted: Wanted::new(limits.count),
         wait: limits.wait,
         down: Mutex::default(),
     };

@@ -10,6 +10,7 @@
 
 mod control;
 mod counters;
+mod wanted;
 mod worker;
 
 pub use control::{Ended, Limits, Run, Work, run, supervise};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::notice;
 
 use super::control::{Ended, Work};
 use super::counters::{Counters, Totals};
+use super::wanted::Wanted;
 
 /// How long a worker may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(50);
@@ -79,8 +80,8 @@ impl<V: Visitor> Drop for Finished<'_, V> {
 pub struct Shared {
     /// Let nothing more in.
     pub stop: Stop,
-    /// Packets still wanted by `--count`, over all workers; very large where there is no limit.
-    pub wanted: AtomicI64,
+    /// Packets still wanted by `--count`, over all workers.
+    pub wanted: Wanted,
     /// How to wait.
     pub wait: Wait,
     /// Interfaces that are down, as far as the user has been told.
@@ -307,8 +308,7 @@ impl Worker<'_> {
             return;
         }
         self.counters.add(packets, bytes);
-        let count = i64::try_from(packets).unwrap_or(i64::MAX);
-        if self.shared.wanted.fetch_sub(count, Ordering::Relaxed) <= count {
+        if self.shared.wanted.have_come(packets) {
             self.shared.stop.set();
         }
     }
@@ -339,29 +339,24 @@ impl Worker<'_> {
     /// Looks at all packets in the ring, or at as many as are wanted.
     #[inline]
     fn visit(&mut self, visitor: &mut impl Visitor) {
-        let slots = i64::from(self.queue.rx().available());
-        // No more packets than slots: enough for all in nearly every batch.
-        let left = self.shared.wanted.fetch_sub(slots, Ordering::Relaxed);
-        let mut wanted = left.clamp(0, slots);
+        let rx = self.queue.rx();
+        // No more packets than slots; where some may be too many, as many as there are.
+        let limited = self.shared.wanted.is_limited();
+        let there = if limited { rx.packets().count() as u32 } else { rx.available() };
+        let wanted = self.shared.wanted.reserve(there);
         let (mut packets, mut bytes) = (0, 0);
-        for packet in self.queue.rx().packets() {
-            if wanted == 0 {
+        for packet in rx.packets() {
+            if packets == wanted {
                 self.after_end += 1;
                 continue;
             }
-            wanted -= 1;
             visitor.packet(&packet);
             packets += 1;
             bytes += u64::from(packet.meta().wire_bytes);
         }
-        // Give back what was taken from the count but not used.
-        let used = packets as i64;
-        if used < slots {
-            self.shared.wanted.fetch_add(slots - used, Ordering::Relaxed);
-        }
-        if left - used <= 0 {
+        if self.shared.wanted.settle(wanted, packets) {
             self.shared.stop.set();
         }
-        self.counters.add(packets, bytes);
+        self.counters.add(packets.into(), bytes);
     }
 }
