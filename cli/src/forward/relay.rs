@@ -189,18 +189,17 @@ impl Relay {
 
     /// Moves what is there, and wanted, along a way.
     fn pass(&mut self, index: usize, shared: &Shared) -> Result<Moved> {
-        let Way { from, to, .. } = self.ways[index];
+        let Way { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
         };
         let there = source.queue.rx().available();
         if there == 0 {
-            self.ways[index].blocked = false;
+            (self.ways[index].blocked, self.ways[index].looked_at) = (false, 0);
             return Ok(Moved::default());
         }
-        // What waits has been looked at.
-        if let Some(leaving) = self.leaving.as_ref().filter(|_| !self.ways[index].blocked) {
-            leaving.look(&source.queue)?;
+        if let Some(leaving) = &self.leaving {
+            leaving.look(&source.queue, looked_at)?;
         }
         let interfaces = source.queue.interfaces();
         if source.described < interfaces.len() {
@@ -230,7 +229,9 @@ impl Relay {
             let slots = source.queue.rx().available();
             source.queue.rx_mut().release(slots);
         }
-        self.ways[index].blocked = used == 0 && source.queue.rx().available() > 0;
+        let left = source.queue.rx().available();
+        self.ways[index].looked_at = left;
+        self.ways[index].blocked = used == 0 && left > 0;
         if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
             self.came_up(from, shared);
         }

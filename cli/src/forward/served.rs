@@ -71,10 +71,12 @@ pub struct Way {
     pub to: usize,
     /// The target was full at the last look.
     pub blocked: bool,
+    /// Slots of packets that wait at the source and have been looked at: the first ones.
+    pub looked_at: u32,
 }
 
 impl Way {
     pub fn new(from: usize, to: usize) -> Self {
-        Self { from, to, blocked: false }
+        Self { from, to, blocked: false, looked_at: 0 }
     }
 }

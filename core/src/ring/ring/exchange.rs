@@ -1,6 +1,6 @@
 //! What moves a packet into a transmit ring: an exchange of buffers, or a copy.
 
-use super::{Ring, flags};
+use super::{Ring, Slot, flags};
 use crate::ring::Packet;
 
 /// What was moved by exchange.
@@ -66,8 +66,8 @@ impl Ring {
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
-    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
-    /// that has to be copied (INDIRECT). Gives the slots of both rings back.
+    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or before a
+    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back.
     #[inline]
     pub(crate) fn swap_into(&mut self, to: &mut Self, max: u32) -> Swapped {
         let mut swapped = Swapped::default();
@@ -80,18 +80,23 @@ impl Ring {
             limit -= 1;
         }
         let (mut from_index, mut to_index) = (self.head(), to.head());
+        let mut is_begun = false;
         while swapped.slots < limit {
-            let (source, target) = (self.slot_mut(from_index), to.slot_mut(to_index));
-            if source.is_indirect() || source.buf == 0 || target.buf == 0 {
+            let (source, target) = (self.slot(from_index), to.slot(to_index));
+            if !can_swap(source, target)
+                || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
+            {
                 break;
             }
+            is_begun = source.continues();
+            let (source, target) = (self.slot_mut(from_index), to.slot_mut(to_index));
             std::mem::swap(&mut source.buf, &mut target.buf);
             target.ptr = std::mem::take(&mut source.ptr);
             target.len = source.len;
             target.flags = source.flags | flags::BUF_CHANGED;
             source.flags = flags::BUF_CHANGED;
             swapped.bytes += u64::from(target.len);
-            swapped.packets += u32::from(!target.continues());
+            swapped.packets += u32::from(!is_begun);
             *to.meta_mut(to_index) = *self.meta(from_index);
             from_index = self.next(from_index);
             to_index = to.next(to_index);
@@ -100,6 +105,19 @@ impl Ring {
         self.release(swapped.slots);
         to.release(swapped.slots);
         swapped
+    }
+
+    /// Whether a packet that goes on behind a slot can be exchanged to its end, which is in the ring.
+    #[cold]
+    fn can_swap_rest(&self, from_index: u32, to: &Self, to_index: u32) -> bool {
+        let (mut from_index, mut to_index) = (from_index, to_index);
+        while self.slot(from_index).continues() {
+            (from_index, to_index) = (self.next(from_index), to.next(to_index));
+            if !can_swap(self.slot(from_index), to.slot(to_index)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
@@ -133,4 +151,10 @@ impl Ring {
         (slot.ptr, slot.len) = (first as u64, len);
         true
     }
+}
+
+/// Whether two slots hold buffers of their own.
+#[inline]
+fn can_swap(source: &Slot, target: &Slot) -> bool {
+    !source.is_indirect() && source.buf != 0 && target.buf != 0
 }

@@ -157,6 +157,28 @@ fn packets_over_several_slots_swap_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_packet_of_which_a_slot_has_to_be_copied_stays_whole() {
+    let pool = pool();
+    let mut bytes = [0u8; 1];
+    for indirect in [2, 3] {
+        let mut rx = Ring::receive(&pool, 9).unwrap();
+        for (number, continues) in [false, true, true, false].into_iter().enumerate() {
+            let at = rx.tail();
+            rx.fill(at, 1, continues, Meta::default());
+            if number == indirect {
+                // SAFETY: the byte is there until the end of the test, and nobody else's.
+                unsafe { rx.point(at, NonNull::from(&mut bytes).cast(), 1, continues) };
+            }
+            rx.publish(rx.next(at));
+        }
+        let mut tx = Ring::transmit(&pool, 9).unwrap();
+        let swapped = rx.swap_into(&mut tx, u32::MAX);
+        assert_eq!((swapped.slots, swapped.packets), (1, 1), "slot {indirect} is INDIRECT");
+        assert_eq!(rx.packets().map(|packet| packet.slots()).collect::<Vec<_>>(), [3]);
+    }
+}
+
+#[test]
 fn what_is_to_be_sent_is_shown_in_whole_packets() {
     let mut ring = Ring::transmit(&pool(), 6).unwrap();
     // Away from slot 0, so that the packets go round the ring's end.
