@@ -3,8 +3,10 @@
 
 mod ndr;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::child;
 use crate::support::*;
 
 /// Starts a run, where labs can be made.
@@ -27,6 +29,14 @@ fn bench(arguments: &[&str]) -> Option<Value> {
 fn leaves_nothing(pid: u32) {
     let labs = sluicegate::link::Lab::list();
     assert!(labs.iter().all(|lab| lab.owner() != Some(pid)), "{labs:?}");
+}
+
+/// The processes that one has started, by whichever of its threads.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+    let listed: Vec<String> = tasks.flat_map(children).collect();
+    listed.iter().flat_map(|it| it.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
 }
 
 /// Checks the steps of the only ladder; those that a kernel or a machine without their tools cannot
@@ -93,6 +103,25 @@ fn a_signal_ends_it_and_what_was_measured_is_kept() {
     assert_eq!(report["complete"], false);
     let steps = report["ladders"][0]["steps"].as_array().unwrap();
     assert_eq!(steps[0]["turns"].as_array().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn what_it_has_started_ends_with_it_where_it_is_killed() {
+    let Some(running) = start(&["rx", "--seconds", "60s", "--json"]) else { return };
+    let pid = running.pid();
+    let mut started = Vec::new();
+    // Who receives, and who sends.
+    eventually("a turn begins", || {
+        started = children(pid);
+        started.len() > 1
+    });
+    running.signal(Signal::SIGKILL);
+    running.end();
+    eventually("all have ended", || started.iter().all(|&pid| child::has_ended(pid)));
+    // The next one to make a lab would take it away, too.
+    for lab in sluicegate::link::Lab::list().iter().filter(|lab| lab.owner() == Some(pid)) {
+        sluicegate::link::Lab::down(lab.name()).unwrap();
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use serde_json::Value;
 use sluicegate::link::Shape;
 
+use super::{children, start};
 use crate::support::*;
 
 /// What is found out about a bridge that does this to what comes in; none where it cannot be had.
@@ -35,6 +36,44 @@ fn bridge_with(rule: &str, arguments: &[&str]) -> Option<Value> {
     let ended = run(&[&["bench", "ndr", "--between", &between], &short[..], arguments].concat());
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     Some(serde_json::from_str(&ended.out).unwrap())
+}
+
+#[test]
+fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
+    let short = ["--seconds", "100ms", "--drain", "200ms", "--resolution", "20%", "--json"];
+    let Some(running) = start(&[&["ndr"], &short[..]].concat()) else { return };
+    let ended = running.end();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(report["complete"], true);
+    let of_size = &report["sizes"][0];
+    assert!(of_size["most_pps"].as_f64().unwrap() > 0.0, "{of_size}");
+    // Something comes through, even where the machine is so busy that there is no throughput.
+    let points = of_size["loss"].as_array().unwrap();
+    assert!(points.iter().any(|point| point["lost"].as_f64().unwrap() < 1.0), "{of_size}");
+    assert!(of_size["back_to_back"]["packets"].as_u64().is_some(), "{of_size}");
+}
+
+#[test]
+fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
+    let Some(running) = start(&["ndr", "--seconds", "60s", "--json"]) else { return };
+    eventually("the device starts", || !children(running.pid()).is_empty());
+    let ended = running.stop();
+    assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("stopped before anything was measured"), "{}", ended.err);
+}
+
+#[test]
+fn a_missing_privilege_of_what_is_started_is_told_as_that() {
+    let Some(lab) = lab() else { return };
+    if !have(&["setpriv"]) {
+        return;
+    }
+    let without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let ndr = [env!("CARGO_BIN_EXE_sluice"), "bench", "ndr", "--between", "left0,lo"];
+    let ended = on(&lab, "left", &[&without[..], &ndr].concat());
+    assert_eq!(ended.status, Some(3), "{}", ended.err);
+    assert!(ended.err.contains("needs CAP_"), "{}", ended.err);
 }
 
 /// Every thousandth packet, whoever sends them how fast.
