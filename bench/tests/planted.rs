@@ -3,6 +3,8 @@
 
 #[path = "../../core/tests/child/limit.rs"]
 mod child;
+#[path = "../../core/tests/lab/scratch.rs"]
+mod scratch;
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -96,15 +98,11 @@ fn open(name: &str, usage: Use) -> Queue {
 
 /// A lab, where there is root and a second CPU.
 fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
     if std::thread::available_parallelism().unwrap().get() < 2 {
         println!("skipped: needs two CPUs");
         return None;
     }
-    Some(Lab::scratch_with(Shape::Pair, 2).expect("a scratch lab"))
+    scratch::lab_of(Shape::Pair, 2)
 }
 
 /// Starts this test as a child on a host.

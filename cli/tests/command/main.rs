@@ -10,6 +10,8 @@ mod lab;
 #[path = "../../../core/tests/child/lines.rs"]
 mod lines;
 mod memif;
+#[path = "../../../core/tests/lab/scratch.rs"]
+mod scratch;
 mod screen;
 mod send;
 mod support;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::{self, Lab, Shape};
 
 use crate::child;
+pub use crate::scratch::lab_of;
 
 /// The longest anything here waits for something to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -251,17 +252,6 @@ pub fn lab() -> Option<Lab> {
     lab_of(Shape::Pair, 1)
 }
 
-pub fn lab_of(shape: Shape, queues: u32) -> Option<Lab> {
-    match Lab::scratch_with(shape, queues) {
-        Ok(lab) => Some(lab),
-        Err(error) if error.kind() == sluicegate::error::Kind::Privilege => {
-            eprintln!("skipped: needs root; get it by sudo: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
 /// Whether the tools are there; says which is not.
 pub fn have(tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| {
@@ -322,6 +312,12 @@ fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
         file.write_all(&frame).unwrap();
     }
     file.flush().unwrap();
+}
+
+/// Packets that an interface of a host has dropped for want of room: a veth's queue is short, and
+/// who reads it has to wait for the CPU.
+pub fn dropped(lab: &Lab, host: &str, interface: &str) -> u64 {
+    link::interface(Some(&lab.netns(host)), interface).unwrap().stats.tx_dropped
 }
 
 /// Sends a capture file from `left0` at so many packets a second.

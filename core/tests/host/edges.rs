@@ -1,6 +1,5 @@
 //! What a port leaves as it is, what it takes back, and what it says.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Kind};
@@ -9,18 +8,16 @@ use sluicegate::port::{Queue, Use, detach_host, host_owner};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use super::bridge::Bridge;
+use super::on::on;
 use super::through::{HOSTS, ping};
-use super::{child, lab, open, run, run_words};
+use super::{lab, open, run};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a command on the host `right` prints.
 pub fn printed(lab: &Lab, command: &str) -> String {
     let words: Vec<&str> = command.split_whitespace().collect();
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).stdout(std::process::Stdio::piped());
-    let output = child::end(lab.spawn("right", &mut command).unwrap());
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    String::from_utf8_lossy(&on(&lab.netns("right"), &words).stdout).into_owned()
 }
 
 /// All that a port could leave on right0: devices, disciplines, filters, programs.
@@ -72,7 +69,8 @@ fn what_others_have_there_stays() {
     let program = ["bpf", "bytecode", "1,6 0 0 0,"];
     assert!(run(&lab, "right", "tc qdisc replace dev right0 root handle 8001: pfifo limit 500"));
     assert!(run(&lab, "right", "tc qdisc add dev right0 clsact"));
-    assert!(run_words(&lab, "right", &[&filter[..], &program].concat()));
+    let added = on(&lab.netns("right"), &[&filter[..], &program].concat());
+    assert!(added.status.success());
     let theirs = |lab: &Lab| {
         let filters = printed(lab, "tc filter show dev right0 egress");
         printed(lab, "tc qdisc show dev right0") + &filters

@@ -7,11 +7,13 @@ mod child;
 mod edges;
 mod flows;
 mod killed;
+#[path = "../lab/on.rs"]
+mod on;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod through;
 
-use std::process::{Command, Stdio};
-
-use sluicegate::link::Lab;
+use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Use};
 
 /// The modes that XDP has on a veth.
@@ -20,11 +22,7 @@ pub const MODES: &[&str] = &["native", "skb"];
 /// A lab for one test, or the reason why there is none. What left sends has its checksums: an
 /// interface that is no veth would see to that.
 pub fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    let lab = Lab::scratch().expect("a scratch lab");
+    let lab = scratch::lab_of(Shape::Pair, 1)?;
     assert!(run(&lab, "left", "ethtool -K left0 tx off"));
     Some(lab)
 }
@@ -38,12 +36,5 @@ pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
 /// Runs a command on a host, whose words are apart; whether it succeeded.
 pub fn run(lab: &Lab, host: &str, command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
-    run_words(lab, host, &words)
-}
-
-/// The same of words that may hold spaces.
-pub fn run_words(lab: &Lab, host: &str, words: &[&str]) -> bool {
-    let mut command = Command::new(words[0]);
-    let child = lab.spawn(host, command.args(&words[1..]).stdout(Stdio::null())).unwrap();
-    child::end(child).status.success()
+    on::on(&lab.netns(host), &words).status.success()
 }

@@ -3,10 +3,14 @@
 mod changes;
 #[path = "../child/limit.rs"]
 mod child;
+#[path = "../lab/on.rs"]
+mod on;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod sending;
 mod stream;
 
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use sluicegate::link::{Lab, Shape};
@@ -17,15 +21,11 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
     if linux() < (5, 18) {
         println!("skipped: live frames need Linux 5.18");
         return None;
     }
-    Some(Lab::scratch_with(Shape::Pair, 1).expect("a scratch lab"))
+    scratch::lab_of(Shape::Pair, 1)
 }
 
 /// The kernel's version, as far as what it can do hangs on that.
@@ -53,7 +53,6 @@ pub fn receiver(lab: &Lab) -> Port {
 
 /// Runs a command on a host; how it ended.
 pub fn run(lab: &Lab, host: &str, command: &str) -> ExitStatus {
-    let mut words = command.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    child::end(lab.spawn(host, command.args(words)).unwrap()).status
+    let words: Vec<&str> = command.split_whitespace().collect();
+    on::on(&lab.netns(host), &words).status
 }

@@ -8,15 +8,20 @@ mod fanout;
 #[path = "../child/lines.rs"]
 mod lines;
 mod names;
+#[path = "../lab/on.rs"]
+mod on;
 mod ring;
+#[path = "../exchange/rings.rs"]
+mod rings;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod sending;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sluicegate::link::Lab;
+use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate::ring::{Meta, Wait};
 
 /// Every way of receiving.
 pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
@@ -36,11 +41,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    Some(Lab::scratch().expect("a scratch lab"))
+    scratch::lab_of(Shape::Pair, 1)
 }
 
 /// Opens a port on a host.
@@ -63,8 +64,7 @@ pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
 /// Runs a command on a host; it must succeed.
 pub fn run(lab: &Lab, host: &str, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
-    let child = lab.spawn(host, Command::new(words[0]).args(&words[1..])).unwrap();
-    assert!(child::end(child).status.success(), "{host}: {command}");
+    assert!(on::on(&lab.netns(host), &words).status.success(), "{host}: {command}");
 }
 
 /// A broadcast frame of our ethertype, with a number in it.
@@ -80,13 +80,8 @@ pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
 /// Sends frames; returns when each has been sent or refused.
 pub fn send(queue: &mut Queue, frames: &[Vec<u8>]) {
     let before = queue.stats().unwrap();
+    rings::push(queue, frames, PATIENCE);
     let deadline = Instant::now() + PATIENCE;
-    for frame in frames {
-        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
-            queue.sync_tx().unwrap();
-            assert!(Instant::now() < deadline, "the transmit ring stays full");
-        }
-    }
     loop {
         queue.sync_tx().unwrap();
         let now = queue.stats().unwrap();
@@ -98,30 +93,13 @@ pub fn send(queue: &mut Queue, frames: &[Vec<u8>]) {
     }
 }
 
-/// The packets that `wanted` picks, from one queue, until there are `n` or none has come for
-/// longer than a block takes.
+/// The packets that are `wanted`, from one queue, until `n` have come or our patience has ended.
 pub fn collect(
     queue: &mut Queue,
     n: usize,
     wanted: impl Fn(&[u8]) -> bool,
 ) -> Vec<(Meta, Vec<u8>)> {
-    let mut got = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
-    let mut scratch = Vec::new();
-    while got.len() < n && Instant::now() < deadline {
-        if queue.sync_rx().unwrap() == 0 {
-            queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap();
-        }
-        for packet in queue.rx().packets() {
-            let bytes = packet.contiguous(&mut scratch);
-            if wanted(bytes) {
-                got.push((*packet.meta(), bytes.to_vec()));
-            }
-        }
-        let slots = queue.rx().available();
-        queue.rx_mut().release(slots);
-    }
-    got
+    rings::collect(std::slice::from_mut(queue), n, PATIENCE, wanted)
 }
 
 /// Whether it is one of ours, without tags.

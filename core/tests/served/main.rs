@@ -7,6 +7,8 @@ mod child;
 mod corruptions;
 mod program;
 mod roles;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod unprivileged;
 mod wire;
 

@@ -13,6 +13,7 @@ use sluicegate::ring::{Meta, Packet};
 use crate::corruptions::ROWS;
 use crate::program::{Memory, Ring, echo, field};
 use crate::roles::play;
+use crate::scratch::lab_of;
 use crate::{BUFFERS, child, served};
 
 /// How long a test waits for what must come.
@@ -21,14 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FLOWS: u16 = 40;
 /// Packets that the other program sends back.
 const ECHOED: u32 = 4000;
-
-fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    Some(Lab::scratch_with(Shape::Pair, 2).expect("a scratch lab"))
-}
 
 /// UDP to everybody, which nobody answers.
 fn frame(from: u16, to: u16) -> Vec<u8> {
@@ -162,7 +155,7 @@ fn give_pieces(queue: &mut Served, tx: Ring<'_>) {
 }
 
 fn every_corruption_ends_its_queue(name: &str) {
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
     let others = Others::start(&lab);
     for role in ["corrupt-rx", "corrupt-tx"] {
@@ -211,7 +204,7 @@ fn xdp() {
 
 #[test]
 fn a_program_that_writes_while_the_server_reads() {
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
     let others = Others::start(&lab);
     let mut ended = 0;

@@ -8,7 +8,8 @@ use sluicegate::link::{self, Lab};
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
-use super::{PATIENCE, frame, lab, open, receive, run, send};
+use super::numbered::frame;
+use super::{PATIENCE, lab, open, receive, run, send};
 
 fn tap0(lab: &Lab) -> Option<link::Interface> {
     link::interface(Some(&lab.netns("right")), "tap0").ok()

@@ -7,7 +7,8 @@ use sluicegate::link::{Mac, Netlink, netns};
 use sluicegate::port::Use;
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
 
-use super::{PATIENCE, frame, frames, is_ours, lab, open, receive, run, send};
+use super::numbered::{frame, is_ours};
+use super::{PATIENCE, frames, lab, open, receive, run, send};
 
 #[test]
 fn what_the_host_sends_comes_as_it_is_on_a_wire() {

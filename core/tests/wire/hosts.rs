@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::{self, Lab, Shape};
 
-use crate::child;
 use crate::given::Given;
+use crate::on::on;
+use crate::scratch::lab_of;
 
 const INTERFACES: &str = "SLUICE_TEST_WIRE";
 const THIN: &str = "SLUICE_TEST_THIN";
@@ -40,17 +41,15 @@ pub fn wire(queues: u32) -> Option<Wire> {
 /// The same for who does not look at the order: with a program on them, given interfaces may have
 /// more queues than one.
 pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
+    let Ok(names) = std::env::var(INTERFACES) else {
+        return lab_of(Shape::Pair, queues).map(Wire::Lab);
+    };
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: hosts on a wire need root");
+        println!("skipped: needs root; get it by sudo");
         return None;
     }
-    Some(match std::env::var(INTERFACES) {
-        Ok(names) => {
-            let names = names.split_once(',').expect("two interfaces, as in eth1,eth2");
-            Wire::Given(Box::new(Given::take([names.0, names.1], queues == 1)))
-        }
-        Err(_) => Wire::Lab(Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab")),
-    })
+    let names = names.split_once(',').expect("two interfaces, as in eth1,eth2");
+    Some(Wire::Given(Box::new(Given::take([names.0, names.1], queues == 1))))
 }
 
 /// How long a test waits for what must come.
@@ -82,10 +81,8 @@ impl Wire {
 
     /// Runs a command on a host; whether it succeeded.
     pub fn run(&self, host: &str, command: &str) -> bool {
-        let mut words = command.split_whitespace();
-        let mut child = std::process::Command::new(words.next().unwrap());
-        let child = link::netns::spawn(&self.netns(host), child.args(words));
-        child::end(child.unwrap()).status.success()
+        let words: Vec<&str> = command.split_whitespace().collect();
+        on(&self.netns(host), &words).status.success()
     }
 
     /// Has both ends take packets of so many bytes, or says that they cannot.

@@ -10,7 +10,15 @@ mod conformance;
 mod given;
 mod hosts;
 mod modes;
+#[path = "../exchange/numbered.rs"]
+mod numbered;
+#[path = "../lab/on.rs"]
+mod on;
 mod queues;
+#[path = "../exchange/rings.rs"]
+mod rings;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod traffic;
 
 /// The modes that can be asked for; the first asks for none.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use etherparse::PacketBuilder;
 use sluicegate::Error;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate::ring::Wait;
 
 use crate::hosts::{Wire, patience};
+use crate::rings;
 
 /// UDP to port 9 of the right host, by Ethernet's broadcast address: nobody answers. The payload
 /// is the number; each flow has an address and a port of its own.
@@ -60,13 +61,7 @@ pub fn may_be_refused(wire: &Wire, name: &str, error: &Error) -> bool {
 
 /// Puts frames into a queue and waits until they are sent.
 pub fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
-    let deadline = Instant::now() + patience();
-    for frame in frames {
-        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
-            queue.sync_tx().unwrap();
-            assert!(Instant::now() < deadline, "the transmit ring stays full");
-        }
-    }
+    rings::push(queue, frames, patience());
     queue.close_tx().unwrap();
 }
 

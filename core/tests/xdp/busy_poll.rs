@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
 
+use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
 use super::{child, exec, lab, lines, linux, output, right0, run};
 
@@ -40,10 +41,7 @@ fn polling(queue: u32) -> String {
 
 #[test]
 fn the_interface_waits_with_interrupts_as_long_as_somebody_polls() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 3) else { return };
     for (former, raised, why) in [
         ([0, 0], [2, 200_000], "what a kernel starts with"),
         ([1, 1000], [2, 200_000], "less than needed"),
@@ -167,10 +165,7 @@ fn read_only(lab: &Lab) -> Child {
 
 #[test]
 fn who_fails_to_poll_does_not_sign_another_off() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let first = open(&lab, &polling(0)).unwrap();
     let recorded = fs::read_to_string(record(&lab)).unwrap();
     set(&lab, [0, 0]);

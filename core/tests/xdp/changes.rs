@@ -11,6 +11,7 @@ use sluicegate::xdp::XskConfig;
 use sluicegate::xdp::resident::Resident;
 use sluicegate::{Error, Result};
 
+use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
 use super::{child, exec, find, lab, linux, right0, run};
 
@@ -36,8 +37,7 @@ fn wait_for_word(port: &mut Port) -> Result<String> {
 
 /// A lab whose interfaces can have three queues, and have `queues`.
 fn lab_with(queues: u32) -> Option<Lab> {
-    lab()?;
-    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    let lab = lab_of(Shape::Pair, 3)?;
     set_queues(&lab, "left", queues);
     set_queues(&lab, "right", queues);
     Some(lab)

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use sluicegate::forward::forward;
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::Shape;
 use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
 use super::run;
+use super::scratch::lab_of;
 
 /// Packets of both directions that were swapped, and copied.
 fn pass(from: &mut Queue, to: &mut Queue) -> (u32, u32) {
@@ -19,11 +20,7 @@ fn pass(from: &mut Queue, to: &mut Queue) -> (u32, u32) {
 
 #[test]
 fn two_hosts_talk_through_a_bridge_that_swaps() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Line, 1).expect("a scratch lab");
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let options = OpenOptions { netns: Some(lab.netns("middle")), ..OpenOptions::default() };
     let ports = ["xdp:middle0", "xdp:middle1"].map(|name| (name.parse().unwrap(), Use::Both));
     let mut ports = Port::open_all(&ports, &options).unwrap();

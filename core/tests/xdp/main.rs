@@ -11,22 +11,25 @@ mod forward;
 mod lines;
 mod metadata;
 mod mirror;
+#[path = "../lab/on.rs"]
+mod on;
 mod resident;
+#[path = "../exchange/rings.rs"]
+mod rings;
+#[path = "../lab/scratch.rs"]
+mod scratch;
 mod unprivileged;
 mod wire;
 
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
-use sluicegate::link::{self, Interface, Lab, netns};
+use scratch::lab_of;
+use sluicegate::link::{self, Interface, Lab, Shape, netns};
 use sluicegate::xdp::resident::{ModeWish, Resident};
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    Some(Lab::scratch().expect("a scratch lab"))
+    lab_of(Shape::Pair, 1)
 }
 
 /// The kernel's version, as far as what it can do hangs on that.
@@ -61,16 +64,13 @@ pub fn run(lab: &Lab, host: &str, command: &str) {
 
 /// Runs a command on a host; how it ended.
 pub fn exec(lab: &Lab, host: &str, words: &[&str]) -> ExitStatus {
-    let child = lab.spawn(host, Command::new(words[0]).args(&words[1..])).unwrap();
-    child::end(child).status
+    on::on(&lab.netns(host), words).status
 }
 
 /// What a command on a host prints; it must succeed.
 pub fn output(lab: &Lab, host: &str, command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    let child = lab.spawn(host, command.args(words).stdout(Stdio::piped())).unwrap();
-    let ended = child::end(child);
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let ended = on::on(&lab.netns(host), &words);
     assert!(ended.status.success(), "{host}: {command:?}");
     String::from_utf8(ended.stdout).unwrap()
 }

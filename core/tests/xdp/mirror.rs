@@ -8,6 +8,7 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, TimestampSource, Wait};
 
+use super::scratch::lab_of;
 use super::wire::{
     Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, receive_for, send, take,
 };
@@ -152,10 +153,7 @@ fn flow(number: u16) -> Vec<u8> {
 
 #[test]
 fn each_queue_gets_its_own_packets() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 3).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 3) else { return };
     let filter = "filter=udp dst port 9";
     for mode in ["native", "skb"] {
         let name = |queues| format!("mirror:right0{queues}?mode={mode}&{filter}");
@@ -267,10 +265,7 @@ fn a_bond_brings_the_packets_of_all_its_interfaces() {
 
 #[test]
 fn the_last_queue_to_be_closed_ends_the_copies() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let ours = "filter=ether proto 0x88b5";
     for (name, why) in [("mirror:right0", "a mirror"), ("xdp:right0", "a claim by copying")] {
         let mut port = open(&lab, &format!("{name}?{ours}")).unwrap();
@@ -296,10 +291,7 @@ fn the_last_queue_to_be_closed_ends_the_copies() {
 
 #[test]
 fn a_queue_that_is_closed_lets_nothing_more_in() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let ours = "filter=ether proto 0x88b5";
     for (name, host) in [("mirror:right0?cells=64", 200), ("xdp:right0?frames=64&slots=16", 100)] {
         let mut port = open(&lab, &format!("{name}&{ours}")).unwrap();

@@ -4,10 +4,11 @@
 
 use std::io;
 
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::Shape;
 use sluicegate::port::Queue;
 
 use super::claims::{host_answers, try_open};
+use super::scratch::lab_of;
 use super::wire::{bytes_of, drain, frame, receive, send};
 use super::{find, lab};
 
@@ -71,10 +72,7 @@ fn a_claim_ends_without_privileges() {
 
 #[test]
 fn a_queue_that_ends_without_privileges_leaves_the_others_their_packets() {
-    if lab().is_none() {
-        return;
-    }
-    let lab = Lab::scratch_with(Shape::Pair, 2).unwrap();
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     // One flow, so they all come to one queue.
     for name in ["xdp:right0?method=af_xdp&timestamp=off", "xdp:right0?method=af_xdp"] {
         let mut port = try_open(&lab, name).unwrap();

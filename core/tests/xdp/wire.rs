@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::Lab;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate::ring::{Meta, Wait};
 
-use super::lines;
+use super::{lines, rings};
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,13 +39,7 @@ pub fn send_by(lab: &Lab, name: &str, frames: &[Vec<u8>]) {
         OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
     let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
     let queue = &mut port.queues[0];
-    let deadline = Instant::now() + PATIENCE;
-    for frame in frames {
-        while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
-            queue.sync_tx().unwrap();
-            assert!(Instant::now() < deadline, "the transmit ring stays full");
-        }
-    }
+    rings::push(queue, frames, PATIENCE);
     queue.close_tx().unwrap();
     assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
 }
@@ -76,13 +70,7 @@ pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
 
 /// Receives until so many frames of ours are there.
 pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
-    let mut got = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
-    while got.len() < n && Instant::now() < deadline {
-        got.extend(take(queue).into_iter().filter(|(_, bytes)| is_ours(bytes)));
-        queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
-    }
-    got
+    rings::collect(std::slice::from_mut(queue), n, PATIENCE, is_ours)
 }
 
 /// What comes within a time.

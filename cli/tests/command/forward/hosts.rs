@@ -91,10 +91,8 @@ fn hosts_talk_through_it() {
 
 /// Packets that interfaces on the way have dropped for want of room: those of the sender's, and of
 /// who forwards.
-fn dropped(lab: &Lab) -> [u64; 2] {
-    [("left", "left0"), ("middle", "middle1")].map(|(host, name)| {
-        sluicegate::link::interface(Some(&lab.netns(host)), name).unwrap().stats.tx_dropped
-    })
+fn dropped_on_the_way(lab: &Lab) -> [u64; 2] {
+    [dropped(lab, "left", "left0"), dropped(lab, "middle", "middle1")]
 }
 
 /// Stamped packets from left to right, and what is said of them: of many flows, or of one, which is
@@ -119,7 +117,7 @@ fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
         let interface = sluicegate::link::interface(Some(&right), "right0").unwrap();
         interface.stats.rx_packets
     };
-    let gone = || dropped(lab).iter().sum::<u64>();
+    let gone = || dropped_on_the_way(lab).iter().sum::<u64>();
     let before = received() + gone();
     let sent = run(&[&from[..], &to, &how].concat()).good();
     assert_eq!(sent["accepted"], 3000, "{sent}");
@@ -150,10 +148,10 @@ fn every_packet_comes_once_whole_and_in_the_order_of_its_flow() {
         (&["mirror:middle0", "xdp:middle1/0", "--one-way"], 1, "copied from rings of copies"),
     ] {
         let running = forward(&lab, arguments);
-        let [before, _] = dropped(&lab);
+        let [before, _] = dropped_on_the_way(&lab);
         let came = ["1024-65535", "9"].map(|sport| send_stamped(&lab, arguments, sport));
         let report = running.stop().good();
-        let [after, _] = dropped(&lab);
+        let [after, _] = dropped_on_the_way(&lab);
         let named = report["ledger"]["losses"].as_object().unwrap();
         let named: u64 = named.values().map(|count| count.as_u64().unwrap()).sum();
         let explained = came.iter().sum::<u64>() + after - before + named;

@@ -1,28 +1,14 @@
 //! The frames that are sent, and what of them is received.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sluicegate::port::{Queue, QueueStats, Use};
-use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate::ring::Meta;
 
 use super::open;
 use crate::hosts::{Wire, patience};
-
-/// An Ethernet frame for the experimental ethertype 0x88b5, with a number and a pattern.
-pub fn frame(number: u32, bytes: usize, tags: &[(u16, u16)]) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend([2, 0, 0, 0, 0, 1]);
-    for (tpid, tci) in tags {
-        frame.extend(tpid.to_be_bytes());
-        frame.extend(tci.to_be_bytes());
-    }
-    frame.extend(0x88b5u16.to_be_bytes());
-    frame.extend(number.to_be_bytes());
-    let pattern = (0..).map(|i: u32| (i.wrapping_mul(31) ^ number) as u8);
-    let fill = bytes.saturating_sub(frame.len());
-    frame.extend(pattern.take(fill));
-    frame
-}
+use crate::numbered::{frame, is_ours};
+use crate::rings;
 
 /// Frames of many kinds: plain, tagged, doubly tagged, short and long.
 pub fn frames(longest: usize) -> Vec<Vec<u8>> {
@@ -55,14 +41,7 @@ pub fn send_by(lab: &Wire, host: &str, name: &str, frames: &[Vec<u8>]) -> QueueS
     lab.wait_for_link();
     let mut port = open(lab, host, name, Use::Send);
     let queue = &mut port.queues[0];
-    for frame in frames {
-        let meta = Meta::default();
-        let deadline = Instant::now() + patience();
-        while !queue.tx_mut().push(&Packet::new(&meta, frame)) {
-            queue.sync_tx().unwrap();
-            assert!(Instant::now() < deadline, "the transmit ring stays full");
-        }
-    }
+    rings::push(queue, frames, patience());
     let deadline = Instant::now() + patience();
     loop {
         queue.sync_tx().unwrap();
@@ -77,33 +56,7 @@ pub fn send_by(lab: &Wire, host: &str, name: &str, frames: &[Vec<u8>]) -> QueueS
 
 /// Receives until `n` packets of our ethertype have come, or our patience has ended.
 pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
-    let mut got = Vec::new();
-    let deadline = Instant::now() + patience();
-    while got.len() < n && Instant::now() < deadline {
-        for queue in &mut *queues {
-            if queue.sync_rx().unwrap() == 0 {
-                queue.wait_rx(Wait::default(), Duration::from_millis(5)).unwrap();
-            }
-            let mut scratch = Vec::new();
-            for packet in queue.rx().packets() {
-                let bytes = packet.contiguous(&mut scratch);
-                if is_ours(bytes) {
-                    got.push((*packet.meta(), bytes.to_vec()));
-                }
-            }
-            let slots = queue.rx().available();
-            queue.rx_mut().release(slots);
-        }
-    }
-    got
-}
-
-pub fn is_ours(bytes: &[u8]) -> bool {
-    let mut at = 12;
-    while matches!(bytes.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
-        at += 4;
-    }
-    bytes.get(at..at + 2) == Some(&[0x88, 0xb5])
+    rings::collect(queues, n, patience(), is_ours)
 }
 
 /// What is there now, given back.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Use;
 use sluicegate::ring::{Readiness, Wait};
 
-use super::frames::{frame, receive, receive_now, send};
+use super::frames::{receive, receive_now, send};
 use super::{lab, lab_in_any_order, open, receiver, sources};
 use crate::hosts::{patience, thinned};
+use crate::numbered::frame;
 
 #[test]
 fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {

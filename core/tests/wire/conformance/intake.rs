@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Use;
 use sluicegate::ring::{Direction, Packet, Wait};
 
-use super::frames::{frame, frames, receive, send};
+use super::frames::{frames, receive, send};
 use super::{METHODS, lab, lab_in_any_order, open, receiver, sources};
 use crate::child;
 use crate::hosts::patience;
+use crate::numbered::frame;
 
 #[test]
 fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {

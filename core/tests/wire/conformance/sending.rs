@@ -6,9 +6,10 @@ use std::time::Duration;
 use sluicegate::port::Use;
 use sluicegate::ring::Wait;
 
-use super::frames::{frame, frames, is_ours, receive, receive_now, send_by};
+use super::frames::{frames, receive, receive_now, send_by};
 use super::{lab, open, receiver, sources, xdp_sources};
 use crate::hosts::{Wire, thinned};
+use crate::numbered::{frame, is_ours};
 
 fn ways() -> impl Iterator<Item = String> {
     let ways = ["sendmmsg", "sendto", "ring"];

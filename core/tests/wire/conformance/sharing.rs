@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use sluicegate::port::Use;
 use sluicegate::ring::Meta;
 
-use super::frames::{frame, frames, receive, send};
+use super::frames::{frames, receive, send};
 use super::{lab_in_any_order, receiver};
 use crate::hosts::{self, thinned};
+use crate::numbered::frame;
 use crate::traffic;
 
 #[test]

@@ -7,9 +7,10 @@ use sluicegate::forward::forward;
 use sluicegate::port::{Port, Use};
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource};
 
-use super::frames::{frames, is_ours, receive, send};
+use super::frames::{frames, receive, send};
 use super::{lab, open, receiver, sources, xdp_sources};
 use crate::hosts::patience;
+use crate::numbered::is_ours;
 use crate::traffic;
 
 fn now_ns() -> u64 {

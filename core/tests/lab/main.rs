@@ -1,13 +1,17 @@
 //! Labs against what iproute2, ethtool and the kernel say of them. Needs root: where a lab
 //! cannot be made, each test says so and passes.
 
-#[path = "child/limit.rs"]
+#[path = "../child/limit.rs"]
 mod child;
+mod on;
+mod scratch;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use on::on;
+use scratch::lab_of;
 use sluicegate::error::{Error, Kind};
 use sluicegate::filter::ebpf::{Assembler, Helper, Reg};
 use sluicegate::link::{
@@ -17,18 +21,6 @@ use sluicegate::link::{
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::ring::Wait;
 use sluicegate::xdp::live::{Ended, Maker};
-
-/// A scratch lab, or the reason why there is none.
-fn lab(shape: Shape, queues: u32) -> Option<Lab> {
-    match Lab::scratch_with(shape, queues) {
-        Ok(lab) => Some(lab),
-        Err(error) if error.kind() == Kind::Privilege => {
-            eprintln!("skipped: needs root; get it by sudo: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
 
 /// What a tool prints; none, and the reason, where it is missing or fails.
 fn tool(command: &[&str]) -> Option<String> {
@@ -61,7 +53,7 @@ fn stats(netns: &str, name: &str) -> LinkStats {
 
 #[test]
 fn iproute2_sees_the_lab_as_it_is_described() {
-    let Some(lab) = lab(Shape::Line, 2) else {
+    let Some(lab) = lab_of(Shape::Line, 2) else {
         return;
     };
     let Some(listed) = tool(&["ip", "netns", "list"]) else {
@@ -96,7 +88,7 @@ fn iproute2_sees_the_lab_as_it_is_described() {
 
 #[test]
 fn our_view_of_an_interface_is_that_of_ip() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
     let netns = lab.netns("left");
@@ -116,7 +108,7 @@ fn our_view_of_an_interface_is_that_of_ip() {
 
 #[test]
 fn our_ethtool_reads_what_ethtool_reads() {
-    let Some(lab) = lab(Shape::Pair, 3) else {
+    let Some(lab) = lab_of(Shape::Pair, 3) else {
         return;
     };
     let netns = lab.netns("right");
@@ -156,19 +148,16 @@ fn our_ethtool_reads_what_ethtool_reads() {
 
 #[test]
 fn packets_are_counted_exactly_for_nothing_else_talks() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
     let (left, right) = (lab.netns("left"), lab.netns("right"));
     let before = (stats(&left, "left0"), stats(&right, "right0"));
-    let mut ping = Command::new("ping");
-    ping.args(["-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"]).stdout(Stdio::null());
-    match lab.spawn("left", &mut ping) {
-        Ok(ping) => assert!(child::end(ping).status.success(), "no answer"),
-        Err(error) => {
-            return eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh");
-        }
+    if tool(&["ping", "-V"]).is_none() {
+        return;
     }
+    let ping = ["ping", "-q", "-c", "10", "-i", "0.01", "-s", "1000", "198.18.0.2"];
+    assert!(on(&left, &ping).status.success(), "no answer");
     let after = (stats(&left, "left0"), stats(&right, "right0"));
     // A veth with NAPI counts bytes behind the Ethernet header (drivers/net/veth.c, veth_xdp_rcv).
     let bytes = 20 + 8 + 1000;
@@ -191,7 +180,7 @@ fn packets_are_counted_exactly_for_nothing_else_talks() {
 
 #[test]
 fn a_sampler_follows_interfaces_and_queues_that_come_and_go() {
-    let Some(lab) = lab(Shape::Pair, 3) else {
+    let Some(lab) = lab_of(Shape::Pair, 3) else {
         return;
     };
     let netns = lab.netns("right");
@@ -228,15 +217,14 @@ fn a_sampler_follows_interfaces_and_queues_that_come_and_go() {
 
 #[test]
 fn ipv6_works_at_once() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
-    let mut ping = Command::new("ping");
-    ping.args(["-q", "-c", "1", "-W", "5", "2001:db8:18::2"]).stdout(Stdio::null());
-    match lab.spawn("left", &mut ping) {
-        Ok(ping) => assert!(child::end(ping).status.success(), "no answer"),
-        Err(error) => eprintln!("skipped: needs ping ({error}); get it by scripts/setup.sh"),
+    if tool(&["ping", "-V"]).is_none() {
+        return;
     }
+    let ping = ["ping", "-q", "-c", "1", "-W", "5", "2001:db8:18::2"];
+    assert!(on(&lab.netns("left"), &ping).status.success(), "no answer");
 }
 
 struct Down<'a>(&'a str);
@@ -249,7 +237,7 @@ impl Drop for Down<'_> {
 
 #[test]
 fn up_is_idempotent_and_mends_what_is_broken() {
-    if lab(Shape::Pair, 1).is_none() {
+    if lab_of(Shape::Pair, 1).is_none() {
         return;
     }
     let config = LabConfig { name: format!("test-{}", std::process::id()), ..LabConfig::default() };
@@ -280,7 +268,7 @@ fn up_is_idempotent_and_mends_what_is_broken() {
 
 #[test]
 fn a_foreign_namespace_is_left_alone() {
-    if lab(Shape::Pair, 1).is_none() {
+    if lab_of(Shape::Pair, 1).is_none() {
         return;
     }
     let name = format!("foreign-{}", std::process::id());
@@ -297,7 +285,7 @@ fn a_foreign_namespace_is_left_alone() {
 
 #[test]
 fn labs_made_at_once_do_not_meet() {
-    if lab(Shape::Pair, 1).is_none() {
+    if lab_of(Shape::Pair, 1).is_none() {
         return;
     }
     let make = || {
@@ -330,7 +318,7 @@ fn abandon_a_lab() {
 
 #[test]
 fn labs_of_dead_processes_are_swept() {
-    if lab(Shape::Pair, 1).is_none() {
+    if lab_of(Shape::Pair, 1).is_none() {
         return;
     }
     let abandoning = Command::new(std::env::current_exe().unwrap())
@@ -351,7 +339,7 @@ fn labs_of_dead_processes_are_swept() {
 
 #[test]
 fn the_caller_stays_where_it_was() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
     let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
@@ -372,7 +360,7 @@ fn the_caller_stays_where_it_was() {
 
 #[test]
 fn a_change_that_fails_says_what_it_was() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
     let mut netlink = Netlink::open(Some(&lab.netns("left"))).unwrap();
@@ -387,7 +375,7 @@ fn a_change_that_fails_says_what_it_was() {
 
 #[test]
 fn every_end_of_a_lab_takes_live_frames() {
-    let Some(lab) = lab(Shape::Line, 1) else {
+    let Some(lab) = lab_of(Shape::Line, 1) else {
         return;
     };
     let ends = lab.hosts().iter().flat_map(|host| host.interfaces.iter().map(move |i| (host, i)));
@@ -423,7 +411,7 @@ fn send_live(interface: &str, frames: u32) -> sluicegate::error::Result<Ended> {
 
 #[test]
 fn packets_have_their_checksums_on_the_link() {
-    let Some(lab) = lab(Shape::Pair, 1) else {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
     };
     let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
