@@ -6,8 +6,8 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ECHO, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -86,7 +86,8 @@ impl Netlink {
         request: impl NetlinkSerializable,
         mut each: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        let sequence = self.send(request, NLM_F_ACK)?;
+        // Of queueing disciplines the kernel tells those who want an echo only (net/sched/sch_api.c).
+        let sequence = self.send(request, NLM_F_ACK | NLM_F_ECHO)?;
         let mut found = None;
         self.answers(sequence, |_, body| found = each(body))?;
         Ok(found)

@@ -23,8 +23,13 @@ const HEADER_BYTES: usize = 20;
 // linux/rtnetlink.h, linux/pkt_cls.h
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
 const TCA_BPF_ACT: u16 = 1;
 const TCA_BPF_NAME: u16 = 7;
+// linux/gen_stats.h
+const TCA_STATS_QUEUE: u16 = 3;
+/// Where `drops` stands in a `gnet_stats_queue`.
+const DROPS: usize = 8;
 const CLSACT: &str = "clsact";
 
 /// Which packets a filter sees.
@@ -82,6 +87,16 @@ impl Netlink {
     /// Takes that room away, with all filters.
     pub(crate) fn delete_clsact(&mut self, interface: u32) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelQueueDiscipline(clsact(interface)), 0)
+    }
+
+    /// How many packets filters of an interface have dropped, both sides together, if it has room
+    /// for filters. Counted in 32 bits.
+    pub(crate) fn clsact_drops(&mut self, interface: u32) -> io::Result<Option<u32>> {
+        self.get(RouteNetlinkMessage::GetQueueDiscipline(clsact(interface)), |body| {
+            let statistics = attribute(body.get(HEADER_BYTES..)?, TCA_STATS2)?;
+            let queue = attribute(&statistics, TCA_STATS_QUEUE)?;
+            queue.get(DROPS..)?.first_chunk().copied().map(u32::from_ne_bytes)
+        })
     }
 
     /// Puts a program on an interface that has room for filters, for packets of all protocols.
@@ -219,6 +234,7 @@ mod tests {
                 netlink.delete_filter(right0, &place).unwrap();
                 assert_eq!(netlink.filters(right0, side).unwrap(), []);
             }
+            assert_eq!(netlink.clsact_drops(right0).unwrap(), Some(0));
             netlink.delete_clsact(right0).unwrap();
             assert!(netlink.add_clsact(right0).unwrap(), "it was gone");
             Ok(())

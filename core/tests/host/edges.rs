@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::link::{self, Lab, Netlink, netns};
-use sluicegate::port::{Queue, Use, detach_host, host_owner};
+use sluicegate::port::{Queue, QueueStats, Use, detach_host, host_owner};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use super::bridge::Bridge;
@@ -226,6 +226,32 @@ fn tagged_packets_pass_with_their_tags() {
             assert!(ping(&lab, "right", "203.0.113.1"), "{wire} {host}");
             assert!(ping(&lab, "left", "203.0.113.2"), "{wire} {host}");
         }
+    }
+}
+
+#[test]
+fn what_an_interface_that_is_down_refuses_is_counted() {
+    let Some(lab) = lab() else { return };
+    let mut port = open(&lab, "host:right0/0-1", Use::Both).unwrap();
+    let mut bytes = vec![0xff; 60];
+    // Of a protocol that the host does not know, and drops: it has entered all the same.
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let mut expected = (0, 0);
+    for (state, packets) in [("up", 3), ("down", 5), ("up", 2), ("down", 1)] {
+        assert!(run(&lab, "right", &format!("ip link set right0 {state}")));
+        for queue in &mut port.queues {
+            for _ in 0..packets {
+                assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
+            }
+            queue.sync_tx().unwrap();
+            match state {
+                "up" => expected.0 += packets,
+                _ => expected.1 += packets,
+            }
+        }
+        let stats = port.queues.iter_mut().map(|queue| queue.stats().unwrap());
+        let stats = stats.reduce(QueueStats::plus).unwrap();
+        assert_eq!((stats.sent, stats.refused), expected, "{state}");
     }
 }
 

@@ -350,4 +350,6 @@ pub mod tc_action {
     pub const UNSPEC: i32 = -1;
     /// Dropped.
     pub const SHOT: i32 = 2;
+    /// Taken by the program: gone, and no loss.
+    pub const STOLEN: i32 = 4;
 }

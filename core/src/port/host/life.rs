@@ -4,7 +4,10 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::device::lacking;
+use crate::error::Result;
 use crate::xdp::bpf::{self, Write};
+use crate::xdp::live::Sheet;
 
 /// The sign of one port.
 #[derive(Debug)]
@@ -12,31 +15,32 @@ pub(super) struct Life {
     /// Its one entry is there as long as the port serves.
     pub alive: OwnedFd,
     /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
-    /// one that was killed it stays so.
-    pub begun: OwnedFd,
+    /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
+    pub begun: Sheet,
     token: OwnedFd,
 }
 
 impl Life {
     /// Of a port that does not serve yet.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(interface: &str) -> Result<Self> {
+        let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
-            alive: bpf::create_socket_map(c"sluice_alive", 1)?,
-            begun: bpf::create_mapped_array(c"sluice_begun", 8, 1)?,
-            token: bpf::token()?,
+            alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
+            begun: Sheet::zeros(1, "the host: port")?,
+            token: bpf::token().map_err(failed)?,
         })
     }
 
     /// From now on it serves.
     pub fn begin(&self) -> io::Result<()> {
         bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
-        bpf::write_entry(self.begun.as_fd(), 0, &1u64.to_ne_bytes(), Write::Any)
+        self.begun.set(0, 1);
+        Ok(())
     }
 
     /// It ends by itself: nothing is to fall back. Who has given up its privileges cannot take
-    /// filters away, but this it can (Linux 5.19).
+    /// filters away, but this it can.
     pub fn end(&self) {
-        // Before that, it may be that the kernel says no: then nobody can do more.
-        let _ = bpf::write_entry(self.begun.as_fd(), 0, &0u64.to_ne_bytes(), Write::Any);
+        self.begun.set(0, 0);
     }
 }

@@ -36,7 +36,7 @@
 //! device (`ip link` shows it: sluice-NUMBER).
 //!
 //! While the interface is down, or without a carrier, nothing enters the host by it: what is sent to
-//! the port then the kernel drops (net/sched/act_mirred.c), and it counts as sent.
+//! the port then the kernel drops (net/sched/act_mirred.c), and it counts as refused.
 //!
 //! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program
 //! passes what comes of it before any claim sees it, and what the host sends of it goes out by itself.
@@ -45,6 +45,7 @@
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 
 mod device;
+mod entering;
 mod flows;
 mod hooks;
 mod life;
@@ -58,6 +59,7 @@ pub use flows::HostFlows;
 pub(super) use queue::HostQueue;
 
 use device::{Device, lacking};
+use entering::Share;
 use hooks::{Hook, Hooks};
 use life::Life;
 use queue::{Address, Intake};
@@ -162,7 +164,7 @@ fn between(
     // After the device: of a process that is killed the kernel releases the last files first
     // (kernel/task_work.c), and the programs shall know that it is dead before they redirect to
     // nowhere.
-    let life = Life::new().map_err(failed)?;
+    let life = Life::new(&interface.name)?;
     let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
     let out = program::leaving(&life, device.index, config.fallback, table.as_deref());
     let out = out.map_err(failed)?;
@@ -183,17 +185,18 @@ fn between(
     };
     let (hooks, hook) = put?;
     let mut drops = Some(Drops::of(&device.name)?);
+    let shares = Share::of_each(device.index, queues)?;
     let mut address = Some(Address::new(Netlink::open(None)?, interface.clone(), device));
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;
     let intake = Intake::new(hooks, stage, life);
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
-    let queues = taps.into_iter().map(|tap| {
+    let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
         let presence = Presence::of(interface)?;
         let name = interface.name.as_str();
         let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
-        Ok(HostQueue::new(&intake, tap, name, address.take(), flows.clone()))
+        Ok(HostQueue::new(&intake, (tap, share), name, address.take(), flows.clone()))
     });
     let queues = queues.collect::<Result<_>>()?;
     Ok((queues, hook, not_native))

@@ -73,13 +73,14 @@ pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     load(c"sluice_host_in", &asm)
 }
 
-/// The program for what is sent out of the port's device: only what was redirected to it.
+/// The program for what is sent out of the port's device: only what was redirected to it. The rest it
+/// consumes, for what the device's discipline drops is what did not enter the interface.
 pub(super) fn gate() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let marked = asm.label();
     asm.load(Size::W, R1, R1 + sk_buff::MARK);
     asm.jeq32(R1, MARK, marked);
-    answer(&mut asm, tc_action::SHOT);
+    answer(&mut asm, tc_action::STOLEN);
     asm.place(marked);
     answer(&mut asm, tc_action::UNSPEC);
     load(c"sluice_gate", &asm)

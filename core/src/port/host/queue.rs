@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::HostFlows;
 use super::device::Device;
+use super::entering::Share;
 use super::hooks::Hooks;
 use super::life::Life;
 use crate::error::{Error, Result};
@@ -89,6 +90,7 @@ pub(crate) struct HostQueue {
     // Before the device: nothing is led there any more when it goes.
     intake: Option<Arc<Intake>>,
     tap: TapQueue,
+    refused: Share,
     name: String,
     /// The port's first queue sees to it.
     address: Option<Address>,
@@ -99,13 +101,13 @@ pub(crate) struct HostQueue {
 impl HostQueue {
     pub(super) fn new(
         intake: &Arc<Intake>,
-        tap: TapQueue,
+        (tap, refused): (TapQueue, Share),
         name: &str,
         address: Option<Address>,
         flows: Option<HostFlows>,
     ) -> Self {
         let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());
-        Self { intake, tap, name, address, flows, checked: Instant::now() }
+        Self { intake, tap, refused, name, address, flows, checked: Instant::now() }
     }
 
     pub(crate) fn flows(&self) -> Option<&HostFlows> {
@@ -146,7 +148,9 @@ impl HostQueue {
     }
 
     pub(crate) fn stats(&mut self) -> QueueStats {
-        self.tap.stats()
+        let stats = self.tap.stats();
+        let refused = self.refused.of(stats.sent);
+        QueueStats { sent: stats.sent - refused, refused: stats.refused + refused, ..stats }
     }
 }
 
