@@ -7,6 +7,8 @@
 //!   └──────────────────┘                 └───────────────────┘
 //! ```
 //!
+//! Where something between them is measured, a host stands there (a [`Line`]).
+//!
 //! On a veth the sender's CPU also does the kernel's share of receiving (the softirq).
 
 use nix::sched::{CpuSet, sched_getaffinity};
@@ -47,13 +49,36 @@ impl Side {
     }
 }
 
-/// Which of the two sides.
+/// Which host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The side that sends.
     Left,
     /// The side that receives.
     Right,
+    /// Between them, where there is one.
+    Middle,
+}
+
+/// A host between the two sides: what comes in by one interface is to leave by the other.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its network namespace.
+    netns: String,
+    /// The interface to the side that sends.
+    pub from: String,
+    /// The interface to the side that receives.
+    pub to: String,
+}
+
+impl Line {
+    /// The Ethernet address of the interface to the side that sends.
+    ///
+    /// # Errors
+    /// As [`Side::mac`].
+    pub fn mac(&self) -> Result<Mac> {
+        Side { netns: Some(self.netns.clone()), interface: self.from.clone() }.mac()
+    }
 }
 
 /// Two interfaces that are joined.
@@ -63,6 +88,8 @@ pub struct Bed {
     pub left: Side,
     /// The side that receives.
     pub right: Side,
+    /// The host between them; none where they are joined by a cable.
+    pub line: Option<Line>,
     /// Gone with this value.
     lab: Option<Lab>,
 }
@@ -74,6 +101,8 @@ pub struct BedConfig {
     pub queues: u32,
     /// For frames of more than 1514 bytes.
     pub jumbo: bool,
+    /// With a host between the sides.
+    pub line: bool,
 }
 
 impl Bed {
@@ -83,17 +112,25 @@ impl Bed {
     /// A missing privilege, as of [`Lab`]; `ip` is not there (for jumbo frames).
     pub fn make(config: BedConfig) -> Result<Self> {
         let queues = config.queues.min(LabConfig::MAX_QUEUES);
-        let lab = Lab::scratch_with(Shape::Pair, queues)?;
+        let shape = if config.line { Shape::Line } else { Shape::Pair };
+        let lab = Lab::scratch_with(shape, queues)?;
         let side = |host, interface: &str| Side {
             netns: Some(lab.netns(host)),
             interface: interface.to_owned(),
         };
-        let bed =
-            Self { left: side("left", "left0"), right: side("right", "right0"), lab: Some(lab) };
+        let line = config.line.then(|| Line {
+            netns: lab.netns("middle"),
+            from: "middle0".into(),
+            to: "middle1".into(),
+        });
+        let (left, right) = (side("left", "left0"), side("right", "right0"));
+        let bed = Self { left, right, line, lab: Some(lab) };
         if config.jumbo {
-            for end in [End::Left, End::Right] {
+            let middle = bed.line.iter().flat_map(|line| [&line.from, &line.to]);
+            let middle = middle.map(|name| (End::Middle, name));
+            let ends = [(End::Left, &bed.left.interface), (End::Right, &bed.right.interface)];
+            for (end, name) in ends.into_iter().chain(middle) {
                 let mtu = JUMBO.to_string();
-                let name = &bed.side(end).interface;
                 Program::tool("ip", ["link", "set", "dev", name, "mtu", &mtu]).run(&bed, end)?;
             }
         }
@@ -111,13 +148,13 @@ impl Bed {
         }
         left.mac()?;
         right.mac()?;
-        Ok(Self { left, right, lab: None })
+        Ok(Self { left, right, line: None, lab: None })
     }
 
     /// Of this process's own namespace, without a look.
     #[cfg(test)]
     pub(crate) fn here(left: Side, right: Side) -> Self {
-        Self { left, right, lab: None }
+        Self { left, right, line: None, lab: None }
     }
 
     /// Whether it was made for this, so that anything about it may be changed.
@@ -125,11 +162,12 @@ impl Bed {
         self.lab.is_some()
     }
 
-    /// One of its sides.
-    pub fn side(&self, end: End) -> &Side {
+    /// The network namespace of a host; this process's if none.
+    pub fn netns(&self, end: End) -> Option<&str> {
         match end {
-            End::Left => &self.left,
-            End::Right => &self.right,
+            End::Left => self.left.netns.as_deref(),
+            End::Right => self.right.netns.as_deref(),
+            End::Middle => self.line.as_ref().map(|line| line.netns.as_str()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each way of receiving, sending and dropping packets costs, and why.
+//! What each way of receiving, sending, dropping and passing on packets costs, and why.
 //!
 //! ```text
 //!   ladders, peers --> steps --> rounds: every step has its turn
@@ -15,6 +15,7 @@
 //! | [`step`] | what runs at which end, and how its packets are counted |
 //! | [`rounds`] | the turns, and what is left of them |
 //! | [`bed`] | two interfaces that are joined, and the CPUs of both sides |
+//! | [`device`] | what the host between two others can be |
 //! | [`process`] | programs: started, waited for, measured, ended |
 //! | [`said`] | what programs say, and how their counts are read |
 //! | [`measure`] | one turn of one step |
@@ -30,6 +31,7 @@
 
 pub mod bed;
 pub mod compare;
+pub mod device;
 mod failure;
 pub mod ladder;
 pub mod machine;

@@ -172,7 +172,7 @@ fn middle(turns: &[Turn]) -> Option<&Measurement> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::{Intake, Step, To, Way};
+    use crate::step::{Intake, Step, Tally, To, Way};
 
     fn measured(mpps: f64) -> Measurement {
         let figures = Figures { mpps, ..Figures::default() };
@@ -181,7 +181,7 @@ mod tests {
 
     fn climbed(name: &str, rates: &[(u32, f64)]) -> Climbed {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-        let way = Way::Receive(Intake { job: None, tally: None, to: To::Host });
+        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
         let turn = |&(round, mpps)| (round, Ok(measured(mpps)));
         Climbed {
             kind: Kind::Drop,

@@ -68,13 +68,15 @@ impl Bench {
     pub fn run(&self, watch: &dyn Watch) -> Result<Results, Error> {
         let cpus = Cpus::allowed()?;
         let beds = self.beds()?;
-        let bed = |setting: &Setting| {
-            let bed = if self.between.is_some() { None } else { Some(config(setting)) };
+        let bed = |kind: Kind, setting: &Setting| {
+            let bed = if self.between.is_some() { None } else { Some(config(kind, setting)) };
             beds.get(&bed).ok_or_else(|| Error::Usage("there is no bed for a setting".into()))
         };
         let mut climbed = Vec::new();
         for &kind in &self.kinds {
-            let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, bed)?;
+            let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
+                bed(kind, setting)
+            })?;
             climbed.extend(steps.into_iter().map(|step| Climbed { kind, step, turns: Vec::new() }));
         }
         let mut notes = Vec::new();
@@ -86,13 +88,13 @@ impl Bench {
             // Once is enough, and leaves the other rounds undisturbed.
             conditions.causes = causes && round == self.rounds;
             for climbed_ in &mut climbed {
-                let Climbed { step, turns, .. } = &mut *climbed_;
+                let Climbed { kind, step, turns } = &mut *climbed_;
                 let shown = shown(step);
                 watch.progress(&clock.progress(&shown));
                 let begun = Instant::now();
                 let turn = match missing(step) {
                     Some(reason) => Err(Failure::of(reason)),
-                    None => measure(bed(&step.setting)?, step, &conditions, watch),
+                    None => measure(bed(*kind, &step.setting)?, step, &conditions, watch),
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
                 match turn {
@@ -110,13 +112,22 @@ impl Bench {
     /// The beds that the settings want; without a configuration the one that was given.
     fn beds(&self) -> Result<HashMap<Option<BedConfig>, Bed>, Error> {
         if let Some((left, right)) = &self.between {
+            if let Some(kind) = self.kinds.iter().find(|kind| kind.needs_middle()) {
+                return Err(Error::Usage(format!(
+                    "--between: what {kind} measures is a host between the two; leave it out"
+                )));
+            }
             let bed = Bed::of(left.clone(), right.clone())?;
             return Ok([(None, bed)].into());
         }
         let mut beds = HashMap::new();
-        for &size in &self.sweep.sizes {
+        let kinds = self
+            .kinds
+            .iter()
+            .flat_map(|kind| self.sweep.sizes.iter().map(move |size| (kind, size)));
+        for (&kind, &size) in kinds {
             for &queues in &self.sweep.queues {
-                let config = config(&Setting { size, queues, ..Setting::default() });
+                let config = config(kind, &Setting { size, queues, ..Setting::default() });
                 if let Entry::Vacant(place) = beds.entry(Some(config)) {
                     place.insert(Bed::make(config)?);
                 }
@@ -126,8 +137,9 @@ impl Bench {
     }
 }
 
-fn config(setting: &Setting) -> BedConfig {
-    BedConfig { queues: setting.queues, jumbo: setting.size > ORDINARY }
+fn config(kind: Kind, setting: &Setting) -> BedConfig {
+    let Setting { queues, size, .. } = *setting;
+    BedConfig { queues, jumbo: size > ORDINARY, line: kind.needs_middle() }
 }
 
 /// A program that a step needs and that is not there, with the way to get it.
@@ -197,9 +209,9 @@ mod tests {
     fn what_is_missing_is_known_before_it_is_started() {
         use crate::bed::End;
         use crate::process::Program;
-        use crate::step::{Intake, Order, To, Way};
+        use crate::step::{Intake, Order, Tally, To, Way};
         let order = |name| Order { end: End::Left, program: Program::tool(name, [""; 0]) };
-        let way = Way::Receive(Intake { job: None, tally: None, to: To::Host });
+        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let step = Step::new("linux", "a step", setting, way);
         assert_eq!(missing(&step), None);

@@ -121,7 +121,7 @@ pub struct Job {
 /// How a step is measured.
 #[derive(Clone, Debug)]
 pub enum Way {
-    /// Packets are sent to the right end as fast as they can be, and what arrives is counted.
+    /// Packets are sent to the right end as fast as they can be, and what arrives there is counted.
     Receive(Intake),
     /// The job sends from the left end, and what comes is counted at the right one, in XDP.
     Send(Job),
@@ -130,12 +130,31 @@ pub enum Way {
 /// Who gets packets, and who counts them.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    /// What runs at the right end; none where the kernel does everything.
+    /// What runs; none where the kernel does everything.
     pub job: Option<Job>,
+    /// Where it runs: at the right end, or where packets are passed on.
+    pub at: End,
     /// Who knows how many arrived, where that is not the job: asked before and after.
     pub tally: Option<Tally>,
     /// To whom packets are sent.
     pub to: To,
+}
+
+impl Intake {
+    /// A job at the right end, which says itself how many it got.
+    pub fn of(job: Job, to: To) -> Self {
+        Self { job: Some(job), at: End::Right, tally: None, to }
+    }
+
+    /// The kernel alone, which is asked how many there were.
+    pub fn told(tally: Tally, to: To) -> Self {
+        Self { job: None, at: End::Right, tally: Some(tally), to }
+    }
+
+    /// A job in the middle, or the kernel alone, which passes on what is counted at the right end.
+    pub fn relayed(job: Option<Job>, to: To) -> Self {
+        Self { job, at: End::Middle, tally: Some(Tally::InXdp), to }
+    }
 }
 
 /// To whom packets are sent, on Ethernet.
@@ -145,15 +164,17 @@ pub enum To {
     Nobody,
     /// The host at the right end.
     Host,
+    /// The host in the middle, which routes them to that one.
+    Router,
 }
 
-/// A program at the right end that says how many packets there were so far.
+/// Who knows how many packets have come to the right end so far.
 #[derive(Clone, Debug)]
-pub struct Tally {
-    /// The program.
-    pub program: Program,
-    /// Where in its output the number is.
-    pub count: Count,
+pub enum Tally {
+    /// A program, and where in its output the number is.
+    Says(Program, Count),
+    /// The XDP program there, which drops them.
+    InXdp,
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub fn rules(place: &Place<'_>) -> u32 {
 
 /// A step without a program: the kernel drops, and says how many it has dropped.
 pub fn by_kernel(by: &'static str, name: &str, setting: Setting, tally: Tally) -> Step {
-    let intake = Intake { job: None, tally: Some(tally), to: To::Host };
+    let intake = Intake::told(tally, To::Host);
     Step::new(by, name, setting, Way::Receive(intake))
 }
 
@@ -50,16 +50,14 @@ fn listener(place: &Place<'_>) -> Step {
         ready: Ready::Says("listening"),
         count: Some(Count::At("/received")),
     };
-    let intake = Intake { job: Some(job), tally: None, to: To::Host };
+    let intake = Intake::of(job, To::Host);
     Step::new("sluice", "listener in user space", place.plain(), Way::Receive(intake))
 }
 
 /// Packets to a port that nobody listens on go all the way up, and are dropped there.
 fn no_listener(place: &Place<'_>) -> Step {
-    let tally = Tally {
-        program: Program::tool("cat", ["/proc/net/snmp"]),
-        count: Count::Below("Udp:", "NoPorts"),
-    };
+    let tally =
+        Tally::Says(Program::tool("cat", ["/proc/net/snmp"]), Count::Below("Udp:", "NoPorts"));
     by_kernel("linux", "no listener", place.plain(), tally)
 }
 
@@ -103,10 +101,10 @@ fn tc(place: &Place<'_>, name: &str, rules_: impl Iterator<Item = String>) -> St
     let device = place.right();
     let adds = rules_.map(|rule| format!("filter add dev {device} ingress {rule}\n"));
     let batch = std::iter::once(format!("qdisc add dev {device} clsact\n")).chain(adds).collect();
-    let tally = Tally {
-        program: Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
-        count: Count::After("(dropped"),
-    };
+    let tally = Tally::Says(
+        Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
+        Count::After("(dropped"),
+    );
     let setting = Setting { rules: Some(rules(place)), ..place.plain() };
     by_kernel("linux", name, setting, tally).with(
         order(Program::tool("tc", ["-batch", "-"]).reading(batch)),
@@ -120,7 +118,7 @@ fn xdp(place: &Place<'_>) -> Option<Step> {
     let ports: Vec<String> = ports(rules).map(|port| port.to_string()).collect();
     let filter = format!("udp dst port ({})", ports.join(" or "));
     let port = format!("xdp:{}?action=drop&filter={filter}", place.right());
-    let intake = Intake { job: Some(count(place, &port, [""; 0])), tally: None, to: To::Host };
+    let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
     let setting = Setting { rules: Some(rules), ..place.plain() };
     (rules <= FILTER_MAX).then(|| Step::new("sluice", "XDP", setting, Way::Receive(intake)))
 }

@@ -2,6 +2,7 @@
 //! fastest.
 
 pub(crate) mod drop;
+pub(crate) mod forward;
 mod rx;
 mod tx;
 
@@ -26,11 +27,13 @@ pub enum Kind {
     Tx,
     /// Dropping.
     Drop,
+    /// Passing on.
+    Forward,
 }
 
 impl Kind {
     /// All there are, in the order in which they are climbed.
-    pub const ALL: [Self; 3] = [Self::Rx, Self::Tx, Self::Drop];
+    pub const ALL: [Self; 4] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward];
 
     /// What it is, as a heading.
     pub fn title(self) -> &'static str {
@@ -38,6 +41,7 @@ impl Kind {
             Self::Rx => "Receiving",
             Self::Tx => "Sending, counted at the other end in XDP",
             Self::Drop => "Dropping what the host would get",
+            Self::Forward => "Passing on, counted behind it in XDP",
         }
     }
 
@@ -47,7 +51,13 @@ impl Kind {
             Self::Rx => "TPACKET_V3 ring",
             Self::Tx => "sendmmsg",
             Self::Drop => "no listener",
+            Self::Forward => "kernel bridge",
         }
+    }
+
+    /// Whether it takes a host between the two that send and receive.
+    pub fn needs_middle(self) -> bool {
+        self == Self::Forward
     }
 }
 
@@ -57,6 +67,7 @@ impl fmt::Display for Kind {
             Self::Rx => "rx",
             Self::Tx => "tx",
             Self::Drop => "drop",
+            Self::Forward => "forward",
         })
     }
 }
@@ -123,6 +134,7 @@ pub fn steps<'a, E>(
             Kind::Rx => rx::steps(&place),
             Kind::Tx => tx::steps(&place),
             Kind::Drop => drop::steps(&place),
+            Kind::Forward => forward::steps(&place),
         };
         if with_peers {
             new.extend(peers::ALL.iter().flat_map(|peer| peer.steps(kind, &place)));

@@ -41,6 +41,6 @@ fn shared(place: &Place<'_>, fanout: &str) -> Step {
 }
 
 fn of(name: &str, setting: Setting, job: Job) -> Step {
-    let intake = Intake { job: Some(job), tally: None, to: To::Nobody };
+    let intake = Intake::of(job, To::Nobody);
     Step::new("sluice", name, setting, Way::Receive(intake))
 }

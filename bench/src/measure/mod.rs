@@ -10,6 +10,7 @@ use sluicegate::link::{Sample, Sampler};
 use crate::bed::{Bed, Cpus, End, Side};
 use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
+use crate::process::{BEGUN, Program, Running};
 use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
@@ -51,6 +52,17 @@ struct Run<'a> {
     bed: &'a Bed,
     conditions: &'a Conditions,
     watch: &'a dyn Watch,
+}
+
+impl Run<'_> {
+    /// Has everything that comes to the right end counted and dropped in XDP.
+    fn count_in_xdp(self) -> Result<Running, Failure> {
+        let port = format!("xdp:{}?action=drop", self.bed.right.interface);
+        let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
+        let mut running = program.start(self.bed, End::Right, None)?;
+        running.until(&BEGUN, self.watch)?;
+        Ok(running)
+    }
 }
 
 /// Does what a step wants done before. What it wants done behind is done when the value goes.
@@ -136,9 +148,9 @@ fn shares(before: &Sample, after: &Sample, elapsed: Duration, packets: u64) -> V
     after.cpus.iter().filter_map(share).collect()
 }
 
-/// Packets that have come to an end's interface and met the XDP program there.
-fn seen_in_xdp(bed: &Bed, end: End) -> Result<u64, Failure> {
-    let side = bed.side(end);
+/// Packets that have come to the right end's interface and met the XDP program there.
+fn seen_in_xdp(bed: &Bed) -> Result<u64, Failure> {
+    let side = &bed.right;
     let interface = side.look()?;
     let total = sluicegate::link::netns::within(side.netns.as_deref(), || {
         use sluicegate::xdp::resident::Resident;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Conditions, Load, Run, lost, mpps};
-use crate::bed::{Bed, End, list};
+use super::{Conditions, Load, Run, lost, mpps, seen_in_xdp};
+use crate::bed::{Bed, End, Line, list};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
@@ -22,9 +22,11 @@ impl Run<'_> {
     /// Runs a step once.
     pub fn receive(self, step: &Step, intake: &Intake) -> Result<Measurement, Failure> {
         let Self { bed, conditions, watch } = self;
+        let counts_in_xdp = matches!(intake.tally, Some(Tally::InXdp));
+        let counter = counts_in_xdp.then(|| self.count_in_xdp()).transpose()?;
         let mut job = None;
         if let Some(it) = &intake.job {
-            let mut running = it.program.start(bed, End::Right, it.cpu)?;
+            let mut running = it.program.start(bed, intake.at, it.cpu)?;
             running.until(&it.ready, watch)?;
             job = Some(running);
         }
@@ -48,6 +50,7 @@ impl Run<'_> {
             (Some(before), Some(after)) => after.saturating_sub(before),
             _ => counted(intake, said.as_ref())?,
         };
+        drop(counter);
         let figures = Figures {
             mpps: mpps(arrived, sent.time),
             offered_mpps: Some(mpps(sent.packets, sent.time)),
@@ -71,10 +74,13 @@ fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
 
 /// What a tally says now.
 fn asked(bed: &Bed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
-    let Some(Tally { program, count }) = tally else { return Ok(None) };
-    let said = program.run(bed, End::Right)?;
+    let (program, count) = match tally {
+        None => return Ok(None),
+        Some(Tally::InXdp) => return seen_in_xdp(bed).map(Some),
+        Some(Tally::Says(program, count)) => (program, count),
+    };
+    let said = Said { out: program.run(bed, End::Right)?, err: String::new() };
     let none = || Failure::of(format!("{}: no count in its output", program.shown()));
-    let said = Said { out: said, err: String::new() };
     count.of(&said).ok_or_else(none).map(Some)
 }
 
@@ -83,6 +89,7 @@ fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Progr
     let to = match to {
         To::Nobody => NOBODY.to_owned(),
         To::Host => bed.right.mac()?.to_string(),
+        To::Router => bed.line.as_ref().map_or_else(|| bed.right.mac(), Line::mac)?.to_string(),
     };
     let method = if size > LIVE_MAX { "sendmmsg" } else { "auto" };
     let (size, seconds) = (size.to_string(), conditions.time.as_secs_f64().to_string());

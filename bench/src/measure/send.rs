@@ -7,7 +7,7 @@ use super::{Load, Run, lost, mpps, seen_in_xdp};
 use crate::bed::End;
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
-use crate::process::{BEGUN, Program, Running};
+use crate::process::Running;
 use crate::profile::Who;
 use crate::step::Job;
 
@@ -23,16 +23,16 @@ impl Run<'_> {
     pub fn send(self, job: &Job) -> Result<Measurement, Failure> {
         let Self { bed, conditions, watch } = self;
         let counter = self.count_in_xdp()?;
-        let at_first = seen_in_xdp(bed, End::Right)?;
+        let at_first = seen_in_xdp(bed)?;
         let mut sender = job.program.start(bed, End::Left, job.cpu)?;
         sender.until(&job.ready, watch)?;
         self.first_packets(&mut sender, at_first)?;
         watch.pause(SETTLE)?;
 
-        let (from, before) = (Instant::now(), seen_in_xdp(bed, End::Right)?);
+        let (from, before) = (Instant::now(), seen_in_xdp(bed)?);
         let (load, cpu_before) = (Load::begin(&bed.right, conditions)?, sender.cpu_ns());
         watch.pause(conditions.time)?;
-        let (time, after) = (from.elapsed(), seen_in_xdp(bed, End::Right)?);
+        let (time, after) = (from.elapsed(), seen_in_xdp(bed)?);
         let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
         let packets = after.saturating_sub(before);
         let loaded = load.end()?;
@@ -42,7 +42,7 @@ impl Run<'_> {
         let said = sender.end()?;
         // What is under way arrives.
         watch.pause(SETTLE)?;
-        let whole = seen_in_xdp(bed, End::Right)?.saturating_sub(at_first);
+        let whole = seen_in_xdp(bed)?.saturating_sub(at_first);
         counter.end()?;
         let figures = Figures {
             mpps: mpps(packets, time),
@@ -53,19 +53,10 @@ impl Run<'_> {
         Ok(loaded.explain(&who, packets, figures))
     }
 
-    /// Has everything that comes to the right end counted and dropped in XDP.
-    fn count_in_xdp(self) -> Result<Running, Failure> {
-        let port = format!("xdp:{}?action=drop", self.bed.right.interface);
-        let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
-        let mut running = program.start(self.bed, End::Right, None)?;
-        running.until(&BEGUN, self.watch)?;
-        Ok(running)
-    }
-
     /// Waits until the sender's packets come.
     fn first_packets(self, sender: &mut Running, before: u64) -> Result<(), Failure> {
         let deadline = Instant::now() + FIRST;
-        while seen_in_xdp(self.bed, End::Right)? < before + FEW {
+        while seen_in_xdp(self.bed)? < before + FEW {
             sender.still_runs()?;
             if Instant::now() > deadline {
                 return Err(Failure::of(format!(

@@ -12,11 +12,9 @@
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
 //! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
 //! | [`burst`] | 26.4 | the longest burst that comes through whole |
-//! | [`mod@line`] | | a device to try it with |
 
 pub mod burst;
 pub mod curve;
-pub mod line;
 #[cfg(test)]
 mod model;
 pub mod search;

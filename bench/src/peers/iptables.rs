@@ -17,7 +17,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let table = ["*raw\n".to_owned()].into_iter().chain(lines).chain(["COMMIT\n".to_owned()]);
     let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table.collect());
     let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-w"];
-    let tally = Tally { program: Program::tool("iptables", list), count: Count::Before("DROP") };
+    let tally = Tally::Says(Program::tool("iptables", list), Count::Before("DROP"));
     let setting = Setting { rules: Some(rules), ..place.plain() };
     let flush = Program::tool("iptables", ["-t", "raw", "-F", "PREROUTING", "-w"]);
     vec![

@@ -58,6 +58,8 @@ enum Work {
     Receives { how: &'static str, program: Make, ready: &'static str, count: Count },
     /// It sends, by one thread. What it says of itself is not asked.
     Sends { how: &'static str, program: Make },
+    /// It passes packets on, by one thread: it is ready when it has said that.
+    Forwards { how: &'static str, program: Make, ready: &'static str },
     /// It does something else, or it takes more.
     Other(Kind, fn(&Place<'_>) -> Option<Step>),
 }
@@ -129,10 +131,16 @@ impl Work {
             (Self::Receives { how, program, ready, count }, Kind::Rx) => {
                 let (program, ready) = (program(place)?, Ready::Says(ready));
                 let job = Job { program, cpu: place.receiver(), ready, count: Some(count) };
-                (how, Way::Receive(Intake { job: Some(job), tally: None, to: To::Nobody }))
+                (how, Way::Receive(Intake::of(job, To::Nobody)))
             }
             (Self::Sends { how, program }, Kind::Tx) => {
                 (how, Way::Send(sender(place, program(place)?)))
+            }
+            (Self::Forwards { how, program, ready }, Kind::Forward) => {
+                let ready = Ready::Says(ready);
+                let job =
+                    Job { program: program(place)?, cpu: place.receiver(), ready, count: None };
+                (how, Way::Receive(Intake::relayed(Some(job), To::Host)))
             }
             _ => return None,
         };
@@ -158,7 +166,7 @@ pub fn remedy(command: &str) -> String {
         (_, Some(peer)) => peer.package,
         ("tc" | "ip", None) => "iproute2",
         ("iptables-restore", None) => "iptables",
-        ("xdp-trafficgen" | "xdp-bench", None) => "xdp-tools",
+        ("xdp-trafficgen", None) => "xdp-tools",
         (other, None) => other,
     };
     format!("apt-get install {package}")

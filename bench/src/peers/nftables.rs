@@ -40,10 +40,10 @@ fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: &str) -
     let table = format!(
         "table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n{rules_}}}\n}}\n"
     );
-    let tally = Tally {
-        program: Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
-        count: Count::After("packets "),
-    };
+    let tally = Tally::Says(
+        Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
+        Count::After("packets "),
+    );
     let setting = Setting { rules: Some(rules(place)), ..place.plain() };
     by_kernel("nftables", name, setting, tally).with(
         order(Program::tool("nft", ["-f", "-"]).reading(table)),

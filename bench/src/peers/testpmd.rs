@@ -23,12 +23,25 @@ pub const PEER: Peer = Peer {
                 how: "net_af_xdp",
                 program: |place| Some(txonly(place, "net_af_xdp", "")),
             },
+            forwards("io, net_af_packet", |place| io(place, "net_af_packet")),
+            forwards("io, net_af_xdp", |place| io(place, "net_af_xdp")),
         ],
     )
 };
 
 const fn receives(how: &'static str, program: Make) -> Work {
     Work::Receives { how, program, ready: "NIC statistics", count: Count::After("RX-packets:") }
+}
+
+const fn forwards(how: &'static str, program: Make) -> Work {
+    Work::Forwards { how, program, ready: "NIC statistics" }
+}
+
+fn io(place: &Place<'_>, driver: &str) -> Option<Program> {
+    let line = place.bed.line.as_ref()?;
+    let devices = [(0, &line.from), (1, &line.to)];
+    let devices = devices.map(|(n, interface)| format!("{driver}{n},iface={interface}"));
+    Some(testpmd(place.receiver(), &devices, &["--forward-mode=io"]))
 }
 
 fn rxonly(place: &Place<'_>, driver: &str) -> Program {
@@ -50,6 +63,6 @@ fn testpmd(cpu: Option<usize>, devices: &[String], flags: &[&str]) -> Program {
         .and(["--no-pci"])
         .and(devices.iter().flat_map(|device| ["--vdev", device]))
         .and(["--", "--stats-period", "1", "--no-mlockall"])
-        .and(["--total-num-mbufs", "16384"])
+        .and(["--total-num-mbufs", "32768"])
         .and(flags.iter().copied())
 }

@@ -47,6 +47,6 @@ fn filter(place: &Place<'_>) -> Option<Step> {
         count: Some(Count::After("XDP_DROP")),
     };
     let setting = Setting { rules: Some(rules), ..place.plain() };
-    let way = Way::Receive(Intake { job: Some(job), tally: None, to: To::Host });
+    let way = Way::Receive(Intake::of(job, To::Host));
     (rules <= RULES_MAX).then(|| Step::new(PEER.name, "xdp-filter", setting, way))
 }

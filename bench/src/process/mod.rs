@@ -94,7 +94,7 @@ impl Program {
     /// # Errors
     /// It is not there, or cannot be started; its end's namespace cannot be entered.
     pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
-        self.start_in(bed.side(end).netns.as_deref(), cpu)
+        self.start_in(bed.netns(end), cpu)
     }
 
     fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {

@@ -1,5 +1,5 @@
-//! `sluice bench`: what each way of receiving, sending and dropping costs, step by step, in a lab
-//! of its own or between two interfaces.
+//! `sluice bench`: what each way of receiving, sending, dropping and passing on costs, step by step, in
+//! a lab of its own or between two interfaces.
 
 mod listener;
 mod ndr;
@@ -34,7 +34,7 @@ Examples:
 Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
 was measured.";
 
-/// Measure step by step what receiving, sending and dropping cost, beside others' programs
+/// Measure step by step what each way of handling packets costs, beside others' programs
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -50,6 +50,8 @@ enum What {
     Tx(Options),
     /// Dropping: from a program that nobody needs to XDP.
     Drop(Options),
+    /// Passing on: from packet sockets to a redirect in XDP, in a host between two others.
+    Forward(Options),
     /// All of these.
     All(Options),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
@@ -65,7 +67,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Rx(options) => climb(vec![Kind::Rx], &options),
         What::Tx(options) => climb(vec![Kind::Tx], &options),
         What::Drop(options) => climb(vec![Kind::Drop], &options),
-        What::All(options) => climb(Kind::ALL.to_vec(), &options),
+        What::Forward(options) => climb(vec![Kind::Forward], &options),
+        What::All(options) => climb(options.all(), &options),
         What::Ndr(args) => ndr::run(&args),
         What::Listener(args) => listener::run(&args),
     }

@@ -8,9 +8,9 @@ use serde::Serialize;
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
-use sluicegate_bench::bed::{Bed, Cpus};
+use sluicegate_bench::bed::{Bed, BedConfig, Cpus};
+use sluicegate_bench::device::Device;
 use sluicegate_bench::machine::Machine;
-use sluicegate_bench::ndr::line::{Device, Line};
 use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
@@ -130,9 +130,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             measure(args, &settings, &Bed::of(left, right)?, cpus, &watcher)
         }
         None => {
-            let mut line = Line::make()?;
-            line.start(args.device, &cpus, &watcher)
-                .and_then(|()| measure(args, &settings, &line.bed, cpus, &watcher))
+            let bed = Bed::make(BedConfig { queues: 1, jumbo: false, line: true })?;
+            let started = args.device.start(&bed, &cpus, &watcher);
+            started.and_then(|_device| measure(args, &settings, &bed, cpus, &watcher))
         }
     };
     drop(watcher);

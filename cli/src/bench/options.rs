@@ -71,6 +71,13 @@ pub fn turn(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
+    /// All ladders that can be climbed: between two interfaces there is no host that could pass
+    /// anything on.
+    pub fn all(&self) -> Vec<Kind> {
+        let there = |kind: &Kind| self.between.is_none() || !kind.needs_middle();
+        Kind::ALL.into_iter().filter(there).collect()
+    }
+
     /// What is to be done.
     pub fn bench(&self, kinds: Vec<Kind>) -> Result<Bench, Error> {
         Ok(Bench {

@@ -90,6 +90,17 @@ fn dropping_is_counted_where_it_happens() {
 }
 
 #[test]
+fn what_a_host_in_the_middle_passes_on_is_counted_behind_it() {
+    let Some(report) = bench(&["forward"]) else { return };
+    let names = measured(&report);
+    assert_eq!(names.first().map(String::as_str), Some("packet sockets"));
+    assert_eq!(names.last().map(String::as_str), Some("XDP redirect"));
+    for step in ["kernel routing", "kernel bridge", "AF_XDP swap, spin"] {
+        assert!(names.iter().any(|name| name == step), "{step} is not in {names:?}");
+    }
+}
+
+#[test]
 fn a_signal_ends_it_and_what_was_measured_is_kept() {
     let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
     let Some(mut running) = start(&rounds) else { return };
@@ -131,6 +142,7 @@ fn what_makes_no_sense_is_refused() {
         (&["rx", "--seconds", "1ms"], "50ms is the shortest"),
         (&["rx", "--between", "left0"], "it takes two interfaces"),
         (&["rx", "--between", "lo,lo"], "lo twice"),
+        (&["forward", "--between", "lo,eth1"], "a host between the two"),
     ] {
         refused(&[&["bench"], arguments].concat(), part);
     }

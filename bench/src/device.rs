@@ -1,0 +1,118 @@
+//! What the host between two others can be: a device that passes on what it gets.
+
+use std::str::FromStr;
+
+use sluicegate::error::{Error, Result};
+
+use crate::bed::{Bed, Cpus, End, Line, list};
+use crate::failure::Failure;
+use crate::process::{BEGUN, Program, Running};
+use crate::step::Order;
+use crate::watch::Watch;
+
+/// How the host in the middle passes packets on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// `sluice forward` between two `xdp:` ports.
+    Forward,
+    /// The kernel's bridge.
+    Bridge,
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "forward" => Ok(Self::Forward),
+            "bridge" => Ok(Self::Bridge),
+            _ => Err("a device is forward or bridge".into()),
+        }
+    }
+}
+
+/// A device that runs. It ends with this value, before its lab goes.
+#[derive(Debug)]
+pub struct Started {
+    _forwarder: Option<Running>,
+}
+
+impl Device {
+    /// Starts it on the host in the middle of a bed.
+    ///
+    /// # Errors
+    /// It does not start; of a bridge, `ip` is not there.
+    pub fn start(self, bed: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Started, Failure> {
+        let line = bed.line.as_ref().ok_or_else(no_middle)?;
+        let forwarder = match self {
+            Self::Forward => Some(forward(line, bed, cpus, watch)?),
+            Self::Bridge => {
+                for Order { end, program } in bridge(line) {
+                    program.run(bed, end)?;
+                }
+                None
+            }
+        };
+        Ok(Started { _forwarder: forwarder })
+    }
+}
+
+fn no_middle() -> Error {
+    Error::Usage("there is no host between two interfaces that are there already".into())
+}
+
+fn forward(line: &Line, bed: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Running, Failure> {
+    let [from, to] = [&line.from, &line.to].map(|interface| format!("xdp:{interface}"));
+    let cpus = list(&cpus.receivers(1));
+    let flags = ["--cpus", &cpus, "--json", "--interval", "1s"];
+    let program = Program::sluice(["forward", &from, &to]).and(flags);
+    let mut running = program.start(bed, End::Middle, None)?;
+    running.until(&BEGUN, watch)?;
+    Ok(running)
+}
+
+/// What makes the host in the middle a bridge.
+pub fn bridge(line: &Line) -> Vec<Order> {
+    [
+        "link add bridge type bridge".to_owned(),
+        format!("link set {} master bridge", line.from),
+        format!("link set {} master bridge", line.to),
+        "link set bridge up".to_owned(),
+    ]
+    .map(|command| ip(&command))
+    .into()
+}
+
+/// What takes the bridge away.
+pub fn no_bridge() -> Order {
+    ip("link del bridge")
+}
+
+/// What makes it a router for what goes to an address behind it; of the neighbour there `mac` is known.
+pub fn router(line: &Line, address: &str, mac: &str) -> Vec<Order> {
+    let out = &line.to;
+    vec![
+        ip(&format!("route add {address}/32 dev {out}")),
+        ip(&format!("neigh replace {address} lladdr {mac} dev {out} nud permanent")),
+        forwarding("1"),
+    ]
+}
+
+/// What makes it none again.
+pub fn no_router(line: &Line, address: &str) -> [Order; 3] {
+    let out = &line.to;
+    [
+        forwarding("0"),
+        ip(&format!("neigh del {address} dev {out}")),
+        ip(&format!("route del {address}/32 dev {out}")),
+    ]
+}
+
+fn ip(command: &str) -> Order {
+    Order { end: End::Middle, program: Program::tool("ip", command.split(' ')) }
+}
+
+fn forwarding(on: &str) -> Order {
+    let program = Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]).reading(on.into());
+    Order { end: End::Middle, program }
+}

@@ -1,0 +1,57 @@
+//! Passing on: from one veth to another, on a host between who sends and who receives.
+
+use super::{BEGUN, Place};
+use crate::bed::Line;
+use crate::device::{bridge, no_bridge, no_router, router};
+use crate::process::Program;
+use crate::said::Count;
+use crate::step::{Intake, Job, Step, To, Way};
+
+/// Where packets are sent to: [`crate::measure`] has the same.
+const ADDRESS: &str = "198.18.0.2";
+
+/// The steps, from the slowest to the fastest.
+pub fn steps(place: &Place<'_>) -> Vec<Step> {
+    let Some(line) = &place.bed.line else { return Vec::new() };
+    let (from, to) = (&line.from, &line.to);
+    let step = |name: &str, ports: [String; 2], flags: &[&str]| {
+        let program = Program::sluice(["forward", &ports[0], &ports[1]]);
+        let program = program.and(["--json", "--interval", "200ms"]).and(flags.iter().copied());
+        let count = Some(Count::COUNTED);
+        let job = Job { program, cpu: place.receiver(), ready: BEGUN, count };
+        passing(place, "sluice", name, Some(job), To::Host)
+    };
+    let packet = || [format!("packet:{from}"), format!("packet:{to}")];
+    let xdp = || [format!("xdp:{from}"), format!("xdp:{to}")];
+    let cpu = place.receiver().unwrap_or(0);
+    let live = [format!("xdp:{from}"), format!("live:{to}?cpu={cpu}")];
+    let mut steps = vec![step("packet sockets", packet(), &[])];
+    steps.extend(routing(place, line));
+    steps.push(bridging(place, line));
+    steps.push(step("AF_XDP swap, adaptive", xdp(), &[]));
+    steps.push(step("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
+    steps.push(step("xdp: to live:, one way", live, &["--one-way"]));
+    steps.push(step("XDP redirect", xdp(), &["--in-kernel"]));
+    steps
+}
+
+/// A step in which something in the middle passes packets on.
+pub fn passing(place: &Place<'_>, by: &'static str, name: &str, job: Option<Job>, to: To) -> Step {
+    Step::new(by, name, place.plain(), Way::Receive(Intake::relayed(job, to)))
+}
+
+/// By the kernel's routing; none where nobody knows the next hop's address.
+fn routing(place: &Place<'_>, line: &Line) -> Option<Step> {
+    let mac = place.bed.right.mac().ok()?.to_string();
+    let mut step = passing(place, "linux", "kernel routing", None, To::Router);
+    step.prepare = router(line, ADDRESS, &mac);
+    step.tidy = no_router(line, ADDRESS).into();
+    Some(step)
+}
+
+fn bridging(place: &Place<'_>, line: &Line) -> Step {
+    let mut step = passing(place, "linux", "kernel bridge", None, To::Host);
+    step.prepare = bridge(line);
+    step.tidy = vec![no_bridge()];
+    step
+}
