@@ -3,7 +3,8 @@
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
-use super::hostile::{Wire, init, serves_a_good_peer};
+use super::by_hand::{Wire, init};
+use super::hostile::serves_a_good_peer;
 use super::{child, noticed, open, socket};
 
 /// Says that this is the process of its own.

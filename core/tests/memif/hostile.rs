@@ -1,193 +1,33 @@
-//! Peers that break the protocol, written here by hand: each is cut off with a message, and the port
-//! goes on with the next.
+//! Peers that break the protocol, written by hand: each is cut off with a message, and the port goes on
+//! with the next.
 
 use std::cell::RefCell;
-use std::ffi::CStr;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::SealFlag;
 use nix::sys::eventfd::EventFd;
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept, bind, connect, listen, recvmsg, sendmsg, socket as new_socket,
-};
-use nix::unistd::ftruncate;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluicegate::memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
-use sluicegate::memory::Mmap;
+use sluicegate::memif::{AddRing, Hello, Init, Message};
 use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
+use super::by_hand::{
+    Client, REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,
+    hello, init, memory, ring,
+};
 use super::{bytes_of, noticed, open, pull, pull_some, push, socket, until};
 
-const RING_ENTRIES: usize = 32;
-const RING_BYTES: usize = 128 + 16 * RING_ENTRIES;
-const REGION_BYTES: usize = 65_536;
-const COOKIE: u32 = 0x3e3_1f20;
-
-/// One end of a control socket.
-pub struct Wire(OwnedFd);
-
-impl Wire {
-    pub fn to(name: &str) -> Self {
-        let wire = new_wire();
-        let address = UnixAddr::new_abstract(name.trim_start_matches('@').as_bytes()).unwrap();
-        connect(wire.as_raw_fd(), &address).unwrap();
-        Self(wire)
-    }
-
-    pub fn send(&self, message: &Message, files: &[RawFd]) {
-        self.send_bytes(&message.encode(), files);
-    }
-
-    fn send_bytes(&self, bytes: &[u8], files: &[RawFd]) {
-        let rights = [ControlMessage::ScmRights(files)];
-        let rights = if files.is_empty() { &[][..] } else { &rights[..] };
-        let flags = MsgFlags::MSG_NOSIGNAL;
-        // Who was cut off already cannot say more.
-        let _ =
-            sendmsg::<UnixAddr>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None);
-    }
-
-    /// The next message; None at the end.
-    fn hear(&self) -> Option<(Message, Vec<OwnedFd>)> {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let mut space = nix::cmsg_space!([RawFd; 4]);
-        let mut pieces = [IoSliceMut::new(&mut bytes)];
-        let flags = MsgFlags::empty();
-        let heard =
-            recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut pieces, Some(&mut space), flags).ok()?;
-        let mut files = Vec::new();
-        for control in heard.cmsgs().unwrap() {
-            if let ControlMessageOwned::ScmRights(fds) = control {
-                #[allow(unsafe_code)]
-                // SAFETY: just received, and nobody else's.
-                files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
-        let length = heard.bytes;
-        (length > 0).then(|| (Message::decode(&bytes).unwrap(), files))
-    }
-
-    /// Says something, and returns whether it was acknowledged.
-    fn tell(&self, message: &Message, files: &[RawFd]) -> bool {
-        self.send(message, files);
-        matches!(self.hear(), Some((Message::Ack, _)))
-    }
-
-    /// The reason the other end gives.
-    pub fn reason(&self) -> String {
-        loop {
-            match self.hear() {
-                Some((Message::Disconnect { reason, .. }, _)) => return reason,
-                Some(_) => {}
-                None => return "nothing".into(),
-            }
-        }
-    }
-}
-
-fn new_wire() -> OwnedFd {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    new_socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap()
-}
-
-/// Memory that both ends have, as one who writes anything there sees it.
-struct Shared(Mmap);
-
-#[allow(unsafe_code)]
-impl Shared {
-    fn put(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.0.bytes());
-        for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: within the mapping; volatile, for the other end reads meanwhile.
-            unsafe { self.0.base().add(at + i).write_volatile(*byte) };
-        }
-    }
-
-    fn index(&self, at: usize) -> &AtomicU16 {
-        assert!(at + 2 <= self.0.bytes() && at.is_multiple_of(2));
-        // SAFETY: within the mapping and aligned; accessed atomically by both.
-        unsafe { self.0.base().add(at).cast().as_ref() }
-    }
-
-    fn descriptor(&self, ring: usize, place: usize, fields: (u16, u16, u32, u32)) {
-        let (flags, region, length, offset) = fields;
-        let at = ring + 128 + place * 16;
-        self.put(at, &flags.to_ne_bytes());
-        self.put(at + 2, &region.to_ne_bytes());
-        self.put(at + 4, &length.to_ne_bytes());
-        self.put(at + 8, &offset.to_ne_bytes());
-    }
-}
-
-fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, Shared) {
-    let file = memfd_create(name, MFdFlags::MFD_ALLOW_SEALING).unwrap();
-    ftruncate(&file, REGION_BYTES as i64).unwrap();
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
-    let map = Mmap::shared(file.as_fd(), REGION_BYTES).unwrap();
-    (file, Shared(map))
-}
-
-/// A client by hand, with one ring in each direction, at the start and behind it.
-struct Client {
-    wire: Wire,
-    memory: Shared,
-    /// Of both rings.
-    event: EventFd,
-    _file: OwnedFd,
-}
-
-const TO_SERVER: usize = 0;
-const TO_CLIENT: usize = 1024;
-
-pub fn init() -> Message {
-    let name = "a test".to_owned();
-    Message::Init(Init { version: 0x200, id: 0, mode: 0, secret: [0; 24], name })
-}
-
-fn ring(to_server: bool, offset: usize) -> AddRing {
-    let log2_entries = RING_ENTRIES.trailing_zeros() as u8;
-    let offset = offset as u32;
-    AddRing { to_server, index: 0, region: 0, offset, log2_entries, private_header: 0 }
-}
-
-impl Client {
-    /// Connected to a server, and all well so far.
-    fn connect(name: &str) -> Self {
-        let (file, memory) = memory(c"client", SealFlag::F_SEAL_SHRINK);
-        for start in [TO_SERVER, TO_CLIENT] {
-            memory.put(start, &COOKIE.to_ne_bytes());
-        }
-        let event = EventFd::new().unwrap();
-        let wire = Wire::to(name);
-        assert!(matches!(wire.hear(), Some((Message::Hello(_), _))));
-        assert!(wire.tell(&init(), &[]));
-        let region = Message::AddRegion { index: 0, bytes: REGION_BYTES as u64 };
-        assert!(wire.tell(&region, &[file.as_raw_fd()]));
-        for (to_server, start) in [(true, TO_SERVER), (false, TO_CLIENT)] {
-            let event = event.as_fd().as_raw_fd();
-            assert!(wire.tell(&Message::AddRing(ring(to_server, start)), &[event]));
-        }
-        wire.send(&Message::Connect("by hand".into()), &[]);
-        assert!(matches!(wire.hear(), Some((Message::Connected(_), _))));
-        Self { wire, memory, event, _file: file }
-    }
-
-    /// Has the server send a packet: it has the rings then.
-    fn takes_a_packet(&self, queue: &mut Queue) {
-        self.memory.descriptor(TO_CLIENT, 0, (0, 0, 2048, 8192));
-        self.memory.index(TO_CLIENT + 6).store(1, Ordering::Release);
-        until("a packet from the server", || {
-            push(queue, &bytes_of(1, 60));
-            (self.memory.index(TO_CLIENT + 64).load(Ordering::Acquire) == 1).then_some(())
-        });
-    }
+/// Has a server send a packet to a client by hand: it has the rings then.
+fn sends_a_packet(queue: &mut Queue, to: &Client) {
+    to.memory.descriptor(TO_CLIENT, 0, (0, 0, 2048, 8192));
+    to.memory.index(TO_CLIENT + 6).store(1, Ordering::Release);
+    until("a packet from the server", || {
+        push(queue, &bytes_of(1, 60));
+        (to.memory.index(TO_CLIENT + 64).load(Ordering::Acquire) == 1).then_some(())
+    });
 }
 
 /// A server's queue does all it does, until the client by hand is told why it was cut off.
@@ -274,7 +114,7 @@ fn a_client_that_goes_in_the_middle_of_a_packet_holds_up_nobody() {
         let client = Client::connect(&name);
         client.memory.descriptor(TO_SERVER, 0, (1, 0, 60, 4096));
         client.memory.index(6).store(1, Ordering::Release);
-        client.takes_a_packet(queue);
+        sends_a_packet(queue, &client);
         assert!(pull(queue).is_empty(), "the end has not come");
         drop(client);
         noticed(queue, "is gone");
@@ -412,60 +252,6 @@ fn a_receiver_says_that_it_sleeps_and_only_then_is_woken() {
         });
         assert_eq!(client.event.read(), rings, "asleep: {asleep}");
     }
-}
-
-/// A server by hand.
-struct Server {
-    listener: OwnedFd,
-}
-
-impl Server {
-    fn new(name: &str) -> Self {
-        let listener = new_wire();
-        let address = UnixAddr::new_abstract(name.trim_start_matches('@').as_bytes()).unwrap();
-        bind(listener.as_raw_fd(), &address).unwrap();
-        listen(&listener, Backlog::new(4).unwrap()).unwrap();
-        Self { listener }
-    }
-
-    fn accept(&self) -> Wire {
-        let fd = accept(self.listener.as_raw_fd()).unwrap();
-        #[allow(unsafe_code)]
-        // SAFETY: just made, and nobody else's.
-        let wire = Wire(unsafe { OwnedFd::from_raw_fd(fd) });
-        wire
-    }
-
-    /// A client that is connected, and its memory: the rings, and the buffers.
-    fn client(&self) -> (Wire, Shared) {
-        let wire = self.accept();
-        wire.send(&hello(), &[]);
-        let mut rings = None;
-        loop {
-            let (message, mut files) = wire.hear().unwrap();
-            match message {
-                Message::AddRegion { index: 0, bytes } => {
-                    rings = Some(Mmap::shared(files.remove(0).as_fd(), bytes as usize).unwrap());
-                }
-                Message::Connect(_) => {
-                    wire.send(&Message::Connected("by hand".into()), &[]);
-                    return (wire, Shared(rings.unwrap()));
-                }
-                _ => {}
-            }
-            wire.send(&Message::Ack, &[]);
-        }
-    }
-}
-
-fn hello() -> Message {
-    Message::Hello(Hello {
-        name: "by hand".into(),
-        versions: (0x200, 0x200),
-        last_region: 255,
-        last_rings: (0, 0),
-        most_log2_entries: 5,
-    })
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `memif:` ports against each other, and against peers that break the protocol. Needs no privilege.
 
+mod by_hand;
 #[path = "../child/limit.rs"]
 mod child;
 mod exchange;
