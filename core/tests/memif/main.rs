@@ -7,6 +7,7 @@ mod exchange;
 mod files;
 mod hostile;
 mod interop;
+mod killed;
 mod peers;
 
 use std::time::{Duration, Instant};
