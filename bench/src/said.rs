@@ -52,6 +52,14 @@ impl Count {
         }
     }
 
+    /// All numbers that stand behind the words, in order: of a program that tells rates now and then.
+    /// None of other kinds than [`After`](Self::After).
+    pub fn all(self, said: &Said) -> Vec<u64> {
+        let Self::After(words) = self else { return Vec::new() };
+        let texts = [&said.out, &said.err];
+        texts.iter().flat_map(|text| text.split(words).skip(1)).filter_map(first_number).collect()
+    }
+
     fn read(self, text: &str) -> Option<u64> {
         match self {
             Self::At(_) => None,
@@ -139,6 +147,8 @@ mod tests {
             let said = Said { out: (*out).into(), err: String::new() };
             assert_eq!(count.of(&said), *expected, "{sentence}");
         }
+        let rates = Said { out: "a: 7.5\na: -\na: 9\n".into(), err: String::new() };
+        assert_eq!(Count::After("a:").all(&rates), [7, 9], "told again and again");
         let said = Said { out: String::new(), err: "7 packets captured".into() };
         assert_eq!(Count::Before("captured").of(&said), Some(7), "on the other output");
     }

@@ -76,22 +76,16 @@ impl Step {
 
     /// The programs it needs, by name.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
-        let job = match &self.way {
-            Way::Receive(Intake { job, .. }) => job.as_ref(),
-            Way::Send(job) => Some(job),
-        };
         let orders = self.prepare.iter().map(|order| order.program.needs());
-        orders.chain(job.map(|job| job.program.needs())).filter(|name| *name != SLUICE)
+        orders
+            .chain(self.way.jobs().into_iter().map(|job| job.program.needs()))
+            .filter(|name| *name != SLUICE)
     }
 
     /// What to type to have the same, at its end of the bed.
     pub fn command(&self) -> String {
         let orders = self.prepare.iter().map(|order| &order.program);
-        let job = match &self.way {
-            Way::Receive(intake) => intake.job.as_ref(),
-            Way::Send(job) => Some(job),
-        };
-        let programs = orders.chain(job.map(|job| &job.program));
+        let programs = orders.chain(self.way.jobs().into_iter().map(|job| &job.program));
         programs.map(Program::shown).collect::<Vec<_>>().join("; ")
     }
 }
@@ -125,6 +119,31 @@ pub enum Way {
     Receive(Intake),
     /// The job sends from the left end, and what comes is counted at the right one, in XDP.
     Send(Job),
+    /// One program hands packets to another.
+    Pipe(Pipe),
+}
+
+impl Way {
+    /// The programs that run while it is measured.
+    pub fn jobs(&self) -> Vec<&Job> {
+        match self {
+            Self::Receive(intake) => intake.job.iter().collect(),
+            Self::Send(job) => vec![job],
+            Self::Pipe(pipe) => pipe.sender.iter().chain([&pipe.receiver]).collect(),
+        }
+    }
+}
+
+/// Two programs and what is between them.
+#[derive(Clone, Debug)]
+pub struct Pipe {
+    /// Who sends; none where the receiver makes what it gets.
+    pub sender: Option<Job>,
+    /// Who receives, and tells its rate now and then: [`Job::count`] is where it does, in packets a
+    /// second.
+    pub receiver: Job,
+    /// Who is started first: the one that the other looks for.
+    pub first: End,
 }
 
 /// Who gets packets, and who counts them.

@@ -3,6 +3,7 @@
 
 pub(crate) mod drop;
 pub(crate) mod forward;
+pub(crate) mod pipe;
 mod rx;
 mod tx;
 
@@ -29,11 +30,13 @@ pub enum Kind {
     Drop,
     /// Passing on.
     Forward,
+    /// From one program to another.
+    Pipe,
 }
 
 impl Kind {
     /// All there are, in the order in which they are climbed.
-    pub const ALL: [Self; 4] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward];
+    pub const ALL: [Self; 5] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe];
 
     /// What it is, as a heading.
     pub fn title(self) -> &'static str {
@@ -42,6 +45,7 @@ impl Kind {
             Self::Tx => "Sending, counted at the other end in XDP",
             Self::Drop => "Dropping what the host would get",
             Self::Forward => "Passing on, counted behind it in XDP",
+            Self::Pipe => "From one program to another",
         }
     }
 
@@ -52,6 +56,7 @@ impl Kind {
             Self::Tx => "sendmmsg",
             Self::Drop => "no listener",
             Self::Forward => "kernel bridge",
+            Self::Pipe => "unix datagrams, a call a packet",
         }
     }
 
@@ -68,6 +73,7 @@ impl fmt::Display for Kind {
             Self::Tx => "tx",
             Self::Drop => "drop",
             Self::Forward => "forward",
+            Self::Pipe => "pipe",
         })
     }
 }
@@ -135,6 +141,7 @@ pub fn steps<'a, E>(
             Kind::Tx => tx::steps(&place),
             Kind::Drop => drop::steps(&place),
             Kind::Forward => forward::steps(&place),
+            Kind::Pipe => pipe::steps(&place),
         };
         if with_peers {
             new.extend(peers::ALL.iter().flat_map(|peer| peer.steps(kind, &place)));

@@ -1,5 +1,6 @@
 //! One turn of one step: what is started when, and what is counted over which time.
 
+mod pipe;
 mod receive;
 mod send;
 
@@ -43,6 +44,7 @@ pub fn measure(
     match &step.way {
         Way::Receive(intake) => run.receive(step, intake),
         Way::Send(job) => run.send(job),
+        Way::Pipe(pipe) => run.pipe(pipe),
     }
 }
 

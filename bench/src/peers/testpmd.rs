@@ -3,9 +3,11 @@
 //! It polls, so it always takes a whole CPU. Without huge pages, as everything here is.
 
 use super::{Make, Peer, Version, Work};
-use crate::ladder::Place;
+use crate::ladder::pipe::{self, Member};
+use crate::ladder::{Kind, Place};
 use crate::process::Program;
 use crate::said::Count;
+use crate::step::{Job, Step};
 
 pub const PEER: Peer = Peer {
     package: "dpdk-dev",
@@ -25,6 +27,12 @@ pub const PEER: Peer = Peer {
             },
             forwards("io, net_af_packet", |place| io(place, "net_af_packet")),
             forwards("io, net_af_xdp", |place| io(place, "net_af_xdp")),
+            Work::Other(Kind::Pipe, |place| Some(itself(place, "client", "server"))),
+            Work::Other(Kind::Pipe, |place| Some(itself(place, "server", "client"))),
+            Work::Other(Kind::Pipe, |place| Some(sends_to_sluice(place, "client", "server"))),
+            Work::Other(Kind::Pipe, |place| Some(sends_to_sluice(place, "server", "client"))),
+            Work::Other(Kind::Pipe, |place| Some(gets_of_sluice(place, "client", "server"))),
+            Work::Other(Kind::Pipe, |place| Some(gets_of_sluice(place, "server", "client"))),
         ],
     )
 };
@@ -42,6 +50,39 @@ fn io(place: &Place<'_>, driver: &str) -> Option<Program> {
     let devices = [(0, &line.from), (1, &line.to)];
     let devices = devices.map(|(n, interface)| format!("{driver}{n},iface={interface}"));
     Some(testpmd(place.receiver(), &devices, &["--forward-mode=io"]))
+}
+
+/// From testpmd to testpmd, in these roles.
+fn itself(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+    let name = format!("dpdk-testpmd ({sender}) to itself ({receiver})");
+    pipe::memif(place, PEER.name, &name, sends(place, sender), gets(place, receiver))
+}
+
+fn sends_to_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+    let name = format!("dpdk-testpmd ({sender}) to sluice ({receiver})");
+    pipe::memif(place, PEER.name, &name, sends(place, sender), pipe::receives(place, receiver))
+}
+
+fn gets_of_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+    let name = format!("sluice ({sender}) to dpdk-testpmd ({receiver})");
+    pipe::memif(place, PEER.name, &name, pipe::sends(place, sender), gets(place, receiver))
+}
+
+fn sends(place: &Place<'_>, role: &'static str) -> Member {
+    let size = format!("--txpkts={}", place.setting.size);
+    member(place.sender(), role, &["--forward-mode=txonly", &size])
+}
+
+fn gets(place: &Place<'_>, role: &'static str) -> Member {
+    member(place.receiver(), role, &["--forward-mode=rxonly"])
+}
+
+/// An end of a memif pipe; each second it tells its rates.
+fn member(cpu: Option<usize>, role: &'static str, flags: &[&str]) -> Member {
+    let socket = pipe::socket_file();
+    let device = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
+    let (program, ready) = (testpmd(cpu, &[device], flags), pipe::has_socket());
+    Member { role, job: Job { program, cpu: None, ready, count: Some(Count::After("Rx-pps:")) } }
 }
 
 fn rxonly(place: &Place<'_>, driver: &str) -> Program {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use crate::watch::Watch;
 pub enum Ready {
     /// As soon as it has written this, to either of its outputs.
     Says(&'static str),
+    /// As soon as this file is there.
+    Has(PathBuf),
     /// After this time.
     After(Duration),
 }
@@ -44,7 +47,7 @@ impl Running {
     /// It ends before, or takes too long; whoever watches wants to stop.
     pub fn until(&mut self, ready: &Ready, watch: &dyn Watch) -> Result<(), Failure> {
         let limit = match ready {
-            Ready::Says(_) => PATIENCE,
+            Ready::Says(_) | Ready::Has(_) => PATIENCE,
             Ready::After(time) => *time,
         };
         let deadline = Instant::now() + limit;
@@ -55,7 +58,8 @@ impl Running {
                 Ready::Says(word) if said.out.contains(word) || said.err.contains(word) => {
                     return Ok(());
                 }
-                Ready::Says(_) if Instant::now() > deadline => {
+                Ready::Has(file) if file.exists() => return Ok(()),
+                Ready::Says(_) | Ready::Has(_) if Instant::now() > deadline => {
                     return Err(Failure::of(format!("{} does not get ready", self.name)));
                 }
                 Ready::After(_) if Instant::now() > deadline => return Ok(()),

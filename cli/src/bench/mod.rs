@@ -1,6 +1,7 @@
 //! `sluice bench`: what each way of receiving, sending, dropping and passing on costs, step by step, in
 //! a lab of its own or between two interfaces.
 
+mod end;
 mod listener;
 mod ndr;
 mod options;
@@ -52,6 +53,8 @@ enum What {
     Drop(Options),
     /// Passing on: from packet sockets to a redirect in XDP, in a host between two others.
     Forward(Options),
+    /// From one program to another: by sockets and pipes, and by memory that both have.
+    Pipe(Options),
     /// All of these.
     All(Options),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
@@ -59,6 +62,9 @@ enum What {
     /// The step "listener in user space": reads a UDP socket, and forgets.
     #[command(hide = true)]
     Listener(listener::Args),
+    /// Steps between two programs: an end that sends, or receives, a call a packet.
+    #[command(hide = true)]
+    End(end::Args),
 }
 
 /// Runs the command.
@@ -68,9 +74,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Tx(options) => climb(vec![Kind::Tx], &options),
         What::Drop(options) => climb(vec![Kind::Drop], &options),
         What::Forward(options) => climb(vec![Kind::Forward], &options),
+        What::Pipe(options) => climb(vec![Kind::Pipe], &options),
         What::All(options) => climb(options.all(), &options),
         What::Ndr(args) => ndr::run(&args),
         What::Listener(args) => listener::run(&args),
+        What::End(args) => end::run(&args),
     }
 }
 

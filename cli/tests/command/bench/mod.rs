@@ -101,6 +101,14 @@ fn what_a_host_in_the_middle_passes_on_is_counted_behind_it() {
 }
 
 #[test]
+fn what_one_program_hands_to_another_is_told_by_who_gets_it() {
+    let Some(report) = bench(&["pipe"]) else { return };
+    let names = measured(&report);
+    assert_eq!(names.first().map(String::as_str), Some("unix datagrams, a call a packet"));
+    assert_eq!(names.len(), 5, "{names:?}");
+}
+
+#[test]
 fn a_signal_ends_it_and_what_was_measured_is_kept() {
     let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
     let Some(mut running) = start(&rounds) else { return };

@@ -1,0 +1,127 @@
+//! Between two programs: a call a packet, then memory that both have.
+//!
+//! Who sends is on the first CPU, who receives on the next.
+
+use std::time::Duration;
+
+use super::{BEGUN, Place, generate};
+use crate::bed::{End, list};
+use crate::process::{Program, Ready};
+use crate::said::Count;
+use crate::step::{Job, Order, Pipe, Step, Way};
+
+/// Where `sluice` with `--json --interval` tells its rates.
+const RATES: Count = Count::After("\"pps\":");
+
+/// The steps, from the slowest to the fastest.
+pub fn steps(place: &Place<'_>) -> Vec<Step> {
+    let fifo = plain(place, "pipe").with(
+        Order { end: End::Left, program: Program::tool("mkfifo", [&socket_file()]) },
+        remove_socket(),
+    );
+    vec![
+        plain(place, "unix"),
+        fifo,
+        memif(
+            place,
+            "sluice",
+            "memif, to a server",
+            sends(place, "client"),
+            receives(place, "server"),
+        ),
+        memif(
+            place,
+            "sluice",
+            "memif, to a client",
+            sends(place, "server"),
+            receives(place, "client"),
+        ),
+        null(place),
+    ]
+}
+
+/// One end of a memif pipe.
+pub struct Member {
+    /// Its role: `server` is the one that the other looks for.
+    pub role: &'static str,
+    /// What runs there.
+    pub job: Job,
+}
+
+/// A step between two ends of a memif pipe.
+pub fn memif(
+    place: &Place<'_>,
+    by: &'static str,
+    name: &str,
+    sender: Member,
+    receiver: Member,
+) -> Step {
+    let first = if sender.role == "server" { End::Left } else { End::Right };
+    let pipe = Pipe { sender: Some(sender.job), receiver: receiver.job, first };
+    let mut step = Step::new(by, name, place.plain(), Way::Pipe(pipe));
+    // One that was killed leaves its file.
+    step.prepare.push(remove_socket());
+    step.tidy.push(remove_socket());
+    step
+}
+
+/// The `sluice` that sends.
+pub fn sends(place: &Place<'_>, role: &'static str) -> Member {
+    let port = format!("memif:{}?role={role}", socket_file());
+    let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(1))]);
+    Member { role, job: Job { ready: has_socket(), ..job } }
+}
+
+/// The `sluice` that receives.
+pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
+    let port = format!("memif:{}?role={role}", socket_file());
+    let flags = ["--json", "--interval", "200ms", "--wait", "spin"];
+    let program = Program::sluice(["count", &port]).and(flags);
+    let program = program.and(["--cpus", &list(&place.cpus.receivers(1))]);
+    Member { role, job: Job { program, cpu: None, ready: has_socket(), count: Some(RATES) } }
+}
+
+/// Where the two ends find each other.
+pub fn socket_file() -> String {
+    let name = format!("sluice-bench-{}.sock", std::process::id());
+    std::env::temp_dir().join(name).display().to_string()
+}
+
+/// When a server can be found.
+pub fn has_socket() -> Ready {
+    Ready::Has(socket_file().into())
+}
+
+fn remove_socket() -> Order {
+    Order { end: End::Left, program: Program::tool("rm", ["-f", &socket_file()]) }
+}
+
+/// By what programs have anyway, a call for each packet.
+fn plain(place: &Place<'_>, kind: &'static str) -> Step {
+    let (way, size) = (format!("{kind}:{}", socket_file()), place.setting.size.to_string());
+    let end = |what| Program::sluice(["bench", "end", what, &way, "--size", &size]);
+    let (name, first) = match kind {
+        // Opened together: each end waits for the other.
+        "pipe" => ("a pipe, a call a packet", Ready::After(Duration::ZERO)),
+        _ => ("unix datagrams, a call a packet", has_socket()),
+    };
+    let sender =
+        Job { program: end("send"), cpu: place.sender(), ready: first.clone(), count: None };
+    let receiver =
+        Job { program: end("receive"), cpu: place.receiver(), ready: first, count: Some(RATES) };
+    let pipe = Pipe { sender: Some(sender), receiver, first: End::Right };
+    let mut step = Step::new("sluice", name, place.plain(), Way::Pipe(pipe));
+    step.tidy.push(remove_socket());
+    step
+}
+
+/// No pipe at all, in one program: what remains is the cost of rings.
+fn null(place: &Place<'_>) -> Step {
+    let forward = ["forward", "null:", "null:", "--one-way", "--json", "--interval", "200ms"];
+    // It has no end of its own.
+    let program = Program::sluice(forward).and(["--duration", "1h"]);
+    let cpu = place.receiver();
+    let receiver = Job { program, cpu, ready: BEGUN, count: Some(RATES) };
+    let pipe = Pipe { sender: None, receiver, first: End::Right };
+    Step::new("sluice", "null: to null:, in one program", place.plain(), Way::Pipe(pipe))
+}

@@ -1,0 +1,111 @@
+//! From one program to another: the receiver tells its rate now and then.
+
+use std::time::{Duration, Instant};
+
+use super::{Load, Run};
+use crate::bed::End;
+use crate::failure::Failure;
+use crate::measurement::{Figures, Measurement};
+use crate::process::Running;
+use crate::profile::Who;
+use crate::statistics::Spread;
+use crate::step::{Job, Pipe};
+
+/// The longest that a rate is waited for: that of the first packets, and each later one.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often is looked whether there is one.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Run<'_> {
+    /// Runs a step once.
+    pub fn pipe(self, pipe: &Pipe) -> Result<Measurement, Failure> {
+        let mut ends = Ends::start(self, pipe)?;
+        // Of the interval in which packets begin to come nothing is to be learned, nor of the one in
+        // which the measurement begins.
+        ends.tells(self, 1)?;
+        let load = Load::begin(&self.bed.right, self.conditions)?;
+        let (from, cpu_before, told) = (Instant::now(), ends.cpu_ns(), ends.rates().len());
+        self.watch.pause(self.conditions.time)?;
+        let rates = ends.tells(self, told + 2)?;
+        let (time, cpu_ns) = (from.elapsed(), ends.cpu_ns().saturating_sub(cpu_before));
+        let loaded = load.end()?;
+        let whole = rates[told + 1..].iter().map(|&pps| pps as f64);
+        let pps = Spread::of(whole).map_or(0.0, |rates| rates.median);
+        let packets = pps * time.as_secs_f64();
+        let figures = Figures {
+            mpps: pps / 1e6,
+            cpu_ns: Some(cpu_ns as f64 / packets.max(1.0)),
+            ..Figures::default()
+        };
+        let who = Who { measured: Some(ends.pids()), ..Who::default() };
+        Ok(loaded.explain(&who, packets as u64, figures))
+    }
+}
+
+/// What runs at both ends. They are killed in the end: who loses the other one may say anything.
+struct Ends<'a> {
+    sender: Option<Running>,
+    receiver: Running,
+    pipe: &'a Pipe,
+}
+
+impl<'a> Ends<'a> {
+    fn start(run: Run<'_>, pipe: &'a Pipe) -> Result<Self, Failure> {
+        let start = |end: End, job: &Job| -> Result<Running, Failure> {
+            let mut running = job.program.start(run.bed, end, job.cpu)?;
+            if end == pipe.first {
+                running.until(&job.ready, run.watch)?;
+            }
+            Ok(running)
+        };
+        let sender = || pipe.sender.as_ref().map(|job| start(End::Left, job)).transpose();
+        let (sender, receiver) = match pipe.first {
+            End::Left => {
+                let sender = sender()?;
+                (sender, start(End::Right, &pipe.receiver)?)
+            }
+            _ => {
+                let receiver = start(End::Right, &pipe.receiver)?;
+                (sender()?, receiver)
+            }
+        };
+        Ok(Self { sender, receiver, pipe })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Running> {
+        self.sender.iter().chain([&self.receiver])
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.all().map(Running::pid).collect()
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.all().map(Running::cpu_ns).sum()
+    }
+
+    /// The rates that the receiver has told since packets came, in packets a second.
+    fn rates(&self) -> Vec<u64> {
+        let rates = self.pipe.receiver.count.map(|count| count.all(&self.receiver.said()));
+        rates.unwrap_or_default().into_iter().skip_while(|&pps| pps == 0).collect()
+    }
+
+    /// Waits until it has told so many.
+    fn tells(&mut self, run: Run<'_>, rates: usize) -> Result<Vec<u64>, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let told = self.rates();
+            if told.len() >= rates {
+                return Ok(told);
+            }
+            for end in self.sender.iter_mut().chain([&mut self.receiver]) {
+                end.still_runs()?;
+            }
+            if Instant::now() > deadline {
+                let said = self.receiver.complaint();
+                return Err(Failure::of(format!("packets do not come: {said}")));
+            }
+            run.watch.pause(LOOK)?;
+        }
+    }
+}

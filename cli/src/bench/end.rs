@@ -1,0 +1,119 @@
+//! The lowest steps between two programs: one writes each packet to a pipe or a Unix socket, the other
+//! reads each.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write, stdout};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sluicegate::error::Error;
+
+/// How often a receiver tells its rate.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Packets between two looks at the clock.
+const BATCH: u64 = 1024;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Whether it sends or receives
+    #[arg(value_name = "send|receive", value_parser = ["send", "receive"])]
+    what: String,
+
+    /// Through what: pipe:FILE or unix:FILE
+    #[arg(value_name = "KIND:FILE")]
+    way: String,
+
+    /// Bytes of a packet
+    #[arg(long)]
+    size: usize,
+}
+
+/// One end of a pipe, or of a Unix socket.
+enum End {
+    Pipe(File),
+    Socket(UnixDatagram),
+}
+
+impl End {
+    /// A pipe waits here for the other end; a socket's receiver has to be there first.
+    fn open(way: &str, sends: bool) -> Result<Self, Error> {
+        let failed = |error| Error::system("open", way, error);
+        match (way.split_once(':'), sends) {
+            (Some(("pipe", file)), _) => {
+                let file = OpenOptions::new().read(!sends).write(sends).open(file);
+                file.map(Self::Pipe).map_err(failed)
+            }
+            (Some(("unix", file)), false) => {
+                UnixDatagram::bind(Path::new(file)).map(Self::Socket).map_err(failed)
+            }
+            (Some(("unix", file)), true) => {
+                let socket = UnixDatagram::unbound().map_err(failed)?;
+                socket.connect(Path::new(file)).map_err(failed)?;
+                Ok(Self::Socket(socket))
+            }
+            _ => Err(Error::Usage(format!("{way}: it is pipe:FILE or unix:FILE"))),
+        }
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(file) => file.write(packet),
+            Self::Socket(socket) => socket.send(packet),
+        }
+    }
+
+    fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(file) => file.read(packet),
+            Self::Socket(socket) => socket.recv(packet),
+        }
+    }
+}
+
+/// Sends or receives until it is ended, or the other end is gone.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let sends = args.what == "send";
+    let mut end = End::open(&args.way, sends)?;
+    let mut packet = vec![0; args.size];
+    let mut rate = Rate::new();
+    loop {
+        for _ in 0..BATCH {
+            match if sends { end.send(&packet) } else { end.receive(&mut packet) } {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(Error::system("use", args.way.clone(), error).into()),
+            }
+        }
+        if !sends {
+            rate.add(BATCH)?;
+        }
+    }
+}
+
+/// What a receiver tells now and then.
+struct Rate {
+    begun: Instant,
+    last: Instant,
+    packets: u64,
+}
+
+impl Rate {
+    fn new() -> Self {
+        Self { begun: Instant::now(), last: Instant::now(), packets: 0 }
+    }
+
+    fn add(&mut self, packets: u64) -> io::Result<()> {
+        self.packets += packets;
+        let interval = self.last.elapsed();
+        if interval < INTERVAL {
+            return Ok(());
+        }
+        let pps = self.packets as f64 / interval.as_secs_f64();
+        (self.last, self.packets) = (Instant::now(), 0);
+        let line = json!({ "time_s": self.begun.elapsed().as_secs_f64(), "pps": pps });
+        writeln!(stdout(), "{line}")
+    }
+}
