@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use sluicegate::link::{self, Lab, Shape};
+use sluicegate::link::{self, Ethtool, Lab, Shape};
 
 use crate::child;
 pub use crate::scratch::lab_of;
@@ -287,6 +287,10 @@ pub fn frame(number: u32) -> Vec<u8> {
     frame
 }
 
+/// Nobody's Ethernet address: a host answers no packet to it.
+pub const NOBODY: &str = "02:00:00:00:00:99";
+
+/// A filter for numbered frames.
 pub const NUMBERED: &str = "ether proto 0x88b5";
 
 /// A pcap file of numbered frames, `gap_ns` apart from `start_ns` on.
@@ -318,6 +322,13 @@ fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
 /// who reads it has to wait for the CPU.
 pub fn dropped(lab: &Lab, host: &str, interface: &str) -> u64 {
     link::interface(Some(&lab.netns(host)), interface).unwrap().stats.tx_dropped
+}
+
+/// Has interfaces of a host take packets as they come: GRO makes one of several, too long to send.
+/// A veth without it takes no redirected frames, either.
+pub fn without_gro(lab: &Lab, host: &str, interfaces: &[&str]) {
+    let mut ethtool = Ethtool::open(Some(&lab.netns(host))).unwrap();
+    interfaces.iter().for_each(|interface| ethtool.set_gro(interface, false).unwrap());
 }
 
 /// Sends a capture file from `left0` at so many packets a second.

@@ -22,7 +22,7 @@ fn made(folder: &Path) -> Vec<Vec<u8>> {
     let to = format!("pcap:{}", file.display());
     let count = (2 * EACH).to_string();
     let spec = ["--spec", spec.to_str().unwrap(), "--count", &count, "--json"];
-    let macs = ["--smac", "02:00:00:00:00:11", "--dmac", "02:00:00:00:00:99"];
+    let macs = ["--smac", "02:00:00:00:00:11", "--dmac", NOBODY];
     run(&[&["generate", &to][..], &spec, &macs].concat()).good();
     packets(&file).into_iter().map(|(_, bytes)| bytes).collect()
 }
@@ -144,7 +144,7 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
             "--rate",
             "20kpps",
             "--dmac",
-            "02:00:00:00:00:99",
+            NOBODY,
             "--count",
             "4000",
             "--method",

@@ -11,26 +11,6 @@ use super::*;
 /// Bytes that go each way.
 const BYTES: usize = 300_000;
 
-/// Has the hosts at the ends compute checksums, for a veth leaves that to a card, and none is there;
-/// and the one in the middle leave packets as they are: GRO makes one of several, too long to send.
-pub fn set_offloads(lab: &Lab) {
-    for (host, interface, feature) in [
-        ("left", "left0", "tx"),
-        ("right", "right0", "tx"),
-        ("middle", "middle0", "gro"),
-        ("middle", "middle1", "gro"),
-    ] {
-        let set = on(lab, host, &["ethtool", "-K", interface, feature, "off"]);
-        assert_eq!(set.status, Some(0), "{}", set.err);
-    }
-}
-
-/// Has the one host that is on a pair's other side compute checksums.
-pub fn tx_off(lab: &Lab, host: &str) {
-    let set = on(lab, host, &["ethtool", "-K", &format!("{host}0"), "tx", "off"]);
-    assert_eq!(set.status, Some(0), "{}", set.err);
-}
-
 /// What left sends to right by TCP comes back.
 pub fn talk(lab: &Lab) {
     let within = |host: &str| Some(lab.netns(host));
@@ -56,11 +36,11 @@ pub fn talk(lab: &Lab) {
 
 #[test]
 fn hosts_talk_through_it() {
-    if !have(&["ethtool", "ping"]) {
+    if !have(&["ping"]) {
         return;
     }
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
-    set_offloads(&lab);
+    without_gro(&lab, "middle", &["middle0", "middle1"]);
     for (ports, swaps, why) in [
         (["xdp:middle0", "xdp:middle1"], [true, true], "buffers change places"),
         (["xdp:middle0?mode=skb", "xdp:middle1?mode=skb"], [true, true], "skb mode"),
@@ -98,7 +78,7 @@ fn dropped_on_the_way(lab: &Lab) -> [u64; 2] {
 /// Stamped packets from left to right, and what is said of them: of many flows, or of one, which is
 /// in order. How many have come of 3000: a veth's queue is short, and a busy machine drops some.
 fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
-    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let right = lab.netns("right");
     let count = Running::start(&[
         "count",
         "--netns",
@@ -109,17 +89,16 @@ fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
         "--analyze",
         "--json",
     ]);
-    let to = ["--dst", "198.18.0.2", "--dmac", "02:00:00:00:00:99", "--sport", sport];
+    let what = ["--stamp", "--size", "60-1514", "--count", "3000", "--sport", sport];
     // A pace that all of them keep up with, unless they have to stand still.
-    let how = ["--size", "60-1514", "--count", "3000", "--rate", "30kpps", "--method", "sendmmsg"];
-    let from = ["generate", "left0", "--netns", &left, "--stamp", "--json"];
+    let how = ["--rate", "30kpps", "--method", "sendmmsg"];
     let received = || {
         let interface = sluicegate::link::interface(Some(&right), "right0").unwrap();
         interface.stats.rx_packets
     };
     let gone = || dropped_on_the_way(lab).iter().sum::<u64>();
     let before = received() + gone();
-    let sent = run(&[&from[..], &to, &how].concat()).good();
+    let sent = ended(&mut generate(lab, &[&what[..], &how].concat())).good();
     assert_eq!(sent["accepted"], 3000, "{sent}");
     eventually("all come", || received() + gone() >= before + 3000);
     let counted = count.stop().good();

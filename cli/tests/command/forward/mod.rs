@@ -7,6 +7,8 @@ mod hosts;
 mod in_kernel;
 mod losses;
 
+use std::process::Command;
+
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
 
@@ -21,6 +23,13 @@ fn forward(lab: &Lab, arguments: &[&str]) -> Running {
     let begun = || running.has_threads("forward-") || running.has_threads("queue-");
     eventually("forwarding begins", || begun() || running.has_ended());
     running
+}
+
+/// `sluice generate` on left: packets that go to right, which does not answer them.
+fn generate(lab: &Lab, more: &[&str]) -> Command {
+    let netns = lab.netns("left");
+    let to = ["--netns", &netns, "--dst", "198.18.0.2", "--dmac", NOBODY];
+    sluice(&[&["generate", "left0", "--json"], &to[..], more].concat())
 }
 
 /// What a report says of one direction: packets, and of these swapped and copied.

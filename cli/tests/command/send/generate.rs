@@ -17,9 +17,6 @@ const SPEC: &str = "seed = 5\n\
     dst = '2001:db8:113::1' } }, { tcp = { flags = 'S', seq = '0..4000000000/1460' } }]\n";
 /// A filter for them and nothing else.
 const GENERATED: &str = "dst host 203.0.113.1 or (vlan and dst host 2001:db8:113::1)";
-/// Nobody's address: the host answers none of them.
-const NOBODY: &str = "02:00:00:00:00:99";
-
 fn frames(path: &Path) -> Vec<Vec<u8>> {
     let mut capture = Capture::from_file(path).unwrap();
     std::iter::from_fn(|| capture.next_packet().ok().map(|packet| packet.data.to_vec())).collect()
@@ -136,10 +133,8 @@ fn what_would_be_sent_is_shown_without_privilege_or_interface() {
 #[test]
 fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
     let Some(lab) = lab() else { return };
-    let (left, right) = (lab.netns("left"), lab.netns("right"));
-    let mut ethtool = std::process::Command::new("ip");
-    ethtool.args(["netns", "exec", &right, "ethtool", "-K", "right0", "gro", "off"]);
-    assert!(ethtool.status().unwrap().success());
+    let left = lab.netns("left");
+    without_gro(&lab, "right", &["right0"]);
     let generate =
         ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--count", "10", "--json"];
     let live = run(&[&generate[..], &["--method", "live"]].concat());

@@ -5,8 +5,6 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-const NOBODY: &str = "02:00:00:00:00:99";
-
 fn generate<'a>(port: &'a str, left: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["generate", port, "--netns", left, "--dmac", NOBODY, "--json"], more].concat()
 }

@@ -13,8 +13,7 @@ const REPLAYED: &str = "udp dst port 9 and dst net 198.19.0.0/16";
 fn recording(path: &Path, count: u32, apart_ns: i64) {
     let to = format!("pcap:{}", path.display());
     let count = count.to_string();
-    let dmac = "02:00:00:00:00:99";
-    run(&["generate", &to, "--profile", "imix", "--dmac", dmac, "--count", &count, "--json"])
+    run(&["generate", &to, "--profile", "imix", "--dmac", NOBODY, "--count", &count, "--json"])
         .good();
     let mut file = std::fs::read(path).unwrap();
     let nanoseconds = file[..4] == 0xa1b2_3c4d_u32.to_le_bytes();
