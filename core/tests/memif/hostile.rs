@@ -11,7 +11,7 @@ use nix::sys::eventfd::EventFd;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate::memif::{AddRing, Hello, Init, Message};
-use sluicegate::port::Queue;
+use sluicegate::port::{Port, Queue};
 use sluicegate::ring::Wait;
 
 use super::by_hand::{
@@ -93,11 +93,17 @@ fn a_client_that_describes_what_cannot_be_is_cut_off() {
     }
 }
 
+/// A server at a socket of its own, and a client that speaks as it likes.
+fn server_and_client(test: &str, options: &str) -> (String, Port, Client) {
+    let name = socket(test);
+    let server = open(&format!("memif:{name}?role=server{options}"));
+    let client = Client::connect(&name);
+    (name, server, client)
+}
+
 #[test]
 fn a_packet_without_end_is_cut_off() {
-    let name = socket("hostile-endless");
-    let mut server = open(&format!("memif:{name}?role=server&slots=8"));
-    let client = Client::connect(&name);
+    let (name, mut server, client) = server_and_client("hostile-endless", "&slots=8");
     (0..RING_ENTRIES).for_each(|i| client.memory.descriptor(0, i, (1, 0, 60, 4096)));
     client.memory.index(6).store(RING_ENTRIES as u16, Ordering::Release);
     let said = serve_until_cut_off(&mut server.queues[0], &client);
@@ -108,10 +114,8 @@ fn a_packet_without_end_is_cut_off() {
 #[test]
 fn a_client_that_goes_in_the_middle_of_a_packet_holds_up_nobody() {
     for options in ["", "&copy=on"] {
-        let name = socket("hostile-half");
-        let mut server = open(&format!("memif:{name}?role=server{options}"));
+        let (name, mut server, client) = server_and_client("hostile-half", options);
         let queue = &mut server.queues[0];
-        let client = Client::connect(&name);
         client.memory.descriptor(TO_SERVER, 0, (1, 0, 60, 4096));
         client.memory.index(6).store(1, Ordering::Release);
         sends_a_packet(queue, &client);
@@ -125,10 +129,8 @@ fn a_client_that_goes_in_the_middle_of_a_packet_holds_up_nobody() {
 #[test]
 fn what_came_before_a_breach_is_received() {
     for options in ["", "&copy=on"] {
-        let name = socket("hostile-before");
-        let mut server = open(&format!("memif:{name}?role=server{options}"));
+        let (_, mut server, client) = server_and_client("hostile-before", options);
         let queue = &mut server.queues[0];
-        let client = Client::connect(&name);
         client.memory.put(4096, &bytes_of(3, 60));
         client.memory.descriptor(TO_SERVER, 0, (0, 0, 60, 4096));
         client.memory.descriptor(TO_SERVER, 1, (0, 9, 60, 4096));
@@ -222,10 +224,8 @@ fn a_client_that_says_what_cannot_be_is_refused() {
 #[test]
 fn a_receiver_says_that_it_sleeps_and_only_then_is_woken() {
     const FLAGS: usize = 4;
-    let name = socket("asleep");
-    let mut server = open(&format!("memif:{name}?role=server"));
+    let (_, mut server, client) = server_and_client("asleep", "");
     let queue = &mut server.queues[0];
-    let client = Client::connect(&name);
     let flags = client.memory.index(TO_SERVER + FLAGS);
     assert_eq!(flags.load(Ordering::Acquire), 1, "a server that does not sleep");
     std::thread::scope(|scope| {
