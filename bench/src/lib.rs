@@ -24,6 +24,8 @@
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
 //! | [`report`] | all of it, as JSON says it |
+//! | [`page`] | the same for a browser |
+//! | [`show`] | numbers as people read them |
 //! | [`compare`] | what moved from one report to another |
 //! | [`machine`] | where it ran |
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
@@ -38,12 +40,14 @@ pub mod machine;
 pub mod measure;
 pub mod measurement;
 pub mod ndr;
+pub mod page;
 pub mod peers;
 pub mod process;
 pub mod profile;
 pub mod report;
 pub mod rounds;
 pub mod said;
+pub mod show;
 pub mod statistics;
 pub mod step;
 pub mod watch;

@@ -8,19 +8,21 @@ mod options;
 mod progress;
 mod table;
 
+use std::fs::File;
 use std::io::{Write, stderr, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use sluicegate::error::Error;
 use sluicegate_bench::compare::compare;
 use sluicegate_bench::ladder::Kind;
+use sluicegate_bench::page::page;
 use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
 
 use crate::signals::Signals;
 
-use options::Options;
+use options::{Options, Shown};
 use progress::Watcher;
 
 const EXAMPLES: &str = "\
@@ -29,6 +31,7 @@ Examples:
   sluice bench tx --peers --rounds 5
   sluice bench drop --rules 1,100
   sluice bench rx --sizes 60,512,1514 --json > rx.json
+  sluice bench all --peers --html bench.html
   sluice bench tx --between lab-left/left0,lab-right/right0
   sluice bench ndr --sizes 60,512,1514
 
@@ -57,6 +60,8 @@ enum What {
     Pipe(Options),
     /// All of these.
     All(Options),
+    /// A result that --json has written, shown again: as a table, as a page.
+    Show(ShowArgs),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
     Ndr(ndr::Args),
     /// The step "listener in user space": reads a UDP socket, and forgets.
@@ -65,6 +70,16 @@ enum What {
     /// Steps between two programs: an end that sends, or receives, a call a packet.
     #[command(hide = true)]
     End(end::Args),
+}
+
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// The result
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    shown: Shown,
 }
 
 /// Runs the command.
@@ -76,6 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Forward(options) => climb(vec![Kind::Forward], &options),
         What::Pipe(options) => climb(vec![Kind::Pipe], &options),
         What::All(options) => climb(options.all(), &options),
+        What::Show(args) => show(&args),
         What::Ndr(args) => ndr::run(&args),
         What::Listener(args) => listener::run(&args),
         What::End(args) => end::run(&args),
@@ -84,8 +100,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
-    // Read first: a wrong file is told before minutes have gone by.
-    let before = options.compare.as_deref().map(read).transpose()?;
+    // First of all: what cannot be read or written is told before minutes have gone by.
+    let output = Output::prepare(&options.shown)?;
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let peers = match options.peers {
         true => peers::ALL.iter().map(peers::Peer::look).collect(),
@@ -94,23 +110,68 @@ fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     let watcher = Watcher::new(Signals::catch()?);
     let results = bench.run(&watcher)?;
     drop(watcher);
-    let report = Report::new(&bench, &results, peers, date);
-    let mut out = stdout().lock();
-    if options.json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        table::print(&report, &mut out)?;
+    output.write(&Report::new(&bench, &results, peers, date))
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let report = read(&args.file)?;
+    Output::prepare(&args.shown)?.write(&report)
+}
+
+/// Where a result goes to.
+struct Output<'a> {
+    shown: &'a Shown,
+    /// A result of before, to compare with.
+    before: Option<Report>,
+    html: Option<Html<'a>>,
+}
+
+impl<'a> Output<'a> {
+    fn prepare(shown: &'a Shown) -> anyhow::Result<Self> {
+        let before = shown.compare.as_deref().map(read).transpose()?;
+        let html = shown.html.as_deref().map(Html::create).transpose()?;
+        Ok(Self { shown, before, html })
     }
-    if let Some(before) = before {
-        // With JSON on standard output it is for people all the same.
-        let moved = compare(&before, &report);
-        match options.json {
-            true => table::print_moved(&moved, &mut stderr())?,
-            false => table::print_moved(&moved, &mut out)?,
+
+    fn write(self, report: &Report) -> anyhow::Result<()> {
+        if let Some(html) = self.html {
+            html.write(report)?;
         }
+        let (json, mut out) = (self.shown.json, stdout().lock());
+        if json {
+            serde_json::to_writer(&mut out, report)?;
+            writeln!(out)?;
+        } else {
+            table::print(report, &mut out)?;
+        }
+        if let Some(before) = self.before {
+            // With JSON on standard output it is for people all the same.
+            let moved = compare(&before, report);
+            match json {
+                true => table::print_moved(&moved, &mut stderr())?,
+                false => table::print_moved(&moved, &mut out)?,
+            }
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+/// A file for a page.
+struct Html<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Html<'a> {
+    fn create(path: &'a Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|error| Error::path("create", path, error))?;
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, report: &Report) -> Result<(), Error> {
+        let written = self.file.write_all(page(report).as_bytes());
+        written.map_err(|error| Error::path("write", self.path, error))
+    }
 }
 
 /// A result of before.

@@ -52,9 +52,20 @@ pub struct Options {
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
 
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// How a result is shown.
+#[derive(clap::Args)]
+pub struct Shown {
     /// Say what moved by more than its spread since a result that --json has written
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
+
+    /// Write the result as a page for a browser, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 
     /// Print the result as one JSON object
     #[arg(long)]

@@ -6,7 +6,7 @@ use sluicegate_bench::compare::{Moved, What};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::peers::Presence;
 use sluicegate_bench::report::{Ladder, Report, StepReport};
-use sluicegate_bench::statistics::Spread;
+use sluicegate_bench::show::{of_share, short};
 
 /// Characters that the longest bar has.
 const BAR: usize = 24;
@@ -68,9 +68,9 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
             "{:>7}  {:>13}  {:>6}  {:>7}  {:>6}  {}",
-            rate(mpps.median),
-            format!("{}-{}", rate(mpps.min), rate(mpps.max)),
-            percent(lost),
+            short(mpps.median),
+            format!("{}-{}", short(mpps.min), short(mpps.max)),
+            lost.map_or_else(|| "-".into(), |lost| of_share(lost.median)),
             cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
             step.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
             bar(mpps.median, most),
@@ -101,7 +101,7 @@ pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
             What::Ratio => "ratio",
             What::Rate => "Mpps",
         };
-        let (before, now, by) = (rate(before.median), rate(now.median), it.by() * 100.0);
+        let (before, now, by) = (short(before.median), short(now.median), it.by() * 100.0);
         writeln!(out, "  {kind}: {step}: {what} {before} -> {now} ({by:+.0} %)")?;
     }
     Ok(())
@@ -131,25 +131,6 @@ impl Row {
     }
 }
 
-/// Packets in millions a second, as fine as three digits are.
-fn rate(mpps: f64) -> String {
-    match mpps {
-        ..0.9995 => format!("{mpps:.3}"),
-        ..99.95 => format!("{mpps:.2}"),
-        _ => format!("{mpps:.0}"),
-    }
-}
-
-/// A share in percent: what is not none is not shown as none.
-fn percent(share: Option<Spread>) -> String {
-    match share.map(|share| share.median * 100.0) {
-        None => "-".into(),
-        Some(0.0) => "0 %".into(),
-        Some(percent) if percent < 0.05 => "<0.1 %".into(),
-        Some(percent) => format!("{percent:.1} %"),
-    }
-}
-
 /// A bar of eighths of characters.
 fn bar(value: f64, most: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -168,18 +149,5 @@ mod tests {
         assert_eq!(bar(2.0, 4.0), "█".repeat(BAR / 2));
         assert_eq!(bar(0.0, 4.0), "▏");
         assert_eq!(bar(4.0 * 9.0 / (BAR * 8) as f64, 4.0), "█▏");
-    }
-
-    #[test]
-    fn small_rates_and_losses_are_not_rounded_to_nothing() {
-        let rows = [(0.0123, "0.012"), (0.9996, "1.00"), (12.345, "12.35"), (226.1, "226")];
-        for (value, text) in rows {
-            assert_eq!(rate(value), text);
-        }
-        let share = |median| Some(Spread { median, min: median, max: median });
-        assert_eq!(percent(None), "-");
-        assert_eq!(percent(share(0.0)), "0 %");
-        assert_eq!(percent(share(0.0001)), "<0.1 %");
-        assert_eq!(percent(share(0.2)), "20.0 %");
     }
 }

@@ -144,6 +144,27 @@ fn what_it_has_started_ends_with_it_where_it_is_killed() {
 }
 
 #[test]
+fn a_result_is_shown_again_as_a_table_and_as_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name).display().to_string();
+    let (json, html) = (path("result.json"), path("page.html"));
+    let step = r#"{"step":"XDP","by":"sluice","command":"c","size":60,"queues":1,"cores":1,
+        "mpps":{"median":2,"min":1,"max":3},"turns":[]}"#;
+    let result = format!(
+        r#"{{"command":"bench","version":"0","date":"","rounds":1,"seconds":1,"complete":true,
+        "machine":{{"cpus":2,"model":"","virtual_machine":true,"kernel":""}},
+        "ladders":[{{"ladder":"rx","title":"Receiving","reference":"ring","steps":[{step}]}}]}}"#
+    );
+    std::fs::write(&json, result).unwrap();
+    let ended = run(&["bench", "show", &json, "--html", &html, "--compare", &json]);
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("XDP, 60 B  sluice"), "{}", ended.out);
+    assert!(ended.out.contains("nothing moved"), "{}", ended.out);
+    assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
+    refused(&["bench", "show", &html], "is no result of");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, part) in [
         (&["rx", "--sizes", "59"][..], "60..=9000"),

@@ -1,0 +1,276 @@
+//! A report as one page for a browser: everything is in it, nothing is fetched, nothing runs.
+//!
+//! Each step is a bar, drawn as SVG, with its spread; colours follow the browser's light or dark, and
+//! the layout its width.
+
+mod text;
+
+use std::fmt::Write;
+
+use crate::measurement::{Cause, Explanation, Figures};
+use crate::peers::Presence;
+use crate::report::{Ladder, Report, StepReport};
+use crate::show::{of_share, short};
+use crate::statistics::Spread;
+use text::Escaped;
+
+const STYLE: &str = include_str!("style.css");
+/// Units across that a bar is drawn in; the browser stretches it.
+const ACROSS: f64 = 1000.0;
+/// Causes of less than this share are not drawn.
+const LEAST_SHARE: f64 = 0.02;
+
+/// The page.
+pub fn page(report: &Report) -> String {
+    let mut body = String::new();
+    head(report, &mut body);
+    for it in &report.ladders {
+        ladder(it, &mut body);
+    }
+    peers(report, &mut body);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>sluice bench, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n\
+         </html>\n",
+        Escaped(&report.date)
+    )
+}
+
+/// Adds to the page. A string takes whatever it is given.
+macro_rules! add {
+    ($out:expr, $($text:tt)*) => {
+        let _ = writeln!($out, $($text)*);
+    };
+}
+
+fn head(report: &Report, out: &mut String) {
+    let machine = &report.machine;
+    let kind = if machine.virtual_machine { ", virtual" } else { "" };
+    add!(out, "<h1>What a packet costs</h1>");
+    add!(
+        out,
+        "<p class=\"faint\">{} CPUs ({}{kind}), Linux {}; sluice {}; median of {} turns of {} s, \
+         and from the smallest to the largest; {}</p>",
+        machine.cpus,
+        Escaped(&machine.model),
+        Escaped(&machine.kernel),
+        Escaped(&report.version),
+        report.rounds,
+        report.seconds,
+        Escaped(&report.date)
+    );
+    add!(
+        out,
+        "<p class=\"faint\"><span class=\"key sluice\" style=\"margin-left:0\"></span>sluice\
+         <span class=\"key linux\"></span>the kernel alone<span class=\"key peer\"></span>others' \
+         programs</p>"
+    );
+    if !report.complete {
+        add!(out, "<p>Stopped before every step had had all its turns.</p>");
+    }
+    for note in &report.notes {
+        add!(out, "<p>{}</p>", Escaped(note));
+    }
+}
+
+fn ladder(ladder: &Ladder, out: &mut String) {
+    add!(out, "<h2>{}</h2>", Escaped(&ladder.title));
+    add!(out, "<p class=\"faint\">ratios are to {}</p>", Escaped(&ladder.reference));
+    let mut sizes: Vec<u32> = ladder.steps.iter().map(|step| step.setting.size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for size in sizes {
+        let steps: Vec<&StepReport> =
+            ladder.steps.iter().filter(|step| step.setting.size == size).collect();
+        let rates = steps.iter().filter_map(|step| Some(step.figures?.mpps.max));
+        let most = rates.fold(f64::MIN_POSITIVE, f64::max);
+        add!(out, "<h3>{size} bytes</h3>");
+        add!(
+            out,
+            "<div class=\"heads\"><span>step</span><span></span><span class=\"value\">Mpps</span>\
+             <span class=\"value\">ratio</span><span class=\"value\">lost</span>\
+             <span class=\"value\">CPU ns</span></div>"
+        );
+        for it in steps {
+            step(it, most, out);
+        }
+    }
+}
+
+fn step(step: &StepReport, most: f64, out: &mut String) {
+    let (name, remark) = (Escaped(&step.step), step.setting.remark());
+    add!(out, "<div class=\"step\">");
+    add!(
+        out,
+        "<div class=\"name\">{name} <small>{}{}{}</small></div>",
+        Escaped(&remark),
+        if remark.is_empty() { "" } else { "; " },
+        Escaped(&step.by)
+    );
+    match &step.figures {
+        Some(figures) => measured(step, figures, most, out),
+        None => {
+            let reason = step.failed.as_deref().unwrap_or("no turn was over");
+            add!(out, "<div class=\"failed\">{}</div>", Escaped(reason));
+        }
+    }
+    add!(out, "</div>");
+}
+
+fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut String) {
+    let class = match step.by.as_str() {
+        "sluice" => "sluice",
+        "linux" => "linux",
+        _ => "peer",
+    };
+    let at = |value: f64| value / most * ACROSS;
+    let Spread { median, min, max } = figures.mpps;
+    add!(
+        out,
+        "<svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"{} Mpps, {} to {}\"><rect class=\"{class}\" width=\"{:.1}\" height=\"20\"/>\
+         <path class=\"spread\" d=\"M{:.1} 10H{:.1}M{:.1} 5V15M{:.1} 5V15\"/></svg>",
+        short(median),
+        short(min),
+        short(max),
+        at(median).max(2.0),
+        at(min),
+        at(max),
+        at(min),
+        at(max),
+    );
+    let values = [
+        ("Mpps", short(median)),
+        ("ratio", step.ratio.map_or_else(|| "–".into(), |ratio| short(ratio.median))),
+        ("lost", figures.lost.map_or_else(|| "–".into(), |lost| of_share(lost.median))),
+        ("CPU ns", figures.cpu_ns.map_or_else(|| "–".into(), |ns| format!("{:.0}", ns.median))),
+    ];
+    for (head, value) in values {
+        add!(out, "<span class=\"value\" data-head=\"{head}\">{}</span>", Escaped(&value));
+    }
+    why(step, out);
+}
+
+/// What to do about it, where the time went, and what was run.
+fn why(step: &StepReport, out: &mut String) {
+    let Explanation { causes, advice, doubt, .. } = &step.explanation;
+    add!(out, "<div class=\"why\">");
+    let failed = step.failed.as_ref().map(|reason| format!("once not: {reason}"));
+    for sentence in [advice, doubt, &failed].into_iter().flatten() {
+        add!(out, "<p>{}</p>", Escaped(sentence));
+    }
+    add!(out, "<details><summary>how, and where the time went</summary>");
+    if !step.command.is_empty() {
+        add!(out, "<p><code>{}</code></p>", Escaped(&step.command));
+    }
+    let drawn = causes.iter().filter(|cause| cause.share >= LEAST_SHARE);
+    add!(out, "<div class=\"causes\">");
+    for Cause { name, share, ns, functions } in drawn {
+        add!(
+            out,
+            "<span title=\"{}\">{}</span><svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" \
+             preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{ns:.0} ns a packet\">\
+             <rect class=\"linux\" width=\"{:.1}\" height=\"20\"/></svg>\
+             <span class=\"value\">{}</span>",
+            Escaped(&functions.join(", ")),
+            Escaped(name),
+            share * ACROSS,
+            of_share(*share),
+        );
+    }
+    add!(out, "</div></details></div>");
+}
+
+fn peers(report: &Report, out: &mut String) {
+    if report.peers.is_empty() {
+        return;
+    }
+    add!(out, "<h2>Others' programs</h2>\n<ul>");
+    for Presence { name, version, missing } in &report.peers {
+        let (name, version) = (Escaped(name), version.as_deref().unwrap_or("of unknown version"));
+        match missing {
+            Some(remedy) => {
+                add!(out, "<li>{name}: missing; <code>{}</code></li>", Escaped(remedy));
+            }
+            None => {
+                add!(out, "<li>{name}: {}</li>", Escaped(version));
+            }
+        }
+    }
+    add!(out, "</ul>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::Kind;
+    use crate::machine::Machine;
+    use crate::step::Setting;
+
+    fn report() -> Report {
+        let mpps = Spread { median: 2.0, min: 1.0, max: 4.0 };
+        let cause = Cause { name: "copying".into(), share: 0.5, ns: 12.0, functions: vec![] };
+        let step = |name: &str, figures| StepReport {
+            step: name.into(),
+            by: "sluice".into(),
+            command: "sluice count 'xdp:right0?filter=len < 9'".into(),
+            setting: Setting { size: 60, queues: 1, cores: 2, ..Setting::default() },
+            figures,
+            ratio: None,
+            explanation: Explanation {
+                causes: vec![cause.clone()],
+                advice: Some("copy less & gain more".into()),
+                ..Explanation::default()
+            },
+            failed: figures.is_none().then(|| "no <queue>".into()),
+            turns: vec![],
+        };
+        let figures = Figures { mpps, offered_mpps: None, lost: None, cpu_ns: None };
+        Report {
+            command: "bench".into(),
+            version: "0.1.0".into(),
+            date: "2026-11-22T07:00:00Z".into(),
+            machine: Machine::default(),
+            rounds: 3,
+            seconds: 1.0,
+            complete: true,
+            notes: vec![],
+            peers: vec![],
+            ladders: vec![Ladder {
+                ladder: Kind::Rx,
+                title: Kind::Rx.title().into(),
+                reference: Kind::Rx.reference().into(),
+                steps: vec![step("XDP", Some(figures)), step("ring", None)],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_page_has_everything_in_it_and_text_is_no_markup() {
+        let page = page(&report());
+        for part in [
+            "<rect class=\"sluice\" width=\"500.0\"",
+            "d=\"M250.0 10H1000.0",
+            "copy less &amp; gain more",
+            "no &lt;queue&gt;",
+            "filter=len &lt; 9",
+            "2 cores",
+        ] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+        for part in ["<script", "http", "src=", "url("] {
+            assert!(!page.contains(part), "{part} is in it");
+        }
+    }
+
+    #[test]
+    fn what_is_opened_is_closed() {
+        let page = page(&report());
+        for name in ["div", "p", "span", "svg", "details", "summary", "h2", "h3", "body", "style"] {
+            let opened = page.matches(&format!("<{name}>")).count()
+                + page.matches(&format!("<{name} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{name}>")).count(), "{name}");
+        }
+    }
+}
