@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+mod answer;
 mod args;
 mod bench;
 mod capture;

@@ -210,6 +210,17 @@ impl Member {
         self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
+    /// Shows what one of its queues has been given since its head was there.
+    #[cold]
+    pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
+        let sender = self.senders[number % self.senders.len()];
+        for packet in self.queues[sender].tx().given_since(head) {
+            for (_, writer) in &mut self.watchers {
+                writer.offer(&packet, Direction::Out, now_ns);
+            }
+        }
+    }
+
     /// Sends what was given to it, as far as its queues take it.
     pub(crate) fn flush(&mut self) -> Result<()> {
         (self.given, self.unsent) = (false, false);

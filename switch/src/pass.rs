@@ -19,14 +19,13 @@ pub(crate) struct Batch {
 }
 
 /// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
-/// has no room for is lost. Where somebody watches they are copied one by one.
+/// has no room for is lost.
 #[inline]
 pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
     let mut tried = false;
-    let swaps = !to.down && to.watchers.is_empty();
     let mut slots: u32 = run.iter().map(|decision| u32::from(decision.slots)).sum();
     while let Some(next) = run.first() {
-        let mut swapped = if swaps { swap(from, to.sender(batch.queue), slots) } else { 0 };
+        let mut swapped = if to.down { 0 } else { swap(from, batch, to, slots) };
         slots -= swapped;
         if swapped == 0 {
             if let Some(packet) = from.rx().packets().next() {
@@ -49,8 +48,14 @@ pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[De
 
 /// Exchanges the buffers of whole packets in the first slots, as many as can be. How many slots.
 #[inline]
-fn swap(from: &mut Queue, to: &mut Queue, slots: u32) -> u32 {
-    from.rx_mut().swap_into(&mut to.tx_mut(), slots)
+fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
+    let sender = to.sender(batch.queue);
+    let given = sender.tx().head();
+    let swapped = from.rx_mut().swap_into(&mut sender.tx_mut(), slots);
+    if swapped > 0 && !to.watchers.is_empty() {
+        to.show_given(batch.queue, given, batch.now_ns);
+    }
+    swapped
 }
 
 /// Copies a packet for a port. One without room is synced, once a batch, and then loses it.

@@ -13,12 +13,12 @@
 
 mod upkeep;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::monitor::Writer;
 use sluicegate::port::Queue;
-use sluicegate::ring::Direction;
+use sluicegate::ring::{Direction, now_ns};
 
 use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
@@ -248,7 +248,7 @@ impl Switch {
     pub fn turn(&mut self) -> u64 {
         let now = Instant::now();
         let tick = tick(self.start, now);
-        let now_ns = if self.watchers > 0 { wall_ns() } else { 0 };
+        let now_ns = if self.watchers > 0 { now_ns() } else { 0 };
         self.send(|member| member.unsent);
         let mut came = 0;
         for number in 0..self.members.len() {
@@ -431,12 +431,6 @@ fn spread(
         from.rx_mut().release(decision.slots.into());
     }
     copies
-}
-
-/// Nanoseconds since 1970.
-fn wall_ns() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The error of who wants a name that a port has.

@@ -30,7 +30,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, Summary};
 use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port, PortName, Queue};
-use sluicegate::ring::Direction;
+use sluicegate::ring::{Direction, now_ns};
 
 use file::{File, Numbers};
 use lines::Lines;
@@ -38,7 +38,7 @@ use merge::merge;
 pub use options::Args;
 use options::Options;
 use order::Order;
-use quiet::{Quiet, now_ns};
+use quiet::Quiet;
 use recorder::{Capture, HandOn, Recorder};
 use statistics::{note_final_statistics, note_statistics};
 

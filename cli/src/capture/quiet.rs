@@ -1,9 +1,10 @@
 //! What a live queue in which nothing has come can promise those that wait for it.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sluicegate::error::Result;
 use sluicegate::port::{PortName, RETIRE};
+use sluicegate::ring::now_ns;
 
 /// A packet is not in the kernel's hands for longer than this before it comes to us, but for the
 /// time in which a block of a packet ring is filled. What comes after a promise is late.
@@ -34,12 +35,6 @@ impl Quiet {
         let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
         looked_ns.saturating_sub(self.delivery_ns)
     }
-}
-
-/// Nanoseconds since 1970.
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |time| time.as_nanos() as u64)
 }
 
 #[cfg(test)]

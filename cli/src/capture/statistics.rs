@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sluicegate::file::write::InterfaceStats;
+use sluicegate::ring::now_ns;
 
 use super::file::{File, Numbers};
-use super::quiet::now_ns;
 use crate::run::{Counters, Outcome, Run, Totals};
 
 /// Notes each interface's statistics so far, so that every file of a rotation ends with some.

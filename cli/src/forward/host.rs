@@ -79,13 +79,13 @@ impl Leaving {
         Ok(flows.map(|flows| Arc::new(Self { filter, flows })))
     }
 
-    /// Looks at the packets that a queue has received, but for those in the first `seen` slots: what
-    /// matches is the last of its flow that comes. They go on all the same.
+    /// Looks at packets that have come: what matches is the last of its flow that comes. They go on
+    /// all the same.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn look(&self, queue: &Queue, seen: u32) -> Result<()> {
-        for packet in behind(queue, seen) {
+    pub fn look<'a>(&self, packets: impl Iterator<Item = Packet<'a>>) -> Result<()> {
+        for packet in packets {
             if self.filter.matches(packet.head(), packet.meta().wire_bytes) {
                 self.flows.give(&packet)?;
             }
@@ -109,32 +109,9 @@ impl Leaving {
     }
 }
 
-/// The packets of a queue behind its first `slots` slots.
-fn behind(queue: &Queue, slots: u32) -> impl Iterator<Item = Packet<'_>> {
-    let mut left = slots;
-    queue.rx().packets().skip_while(move |packet| {
-        let skips = left > 0;
-        left = left.saturating_sub(packet.slots());
-        skips
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use sluicegate::port::OpenOptions;
-
     use super::*;
-
-    #[test]
-    fn what_was_looked_at_is_not_looked_at_again() {
-        let mut port =
-            Port::open(&"null:?slots=8".parse().unwrap(), &OpenOptions::default()).unwrap();
-        let queue = &mut port.queues[0];
-        queue.sync_rx().unwrap();
-        for (seen, left) in [(0, 7), (3, 4), (7, 0), (9, 0)] {
-            assert_eq!(behind(queue, seen).count(), left, "{seen} seen");
-        }
-    }
 
     #[test]
     fn a_host_and_its_wire_are_two_sides_and_nothing_else_is() {

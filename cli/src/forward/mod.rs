@@ -13,6 +13,7 @@ mod plan;
 mod relay;
 mod result;
 mod served;
+mod watched;
 
 use std::io::stdout;
 
@@ -29,6 +30,7 @@ use crate::{notice, overwrite};
 use headers::Headers;
 use host::Leaving;
 use result::Sides;
+use watched::{Place, Watched};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +40,7 @@ Examples:
   sluice forward xdp:eth1 live:eth2 --one-way
   sluice forward xdp:eth1 host:eth1               between the host and its wire
   sluice forward xdp:eth1 host:eth1 --host-flows 'tcp port 22'
+  sluice forward xdp:eth1 xdp:eth2 --name wan     which sluice capture monitor:wan/eth1 watches
   sluice forward packet:eth1 pcap:trace.pcapng --one-way --duration 10s
 
 An xdp: port takes its packets from the host, also those for the host itself: a
@@ -79,6 +82,9 @@ pub struct Args {
     #[command(flatten)]
     headers: Headers,
 
+    #[command(flatten)]
+    place: Place,
+
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
     #[arg(long, value_name = "IFACE")]
@@ -98,6 +104,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         return in_kernel::forward(&args);
     }
     let Args { from, to, batch, common, receiving, .. } = &args;
+    let mut watched = args.place.listen()?.map(|server| Watched::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.options())?) else {
         return Err(Error::Usage("two ports are needed".into()).into());
@@ -118,13 +125,18 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         relay.batch = batch.unwrap_or(u32::MAX);
         relay.rewriters = args.headers.rewriters();
         relay.leaving = leaving.clone();
+        relay.watchers = watched.as_mut().map(Watched::thread).unwrap_or_default();
     }
     common.become_user()?;
     let mut status = Status::new(common, false);
     let limits = common.limits(*receiving, status.interval());
     let watch = |counters: &[_], at| status.show(counters, at);
-    let ended = supervise(relays, &limits, &Signals::catch()?, watch, || sides.look_at_cards());
+    let attend = || watched.iter_mut().for_each(Watched::attend);
+    let at_end = || sides.look_at_cards();
+    let ended = supervise(relays, &limits, &Signals::catch()?, watch, attend, at_end);
     status.done();
+    // Only now, for whoever watches takes a lost connection for a forwarder that was killed.
+    drop(watched);
     let mut ended = ended?;
     let mut report = sides.report(&ended, args.sources());
     if let Some(leaving) = &leaving {

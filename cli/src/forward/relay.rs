@@ -14,11 +14,12 @@ use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Moved, Rewriter, forward_some};
 use sluicegate::link::Busy;
 use sluicegate::port::{Queue, wait_any};
-use sluicegate::ring::{Readiness, Wait};
+use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
 use super::passed::Passed;
 use super::served::{Served, Way};
+use super::watched::Watchers;
 use crate::notice;
 use crate::run::{Counters, Ended, Shared, Work};
 
@@ -71,6 +72,7 @@ pub struct Relay {
     pub rewriters: [Option<Rewriter>; 2],
     /// Flows that are left to the host.
     pub leaving: Option<Arc<Leaving>>,
+    pub watchers: Watchers,
     passed: [Passed; 2],
     notices: Vec<String>,
     nap: Duration,
@@ -89,6 +91,7 @@ impl Relay {
             batch: u32::MAX,
             rewriters: [None, None],
             leaving: None,
+            watchers: Watchers::default(),
             passed: <[Passed; 2]>::default(),
             notices: Vec::new(),
             nap: FIRST_NAP,
@@ -122,6 +125,7 @@ impl Relay {
             rounds += 1;
             if idle || rounds >= ROUNDS {
                 rounds = 0;
+                self.watchers.obey();
                 if looked.elapsed() > LOOK {
                     looked = Instant::now();
                     step = step.and(self.look_around(counters));
@@ -141,9 +145,7 @@ impl Relay {
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             // A source that is gone has no more.
             let _ = served.queue.sync_rx();
-            let packets = served.queue.rx().packets().count() as u64;
-            let slots = served.queue.rx().available();
-            served.queue.rx_mut().release(slots);
+            let packets = served.let_go();
             self.passed[served.side].unsent += packets;
             progress += packets;
         }
@@ -167,6 +169,7 @@ impl Relay {
         if packets > 0 {
             counters.add(packets, bytes);
         }
+        self.watchers.publish();
         for index in 0..self.queues.len() {
             let served = &mut self.queues[index];
             if !served.sends {
@@ -198,9 +201,6 @@ impl Relay {
             (self.ways[index].blocked, self.ways[index].looked_at) = (false, 0);
             return Ok(Moved::default());
         }
-        if let Some(leaving) = &self.leaving {
-            leaving.look(&source.queue, looked_at)?;
-        }
         let interfaces = source.queue.interfaces();
         if source.described < interfaces.len() {
             target.queue.describe_sent(interfaces)?;
@@ -215,22 +215,29 @@ impl Relay {
             true => first_packets(&source.queue, wanted),
             false => most,
         };
+        if let Some(leaving) = &self.leaving {
+            leaving.look(source.unseen(looked_at, slots))?;
+        }
+        if self.watchers.watch(side) {
+            self.watchers.show(side, Direction::In, source.unseen(looked_at, slots));
+        }
+        let given = target.queue.tx().head();
         let (from_ring, to_ring) = (source.queue.rx_mut(), target.queue.tx_mut());
         let moved = match &mut self.rewriters[side] {
             Some(rewriter) => rewriter.forward(from_ring, to_ring, slots),
             None => forward_some(from_ring, to_ring, slots),
         };
+        if self.watchers.watch(target.side) {
+            self.watchers.show(target.side, Direction::Out, target.queue.tx().given_since(given));
+        }
         let used = moved.packets();
         self.passed[side].moved(&moved);
         if shared.wanted.settle(wanted, used) {
             shared.stop.set();
-            let rest = source.queue.rx().packets().count() as u64;
-            self.passed[side].after_end += rest;
-            let slots = source.queue.rx().available();
-            source.queue.rx_mut().release(slots);
+            self.passed[side].after_end += source.let_go();
         }
         let left = source.queue.rx().available();
-        self.ways[index].looked_at = left;
+        self.ways[index].looked_at = looked_at.max(slots).saturating_sub(there - left);
         self.ways[index].blocked = used == 0 && left > 0;
         if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
             self.came_up(from, shared);

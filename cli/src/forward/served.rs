@@ -5,6 +5,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
+use sluicegate::ring::Packet;
 
 /// A queue, and what it is used for.
 pub struct Served {
@@ -32,6 +33,26 @@ impl Served {
             down_since: None,
             described: 0,
         }
+    }
+
+    /// The packets that begin in the first `slots` slots of what has come, but not in the first `seen`.
+    pub fn unseen(&self, seen: u32, slots: u32) -> impl Iterator<Item = Packet<'_>> {
+        let mut at = 0;
+        let places = self.queue.rx().packets().map(move |packet| {
+            let first = at;
+            at += packet.slots();
+            (first, packet)
+        });
+        let unseen = places.skip_while(move |(first, _)| *first < seen);
+        unseen.take_while(move |(first, _)| *first < slots).map(|(_, packet)| packet)
+    }
+
+    /// Lets all go that has come. How many packets.
+    pub fn let_go(&mut self) -> u64 {
+        let packets = self.queue.rx().packets().count() as u64;
+        let slots = self.queue.rx().available();
+        self.queue.rx_mut().release(slots);
+        packets
     }
 
     /// Whether packets were given to it that it has not sent.
@@ -78,5 +99,25 @@ pub struct Way {
 impl Way {
     pub fn new(from: usize, to: usize) -> Self {
         Self { from, to, blocked: false, looked_at: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::port::{OpenOptions, Port};
+
+    use super::*;
+
+    #[test]
+    fn what_was_looked_at_is_not_looked_at_again() {
+        let name = "null:?slots=8".parse().unwrap();
+        let mut port = Port::open(&name, &OpenOptions::default()).unwrap();
+        let mut served = Served::new(port.queues.remove(0), 0);
+        served.queue.sync_rx().unwrap();
+        for (seen, slots, left) in
+            [(0, 7, 7), (3, 7, 4), (7, 7, 0), (9, 7, 0), (2, 5, 3), (5, 5, 0)]
+        {
+            assert_eq!(served.unseen(seen, slots).count(), left, "{seen} seen of {slots}");
+        }
     }
 }

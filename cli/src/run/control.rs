@@ -83,11 +83,11 @@ pub fn run<V: Visitor>(
 ) -> Result<Run> {
     // All of them before the first thread: one that cannot be started leaves the rest to be told.
     let work = work.into_iter().map(|(queue, visitor)| Receiving::new(queue, visitor)).collect();
-    supervise::<Receiving<'_, V>>(work, limits, signals, watch, at_end)
+    supervise::<Receiving<'_, V>>(work, limits, signals, watch, || {}, at_end)
 }
 
 /// Runs a thread for each piece of work. `watch` is called at each interval with the counts of each
-/// and the time since the start; `at_end` once, when nothing more is let in, before the workers have
+/// and the time since the start; `attend` some fifty times a second; `at_end` once, when nothing more is let in, before the workers have
 /// dealt with all that came.
 ///
 /// # Errors
@@ -97,6 +97,7 @@ pub fn supervise<W: Work>(
     limits: &Limits,
     signals: &Signals,
     mut watch: impl FnMut(&[Counters], Duration),
+    mut attend: impl FnMut(),
     at_end: impl FnOnce(),
 ) -> Result<Run<W::Outcome>> {
     let mut events = Events { signals, stdout: limits.watch_reader.then(stdout) };
@@ -144,6 +145,7 @@ pub fn supervise<W: Work>(
                 shared.stop.set();
                 continue;
             }
+            attend();
             if elapsed >= next_look {
                 watch(&counters, elapsed);
                 next_look = elapsed + limits.interval;

@@ -10,8 +10,9 @@ use sluicegate_switch::{Handle, Switch};
 
 use super::ports::Named;
 use super::report::{Switching, port_ledger};
-use super::request::{Request, failure};
+use super::request::Request;
 use super::run::Ports;
+use crate::answer::{failure, said};
 use crate::report::ledger_value;
 
 /// Buckets of the table that are looked at between two batches, and for one answer.
@@ -41,10 +42,6 @@ impl Service for Answering<'_, '_> {
         // A switch that has ended has let go of all.
         let _ = self.handle.ask(move |switch| switch.unwatch(client));
     }
-}
-
-fn said(line: impl ToString) -> Answer {
-    Answer { line: line.to_string(), ..Answer::default() }
 }
 
 impl Answering<'_, '_> {

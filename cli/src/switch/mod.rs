@@ -12,6 +12,8 @@ pub use report::Switching;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sluicegate::control::socket_path;
+use sluicegate::error::Result;
 use sluicegate::units;
 
 use crate::args::{Common, Receiving};
@@ -55,8 +57,11 @@ struct Where {
 }
 
 impl Where {
-    fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or("switch")
+    fn path(&self) -> Result<PathBuf> {
+        match &self.control {
+            Some(path) => Ok(path.clone()),
+            None => socket_path("switch", self.name.as_deref().unwrap_or("switch")),
+        }
     }
 }
 
@@ -109,12 +114,12 @@ struct TableArgs {
     age: Duration,
 }
 
-fn entries(text: &str) -> Result<usize, String> {
+fn entries(text: &str) -> std::result::Result<usize, String> {
     let entries = units::count(text).ok().filter(|n| (64..=1 << 24).contains(n));
     entries.map(|n| n as usize).ok_or_else(|| "use a number from 64 to 16777216".into())
 }
 
-fn age(text: &str) -> Result<Duration, String> {
+fn age(text: &str) -> std::result::Result<Duration, String> {
     let day = Duration::from_secs(86_400);
     let age = units::duration(text).ok();
     let age = age.filter(|age| (Duration::from_secs(1)..=day).contains(age));

@@ -1,11 +1,10 @@
 //! A switch's ports as the command line names them, and what is said of each.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::str::FromStr;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, PortName, Use};
+use sluicegate::port::{PortName, Use};
 use sluicegate::units;
 use sluicegate_switch::MemberConfig;
 use sluicegate_switch::vlan::{self, VlanSet, Vlans};
@@ -26,7 +25,7 @@ impl FromStr for Named {
             Some((name, port)) => (name.to_owned(), port.parse()?),
             None => {
                 let port: PortName = text.parse()?;
-                (usual_name(&port), port)
+                (port.usual().to_owned(), port)
             }
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
@@ -37,16 +36,6 @@ impl FromStr for Named {
             )));
         }
         Ok(Self { name, port })
-    }
-}
-
-/// The interface, or a file's name without folder and ending.
-fn usual_name(port: &PortName) -> String {
-    let stem = || Path::new(port.name()).file_stem()?.to_str().map(str::to_owned);
-    match port.name() {
-        "" => port.kind().prefix().to_owned(),
-        name if port.kind() == Kind::Packet || !name.contains('/') => name.to_owned(),
-        name => stem().unwrap_or_else(|| name.to_owned()),
     }
 }
 

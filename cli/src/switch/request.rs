@@ -1,10 +1,10 @@
 //! What a running switch can be asked for, as a line of JSON, and how it answers (docs/cli.md).
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sluicegate::Result;
-use sluicegate::control::{Client, socket_path};
-use sluicegate::error::{Error, Kind};
+use sluicegate::control::Client;
+use sluicegate::error::Error;
 
 use super::Where;
 use super::ports::Settings;
@@ -100,27 +100,13 @@ impl Set {
     }
 }
 
-/// The answer to a request that failed.
-pub fn failure(error: &Error) -> Value {
-    let kind = match error.kind() {
-        Kind::Usage => "usage",
-        Kind::Privilege => "privilege",
-        Kind::Runtime => "runtime",
-    };
-    json!({"error": error.to_string(), "kind": kind})
-}
-
 /// A switch that runs, to ask it.
 pub struct Asked(Client);
 
 impl Asked {
     /// The one of a name, or at a socket.
     pub fn at(place: &Where) -> Result<Self> {
-        let path = match &place.control {
-            Some(path) => path.clone(),
-            None => socket_path("switch", place.name())?,
-        };
-        Client::connect(&path).map(Self)
+        Client::connect(&place.path()?).map(Self)
     }
 
     /// Asks; what it cannot do is an error as if it were our own.
@@ -139,6 +125,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sluicegate::control::{Server, socket_path};
+use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate::link::{Busy, pin_thread};
 use sluicegate::memory::Pool;
@@ -72,13 +72,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
 /// Where requests come. One that nobody asked for is done without, said aloud, where it cannot be
 /// had.
 fn listen(args: &RunArgs) -> Result<Option<Server>> {
-    let place = &args.place;
-    let path = match &place.control {
-        Some(path) => path.clone(),
-        None => socket_path("switch", place.name())?,
-    };
-    match Server::bind(&path) {
-        Err(error) if error.kind() != Mends::Usage && place.control.is_none() => {
+    match Server::bind(&args.place.path()?) {
+        Err(error) if error.kind() != Mends::Usage && args.place.control.is_none() => {
             notice::say(format_args!("the switch cannot be asked while it runs: {error}"));
             Ok(None)
         }

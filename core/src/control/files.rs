@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
-/// The most files with an answer.
-pub(super) const MOST_FILES: usize = 16;
+/// The most files with an answer: what the kernel takes (`SCM_MAX_FD`, include/net/scm.h).
+pub(super) const MOST_FILES: usize = 253;
 
 /// Sends bytes, and these files with the first of them. How many bytes.
 pub(super) fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usize> {

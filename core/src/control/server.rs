@@ -29,7 +29,7 @@ pub trait Service {
 pub struct Answer {
     /// A line, without its end.
     pub line: String,
-    /// Files that go along, 16 at most.
+    /// Files that go along, 253 at most.
     pub files: Vec<OwnedFd>,
     /// The client may stay, however silent: until it goes.
     pub keep: bool,

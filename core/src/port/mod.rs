@@ -115,6 +115,11 @@ impl Port {
         }
     }
 
+    /// An open port of a kind that works in one way only.
+    fn plain(name: &PortName, queues: Vec<Queue>) -> Self {
+        Self { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues }
+    }
+
     /// What packets begin with that are sent to it: a LINKTYPE_ number, Ethernet's where nothing
     /// says otherwise.
     pub fn link_type(&self) -> u16 {

@@ -1,21 +1,23 @@
-//! `monitor:SWITCH/PORT`, the packets that a port of a running switch receives and sends, as copies.
-//! The switch is not held up: who reads too slowly loses, and learns how many.
+//! `monitor:NAME/PORT`, the packets that a port of a running switch or forwarder receives and sends, as
+//! copies. Nobody is held up: who reads too slowly loses, and learns how many.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `filter` | a pcap-filter expression, run by the switch | all |
+//! | `filter` | a pcap-filter expression, run by who copies | all |
 //! | `snaplen` | most bytes of a packet that are kept | 2016 |
-//! | `cells` | packets that there is room for | 8192 |
-//! | `socket` | the switch's control socket | that of its name |
-//! | `slots` | slots in the ring | 512 |
+//! | `cells` | packets that there is room for in each ring | 8192 |
+//! | `socket` | the control socket | that of its name |
+//! | `slots` | slots in a queue's ring | 512 |
 //!
 //! `monitor:PORT` is of the switch that is called `switch`. What the port received has the direction
 //! [`Direction::In`](crate::ring::Direction), what was given to it to send
-//! [`Direction::Out`](crate::ring::Direction). The switch's owner and root may watch; no privilege is
-//! needed besides. The port ends when the switch ends, or its port is taken out.
+//! [`Direction::Out`](crate::ring::Direction). Each thread that has packets of the port copies them into
+//! a ring of its own, which is one queue here. Its owner and root may watch; no privilege is needed
+//! besides. The port ends when who is watched ends, or its port is taken out.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,7 +26,7 @@ use super::queue::{Backend, Queue};
 use super::wait::{Alarm, Awaited};
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
 use crate::control::{Client, socket_path};
-use crate::error::Result;
+use crate::error::{Error, Kind as Mends, Result};
 use crate::memory::{Pool, PoolConfig};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Reader, Watch};
 use crate::ring::{Readiness, Ring, Wait};
@@ -36,12 +38,15 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// The writer says within this time that it has ended.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// A watched port.
+/// Commands that can be watched, by the folders of their sockets.
+const WATCHED: [&str; 2] = ["switch", "forward"];
+
+/// What one thread copies of a watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
     reader: Reader,
-    /// The switch copies as long as this is there.
-    client: Option<Client>,
+    /// Packets are copied as long as this is there.
+    client: Option<Arc<Client>>,
     next_look: Instant,
     sleep: Duration,
     closed: Option<Instant>,
@@ -51,14 +56,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if options.usage != Use::Receive {
         return Err(name.error("a monitor: port only receives"));
     }
-    let (switch, port) = name.name().split_once('/').unwrap_or(("switch", name.name()));
-    let path = match name.option("socket") {
-        Some(path) => PathBuf::from(path),
-        None => socket_path("switch", switch)?,
-    };
+    let (whose, port) = name.name().split_once('/').unwrap_or(("switch", name.name()));
     let slots = name.count("slots", 2..=65_536)?.unwrap_or(512) as u32;
     if port.contains(' ') {
-        return Err(name.error("a switch's port has no blank in its name"));
+        return Err(name.error("a watched port has no blank in its name"));
     }
     let watch = Watch {
         port: port.to_owned(),
@@ -66,44 +67,70 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         cells: name.count("cells", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
         filter: name.option("filter").unwrap_or_default().to_owned(),
     };
-    let mut client = Client::connect(&path)?;
-    let reader = begin(&mut client, &watch, name)?;
-    let described = Interface {
-        name: port.to_owned(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: reader.snaplen(),
-        comment: format!("port {port} of the switch '{switch}'; timestamps: software"),
-    };
+    let mut client = connect(name, whose)?;
+    let readers = begin(&mut client, &watch, name)?;
     let pool = Pool::new(PoolConfig {
         buffers: 0,
-        ring_area_bytes: slots as usize * 64 + 4096,
+        ring_area_bytes: readers.len() * (slots as usize * 64 + 4096),
         ..PoolConfig::default()
     })?;
-    let queue = MonitorQueue {
-        reader,
-        client: Some(client),
-        next_look: Instant::now(),
-        sleep: FIRST_SLEEP,
-        closed: None,
+    let client = Arc::new(client);
+    let queue = |(number, reader): (usize, Reader)| {
+        let described = Interface {
+            name: port.to_owned(),
+            link_type: LINKTYPE_ETHERNET,
+            snaplen: reader.snaplen(),
+            comment: format!("port {port} of '{whose}'; timestamps: software"),
+        };
+        let queue = MonitorQueue {
+            reader,
+            client: Some(Arc::clone(&client)),
+            next_look: Instant::now(),
+            sleep: FIRST_SLEEP,
+            closed: None,
+        };
+        let (rx, tx) = (Ring::receive_indirect(&pool, slots)?, Ring::absent(&pool)?);
+        let backend = Backend::Monitor(Box::new(queue));
+        Ok(Queue::new(number as u32, rx, tx, backend, vec![described]))
     };
-    let rx = Ring::receive_indirect(&pool, slots)?;
-    let backend = Backend::Monitor(Box::new(queue));
-    let queue = Queue::new(0, rx, Ring::absent(&pool)?, backend, vec![described]);
-    Ok(Port {
-        name: name.clone(),
-        method: "",
-        mode: None,
-        fallbacks: Vec::new(),
-        queues: vec![queue],
-    })
+    let queues = readers.into_iter().enumerate().map(queue).collect::<Result<_>>()?;
+    Ok(Port::plain(name, queues))
 }
 
-/// Asks for a ring.
-fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Reader> {
+/// Connects to who is to be watched: at the socket that is named, or whatever command runs under the
+/// name.
+fn connect(name: &PortName, whose: &str) -> Result<Client> {
+    if let Some(path) = name.option("socket") {
+        return Client::connect(Path::new(path));
+    }
+    let paths = WATCHED.map(|command| socket_path(command, whose));
+    let mut found = Vec::new();
+    for path in paths {
+        match Client::connect(&path?) {
+            Ok(client) => found.push(client),
+            Err(error) if error.kind() == Mends::Usage => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match (found.pop(), found.pop()) {
+        (Some(client), None) => Ok(client),
+        (None, _) => Err(Error::Usage(format!(
+            "nothing runs at the name '{whose}' that can be watched: start a switch with --name \
+             {whose}, or a forward, or say where its socket is by socket=PATH"
+        ))),
+        (Some(_), Some(_)) => Err(name.error(
+            "a switch and a forward of that name run: say which by socket=, as in \
+             socket=/run/sluice/forward/NAME.sock",
+        )),
+    }
+}
+
+/// Asks for rings.
+fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Vec<Reader>> {
     let (answer, files) = client.ask(&watch.to_string())?;
-    match files.first() {
-        Some(file) => Reader::new(file, &name.short()),
-        None => Err(name.error(answer)),
+    match files.is_empty() {
+        true => Err(name.error(answer)),
+        false => files.iter().map(|file| Reader::new(file, &name.short())).collect(),
     }
 }
 
@@ -142,7 +169,7 @@ impl MonitorQueue {
         over && self.reader.look() == 0
     }
 
-    /// Whether the switch has gone, killed or not: it says nothing unasked.
+    /// Whether who copies has gone, killed or not: it says nothing unasked.
     fn is_alone(&mut self) -> bool {
         let Some(client) = &self.client else { return true };
         let mut fds = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
@@ -167,7 +194,7 @@ impl Awaited for MonitorQueue {
         true
     }
 
-    /// Nothing wakes the watcher, for that would cost the switch more than the copy does.
+    /// Nothing wakes the watcher, for that would cost who copies more than the copy does.
     fn alarm(&mut self) -> Alarm<'_> {
         let nap = self.sleep;
         self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);

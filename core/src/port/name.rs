@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -182,6 +183,17 @@ impl PortName {
         format!("{}:{}", self.kind.prefix(), self.name)
     }
 
+    /// What people call it: the interface, a file without folder and ending, the kind where there is
+    /// no name.
+    pub fn usual(&self) -> &str {
+        let stem = || Path::new(&self.name).file_stem()?.to_str();
+        match &self.name[..] {
+            "" => self.kind.prefix(),
+            name if self.kind == Kind::Packet || !name.contains('/') => name,
+            name => stem().unwrap_or(name),
+        }
+    }
+
     /// Whether it is the name of an interface alone, with no kind before it.
     pub fn is_bare(&self) -> bool {
         self.text.split('?').next().is_some_and(|address| !address.contains(':'))
@@ -324,7 +336,7 @@ impl FromStr for PortName {
                 Kind::Null => "null: takes no name".into(),
                 Kind::Pcap => "no file named: use pcap:FILE, or pcap:- for a pipe".into(),
                 Kind::Memif => "no socket named: use memif:FILE, or memif:@NAME".into(),
-                Kind::Monitor => "no port named: use monitor:SWITCH/PORT".into(),
+                Kind::Monitor => "no port named: use monitor:NAME/PORT".into(),
                 Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Host | Kind::Tap => {
                     "no interface named".into()
                 }

@@ -52,7 +52,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             ))
         })
         .collect::<Result<_>>()?;
-    Ok(Port { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues })
+    Ok(Port::plain(name, queues))
 }
 
 impl Null {

@@ -1,6 +1,7 @@
 //! What is known of a packet besides its bytes.
 
 use std::mem::size_of;
+use std::time::SystemTime;
 
 /// Metadata of a packet, one entry beside each slot; a packet of several slots has it at the
 /// first.
@@ -44,6 +45,13 @@ pub enum TimestampSource {
     Hardware,
     /// The file it was read from.
     File,
+}
+
+/// This moment as [`Meta::timestamp_ns`] has it. Not for each packet: once a batch.
+#[cold]
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Which way a packet went, as the host sees it.

@@ -20,7 +20,7 @@ pub(crate) use held::Held;
 pub(crate) use image::Fault;
 pub use interface::{Interface, LINKTYPE_ETHERNET};
 pub use layout::{RingHeader, Slot, flags};
-pub use meta::{Direction, Meta, TimestampSource};
+pub use meta::{Direction, Meta, TimestampSource, now_ns};
 pub use packet::{Packet, Segments};
 pub use ring::{Packets, Ring};
 pub(crate) use served::{Incoming, Outgoing};

@@ -354,6 +354,17 @@ impl Ring {
         Arc::ptr_eq(&self.pool, pool)
     }
 
+    /// The packets of a transmit ring that the program has given since its head was here, before
+    /// they are synced: to look at what is sent as it is sent. Whole packets only.
+    ///
+    /// # Panics
+    /// On a receive ring; if there is no such slot.
+    #[inline]
+    pub fn given_since(&self, head: u32) -> Packets<'_> {
+        assert!(head < self.num_slots, "slot {head} of {}", self.num_slots);
+        self.to_send(head)
+    }
+
     // What follows is the backend's side; it runs inside sync only.
 
     /// The packets in [`from`, head) of a transmit ring: what the program has given to send.

@@ -15,7 +15,6 @@
 
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
-use std::time::SystemTime;
 
 use super::block::{Filled, direction};
 use super::config::{Clock, Config, Method};
@@ -23,7 +22,7 @@ use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
 use crate::memory::Mmap;
-use crate::ring::{Meta, Ring, TimestampSource};
+use crate::ring::{Meta, Ring, TimestampSource, now_ns};
 
 /// Bytes of one slot's spill: 65,535 and the copy of what the pool buffer held.
 const SPILL_BYTES: usize = 1 << 16;
@@ -300,12 +299,6 @@ impl Receiver {
 /// on a cache line of its own.
 const fn rest_at(in_pool: usize) -> usize {
     (in_pool + vlan::TAG_BYTES).next_multiple_of(64)
-}
-
-#[cold]
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |time| time.as_nanos() as u64)
 }
 
 fn nanoseconds(time: &libc::timespec) -> u64 {

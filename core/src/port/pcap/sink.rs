@@ -4,7 +4,7 @@
 //! large pieces. What is not a full piece goes out when nothing has come for a moment, and when
 //! the queue is closed or dropped. A packet without a time gets that of its sync.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::port::queue::{Backend, Queue, QueueStats};
 use crate::port::wait::Awaited;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
-use crate::ring::{Direction, Meta, Packet, Ring};
+use crate::ring::{Direction, Meta, Packet, Ring, now_ns};
 
 /// The most bytes of a packet a file keeps, and every reader takes.
 const MAX_SNAPLEN: u64 = 262_144;
@@ -88,13 +88,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let file = File::Open(Box::new(recorder));
     let sink = Sink { file, next: 0, refused: 0, snaplen };
     let queue = Queue::new(0, rx, tx, Backend::PcapSink(Box::new(sink)), Vec::new());
-    Ok(Port {
-        name: name.clone(),
-        method: "",
-        mode: None,
-        fallbacks: Vec::new(),
-        queues: vec![queue],
-    })
+    Ok(Port::plain(name, vec![queue]))
 }
 
 impl Sink {
@@ -265,9 +259,4 @@ impl Recorder {
             _ => Ok(()),
         }
     }
-}
-
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

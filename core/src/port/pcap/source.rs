@@ -77,13 +77,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let rx = Ring::receive_indirect(&pool, slots)?;
     let tx = Ring::absent(&pool)?;
     let queue = Queue::new(0, rx, tx, Backend::PcapSource(Box::new(source)), interfaces);
-    Ok(Port {
-        name: name.clone(),
-        method: "",
-        mode: None,
-        fallbacks: Vec::new(),
-        queues: vec![queue],
-    })
+    Ok(Port::plain(name, vec![queue]))
 }
 
 impl Source {

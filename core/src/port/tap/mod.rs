@@ -77,7 +77,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
     let backends = opened.into_iter().map(|queue| Backend::Tap(Box::new(queue)));
     let queues = rings.queues(name.name(), numbers.zip(backends))?;
-    Ok(Port { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues })
+    Ok(Port::plain(name, queues))
 }
 
 /// Opens the queues of a device of this thread's network namespace, and sets it up.

@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
-use std::time::SystemTime;
 
 use super::shared::{Action, Tally};
+use crate::ring::now_ns;
 
 /// Bytes of an entry.
 pub(super) const OWNER_BYTES: usize = 512;
@@ -67,10 +67,9 @@ impl Owner {
         filter: &str,
         queues: std::ops::RangeInclusive<u32>,
     ) -> Self {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         Self {
-            since_ns: since.as_nanos() as u64,
+            since_ns: now_ns(),
             pid: std::process::id(),
             command: command.trim_end().to_owned(),
             first_queue: *queues.start(),

@@ -1,0 +1,231 @@
+//! A forwarder that can be watched: `monitor:NAME/PORT` sees what one of its ports receives and sends.
+//!
+//! ```text
+//!   control socket: watch PORT ──> a ring for each thread ──> Watchers of the thread, between rounds
+//! ```
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use sluicegate::control::{Answer, Server, Service, socket_path};
+use sluicegate::error::{Error, Result};
+use sluicegate::monitor::{Watch, Writer};
+use sluicegate::port::PortName;
+use sluicegate::ring::{Direction, Packet, now_ns};
+
+use crate::answer::{failure, said};
+
+/// Within this time a thread that is alive has looked for orders.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where a forwarder can be asked to be watched.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Place {
+    /// Can be watched while it runs, as monitor:NAME/eth1
+    #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
+    name: Option<String>,
+
+    /// The same by a socket elsewhere than /run/sluice/forward/NAME.sock: monitor:eth1?socket=PATH
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["name", "in_kernel"])]
+    control: Option<PathBuf>,
+}
+
+impl Place {
+    /// Listens there, if it is to.
+    ///
+    /// # Errors
+    /// Somebody else does; no permission.
+    pub fn listen(&self) -> Result<Option<Server>> {
+        let named = self.name.as_ref().map(|name| socket_path("forward", name)).transpose()?;
+        self.control.clone().or(named).map(|path| Server::bind(&path)).transpose()
+    }
+}
+
+/// What a thread is to do for those who watch. Who has asked waits until the order is dropped.
+struct Order {
+    what: What,
+    _done: Sender<()>,
+}
+
+enum What {
+    Begin(Watcher),
+    End(u64),
+}
+
+/// One who watches a port, as a thread sees him.
+#[derive(Debug)]
+struct Watcher {
+    number: u64,
+    side: usize,
+    writer: Writer,
+}
+
+/// Those who watch what a thread forwards.
+#[derive(Default)]
+pub struct Watchers {
+    orders: Option<Receiver<Order>>,
+    there: Vec<Watcher>,
+}
+
+impl Watchers {
+    /// Does what it has been asked for since the last call.
+    pub fn obey(&mut self) {
+        while let Some(order) = self.orders.as_ref().and_then(|orders| orders.try_recv().ok()) {
+            match order.what {
+                What::Begin(watcher) => self.there.push(watcher),
+                What::End(number) => self.there.retain(|watcher| watcher.number != number),
+            }
+        }
+    }
+
+    /// Whether somebody watches the port of a side.
+    #[inline]
+    pub fn watch(&self, side: usize) -> bool {
+        self.there.iter().any(|watcher| watcher.side == side)
+    }
+
+    /// Shows packets of a side's port to those who watch it.
+    #[cold]
+    pub fn show<'a>(
+        &mut self,
+        side: usize,
+        direction: Direction,
+        packets: impl Iterator<Item = Packet<'a>>,
+    ) {
+        let now_ns = now_ns();
+        for packet in packets {
+            for watcher in self.there.iter_mut().filter(|watcher| watcher.side == side) {
+                watcher.writer.offer(&packet, direction, now_ns);
+            }
+        }
+    }
+
+    /// Hands over what was shown: once a round.
+    pub fn publish(&mut self) {
+        self.there.iter_mut().for_each(|watcher| watcher.writer.publish());
+    }
+}
+
+/// The forwarder's side of its control socket.
+pub struct Watched {
+    server: Server,
+    threads: Threads,
+}
+
+/// The threads that have the packets.
+struct Threads {
+    ports: [PortName; 2],
+    orders: Vec<Sender<Order>>,
+    /// Who watches.
+    clients: Vec<u64>,
+}
+
+impl Watched {
+    /// Has those who ask at a socket watch these ports.
+    pub fn new(server: Server, ports: [&PortName; 2]) -> Self {
+        let ports = ports.map(PortName::clone);
+        Self { server, threads: Threads { ports, orders: Vec::new(), clients: Vec::new() } }
+    }
+
+    /// What one more thread needs.
+    pub fn thread(&mut self) -> Watchers {
+        let (orders, to_do) = channel();
+        self.threads.orders.push(orders);
+        Watchers { orders: Some(to_do), there: Vec::new() }
+    }
+
+    /// Answers those who have asked. Waits for nobody but the threads.
+    pub fn attend(&mut self) {
+        self.server.serve(&mut self.threads);
+    }
+}
+
+impl Service for Threads {
+    fn answer(&mut self, client: u64, request: &str) -> Answer {
+        if !request.starts_with("watch ") {
+            let error = Error::Usage(
+                "a forwarder can be watched, and asked for nothing else: watch PORT SNAPLEN CELLS \
+                 [FILTER]"
+                    .into(),
+            );
+            return said(failure(&error));
+        }
+        request.parse().and_then(|watch| self.begin(client, &watch)).unwrap_or_else(said)
+    }
+
+    fn left(&mut self, client: u64) {
+        self.clients.retain(|there| *there != client);
+        self.tell(self.orders.iter().map(|_| What::End(client)).collect());
+    }
+}
+
+impl Threads {
+    /// Each thread gets a ring of its own; the answer comes when all write.
+    fn begin(&mut self, client: u64, watch: &Watch) -> Result<Answer> {
+        let side = side(&self.ports, &watch.port)?;
+        if self.clients.contains(&client) {
+            return Err(Error::Usage(
+                "this connection watches a port already: take another for each port".into(),
+            ));
+        }
+        let (mut orders, mut files) = (Vec::new(), Vec::new());
+        for _ in &self.orders {
+            let (writer, file) = Writer::new(watch)?;
+            orders.push(What::Begin(Watcher { number: client, side, writer }));
+            files.push(file);
+        }
+        self.tell(orders);
+        self.clients.push(client);
+        Ok(Answer { line: format!("watching {}", watch.port), files, keep: true })
+    }
+
+    /// Gives each thread its order, and waits until all have done what they were told.
+    fn tell(&self, orders: Vec<What>) {
+        let (done, all_done) = channel();
+        for (thread, what) in self.orders.iter().zip(orders) {
+            // One that has ended has nobody who watches.
+            let _ = thread.send(Order { what, _done: done.clone() });
+        }
+        drop(done);
+        // Nobody says anything here: it ends with the last order.
+        let _ = all_done.recv_timeout(PATIENCE);
+    }
+}
+
+/// The side of the port that is called so: as people call it, unless that is both, or in full.
+fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
+    let [first, second] = ports;
+    let names = match first.usual() == second.usual() {
+        true => [first.short(), second.short()],
+        false => [first.usual().to_owned(), second.usual().to_owned()],
+    };
+    let is = |side: &usize| names[*side] == name || ports[*side].short() == name;
+    [0, 1].into_iter().find(is).ok_or_else(|| {
+        let [first, second] = &names;
+        Error::Usage(format!("no port '{name}': there are {first} and {second}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_called_what_people_call_it_unless_both_are() {
+        let ports = |names: [&str; 2]| names.map(|name| name.parse().unwrap());
+        for (names, name, expected) in [
+            (["xdp:eth0/0-1", "eth1"], "eth0", Some(0)),
+            (["xdp:eth0", "eth1?snaplen=64"], "eth1", Some(1)),
+            (["xdp:eth0", "eth1"], "packet:eth1", Some(1)),
+            (["xdp:eth0", "host:eth0"], "eth0", None),
+            (["xdp:eth0", "host:eth0"], "host:eth0", Some(1)),
+            (["xdp:eth0", "pcap:/tmp/all.pcapng"], "all", Some(1)),
+            (["xdp:eth0", "eth1"], "eth2", None),
+        ] {
+            assert_eq!(side(&ports(names), name).ok(), expected, "{name} of {names:?}");
+        }
+        let error = side(&ports(["xdp:eth0", "host:eth0"]), "eth0").unwrap_err().to_string();
+        assert!(error.contains("there are xdp:eth0 and host:eth0"), "{error}");
+    }
+}

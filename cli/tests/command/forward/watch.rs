@@ -1,0 +1,110 @@
+//! Watching a port of a running forwarder.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use sluicegate::link::interface;
+
+use super::*;
+
+/// A capture of a port of the forwarder that has the lab's name; it watches.
+fn watch(lab: &Lab, port: &str, file: &Path, more: &[&str]) -> Running {
+    let port = format!("monitor:{}/{port}", lab.name());
+    let write = ["capture", &port, "-w", file.to_str().unwrap(), "--json"];
+    Running::spawn(&mut sluice(&[&write[..], more].concat()))
+}
+
+/// A forwarder of UDP that can be watched.
+fn watched(lab: &Lab, ports: [&str; 2], more: &[&str]) -> Running {
+    let flags = ["-f", "udp", "--name", lab.name()];
+    forward(lab, &[&ports[..], &flags, more].concat())
+}
+
+/// Sends from one end of the lab to the other, and waits until it is there.
+fn send(lab: &Lab, from: &str, to: &str, count: u64) {
+    let (netns, there) = (lab.netns(from), lab.netns(to));
+    let received = || interface(Some(&there), &format!("{to}0")).unwrap().stats.rx_packets;
+    let end = received() + count;
+    let (port, dst) = (format!("{from}0"), if to == "right" { "198.18.0.2" } else { "198.18.0.1" });
+    let packets = ["--dst", dst, "--sport", "1024-65535", "--size", "60-1500", "--seed", "7"];
+    let how = ["--method", "sendto", "--rate", "10kpps", "--count", &count.to_string(), "--json"];
+    run(&[&["generate", &port, "--netns", &netns][..], &packets, &how].concat()).good();
+    eventually("all have passed", || received() >= end);
+}
+
+/// The packets in a file, in the order of their bytes: those of several threads have no other.
+fn sorted(path: &Path) -> Vec<Vec<u8>> {
+    let mut all: Vec<_> = packets(path).into_iter().map(|(_, bytes)| bytes).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
+    if !have(&["tshark"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 2) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let out = |file: &Path| {
+        let ways = tshark(file, &["-T", "fields", "-e", "frame.packet_flags_direction"]);
+        ways.iter().filter(|way| way.ends_with('2')).count()
+    };
+    for (ports, more) in [
+        (["xdp:middle0", "xdp:middle1"], &[][..]),
+        (["xdp:middle0", "xdp:middle1"], &["--batch", "3"]),
+        (["packet:middle0", "packet:middle1"], &[]),
+    ] {
+        let change = ["--dmac", "02:00:00:00:00:99"];
+        let running = watched(&lab, ports, &[&change, more].concat());
+        let (both, only, there) = (path("both.pcapng"), path("only.pcapng"), path("there.pcap"));
+        let first = watch(&lab, "middle0", &both, &[]);
+        let second = watch(&lab, "middle1", &only, &["-f", "ether dst 02:00:00:00:00:99"]);
+        let right = capture_all(&lab.netns("right"), "udp", &there);
+        send(&lab, "left", "right", 2000);
+        send(&lab, "right", "left", 1000);
+        right.stop().good();
+        let report = running.stop().good();
+        let (first, second) = (first.end().good(), second.end().good());
+        for (watcher, packets) in [(&first, 3000), (&second, 2000)] {
+            assert_eq!(watcher["packets"], packets, "{ports:?}: {watcher}");
+            assert_eq!(watcher["ledger"]["losses"], serde_json::json!({}), "{watcher}");
+            assert_eq!(watcher["ledger"]["unexplained"], 0, "{watcher}");
+        }
+        assert_eq!((out(&both), out(&only)), (1000, 2000), "{ports:?}: what was sent says so");
+        let rewritten = sorted(&there).into_iter().filter(|it| it[5] == 0x99).collect::<Vec<_>>();
+        assert!(sorted(&only) == rewritten, "{ports:?}: as it was sent");
+        let [packets, swapped, copied] = direction(&report, 0);
+        let by_swap = if ports[0].starts_with("xdp") { packets } else { 0 };
+        assert_eq!((packets, swapped, copied), (2000, by_swap, 2000 - by_swap), "{report}");
+    }
+}
+
+#[test]
+fn watchers_come_and_go_and_only_they_notice() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str| folder.path().join(name);
+    let running = watched(&lab, ["xdp:middle0", "xdp:middle1"], &[]);
+    let killed = watch(&lab, "middle0", &of("killed"), &[]);
+    let stopped = watch(&lab, "middle0", &of("stopped"), &["--duration", "1h"]);
+    stopped.signal(Signal::SIGSTOP);
+    killed.signal(Signal::SIGKILL);
+    killed.end();
+    send(&lab, "left", "right", 12_000);
+    let late = watch(&lab, "middle1", &of("late"), &[]);
+    send(&lab, "left", "right", 100);
+    stopped.signal(Signal::SIGCONT);
+    let report = stopped.stop().good();
+    assert_eq!(report["ledger"]["in"], 12_100, "{report}");
+    assert!(report["ledger"]["losses"]["ring_full"].as_u64() > Some(3000), "{report}");
+    let port = format!("monitor:{}/middle2", lab.name());
+    refused(&["count", &port], "there are middle0 and middle1");
+    let other = ["forward", "null:", "null:", "--count", "1", "--name", lab.name()];
+    refused(&other, "take another --name");
+    let report = running.stop().good();
+    assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+    assert_eq!(late.end().good()["packets"], 100, "the forwarder has ended");
+    refused(&["count", &port], "nothing runs at");
+}
