@@ -1,5 +1,6 @@
 //! What a port leaves as it is, what it takes back, and what it says.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Kind};
@@ -22,15 +23,19 @@ pub fn printed(lab: &Lab, command: &str) -> String {
 
 /// All that a port could leave on right0: devices, disciplines, filters, programs.
 pub fn traces(lab: &Lab) -> Vec<String> {
-    let commands = [
+    let mut commands = vec![
         "ip -o link",
         "tc qdisc show dev right0",
         "tc filter show dev right0 egress",
         "tc filter show dev right0 ingress",
-        "bpftool net show dev right0",
     ];
-    let all = commands.map(|command| printed(lab, command));
-    let lines = all.iter().flat_map(|text| text.lines());
+    // It alone knows of programs at tcx; not every system has it.
+    if Command::new("bpftool").arg("version").output().is_ok() {
+        commands.push("bpftool net show dev right0");
+    }
+    let all = commands.into_iter().map(|command| printed(lab, command));
+    let all = all.collect::<String>();
+    let lines = all.lines();
     let ours = |line: &&str| line.contains("sluice") || line.contains("clsact");
     lines.filter(ours).map(str::to_owned).collect()
 }

@@ -224,6 +224,8 @@ fn a_port_that_only_sends_takes_nothing_and_the_other_way_round() {
     let mut server = open_with(&name, &options(Use::Receive));
     let mut client = open_with(&name, &options(Use::Send));
     exchange(&mut client.queues[0], &mut server.queues[0], 2000, Wait::Spin);
+    push(&mut server.queues[0], b"of who only receives");
+    assert_eq!(server.queues[0].stats().unwrap().sent, 0);
     assert_eq!(client.queues[0].sync_rx().unwrap(), 0);
 }
 

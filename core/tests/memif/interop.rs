@@ -35,7 +35,9 @@ impl Testpmd {
         match command.spawn() {
             Ok(child) => Some(Self(child)),
             Err(error) => {
-                println!("skipped: no dpdk-testpmd (scripts/setup.sh --bench): {error}");
+                println!(
+                    "skipped: needs dpdk-testpmd; get it by scripts/setup.sh --bench: {error}"
+                );
                 None
             }
         }

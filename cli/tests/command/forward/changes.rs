@@ -60,12 +60,15 @@ fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
         let running = forward(&lab, &ports);
         let pace = ["--rate", "20kpps", "--duration", "20s"];
         let generate = Running::unawaited(&mut generate(&lab, &pace));
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let passed = || sluicegate::link::interface(Some(&lab.netns("right")), "right0").unwrap();
+        eventually("packets pass", || passed().stats.rx_packets > 1000);
         ip(&lab, "middle", "link del middle1");
         let ended = running.end();
         assert_eq!(ended.status, Some(1), "{ports:?}: {}", ended.err);
         assert!(ended.err.contains("middle1"), "{ports:?}: {}", ended.err);
-        closes(&ended.report());
+        let report = ended.report();
+        closes(&report);
+        assert!(report["packets"].as_u64() > Some(1000), "{ports:?}: {report}");
         generate.stop();
     }
 }
@@ -76,7 +79,9 @@ fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_f
     let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
     ip(&lab, "middle", "link set tap0 down");
     pings(&lab, "5");
-    running.stop().good();
+    let report = running.stop().good();
+    assert!(report["ledger"]["in"].as_u64() >= Some(5), "{report}");
+    assert!(count(&report, "notes", "interface_down_events") > 0, "{report}");
 
     let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
     pings(&lab, "5");
@@ -84,7 +89,9 @@ fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_f
     let ended = running.end();
     assert_eq!(ended.status, Some(1), "{}", ended.err);
     assert!(ended.err.contains("tap0"), "{}", ended.err);
-    closes(&ended.report());
+    let report = ended.report();
+    closes(&report);
+    assert!(report["ledger"]["in"].as_u64() >= Some(5), "{report}");
 }
 
 #[test]

@@ -67,6 +67,8 @@ fn a_run_ends_with_its_count_and_says_what_came_after() {
     let report = run(&[&arguments[..], &["--only-in", "null", "--json"], &place].concat()).good();
     assert_eq!(report["packets"], 100_000, "{report}");
     assert_eq!(lost(&report, "null", "malformed"), 0, "{report}");
+    // Nothing that its ring still held has become one of those, or was forgotten.
+    assert!(report["ledger"]["notes"]["after_end"].as_u64() > Some(0), "{report}");
 }
 
 #[test]
