@@ -36,6 +36,7 @@ bench: setup
 	$(SUDO) ./scripts/bench-send.sh
 	$(SUDO) ./scripts/bench-forward.sh
 	./scripts/bench-memif.sh
+	$(SUDO) $(or $(CARGO_TARGET_DIR),target)/release/sluice bench check
 
 vm-test: setup
 	./scripts/vm-test.sh

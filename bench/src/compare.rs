@@ -71,48 +71,22 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
-    use crate::measurement::{Explanation, Figures};
-    use crate::step::Setting;
+    use crate::measurement::Figures;
+    use crate::report::tests;
 
     fn spread(median: f64) -> Option<Spread> {
         Some(Spread { median, min: median * 0.9, max: median * 1.1 })
     }
 
-    fn report(steps: &[(&str, f64, f64)]) -> Report {
-        let step = |&(name, mpps, ratio): &(&str, f64, f64)| StepReport {
-            step: name.into(),
-            by: "sluice".into(),
-            command: String::new(),
-            setting: Setting { size: 60, queues: 1, cores: 1, ..Setting::default() },
-            figures: spread(mpps).map(|mpps| Figures {
-                mpps,
-                offered_mpps: None,
-                lost: None,
-                cpu_ns: None,
-            }),
-            ratio: spread(ratio),
-            explanation: Explanation::default(),
-            failed: None,
-            turns: vec![],
-        };
-        Report {
-            command: "bench".into(),
-            version: "0.1.0".into(),
-            date: String::new(),
-            machine: Machine::default(),
-            rounds: 5,
-            seconds: 1.0,
-            complete: true,
-            notes: vec![],
-            peers: vec![],
-            ladders: vec![Ladder {
-                ladder: Kind::Tx,
-                title: Kind::Tx.title().into(),
-                reference: "sendmmsg".into(),
-                steps: steps.iter().map(step).collect(),
-            }],
+    fn report(rates: &[(&str, f64, f64)]) -> Report {
+        let steps: Vec<(&str, f64)> = rates.iter().map(|&(name, mpps, _)| (name, mpps)).collect();
+        let mut report = tests::report(Kind::Tx, &steps);
+        for (step, &(_, mpps, ratio)) in report.ladders[0].steps.iter_mut().zip(rates) {
+            let mpps = spread(mpps).unwrap();
+            step.figures = step.figures.map(|figures| Figures { mpps, ..figures });
+            step.ratio = spread(ratio);
         }
+        report
     }
 
     #[test]

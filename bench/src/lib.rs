@@ -26,12 +26,14 @@
 //! | [`report`] | all of it, as JSON says it |
 //! | [`page`] | the same for a browser |
 //! | [`show`] | numbers as people read them |
+//! | [`check`] | ratios that are to be kept |
 //! | [`compare`] | what moved from one report to another |
 //! | [`machine`] | where it ran |
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
 pub mod bed;
+pub mod check;
 pub mod compare;
 pub mod device;
 mod failure;

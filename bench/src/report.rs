@@ -115,7 +115,7 @@ fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
     // A reference with several settings of one size: the first, which is the plainest.
     let reference = |size: u32| {
         let is = |it: &&&Climbed| it.step.name == kind.reference() && it.step.setting.size == size;
-        climbed.iter().find(is).map_or_else(Vec::new, |reference| rates(reference))
+        climbed.iter().find(is).map_or_else(Vec::new, |reference| rates(&turns(reference)))
     };
     let step = |it: &&Climbed| StepReport::of(it, &reference(it.step.setting.size));
     Ladder {
@@ -126,24 +126,23 @@ fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
     }
 }
 
-/// The rates of a step's turns, by round.
-fn rates(climbed: &Climbed) -> Vec<(u32, f64)> {
-    let rate = |(round, turn): &(u32, Result<Measurement, String>)| {
-        Some((*round, turn.as_ref().ok()?.figures.mpps))
+/// The turns of a step that brought something.
+fn turns(climbed: &Climbed) -> Vec<Turn> {
+    let turn = |(round, turn): &(u32, Result<Measurement, String>)| {
+        Some(Turn { round: *round, measurement: turn.as_ref().ok()?.clone() })
     };
-    climbed.turns.iter().filter_map(rate).collect()
+    climbed.turns.iter().filter_map(turn).collect()
+}
+
+/// The rates of turns, by round.
+pub(crate) fn rates(turns: &[Turn]) -> Vec<(u32, f64)> {
+    turns.iter().map(|turn| (turn.round, turn.measurement.figures.mpps)).collect()
 }
 
 impl StepReport {
     fn of(climbed: &Climbed, reference: &[(u32, f64)]) -> Self {
         let Climbed { step, turns: all, .. } = climbed;
-        let turns: Vec<Turn> = all
-            .iter()
-            .filter_map(|(round, turn)| {
-                let measurement = turn.as_ref().ok()?.clone();
-                Some(Turn { round: *round, measurement })
-            })
-            .collect();
+        let turns = turns(climbed);
         let figures: Vec<Figures<f64>> = turns.iter().map(|it| it.measurement.figures).collect();
         let explained = |it: &&Turn| !it.measurement.explanation.causes.is_empty();
         let explanation = turns.iter().find(explained).map(|it| it.measurement.explanation.clone());
@@ -154,7 +153,7 @@ impl StepReport {
             command: step.command(),
             setting: step.setting,
             figures: Figures::over(&figures),
-            ratio: Spread::of_ratios(&rates(climbed), reference),
+            ratio: Spread::of_ratios(&rates(&turns), reference),
             explanation: Explanation { cpus, ..explanation.unwrap_or_default() },
             failed: all.iter().rev().find_map(|(_, turn)| turn.as_ref().err().cloned()),
             turns,
@@ -170,9 +169,27 @@ fn middle(turns: &[Turn]) -> Option<&Measurement> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::step::{Intake, Step, Tally, To, Way};
+
+    /// A report of one round: steps by name, with their rates.
+    pub fn report(kind: Kind, steps: &[(&str, f64)]) -> Report {
+        let steps: Vec<Climbed> =
+            steps.iter().map(|&(name, mpps)| climbed(name, &[(1, mpps)])).collect();
+        Report {
+            command: "bench".into(),
+            version: "0.1.0".into(),
+            date: "2026-11-22T07:00:00Z".into(),
+            machine: Machine::here(),
+            rounds: 1,
+            seconds: 1.0,
+            complete: true,
+            notes: vec![],
+            peers: vec![],
+            ladders: vec![ladder(kind, &steps.iter().collect::<Vec<_>>())],
+        }
+    }
 
     fn measured(mpps: f64) -> Measurement {
         let figures = Figures { mpps, ..Figures::default() };
@@ -217,18 +234,7 @@ mod tests {
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let report = Report {
-            command: "bench".into(),
-            version: "0.1.0".into(),
-            date: "2026-11-22T07:00:00Z".into(),
-            machine: Machine::here(),
-            rounds: 3,
-            seconds: 1.0,
-            complete: true,
-            notes: vec![],
-            peers: vec![],
-            ladders: vec![ladder(Kind::Drop, &[&climbed("no listener", &[(1, 0.5)])])],
-        };
+        let report = report(Kind::Drop, &[("no listener", 0.5)]);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }

@@ -24,6 +24,8 @@ const ORDINARY: u32 = 1514;
 pub struct Bench {
     /// The ladders.
     pub kinds: Vec<Kind>,
+    /// Which of their steps, by name; all if absent.
+    pub only: Option<fn(Kind, &str) -> bool>,
     /// Whether peers are compared with.
     pub with_peers: bool,
     /// How many rounds.
@@ -77,7 +79,9 @@ impl Bench {
             let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
                 bed(kind, setting)
             })?;
-            climbed.extend(steps.into_iter().map(|step| Climbed { kind, step, turns: Vec::new() }));
+            let steps = steps.into_iter();
+            let wanted = steps.filter(|step| self.only.is_none_or(|is| is(kind, &step.name)));
+            climbed.extend(wanted.map(|step| Climbed { kind, step, turns: Vec::new() }));
         }
         let mut notes = Vec::new();
         let causes = self.causes

@@ -205,45 +205,21 @@ fn peers(report: &Report, out: &mut String) {
 mod tests {
     use super::*;
     use crate::ladder::Kind;
-    use crate::machine::Machine;
-    use crate::step::Setting;
+    use crate::report::tests;
 
     fn report() -> Report {
-        let mpps = Spread { median: 2.0, min: 1.0, max: 4.0 };
+        let mut report = tests::report(Kind::Rx, &[("XDP", 2.0), ("ring", 1.0)]);
         let cause = Cause { name: "copying".into(), share: 0.5, ns: 12.0, functions: vec![] };
-        let step = |name: &str, figures| StepReport {
-            step: name.into(),
-            by: "sluice".into(),
-            command: "sluice count 'xdp:right0?filter=len < 9'".into(),
-            setting: Setting { size: 60, queues: 1, cores: 2, ..Setting::default() },
-            figures,
-            ratio: None,
-            explanation: Explanation {
-                causes: vec![cause.clone()],
-                advice: Some("copy less & gain more".into()),
-                ..Explanation::default()
-            },
-            failed: figures.is_none().then(|| "no <queue>".into()),
-            turns: vec![],
-        };
-        let figures = Figures { mpps, offered_mpps: None, lost: None, cpu_ns: None };
-        Report {
-            command: "bench".into(),
-            version: "0.1.0".into(),
-            date: "2026-11-22T07:00:00Z".into(),
-            machine: Machine::default(),
-            rounds: 3,
-            seconds: 1.0,
-            complete: true,
-            notes: vec![],
-            peers: vec![],
-            ladders: vec![Ladder {
-                ladder: Kind::Rx,
-                title: Kind::Rx.title().into(),
-                reference: Kind::Rx.reference().into(),
-                steps: vec![step("XDP", Some(figures)), step("ring", None)],
-            }],
-        }
+        let steps = &mut report.ladders[0].steps;
+        let mpps = Spread { median: 2.0, min: 1.0, max: 4.0 };
+        steps[0].figures = steps[0].figures.map(|figures| Figures { mpps, ..figures });
+        steps[0].by = "sluice".into();
+        steps[0].command = "sluice count 'xdp:right0?filter=len < 9'".into();
+        steps[0].setting.cores = 2;
+        steps[0].explanation.causes = vec![cause];
+        steps[0].explanation.advice = Some("copy less & gain more".into());
+        (steps[1].figures, steps[1].failed) = (None, Some("no <queue>".into()));
+        report
     }
 
     #[test]

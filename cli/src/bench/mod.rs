@@ -1,6 +1,7 @@
 //! `sluice bench`: what each way of receiving, sending, dropping and passing on costs, step by step, in
 //! a lab of its own or between two interfaces.
 
+mod check;
 mod end;
 mod listener;
 mod ndr;
@@ -19,6 +20,7 @@ use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::page::page;
 use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
+use sluicegate_bench::rounds::Bench;
 
 use crate::signals::Signals;
 
@@ -33,6 +35,7 @@ Examples:
   sluice bench rx --sizes 60,512,1514 --json > rx.json
   sluice bench all --peers --html bench.html
   sluice bench tx --between lab-left/left0,lab-right/right0
+  sluice bench check
   sluice bench ndr --sizes 60,512,1514
 
 Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
@@ -60,6 +63,8 @@ enum What {
     Pipe(Options),
     /// All of these.
     All(Options),
+    /// The ratios that are to be kept, each with its bar; ends with 1 where one is short of it.
+    Check(check::Args),
     /// A result that --json has written, shown again: as a table, as a page.
     Show(ShowArgs),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
@@ -91,6 +96,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Forward(options) => climb(vec![Kind::Forward], &options),
         What::Pipe(options) => climb(vec![Kind::Pipe], &options),
         What::All(options) => climb(options.all(), &options),
+        What::Check(args) => check::run(&args),
         What::Show(args) => show(&args),
         What::Ndr(args) => ndr::run(&args),
         What::Listener(args) => listener::run(&args),
@@ -102,15 +108,19 @@ fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     // First of all: what cannot be read or written is told before minutes have gone by.
     let output = Output::prepare(&options.shown)?;
+    output.write(&measure(&bench)?)
+}
+
+fn measure(bench: &Bench) -> anyhow::Result<Report> {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let peers = match options.peers {
+    let peers = match bench.with_peers {
         true => peers::ALL.iter().map(peers::Peer::look).collect(),
         false => Vec::new(),
     };
     let watcher = Watcher::new(Signals::catch()?);
     let results = bench.run(&watcher)?;
     drop(watcher);
-    output.write(&Report::new(&bench, &results, peers, date))
+    Ok(Report::new(bench, &results, peers, date))
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<()> {

@@ -93,6 +93,7 @@ impl Options {
     pub fn bench(&self, kinds: Vec<Kind>) -> Result<Bench, Error> {
         Ok(Bench {
             kinds,
+            only: None,
             with_peers: self.peers,
             rounds: self.rounds,
             time: self.seconds,

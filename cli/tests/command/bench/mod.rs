@@ -4,7 +4,7 @@
 mod ndr;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::child;
 use crate::support::*;
@@ -143,19 +143,50 @@ fn what_it_has_started_ends_with_it_where_it_is_killed() {
     }
 }
 
+/// What `--json` writes of receiving: steps with their rates.
+fn result(steps: &[(&str, f64)]) -> String {
+    let step = |&(step, mpps): &(&str, f64)| {
+        json!({
+            "step": step, "by": "sluice", "command": "c", "size": 60, "queues": 1, "cores": 1,
+            "mpps": { "median": mpps, "min": mpps, "max": mpps },
+            "turns": [{ "round": 1, "mpps": mpps }],
+        })
+    };
+    let steps: Vec<Value> = steps.iter().map(step).collect();
+    let ladder =
+        json!({ "ladder": "rx", "title": "Receiving", "reference": "ring", "steps": steps });
+    let machine = json!({ "cpus": 2, "model": "", "virtual_machine": true, "kernel": "" });
+    json!({
+        "command": "bench", "version": "0", "date": "", "rounds": 1, "seconds": 1,
+        "complete": true, "machine": machine, "ladders": [ladder],
+    })
+    .to_string()
+}
+
+#[test]
+fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("result.json").display().to_string();
+    for (mpps, status, verdict) in [(2.0, 0, "pass"), (1.0, 1, "short")] {
+        let steps = [("TPACKET_V3 ring", mpps), ("tcpdump -w /dev/null", 1.5)];
+        std::fs::write(&file, result(&steps)).unwrap();
+        let ended = run(&["bench", "check", &file]);
+        assert_eq!(ended.status, Some(status), "{}", ended.err);
+        assert!(ended.out.starts_with(verdict), "{}", ended.out);
+        // What was not measured is neither.
+        assert!(ended.out.contains("unknown"), "{}", ended.out);
+        let ended = run(&["bench", "check", &file, "--json"]);
+        let checked: Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(checked[0]["verdict"], verdict);
+    }
+}
+
 #[test]
 fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name).display().to_string();
     let (json, html) = (path("result.json"), path("page.html"));
-    let step = r#"{"step":"XDP","by":"sluice","command":"c","size":60,"queues":1,"cores":1,
-        "mpps":{"median":2,"min":1,"max":3},"turns":[]}"#;
-    let result = format!(
-        r#"{{"command":"bench","version":"0","date":"","rounds":1,"seconds":1,"complete":true,
-        "machine":{{"cpus":2,"model":"","virtual_machine":true,"kernel":""}},
-        "ladders":[{{"ladder":"rx","title":"Receiving","reference":"ring","steps":[{step}]}}]}}"#
-    );
-    std::fs::write(&json, result).unwrap();
+    std::fs::write(&json, result(&[("XDP", 2.0)])).unwrap();
     let ended = run(&["bench", "show", &json, "--html", &html, "--compare", &json]);
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     assert!(ended.out.contains("XDP, 60 B  sluice"), "{}", ended.out);

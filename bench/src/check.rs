@@ -1,0 +1,163 @@
+//! What this project means to keep: ratios of steps, each with a bar.
+//!
+//! A bar is a ratio within one run, so that neither the machine nor its moods are in it. Peers are
+//! compared with on the same work: where nothing else is said, the bar is not to be slower.
+
+use serde::Serialize;
+
+use crate::ladder::{Kind, Sweep};
+use crate::report::{Report, StepReport, rates};
+use crate::statistics::Spread;
+
+/// A ratio that is to be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bar {
+    /// The ladder that both steps belong to.
+    pub ladder: Kind,
+    /// The step.
+    pub step: &'static str,
+    /// The step that it is compared with.
+    pub to: &'static str,
+    /// The least ratio of their rates.
+    pub at_least: f64,
+}
+
+const fn bar(ladder: Kind, step: &'static str, to: &'static str, at_least: f64) -> Bar {
+    Bar { ladder, step, to, at_least }
+}
+
+const TESTPMD_XDP: &str = "dpdk-testpmd net_af_xdp";
+
+/// All that there are. A copy in XDP comes before the kernel's packet buffers, and so does a live
+/// frame: that is to be seen.
+pub const BARS: &[Bar] = &[
+    bar(Kind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.0),
+    bar(Kind::Rx, "mirror: copies by XDP", "tcpdump -w /dev/null", 1.2),
+    bar(Kind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
+    bar(Kind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.2),
+    bar(Kind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
+    bar(Kind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
+    bar(Kind::Tx, "live: ring", TESTPMD_XDP, 3.0),
+    bar(Kind::Tx, "live frames", "trafgen", 5.0),
+    bar(Kind::Tx, "replay of a file", "tcpreplay --topspeed", 5.0),
+    bar(Kind::Drop, "XDP", "xdp-filter", 1.0),
+    bar(Kind::Drop, "XDP", "nftables, netdev ingress", 1.5),
+    bar(Kind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
+    bar(Kind::Forward, "XDP redirect", "kernel bridge", 1.5),
+    bar(Kind::Pipe, "memif, to a server", "dpdk-testpmd (client) to itself (server)", 1.0),
+    bar(Kind::Pipe, "memif, to a client", "dpdk-testpmd (server) to itself (client)", 1.0),
+];
+
+/// What bars are measured with: the plainest of each.
+pub fn sweep() -> Sweep {
+    Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
+}
+
+/// The steps that bars are about.
+pub fn is_needed(kind: Kind, step: &str) -> bool {
+    BARS.iter().any(|bar| bar.ladder == kind && (bar.step == step || bar.to == step))
+}
+
+/// A bar, and what a report says of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Checked {
+    /// The bar.
+    #[serde(flatten)]
+    pub bar: Bar,
+    /// Whether it is reached.
+    pub verdict: Verdict,
+    /// The ratio, over the rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<Spread>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Whether a bar is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The median is.
+    Pass,
+    /// The median is not.
+    Short,
+    /// It is not known.
+    Unknown,
+}
+
+/// What a report says of each bar whose ladder it has.
+pub fn check(report: &Report) -> Vec<Checked> {
+    let there = |bar: &&Bar| report.ladders.iter().any(|ladder| ladder.ladder == bar.ladder);
+    BARS.iter().filter(there).map(|bar| checked(*bar, report)).collect()
+}
+
+fn checked(bar: Bar, report: &Report) -> Checked {
+    let ladder = report.ladders.iter().filter(|ladder| ladder.ladder == bar.ladder);
+    let steps: Vec<&StepReport> = ladder.flat_map(|ladder| &ladder.steps).collect();
+    // Of several settings the first, which is the plainest.
+    let find = |name: &str| {
+        let step = steps.iter().find(|step| step.step == name);
+        let step = step.ok_or_else(|| format!("{name} was not measured"))?;
+        match step.figures {
+            Some(_) => Ok(rates(&step.turns)),
+            None => Err(step.failed.clone().unwrap_or_else(|| format!("{name}: no turn was over"))),
+        }
+    };
+    let ratio = find(bar.step).and_then(|step| {
+        let ratio = Spread::of_ratios(&step, &find(bar.to)?);
+        ratio.ok_or_else(|| "no round has both".into())
+    });
+    let verdict = match &ratio {
+        Ok(ratio) if ratio.median >= bar.at_least => Verdict::Pass,
+        Ok(_) => Verdict::Short,
+        Err(_) => Verdict::Unknown,
+    };
+    let reason = ratio.as_ref().err().cloned();
+    Checked { bar, verdict, ratio: ratio.ok(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::report;
+
+    #[test]
+    fn a_ratio_is_held_against_its_bar() {
+        let ring = |mpps| ("TPACKET_V3 ring", mpps);
+        let tcpdump = ("tcpdump -w /dev/null", 2.0);
+        for (sentence, steps, verdict) in [
+            ("as fast", vec![ring(2.0), tcpdump], Verdict::Pass),
+            ("slower", vec![ring(1.9), tcpdump], Verdict::Short),
+            ("alone", vec![ring(1.9)], Verdict::Unknown),
+        ] {
+            let checked = check(&report(Kind::Rx, &steps));
+            assert_eq!(checked.len(), BARS.iter().filter(|bar| bar.ladder == Kind::Rx).count());
+            assert_eq!(checked[0].verdict, verdict, "{sentence}");
+            assert_eq!(checked[0].reason.is_some(), verdict == Verdict::Unknown, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn every_step_of_a_bar_is_one_that_there_is() {
+        use crate::bed::{Bed, BedConfig, Cpus};
+        let config = |kind: Kind| BedConfig { queues: 1, jumbo: false, line: kind.needs_middle() };
+        let cpus = Cpus::allowed().unwrap();
+        for kind in Kind::ALL {
+            let Ok(bed) = Bed::make(config(kind)) else {
+                eprintln!("skipped: needs root; get it by sudo");
+                return;
+            };
+            let steps = crate::ladder::steps(kind, &sweep(), &cpus, true, |_| Ok::<_, ()>(&bed));
+            let names: Vec<String> = steps.unwrap().into_iter().map(|step| step.name).collect();
+            for bar in BARS.iter().filter(|bar| bar.ladder == kind) {
+                for name in [bar.step, bar.to] {
+                    assert!(
+                        names.iter().any(|it| it == name),
+                        "{kind}: {name} is not in {names:?}"
+                    );
+                }
+            }
+        }
+    }
+}

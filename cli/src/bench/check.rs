@@ -1,0 +1,85 @@
+//! `sluice bench check`: the ratios that this project means to keep, and whether it does.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluicegate_bench::check::{BARS, Checked, Verdict, check, is_needed, sweep};
+use sluicegate_bench::ladder::Kind;
+use sluicegate_bench::report::Report;
+use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::show::short;
+
+use super::options::turn;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A result that --json has written, in place of a run
+    #[arg(value_name = "FILE", conflicts_with_all = ["rounds", "seconds"])]
+    file: Option<PathBuf>,
+
+    /// Rounds: in each of them every step has its turn
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    rounds: u32,
+
+    /// How long packets are sent in each turn: 1s, 500ms
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    seconds: Duration,
+
+    /// Print the result as one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let report = match &args.file {
+        Some(file) => super::read(file)?,
+        None => measure(args)?,
+    };
+    let checked = check(&report);
+    let mut out = stdout().lock();
+    match args.json {
+        true => writeln!(out, "{}", serde_json::to_string(&checked)?)?,
+        false => checked.iter().try_for_each(|it| print(it, &mut out))?,
+    }
+    let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
+    anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());
+    Ok(())
+}
+
+/// The steps that bars are about, and no others.
+fn measure(args: &Args) -> anyhow::Result<Report> {
+    let bench = Bench {
+        kinds: Kind::ALL
+            .into_iter()
+            .filter(|kind| BARS.iter().any(|b| b.ladder == *kind))
+            .collect(),
+        only: Some(is_needed),
+        with_peers: true,
+        rounds: args.rounds,
+        time: args.seconds,
+        sweep: sweep(),
+        causes: false,
+        between: None,
+    };
+    super::measure(&bench)
+}
+
+fn print(checked: &Checked, out: &mut impl Write) -> std::io::Result<()> {
+    let Checked { bar, verdict, ratio, reason } = checked;
+    let verdict = match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Short => "short",
+        Verdict::Unknown => "unknown",
+    };
+    let ratio = ratio.map_or_else(String::new, |it| {
+        format!("{} ({}-{})", short(it.median), short(it.min), short(it.max))
+    });
+    let what = format!("{}: {}, to {}", bar.ladder, bar.step, bar.to);
+    write!(out, "{verdict:<8} {ratio:>19}  bar {}  {what}", short(bar.at_least))?;
+    match reason {
+        Some(reason) => writeln!(out, ": {reason}"),
+        None => writeln!(out),
+    }
+}
