@@ -2,6 +2,7 @@
 
 mod control;
 mod hosts;
+mod kinds;
 mod loss;
 mod slow;
 mod star;
