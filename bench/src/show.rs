@@ -9,12 +9,13 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A share in percent; what is not nothing does not look like it.
-pub fn of_share(share: f64) -> String {
+/// A share in percent, with so many digits behind the point; what is not nothing does not look like it.
+pub fn of_share(share: f64, digits: usize) -> String {
+    let least = 0.1_f64.powi(i32::try_from(digits).unwrap_or(i32::MAX));
     match share * 100.0 {
         0.0 => "0 %".into(),
-        percent if percent < 0.05 => "<0.1 %".into(),
-        percent => format!("{percent:.1} %"),
+        percent if percent < least / 2.0 => format!("<{least:.digits$} %"),
+        percent => format!("{percent:.digits$} %"),
     }
 }
 
@@ -29,8 +30,14 @@ mod tests {
         {
             assert_eq!(short(value), text);
         }
-        for (share, text) in [(0.0, "0 %"), (0.0001, "<0.1 %"), (0.2, "20.0 %")] {
-            assert_eq!(of_share(share), text);
+        for (share, digits, text) in [
+            (0.0, 1, "0 %"),
+            (0.0001, 1, "<0.1 %"),
+            (0.2, 1, "20.0 %"),
+            (1e-7, 3, "<0.001 %"),
+            (0.001, 3, "0.100 %"),
+        ] {
+            assert_eq!(of_share(share, digits), text);
         }
     }
 }

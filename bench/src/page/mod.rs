@@ -143,7 +143,7 @@ fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut S
     let values = [
         ("Mpps", short(median)),
         ("ratio", step.ratio.map_or_else(|| "–".into(), |ratio| short(ratio.median))),
-        ("lost", figures.lost.map_or_else(|| "–".into(), |lost| of_share(lost.median))),
+        ("lost", figures.lost.map_or_else(|| "–".into(), |lost| of_share(lost.median, 1))),
         ("CPU ns", figures.cpu_ns.map_or_else(|| "–".into(), |ns| format!("{:.0}", ns.median))),
     ];
     for (head, value) in values {
@@ -176,7 +176,7 @@ fn why(step: &StepReport, out: &mut String) {
             Escaped(&functions.join(", ")),
             Escaped(name),
             share * ACROSS,
-            of_share(*share),
+            of_share(*share, 1),
         );
     }
     add!(out, "</div></details></div>");

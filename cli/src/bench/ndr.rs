@@ -15,6 +15,7 @@ use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
 use sluicegate_bench::ndr::{Findings, OfSize, Settings, run as find};
+use sluicegate_bench::show::of_share;
 use sluicegate_bench::watch::{Progress, Watch};
 
 use super::options::{sides, turn};
@@ -270,13 +271,9 @@ fn micros(ns: u64) -> String {
     show_duration(Duration::from_nanos(ns)).to_string()
 }
 
-/// A share in percent; what is not nothing does not look like it.
+/// As fine as a loss is asked for.
 fn percent(share: f64) -> String {
-    match share * 100.0 {
-        0.0 => "0 %".into(),
-        percent if percent < 0.001 => "less than 0.001 %".into(),
-        percent => format!("{percent:.3} %"),
-    }
+    of_share(share, 3)
 }
 
 #[cfg(test)]
@@ -292,12 +289,5 @@ mod tests {
             assert!(loss(text).is_err(), "{text}");
         }
         assert!(resolution("0%").is_err() && resolution("50%").is_err());
-    }
-
-    #[test]
-    fn a_small_loss_is_not_written_as_none() {
-        assert_eq!(percent(0.0), "0 %");
-        assert_eq!(percent(1e-7), "less than 0.001 %");
-        assert_eq!(percent(0.001), "0.100 %");
     }
 }

@@ -70,7 +70,7 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
             "{:>7}  {:>13}  {:>6}  {:>7}  {:>6}  {}",
             short(mpps.median),
             format!("{}-{}", short(mpps.min), short(mpps.max)),
-            lost.map_or_else(|| "-".into(), |lost| of_share(lost.median)),
+            lost.map_or_else(|| "-".into(), |lost| of_share(lost.median, 1)),
             cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
             step.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
             bar(mpps.median, most),
