@@ -174,7 +174,7 @@ fn what_killed_senders_had_handed_over_arrives() {
                 (came.get(sender as usize).is_some_and(|&n| n >= FRAMES)).then_some(())
             });
             kill(child);
-            let handed_over = written(&path).last().copied().unwrap_or_default();
+            let handed_over = *written(&path).last().expect("more than its ring holds");
             until("what it had handed over", || {
                 take(queue, &mut came);
                 (came[sender as usize] >= handed_over).then_some(())

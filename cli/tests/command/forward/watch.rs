@@ -61,11 +61,11 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         (["xdp:middle0", "xdp:middle1"], &["--batch", "3"]),
         (["packet:middle0", "packet:middle1"], &[]),
     ] {
-        let change = ["--dmac", "02:00:00:00:00:99"];
+        let change = ["--dmac", NOBODY];
         let running = watched(&lab, ports, &[&change, more].concat());
         let (both, only, there) = (path("both.pcapng"), path("only.pcapng"), path("there.pcap"));
         let first = watch(&lab, "middle0", &both, &[]);
-        let second = watch(&lab, "middle1", &only, &["-f", "ether dst 02:00:00:00:00:99"]);
+        let second = watch(&lab, "middle1", &only, &["-f", &format!("ether dst {NOBODY}")]);
         let right = capture_all(&lab.netns("right"), "udp", &there);
         send(&lab, "left", "right", 2000);
         send(&lab, "right", "left", 1000);
