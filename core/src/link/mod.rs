@@ -44,6 +44,8 @@ pub use ethtool::{Channels, Ethtool};
 pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 pub(crate) use interrupts::Deferred;
 pub use interrupts::restore_interrupts;
+#[cfg(test)]
+pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
 pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;

@@ -150,7 +150,7 @@ fn number(body: &[u8], kind: u16) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link;
+    use crate::link::{self, for_tests};
 
     #[test]
     fn an_answer_says_what_it_says_and_no_more() {
@@ -220,11 +220,7 @@ mod tests {
 
     #[test]
     fn a_veth_has_all_metadata() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return;
-        }
-        let lab = link::Lab::scratch().unwrap();
+        let Some(lab) = for_tests::lab() else { return };
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let found = xdp_abilities(Some(&netns), &right0).unwrap().and_then(|it| it.metadata);

@@ -23,15 +23,11 @@ pub(crate) fn transmit_queues(interface: &Interface) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link;
+    use crate::link::{self, for_tests};
 
     #[test]
     fn only_queues_in_use_are_counted() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return;
-        }
-        let lab = link::Lab::scratch_with(link::Shape::Pair, 4).unwrap();
+        let Some(lab) = for_tests::lab_with(4) else { return };
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let count = |interface: &Interface| {

@@ -204,16 +204,12 @@ mod tests {
 
     use super::*;
     use crate::filter::ebpf::{Assembler, Reg};
-    use crate::link::{Lab, netns};
+    use crate::link::{for_tests, netns};
     use crate::xdp::bpf;
 
     #[test]
     fn filters_are_there_until_they_are_taken_away() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return;
-        }
-        let lab = Lab::scratch().unwrap();
+        let Some(lab) = for_tests::lab() else { return };
         netns::within(Some(&lab.netns("right")), || {
             let right0 = crate::link::interface(None, "right0").unwrap().index;
             let mut asm = Assembler::new();

@@ -413,18 +413,10 @@ mod tests {
         })
     }
 
-    fn lab_of_four() -> Option<link::Lab> {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return None;
-        }
-        Some(link::Lab::scratch_with(link::Shape::Pair, 4).unwrap())
-    }
-
     #[test]
     fn queues_that_come_with_the_program_are_the_ports_to_receive_by() {
         use Use::{Both, Receive, Send};
-        let Some(lab) = lab_of_four() else { return };
+        let Some(lab) = link::for_tests::lab_with(4) else { return };
         for (name, usage, counts, expected, told, why) in [
             ("xdp:right0", Receive, (2, 4, 2), (0..=3, 0), false, "all are received from"),
             ("xdp:right0", Receive, (4, 4, 2), (0..=3, 0), false, "a driver that adds none"),
@@ -447,7 +439,7 @@ mod tests {
     #[test]
     fn queues_that_are_not_there_with_the_program_either_are_refused() {
         use Use::{Both, Receive, Send};
-        let Some(lab) = lab_of_four() else { return };
+        let Some(lab) = link::for_tests::lab_with(4) else { return };
         for (name, usage, counts, expected, why) in [
             ("xdp:right0/0-2", Receive, (2, 2, 2), "has 2 receive queues", "none were added"),
             ("mirror:right0/3-3", Receive, (2, 3, 2), "has 3 receive queues", "too few were"),

@@ -9,7 +9,7 @@ use program::Redirect;
 
 use super::*;
 use crate::error::Error;
-use crate::link::{self, Lab};
+use crate::link::{self, Lab, for_tests};
 use crate::memory::{Pool, PoolConfig};
 use crate::port::{OpenOptions, Port, Queue, Use};
 use crate::ring::{Meta, Packet, Ring, Wait};
@@ -23,15 +23,12 @@ const OURS: [u8; 2] = [0x88, 0xb5];
 
 /// A lab for one test, or the reason why there is none.
 fn lab() -> Option<Lab> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
+    let lab = for_tests::lab()?;
     if let Err(error) = calls::Descriptor::open() {
         println!("skipped: needs AF_XDP sockets ({error}); get it by CONFIG_XDP_SOCKETS");
         return None;
     }
-    Some(Lab::scratch().expect("a scratch lab"))
+    Some(lab)
 }
 
 fn pool() -> Arc<Pool> {

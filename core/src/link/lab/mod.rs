@@ -14,6 +14,8 @@
 //! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and Linux 5.13 for NAPI on a veth.
 
 mod build;
+#[cfg(test)]
+pub(crate) mod for_tests;
 mod plan;
 mod record;
 

@@ -218,16 +218,12 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::link::{Lab, interface, netns};
+    use crate::link::{for_tests, interface, netns};
     use crate::port::host::program;
 
     #[test]
     fn programs_that_are_refused_leave_nothing() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return;
-        }
-        let lab = Lab::scratch().unwrap();
+        let Some(lab) = for_tests::lab() else { return };
         netns::within(Some(&lab.netns("right")), || {
             let right0 = interface(None, "right0").unwrap().index;
             let good = program::gate().unwrap();

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::filter::Frame;
 use crate::filter::ebpf::xdp_action;
+use crate::link::for_tests;
 
 /// A UDP or other packet over IPv4, with options and bits of the fragment field as given.
 fn ipv4(protocol: u8, fragment: u16, options: usize, ports: [u16; 2]) -> Vec<u8> {
@@ -93,11 +94,7 @@ fn asking(table: &FlowTable, from: Origin) -> OwnedFd {
 }
 
 fn table(entries: u32) -> Option<FlowTable> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    Some(FlowTable::new(entries).unwrap())
+    for_tests::is_root().then(|| FlowTable::new(entries).unwrap())
 }
 
 fn says(program: &OwnedFd, packet: &[u8]) -> i32 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::ring::{Counts, Memory, Writer, at, slot};
 use super::*;
 use crate::filter::ebpf::{Assembler, Reg, xdp_action};
-use crate::link::{self, Lab, Shape, netns};
+use crate::link::{self, Lab, for_tests, netns};
 use crate::port::{OpenOptions, Port};
 use crate::ring::{Meta, Ordering, Packet};
 
@@ -25,11 +25,7 @@ struct Bench {
 
 impl Bench {
     fn new(start: u32) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return None;
-        }
-        let lab = Lab::scratch_with(Shape::Pair, 1).unwrap();
+        let lab = for_tests::lab()?;
         let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
         let receiver = Port::open(&"packet:right0".parse().unwrap(), &options).unwrap();
         let left = lab.netns("left");
@@ -95,8 +91,7 @@ fn frame(number: u8) -> Vec<u8> {
 /// Who waits for readers of RCU would wait for the end of a run that never ends.
 #[test]
 fn a_run_ends_by_itself_though_more_is_to_be_done() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
+    if !for_tests::is_root() {
         return;
     }
     let mut asm = Assembler::new();
@@ -182,8 +177,7 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
 
 #[test]
 fn a_head_that_cannot_be_makes_no_room() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
+    if !for_tests::is_root() {
         return;
     }
     let memory = Memory::new(GEOMETRY, 5, "a test").unwrap();

@@ -222,7 +222,7 @@ mod tests {
     use super::super::shared::{Action, FILTERED};
     use super::super::{ModeWish, Owner, Resident, Stage};
     use super::*;
-    use crate::link::{Lab, netns};
+    use crate::link::{Lab, for_tests, netns};
     use crate::ring::{Meta, TimestampSource};
     use crate::xdp::bpf::Write;
     use crate::xdp::stamp::{Stamp, Stamps};
@@ -255,14 +255,6 @@ mod tests {
         }
     }
 
-    fn lab() -> Option<Lab> {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root; get it by sudo");
-            return None;
-        }
-        Some(Lab::scratch().unwrap())
-    }
-
     #[test]
     fn a_driver_without_times_is_not_asked() {
         let metadata = |timestamp| {
@@ -288,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_does_not_let_it_go_on_is_known() {
-        let Some(lab) = lab() else { return };
+        let Some(lab) = for_tests::lab() else { return };
         let Some((right0, resident)) = asking(&lab) else { return };
         let attached = bpf::program(resident.program()).unwrap();
         let maps = bpf::maps_of(attached.as_fd()).unwrap();
@@ -304,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_told_stands_in_front_of_the_packet() {
-        let Some(lab) = lab() else { return };
+        let Some(lab) = for_tests::lab() else { return };
         let Some((_, resident)) = asking(&lab) else { return };
         let resident = Arc::new(resident);
         let value = resident.metadata().unwrap();

@@ -5,15 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::link::{self, Lab, netns};
+use crate::link::{self, Lab, for_tests, netns};
 
 /// A lab for one test and what its interface is, or the reason why there is none.
 fn lab() -> Option<(Lab, Interface)> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root; get it by sudo");
-        return None;
-    }
-    let lab = Lab::scratch().expect("a scratch lab");
+    let lab = for_tests::lab()?;
     let interface = link::interface(Some(&lab.netns("right")), "right0").unwrap();
     Some((lab, interface))
 }
