@@ -1,6 +1,7 @@
 //! What became of packets that an interface took to send, by its own counters.
 
 use nix::errno::Errno;
+use sluicegate::error::Error;
 use sluicegate::ledger::{Ledger, Role};
 
 use crate::card::Card;
@@ -22,8 +23,8 @@ pub struct Wire {
 #[derive(Clone, Copy, Debug)]
 pub struct LiveThreads {
     pub count: usize,
-    /// The error that ended one.
-    pub errno: Option<i32>,
+    /// The interface went down meanwhile.
+    pub down: bool,
 }
 
 impl Wire {
@@ -72,12 +73,17 @@ impl LiveThreads {
     /// noticed half a second later; and a veth counts what it drops of them without a lock, so that
     /// counts are lost where several threads send to one of its queues.
     fn unseen(self, left: u64, dropped: u64) -> (&'static str, u64) {
-        match self.errno {
-            Some(errno) if errno == Errno::ENETDOWN as i32 => ("interface_down", left),
-            _ if self.count > 1 => ("interface_uncounted", left.min(dropped)),
-            _ => ("interface_uncounted", 0),
+        match self.down {
+            true => ("interface_down", left),
+            false if self.count > 1 => ("interface_uncounted", left.min(dropped)),
+            false => ("interface_uncounted", 0),
         }
     }
+}
+
+/// Whether an interface that is down is what failed.
+pub fn is_down(error: &Error) -> bool {
+    error.errno() == Some(Errno::ENETDOWN as i32)
 }
 
 #[cfg(test)]
@@ -86,17 +92,15 @@ mod tests {
 
     #[test]
     fn what_an_interface_took_is_sent_or_has_a_name_as_far_as_its_counters_go() {
-        let live = |count, errno: Option<Errno>| {
-            Some(LiveThreads { count, errno: errno.map(|errno| errno as i32) })
-        };
+        let live = |count, down| Some(LiveThreads { count, down });
         for (counted, threads, sent, lost, sentence) in [
             ((100, 0), None, 100, 0, "all are out"),
             ((90, 10), None, 90, 10, "the rest was dropped"),
             ((200, 30), None, 100, 0, "others send there, too"),
             ((90, 4), None, 90, 4, "nobody knows of six"),
-            ((90, 4), live(1, None), 90, 4, "one thread's drops are all counted"),
-            ((90, 4), live(2, None), 90, 8, "two threads' may count for one"),
-            ((90, 4), live(1, Some(Errno::ENETDOWN)), 90, 10, "it went down"),
+            ((90, 4), live(1, false), 90, 4, "one thread's drops are all counted"),
+            ((90, 4), live(2, false), 90, 8, "two threads' may count for one"),
+            ((90, 4), live(1, true), 90, 10, "it went down"),
         ] {
             let wire = Wire::of(100, counted, threads);
             assert_eq!((wire.sent, wire.lost()), (sent, lost), "{sentence}");

@@ -1,20 +1,20 @@
 //! What became of what was forwarded: for each direction how much, in what way, and where it went.
 
-use sluicegate::error::Error;
 use sluicegate::ledger::Role;
-use sluicegate::port::{Kind, Port, QueueStats};
+use sluicegate::port::{Port, QueueStats};
 
 use super::passed::Passed;
 use super::relay::Relayed;
 use crate::args::Common;
 use crate::report::{Direction, Report, Thread, Traffic};
 use crate::run::Run;
-use crate::wire::{LiveThreads, Wire};
+use crate::wire::{LiveThreads, Wire, is_down};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
     reports: [Report; 2],
-    kinds: [Kind; 2],
+    /// Threads that send live frames out of each.
+    live: [usize; 2],
 }
 
 impl Sides {
@@ -22,7 +22,7 @@ impl Sides {
     pub fn of(ports: &[Port; 2], common: &Common) -> Self {
         Self {
             reports: [0, 1].map(|side| Report::of_port("forward", &ports[side], common)),
-            kinds: [0, 1].map(|side| ports[side].name.kind()),
+            live: [0, 1].map(|side| ports[side].queues.iter().filter(|it| it.sends_live()).count()),
         }
     }
 
@@ -66,9 +66,10 @@ impl Sides {
     /// What the other side's interface made of what it was given to send, where it is one.
     fn wire_of(&mut self, side: usize, sent: QueueStats, run: &Run<Relayed>) -> Option<Wire> {
         let card = self.reports[1 - side].card.as_mut()?;
-        let errno = run.outcomes.iter().find_map(|it| it.error.as_ref()).and_then(Error::errno);
-        let live = self.kinds[1 - side] == Kind::Live;
-        let threads = live.then_some(LiveThreads { count: run.outcomes.len(), errno });
+        let failed = run.outcomes.iter().filter_map(|it| it.error.as_ref()).any(is_down);
+        let down = failed || run.outcomes.iter().any(|it| it.sides[1 - side].downs > 0);
+        let count = self.live[1 - side];
+        let threads = (count > 0).then_some(LiveThreads { count, down });
         Wire::look(card, sent.sent, threads)
     }
 

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
 use sluicegate::ring::Packet;
+
+use crate::wire::is_down;
 
 /// A queue, and what it is used for.
 pub struct Served {
@@ -81,7 +82,7 @@ impl Served {
     }
 
     fn may_come_up(&self, error: &Error) -> bool {
-        self.waits && error.errno() == Some(Errno::ENETDOWN as i32)
+        self.waits && is_down(error)
     }
 }
 

@@ -1,6 +1,5 @@
 //! What became of the packets: made, taken, sent.
 
-use sluicegate::error::Error;
 use sluicegate::ledger::Role;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
 use sluicegate_traffic::source::LeftOut;
@@ -11,7 +10,7 @@ use super::steering::Steering;
 use crate::args::Common;
 use crate::report::{Report, Sending, Thread, Traffic};
 use crate::units::show_count;
-use crate::wire::{LiveThreads, Wire};
+use crate::wire::{LiveThreads, Wire, is_down};
 
 /// The report of a run.
 pub struct Sent {
@@ -49,9 +48,9 @@ impl Sent {
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
-        let errno = ended.result.as_ref().err().and_then(Error::errno);
+        let down = ended.result.as_ref().is_err_and(is_down);
         let live = self.report.backend == "live";
-        let threads = live.then_some(LiveThreads { count: done.len(), errno });
+        let threads = live.then_some(LiveThreads { count: done.len(), down });
         let card = self.report.card.take();
         let wire = card.and_then(|mut card| Wire::look(&mut card, accepted, threads));
         let report = &mut self.report;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::port::Kind;
 use sluicegate_switch::{CAUSES, MemberState};
 
 use crate::report::{Report, Thread, Traffic};
@@ -128,8 +127,8 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
-    let live = report.backend == Kind::Live.prefix();
-    let live = live.then_some(LiveThreads { count: 1, errno: None });
+    let down = state.down || state.counts.down > 0;
+    let live = (state.live > 0).then_some(LiveThreads { count: state.live, down });
     let card = report.card.as_mut();
     let wire = card.and_then(|card| Wire::look(card, state.stats.sent, live));
     report.ledger = port_ledger(state, wire.as_ref());

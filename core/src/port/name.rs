@@ -80,6 +80,7 @@ const KINDS: &[KindSpec] = &[
             "filter",
             "action",
             "method",
+            "send",
             "mode",
             "promisc",
             "snaplen",

@@ -409,6 +409,16 @@ impl Queue {
         }
     }
 
+    /// Whether live frames send what it is given: a thread with a program, of whose frames the
+    /// interface's counters alone say what became.
+    pub fn sends_live(&self) -> bool {
+        match &self.backend {
+            Backend::Live(_) => true,
+            Backend::Xdp(xdp) => xdp.sends_live(),
+            _ => false,
+        }
+    }
+
     /// What the backend has counted so far.
     ///
     /// # Errors

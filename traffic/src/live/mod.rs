@@ -147,7 +147,7 @@ impl Live {
                 (_, false) => Next::Run(u64::MAX),
             }
         };
-        let seat = Seat { interface, cpu, first_runs: FIRST_RUNS };
+        let seat = Seat { interface, cpu, first_runs: FIRST_RUNS, waits: false };
         let running = Running::start(maker, &seat, next)?;
         Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
     }

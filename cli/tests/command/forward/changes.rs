@@ -17,8 +17,11 @@ fn pings(lab: &Lab, packets: &str) -> bool {
     on(lab, "left", &ping).status == Some(0)
 }
 
-const PAIRS: [[&str; 2]; 2] =
-    [["xdp:middle0", "xdp:middle1"], ["packet:middle0", "packet:middle1"]];
+const PAIRS: [[&str; 2]; 3] = [
+    ["xdp:middle0", "xdp:middle1"],
+    ["packet:middle0", "packet:middle1"],
+    ["xdp:middle0?send=live", "xdp:middle1?send=live"],
+];
 
 #[test]
 fn an_interface_that_goes_down_is_waited_for() {

@@ -44,6 +44,11 @@ fn hosts_talk_through_it() {
     for (ports, swaps, why) in [
         (["xdp:middle0", "xdp:middle1"], [true, true], "buffers change places"),
         (["xdp:middle0?mode=skb", "xdp:middle1?mode=skb"], [true, true], "skb mode"),
+        (
+            ["xdp:middle0?send=live", "xdp:middle1?send=live"],
+            [true, true],
+            "written for a program from a buffer that came",
+        ),
         (["packet:middle0", "packet:middle1"], [false, false], "from the kernel's blocks"),
         (["xdp:middle0", "packet:middle1"], [true, false], "there and back by different ways"),
         (
@@ -123,6 +128,7 @@ fn every_packet_comes_once_whole_and_in_the_order_of_its_flow() {
         (&["xdp:middle0", "xdp:middle1", "--batch", "7", "--wait", "sleep"], 3, "small steps"),
         (&["xdp:middle0", "packet:middle1", "--one-way"], 1, "swapped, and sent by calls"),
         (&["xdp:middle0", "live:middle1", "--one-way"], 1, "written for a program to send"),
+        (&["xdp:middle0?send=live", "xdp:middle1?send=live"], 3, "and back, with three queues"),
         (&["packet:middle0", "packet:middle1"], 1, "copied from the kernel's blocks"),
         (&["mirror:middle0", "xdp:middle1/0", "--one-way"], 1, "copied from rings of copies"),
     ] {

@@ -60,6 +60,7 @@ fn what_the_interface_drops_that_sends_is_named_and_holds_nobody_up() {
         ("packet:middle1?send=ring", "refused", "each was tried for a while"),
         ("packet:middle1?qdisc=bypass", "refused", "each was tried for a while"),
         ("live:middle1", "interface_dropped", "the interface alone knows"),
+        ("xdp:middle1?send=live", "interface_dropped", "the interface alone knows"),
     ] {
         let running = forward(&lab, &["packet:middle0", to, "--one-way", "-f", "udp port 9"]);
         let before = received();

@@ -78,7 +78,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     // A program sends to an interface of the namespace that it is run in.
     let senders = netns::within(netns, || {
-        (0..count).map(|i| sender(&config, &interface, i)).collect::<Result<Vec<_>>>()
+        (0..count).map(|i| sender(&config, &interface, i, false)).collect::<Result<Vec<_>>>()
     })?;
     let described = Interface {
         name: interface.name.clone(),
@@ -120,13 +120,21 @@ fn geometry(config: &Config, interface: &link::Interface) -> Geometry {
     Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) }
 }
 
+/// What sends for a queue of an `xdp:` port, whose interface is of this thread's network namespace. It
+/// waits for the interface while that is down.
+pub(super) fn outlet(interface: &link::Interface) -> Result<LiveQueue> {
+    let config = Config { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
+    let sender = sender(&config, interface, 0, true)?;
+    LiveQueue::new(sender, interface, None, Limits::of(interface, LINKTYPE_ETHERNET))
+}
+
 /// The sender of the `i`th queue.
-fn sender(config: &Config, interface: &link::Interface, i: usize) -> Result<Sender> {
+fn sender(config: &Config, interface: &link::Interface, i: usize, waits: bool) -> Result<Sender> {
     let geometry = geometry(config, interface);
     let cpu = config.cpu.map(|first| first + i);
     // The thread would say it too, when it is too late to open the port otherwise.
     cpu.map_or(Ok(()), may_pin)?;
-    Sender::open(geometry, interface, cpu)
+    Sender::open(geometry, interface, cpu, waits)
 }
 
 fn own_pool(config: &Config, queues: usize) -> Result<Arc<Pool>> {

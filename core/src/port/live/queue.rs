@@ -67,7 +67,11 @@ impl LiveQueue {
             self.give_up(ring);
             return result.map(|()| 0);
         }
-        self.limits.set_mtu(self.sender.mtu() as usize);
+        match self.sender.mtu() {
+            // What would be written now would be sent when it is old.
+            0 => drop(self.presence.check_up()?),
+            mtu => self.limits.set_mtu(mtu as usize),
+        }
         let before = self.next;
         self.write(ring);
         if ring.is_endless(self.next) {

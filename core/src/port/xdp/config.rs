@@ -17,6 +17,7 @@ pub(super) struct Config {
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
     pub method: Option<Method>,
+    pub send: Send,
     /// Packets for other hosts, too.
     pub promiscuous: bool,
     /// Whose time packets get, in XDP.
@@ -41,6 +42,14 @@ pub(super) enum Method {
     Copies,
 }
 
+/// What packets leave by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Send {
+    #[default]
+    Socket,
+    Live,
+}
+
 impl Config {
     pub(super) fn of(name: &PortName) -> Result<Self> {
         let actions = [("take", Action::Take), ("drop", Action::Drop), ("pass", Action::Pass)];
@@ -53,6 +62,7 @@ impl Config {
         ];
         let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
+        let sends = [("af_xdp", Send::Socket), ("live", Send::Live)];
         let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
         let filter = name.option("filter").map(str::to_owned);
         let slots = name.count("slots", 2..=16_384)?.unwrap_or(512) as u32;
@@ -72,6 +82,7 @@ impl Config {
             mode,
             bind,
             method,
+            send: name.choice("send", &sends)?.unwrap_or_default(),
             promiscuous: name.switch("promisc")?.unwrap_or(false),
             stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
             snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),

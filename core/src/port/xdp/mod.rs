@@ -6,6 +6,7 @@
 //! | `filter` | a pcap-filter expression: what is taken | everything |
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
+//! | `send` | what packets leave by: `af_xdp`, the socket; `live`, live frames, as of a [`live:`](super::live) port, with a thread for each queue | af_xdp |
 //! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
 //! | `promisc` | packets for other hosts too, while the port is open | off |
 //! | `snaplen` | most bytes of a packet that are kept | all |
@@ -35,6 +36,7 @@ mod config;
 mod copying;
 mod hardware;
 mod in_kernel;
+mod outlet;
 mod queue;
 mod redirect;
 
@@ -185,6 +187,8 @@ impl Taking<'_> {
             }
             false => None,
         };
+        let mut live = self.by_live_frames()?.map(Vec::into_iter);
+        let by_live = live.is_some();
         let count = self.queues.clone().count() as u32;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
@@ -205,12 +209,14 @@ impl Taking<'_> {
         let mut binds = Vec::new();
         let mut opened = Vec::new();
         for number in self.queues.clone() {
-            let sends = self.watch.sends(number);
+            let sends = by_live || self.watch.sends(number);
+            // A socket has one ring at least.
+            let sends_itself = sends && !(by_live && receives);
             let xsk = XskConfig {
                 interface: interface.name.clone(),
                 queue: number,
                 receive_frames: if receives { config.frames - config.slots } else { 0 },
-                send_slots: if sends { config.slots } else { 0 },
+                send_slots: if sends_itself { config.slots } else { 0 },
                 mode: match resident.mode() {
                     Mode::Native => bind,
                     Mode::Skb => Some(BindMode::Copy),
@@ -247,7 +253,8 @@ impl Taking<'_> {
                 polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
             };
             let at = (interface.name.as_str(), number);
-            let queue = XdpQueue::new(at, xsk, claim.clone(), self.stamp, upkeep);
+            let live = live.as_mut().and_then(Iterator::next);
+            let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, upkeep);
             opened.push((number, queue, rx, tx));
         }
         if receives && !resident.frags() {
@@ -272,7 +279,8 @@ impl Taking<'_> {
         });
         let mode = Some(slowest(resident.mode(), &binds));
         let (name, queues) = (self.name.clone(), queues.collect());
-        Ok(Port { name, method: "af_xdp", mode, fallbacks, queues })
+        let method = if by_live { "af_xdp+live" } else { "af_xdp" };
+        Ok(Port { name, method, mode, fallbacks, queues })
     }
 
     fn owner(&self) -> Owner {

@@ -4,16 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
+use super::outlet::Outlet;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
+use crate::port::live::LiveQueue;
 use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
-use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
+use crate::xdp::{Receiver, State, Xsk, XskSocket, XskStatistics};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
 const SETTLE: Duration = Duration::from_millis(5);
@@ -48,11 +50,9 @@ pub(crate) struct XdpQueue {
     // Before the socket: packets stop coming, and then it ends.
     claim: Option<Arc<Mutex<Claim>>>,
     receiver: Option<Receiver>,
-    sender: Option<Sender>,
+    outlet: Option<Outlet>,
     socket: Arc<XskSocket>,
     upkeep: Upkeep,
-    /// Packets that were still to be sent, or at the kernel, when sending was ended.
-    unsent: u64,
     /// Packets that had come at the last check.
     checked_at: u64,
     intake_closed: Option<Instant>,
@@ -63,6 +63,7 @@ impl XdpQueue {
     pub(super) fn new(
         (interface, number): (&str, u32),
         xsk: Xsk,
+        live: Option<LiveQueue>,
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
         upkeep: Upkeep,
@@ -71,16 +72,17 @@ impl XdpQueue {
         if let Some(receiver) = &mut receiver {
             receiver.read_stamps(stamp);
         }
+        let by_live = live.map(Outlet::Live);
+        let outlet = by_live.or_else(|| sender.map(Outlet::by_socket));
         let object = format!("xdp:{interface}/{number}");
         Self {
             number,
             object,
             claim,
             receiver,
-            sender,
+            outlet,
             socket,
             upkeep,
-            unsent: 0,
             checked_at: 0,
             intake_closed: None,
             down: false,
@@ -97,23 +99,22 @@ impl XdpQueue {
 
     #[inline]
     pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        match &mut self.sender {
-            Some(sender) => sender.send(ring),
+        match &mut self.outlet {
+            Some(outlet) => outlet.sync(ring),
             None => Ok(0),
         }
     }
 
     pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
-        loop {
-            let synced = self.sync_tx(ring);
-            self.unsent = self.sender.as_ref().map_or(0, |sender| sender.unsent(ring));
-            synced?;
-            if self.unsent == 0 || Instant::now() >= end {
-                return Ok(());
-            }
-            self.socket.wait_tx(Duration::from_millis(1))?;
+        match &mut self.outlet {
+            Some(outlet) => outlet.close(ring, patience, &self.socket),
+            None => Ok(()),
         }
+    }
+
+    /// Whether live frames send for it.
+    pub(crate) fn sends_live(&self) -> bool {
+        matches!(self.outlet, Some(Outlet::Live(_)))
     }
 
     /// Looks at what has changed around the socket.
@@ -177,16 +178,13 @@ impl XdpQueue {
         let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
             self.socket.statistics()?;
         let received = self.receiver.as_ref().map(Receiver::stats).unwrap_or_default();
-        let sent = self.sender.as_ref().map(Sender::stats).unwrap_or_default();
+        let sent = self.outlet.as_mut().map(Outlet::stats).unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {
             offered: received.received + lost,
             lost_full: lost,
             freezes: rx_fill_ring_empty_descs,
-            sent: sent.sent - sent.dropped.min(sent.sent),
-            refused: sent.refused + sent.dropped + self.unsent,
-            unsent: self.unsent,
-            ..QueueStats::default()
+            ..sent
         })
     }
 

@@ -11,6 +11,8 @@ use super::stretch::Stretch;
 use crate::error::{Error, Result};
 use crate::link::{Busy, Interface, Presence, pin_thread};
 
+/// Between two looks at an interface that is down.
+const DOWN: Duration = Duration::from_millis(50);
 /// How often a thread is told to end its run: it may just be about to begin.
 const INSIST: Duration = Duration::from_millis(1);
 /// Between two looks at the interface.
@@ -42,6 +44,8 @@ pub struct Seat {
     /// How often the program is run at first, from the start and from each waking: long enough for
     /// who has much to do, short for who may have nothing after all.
     pub first_runs: u32,
+    /// Whether it waits for an interface that is down; it ends otherwise.
+    pub waits: bool,
 }
 
 /// A thread that runs a maker: until it is told to end, or has nothing more to do.
@@ -78,6 +82,7 @@ impl Running {
             presence: Presence::of(&seat.interface)?,
             looked: Instant::now(),
             stretch: Stretch::new(seat.first_runs, quick),
+            waits: seat.waits,
             ends: Arc::clone(&ends),
             mtu: Arc::clone(&mtu),
         };
@@ -107,7 +112,7 @@ impl Running {
         }
     }
 
-    /// The interface's MTU, when the thread last looked.
+    /// The interface's MTU, when the thread last looked; 0 while it waits for it to be up.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
         // Pairs with the thread's store: a number, from which nothing else follows.
@@ -169,6 +174,7 @@ struct Runs {
     /// When it was last looked whether the interface is there.
     looked: Instant,
     stretch: Stretch,
+    waits: bool,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,
 }
@@ -194,7 +200,17 @@ impl Runs {
         let start = Instant::now();
         if start.duration_since(self.looked) >= CHECK {
             self.looked = start;
-            let state = self.presence.check_up()?;
+            let state = match self.waits {
+                true => self.presence.look()?,
+                false => self.presence.check_up()?,
+            };
+            if !state.up {
+                // As `mtu`.
+                self.mtu.store(0, Ordering::Relaxed);
+                self.looked = start - CHECK;
+                std::thread::park_timeout(DOWN);
+                return Ok(());
+            }
             // Pairs with the load of `mtu`.
             self.mtu.store(state.mtu, Ordering::Relaxed);
         }

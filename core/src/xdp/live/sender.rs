@@ -43,21 +43,23 @@ const NOWHERE: usize = usize::MAX;
 
 impl Sender {
     /// Makes one, asleep, that sends out of an interface of this thread's network namespace; its
-    /// thread on a CPU of its own if one is given.
+    /// thread on a CPU of its own if one is given. While the interface is down it `waits`, or it ends.
     ///
     /// # Errors
     /// A missing privilege; the kernel has no memory, no thread, or no live frames.
-    pub fn open(geometry: Geometry, interface: &Interface, cpu: Option<usize>) -> Result<Self> {
-        Self::starting_at(0, geometry, interface, cpu)
-    }
-
-    /// The same with indices that do not begin at 0.
-    pub(super) fn starting_at(
-        start: u32,
+    pub fn open(
         geometry: Geometry,
         interface: &Interface,
         cpu: Option<usize>,
+        waits: bool,
     ) -> Result<Self> {
+        let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS, waits };
+        Self::starting_at(0, geometry, seat)
+    }
+
+    /// The same with indices that do not begin at 0.
+    pub(super) fn starting_at(start: u32, geometry: Geometry, seat: Seat) -> Result<Self> {
+        let Seat { interface, cpu, .. } = &seat;
         let memory = Memory::new(geometry, start, &interface.name)?;
         let maker = load(&memory, interface, Access::Direct).or_else(|error| match error {
             // Also without CAP_PERFMON, and slower.
@@ -76,7 +78,6 @@ impl Sender {
             alone,
             bytes: geometry.most_bytes as usize,
         };
-        let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS };
         let running = Running::start(maker, &seat, move || feed.next())?;
         Ok(Self { writer: Writer::new(&memory, start), memory, running, terms, alone })
     }
@@ -127,7 +128,7 @@ impl Sender {
         self.running.is_finished()
     }
 
-    /// The interface's MTU, when the thread last looked.
+    /// The interface's MTU, when the thread last looked; 0 while it waits for it to be up.
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.running.mtu()

@@ -30,7 +30,9 @@ impl Bench {
         let receiver = Port::open(&"packet:right0".parse().unwrap(), &options).unwrap();
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
-        let open = || Sender::starting_at(start, GEOMETRY, &interface, None);
+        let seat =
+            || Seat { interface: interface.clone(), cpu: None, first_runs: 1 << 13, waits: false };
+        let open = || Sender::starting_at(start, GEOMETRY, seat());
         let sender = match netns::within(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
                 println!("skipped: {error}");
@@ -106,7 +108,7 @@ fn a_run_ends_by_itself_though_more_is_to_be_done() {
         asked_there.fetch_add(1, Ordering::Relaxed);
         Next::Run(u64::MAX)
     };
-    let seat = Seat { interface, cpu: None, first_runs: 1 << 10 };
+    let seat = Seat { interface, cpu: None, first_runs: 1 << 10, waits: false };
     let mut running = Running::start(maker, &seat, next).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while asked.load(Ordering::Relaxed) < 50 && !running.is_finished() {

@@ -1,0 +1,89 @@
+//! What packets leave a queue of an `xdp:` port by: its socket, or live frames.
+
+use std::time::{Duration, Instant};
+
+use super::Taking;
+use super::config::Send;
+use crate::error::Result;
+use crate::port::live::{self, LiveQueue};
+use crate::port::{QueueStats, Use};
+use crate::ring::Ring;
+use crate::xdp::live::leaves_by;
+use crate::xdp::{Sender, XskSocket};
+
+/// The way out of a queue.
+#[derive(Debug)]
+pub(super) enum Outlet {
+    /// The socket's transmit ring.
+    Socket {
+        sender: Sender,
+        /// Packets that were still to be sent, or at the kernel, when sending was ended.
+        unsent: u64,
+    },
+    /// A thread that runs a program, as of a `live:` port.
+    Live(LiveQueue),
+}
+
+impl Outlet {
+    pub fn by_socket(sender: Sender) -> Self {
+        Self::Socket { sender, unsent: 0 }
+    }
+
+    #[inline]
+    pub fn sync(&mut self, ring: &mut Ring) -> Result<u32> {
+        match self {
+            Self::Socket { sender, .. } => sender.send(ring),
+            Self::Live(live) => live.sync_tx(ring),
+        }
+    }
+
+    /// Sends what it can until `patience` is over, and nothing more.
+    pub fn close(&mut self, ring: &mut Ring, patience: Duration, socket: &XskSocket) -> Result<()> {
+        let (sender, unsent) = match self {
+            Self::Socket { sender, unsent } => (sender, unsent),
+            Self::Live(live) => return live.close_tx(ring, patience),
+        };
+        let end = Instant::now() + patience;
+        loop {
+            let synced = sender.send(ring);
+            *unsent = sender.unsent(ring);
+            synced?;
+            if *unsent == 0 || Instant::now() >= end {
+                return Ok(());
+            }
+            socket.wait_tx(Duration::from_millis(1))?;
+        }
+    }
+
+    /// What it has counted of packets to be sent.
+    pub fn stats(&mut self) -> QueueStats {
+        match self {
+            Self::Socket { sender, unsent } => {
+                let counts = sender.stats();
+                QueueStats {
+                    sent: counts.sent - counts.dropped.min(counts.sent),
+                    refused: counts.refused + counts.dropped + *unsent,
+                    unsent: *unsent,
+                    ..QueueStats::default()
+                }
+            }
+            Self::Live(live) => live.stats(),
+        }
+    }
+}
+
+impl Taking<'_> {
+    /// Live frames for as many queues as the port has, where they are wanted.
+    pub(super) fn by_live_frames(&self) -> Result<Option<Vec<LiveQueue>>> {
+        if self.config.send == Send::Socket {
+            return Ok(None);
+        }
+        if self.options.usage == Use::Receive {
+            return Err(self
+                .name
+                .error("send= is for ports that send, and this one only receives"));
+        }
+        leaves_by(self.interface, None)?;
+        self.queues.clone().map(|_| live::outlet(self.interface)).collect::<Result<_>>().map(Some)
+    }
+}
