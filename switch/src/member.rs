@@ -47,6 +47,8 @@ pub struct Member {
     pub(crate) down: bool,
     /// Packets were given to it since it was last synced.
     pub(crate) given: bool,
+    /// The last batch for which it was synced because it had no room.
+    pub(crate) tried: u64,
     /// There were some that the last sync did not send.
     pub(crate) unsent: bool,
     /// It is on its way out, since then.
@@ -186,6 +188,7 @@ impl Member {
             counts: Counts::default(),
             down: false,
             given: false,
+            tried: 0,
             unsent: false,
             leaving: None,
             watchers: Vec::new(),

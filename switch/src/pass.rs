@@ -16,20 +16,21 @@ pub(crate) struct Batch {
     pub queue: usize,
     /// Nanoseconds since 1970, where somebody watches.
     pub now_ns: u64,
+    /// Its number, from 1 on.
+    pub number: u64,
 }
 
 /// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
 /// has no room for is lost.
 #[inline]
 pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
-    let mut tried = false;
     let mut slots: u32 = run.iter().map(|decision| u32::from(decision.slots)).sum();
     while let Some(next) = run.first() {
         let mut swapped = if to.down { 0 } else { swap(from, batch, to, slots) };
         slots -= swapped;
         if swapped == 0 {
             if let Some(packet) = from.rx().packets().next() {
-                copy(to, batch, &packet, next.bytes, &mut tried);
+                copy(to, batch, &packet, next.bytes);
             }
             from.rx_mut().release(next.slots.into());
             slots -= u32::from(next.slots);
@@ -60,28 +61,24 @@ fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
 
 /// Copies a packet for a port. One without room is synced, once a batch, and then loses it.
 #[inline]
-pub(crate) fn copy(
-    to: &mut Member,
-    batch: Batch,
-    packet: &Packet<'_>,
-    wire_bytes: u32,
-    tried: &mut bool,
-) {
+pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_bytes: u32) {
     to.counts.given += 1;
     if to.down {
         to.counts.down += 1;
         return;
     }
+    let tried = to.tried == batch.number;
     let sender = to.sender(batch.queue);
     let mut pushed = sender.tx_mut().push(packet);
     if !pushed && !sender.tx_mut().can_ever_hold(packet) {
         to.counts.too_long += 1;
         return;
     }
-    if !pushed && !std::mem::replace(tried, true) {
+    if !pushed && !tried {
         // What fails here fails again when all are synced, and is told then.
         let _ = sender.sync_tx();
         pushed = sender.tx_mut().push(packet);
+        to.tried = batch.number;
     }
     if pushed {
         to.counts.copied += 1;

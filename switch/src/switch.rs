@@ -69,6 +69,8 @@ pub struct Switch {
     budget: u64,
     /// How many watch.
     watchers: usize,
+    /// Batches so far.
+    batches: u64,
     start: Instant,
     checked: Instant,
 }
@@ -87,6 +89,7 @@ impl Switch {
             gone: Vec::new(),
             budget: u64::MAX,
             watchers: 0,
+            batches: 0,
             start: now,
             checked: now,
         }
@@ -259,7 +262,8 @@ impl Switch {
             let (mut packets, mut failed) = (0, None);
             let queues = if member.receives { member.queues.len() } else { 0 };
             for queue in 0..queues {
-                let batch = Batch { queue, now_ns };
+                self.batches += 1;
+                let batch = Batch { queue, now_ns, number: self.batches };
                 match self.serve(&mut member, number as PortNumber, batch, tick) {
                     Ok(served) => packets += served,
                     Err(error) => failed = Some(error),
@@ -418,14 +422,13 @@ fn spread(
     scratch: &mut Vec<u8>,
 ) -> u64 {
     let mut copies = 0;
-    let mut tried = false;
     for decision in run {
         let Some(packet) = from.rx().packets().next() else { return copies };
         for to in members.iter_mut().flatten() {
             let Some(form) = form(rules, to, decision.vlan, decision.tag) else { continue };
             let bytes = pass::formed_bytes(decision.bytes, decision.tag, form);
             let packet = pass::formed(packet, form, scratch);
-            pass::copy(to, batch, &packet, bytes, &mut tried);
+            pass::copy(to, batch, &packet, bytes);
             copies += 1;
         }
         from.rx_mut().release(decision.slots.into());

@@ -158,3 +158,20 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
         assert_eq!((dropped, counts("trunk").given), (3, 2), "{sentence}");
     }
 }
+
+#[test]
+fn a_port_that_is_stuck_costs_no_other_its_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new(SwitchConfig::default());
+    add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 5000], MemberConfig::default());
+    add_stuck(&mut switch, "stuck", folder.path());
+    // It has room for less than a batch, and takes what is synced at once.
+    let name = "null:?slots=200".parse().unwrap();
+    let sink = Opened::open(&name, Some(Use::Send), &OpenOptions::default()).unwrap();
+    switch.add("sink", 0, sink, MemberConfig::default()).unwrap();
+    while switch.turn() > 0 {}
+    let (states, _) = switch.finish();
+    let state = |name| states.iter().find(|state| state.name == name).unwrap();
+    assert!(state("stuck").counts.full > 0);
+    assert_eq!((state("sink").stats.sent, state("sink").counts.full), (5000, 0));
+}

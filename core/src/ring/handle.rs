@@ -86,9 +86,9 @@ impl<'a> RingMut<'a> {
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
-    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or at a slot
-    /// that has to be copied (INDIRECT). Gives the slots of both rings back and says how many it
-    /// moved.
+    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or before a
+    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back
+    /// and says how many it moved.
     #[inline]
     pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
         self.swap_packets(to, max).slots
