@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bolero::TypeGenerator;
 use by_hand::{
-    Client, REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER,
+    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, connect_by_hand,
 };
 use sluicegate::memory::{Pool, PoolConfig};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
@@ -217,21 +217,20 @@ fn play_client(steps: &[Step], pool: &Arc<Pool>, copy: &str) {
     let socket = format!("@sluice-fuzz-{}", std::process::id());
     let mut port = open(&format!("memif:{socket}?role=server&slots=16&ring=32&copy={copy}"), pool);
     let queue = &mut port.queues[0];
-    let client = Client::connect(&socket);
+    let (_wire, memory, _event) = connect_by_hand(&socket);
     let bytes: Vec<u8> = (BUFFERS_AT..REGION_BYTES).map(pattern).collect();
-    client.memory.put(BUFFERS_AT, &bytes);
+    memory.put(BUFFERS_AT, &bytes);
     // It has the rings when it has sent something.
-    client.memory.descriptor(TO_CLIENT, 0, (0, 0, 1, BUFFERS_AT as u32));
-    client.memory.index(TO_CLIENT + HEAD_AT).store(1, Ordering::Release);
+    memory.descriptor(TO_CLIENT, 0, (0, 0, 1, BUFFERS_AT as u32));
+    memory.index(TO_CLIENT + HEAD_AT).store(1, Ordering::Release);
     queue.tx_mut().push(&Packet::new(&Meta::default(), &[SENT]));
     until("a packet from the server", || {
         queue.sync_tx().unwrap();
-        client.memory.index(TO_CLIENT + TAIL_AT).load(Ordering::Acquire) == 1
+        memory.index(TO_CLIENT + TAIL_AT).load(Ordering::Acquire) == 1
     });
     let described = vec![(BUFFERS_AT, BUFFERS_AT + 1)];
     let rings = [TO_SERVER, TO_CLIENT];
-    let memory = &client.memory;
-    let mut peer = Peer { memory, rings, own: HEAD_AT, described, rings_too: false };
+    let mut peer = Peer { memory: &memory, rings, own: HEAD_AT, described, rings_too: false };
     steps.iter().for_each(|&step| peer.play(step, queue));
     peer.check_written();
 }

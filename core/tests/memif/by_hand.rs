@@ -1,5 +1,4 @@
 //! Both ends of a memif socket, written by hand: they keep to the protocol as far as one wants.
-#![allow(dead_code, reason = "who includes it needs a part")]
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -71,17 +70,6 @@ impl Wire {
         self.send(message, files);
         matches!(self.hear(), Some((Message::Ack, _)))
     }
-
-    /// The reason the other end gives.
-    pub fn reason(&self) -> String {
-        loop {
-            match self.hear() {
-                Some((Message::Disconnect { reason, .. }, _)) => return reason,
-                Some(_) => {}
-                None => return "nothing".into(),
-            }
-        }
-    }
 }
 
 fn new_wire() -> OwnedFd {
@@ -132,15 +120,7 @@ pub fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, Shared) {
     (file, Shared(map))
 }
 
-/// A client by hand, with one ring in each direction, at the start and behind it.
-pub struct Client {
-    pub wire: Wire,
-    pub memory: Shared,
-    /// Of both rings.
-    pub event: EventFd,
-    _file: OwnedFd,
-}
-
+/// Where a client by hand has its rings.
 pub const TO_SERVER: usize = 0;
 pub const TO_CLIENT: usize = 1024;
 
@@ -155,27 +135,26 @@ pub fn ring(to_server: bool, offset: usize) -> AddRing {
     AddRing { to_server, index: 0, region: 0, offset, log2_entries, private_header: 0 }
 }
 
-impl Client {
-    /// Connected to a server, and all well so far.
-    pub fn connect(name: &str) -> Self {
-        let (file, memory) = memory(c"client", SealFlag::F_SEAL_SHRINK);
-        for start in [TO_SERVER, TO_CLIENT] {
-            memory.put(start, &COOKIE.to_ne_bytes());
-        }
-        let event = EventFd::new().unwrap();
-        let wire = Wire::to(name);
-        assert!(matches!(wire.hear(), Some((Message::Hello(_), _))));
-        assert!(wire.tell(&init(), &[]));
-        let region = Message::AddRegion { index: 0, bytes: REGION_BYTES as u64 };
-        assert!(wire.tell(&region, &[file.as_raw_fd()]));
-        for (to_server, start) in [(true, TO_SERVER), (false, TO_CLIENT)] {
-            let event = event.as_fd().as_raw_fd();
-            assert!(wire.tell(&Message::AddRing(ring(to_server, start)), &[event]));
-        }
-        wire.send(&Message::Connect("by hand".into()), &[]);
-        assert!(matches!(wire.hear(), Some((Message::Connected(_), _))));
-        Self { wire, memory, event, _file: file }
+/// A client by hand that is connected to a server, and all is well so far: its memory, with one ring in
+/// each direction, and the event of both.
+pub fn connect_by_hand(name: &str) -> (Wire, Shared, EventFd) {
+    let (file, memory) = memory(c"client", SealFlag::F_SEAL_SHRINK);
+    for start in [TO_SERVER, TO_CLIENT] {
+        memory.put(start, &COOKIE.to_ne_bytes());
     }
+    let event = EventFd::new().unwrap();
+    let wire = Wire::to(name);
+    assert!(matches!(wire.hear(), Some((Message::Hello(_), _))));
+    assert!(wire.tell(&init(), &[]));
+    let region = Message::AddRegion { index: 0, bytes: REGION_BYTES as u64 };
+    assert!(wire.tell(&region, &[file.as_raw_fd()]));
+    for (to_server, start) in [(true, TO_SERVER), (false, TO_CLIENT)] {
+        let event = event.as_fd().as_raw_fd();
+        assert!(wire.tell(&Message::AddRing(ring(to_server, start)), &[event]));
+    }
+    wire.send(&Message::Connect("by hand".into()), &[]);
+    assert!(matches!(wire.hear(), Some((Message::Connected(_), _))));
+    (wire, memory, event)
 }
 
 /// A server by hand.

@@ -15,10 +15,38 @@ use sluicegate::port::{Port, Queue};
 use sluicegate::ring::Wait;
 
 use super::by_hand::{
-    Client, REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,
-    hello, init, memory, ring,
+    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,
+    connect_by_hand, hello, init, memory, ring,
 };
 use super::{bytes_of, noticed, open, pull, pull_some, push, socket, until};
+
+/// A client by hand.
+struct Client {
+    wire: Wire,
+    memory: Shared,
+    /// Of both rings.
+    event: EventFd,
+}
+
+impl Client {
+    fn connect(name: &str) -> Self {
+        let (wire, memory, event) = connect_by_hand(name);
+        Self { wire, memory, event }
+    }
+}
+
+impl Wire {
+    /// The reason the other end gives.
+    pub fn reason(&self) -> String {
+        loop {
+            match self.hear() {
+                Some((Message::Disconnect { reason, .. }, _)) => return reason,
+                Some(_) => {}
+                None => return "nothing".into(),
+            }
+        }
+    }
+}
 
 /// Has a server send a packet to a client by hand: it has the rings then.
 fn sends_a_packet(queue: &mut Queue, to: &Client) {
@@ -28,6 +56,10 @@ fn sends_a_packet(queue: &mut Queue, to: &Client) {
         push(queue, &bytes_of(1, 60));
         (to.memory.index(TO_CLIENT + 64).load(Ordering::Acquire) == 1).then_some(())
     });
+    assert!(
+        (8192..).map(|at| to.memory.byte(at)).take(60).eq(bytes_of(1, 60)),
+        "where it was asked for"
+    );
 }
 
 /// A server's queue does all it does, until the client by hand is told why it was cut off.

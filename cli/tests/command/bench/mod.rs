@@ -14,14 +14,9 @@ fn start(arguments: &[&str]) -> Option<Running> {
     lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
 
-/// The report of a short run.
+/// The report of a short run: long enough for who sends to have a turn, too, on a busy machine.
 fn bench(arguments: &[&str]) -> Option<Value> {
-    bench_for("50ms", arguments)
-}
-
-/// The same with turns of another length.
-fn bench_for(seconds: &str, arguments: &[&str]) -> Option<Value> {
-    let short = ["--rounds", "1", "--seconds", seconds, "--json", "--no-causes"];
+    let short = ["--rounds", "1", "--seconds", "500ms", "--json", "--no-causes"];
     let running = start(&[arguments, &short].concat())?;
     let pid = running.pid();
     let ended = running.end();
@@ -96,8 +91,7 @@ fn dropping_is_counted_where_it_happens() {
 
 #[test]
 fn what_a_host_in_the_middle_passes_on_is_counted_behind_it() {
-    // Long enough for who sends to have a turn, too, beside one that spins on a busy machine.
-    let Some(report) = bench_for("500ms", &["forward"]) else { return };
+    let Some(report) = bench(&["forward"]) else { return };
     let names = measured(&report);
     assert_eq!(names.first().map(String::as_str), Some("packet sockets"));
     assert_eq!(names.last().map(String::as_str), Some("XDP redirect"));
