@@ -2,6 +2,8 @@
 
 mod mmap;
 mod pool;
+mod prefetch;
 
 pub use mmap::{Mmap, PAGE_BYTES};
 pub use pool::{Pool, PoolConfig};
+pub(crate) use prefetch::prefetch;

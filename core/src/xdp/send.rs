@@ -23,6 +23,7 @@ use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
 use super::umem::{Frames, Umem};
 use crate::error::Result;
+use crate::memory::prefetch;
 use crate::ring::Ring;
 
 /// An Ethernet header: nothing shorter is a packet, and some drivers choke on it.
@@ -63,7 +64,8 @@ pub(super) struct Limits {
 }
 
 impl Sender {
-    pub(super) fn new(outlet: Outlet, socket: &Arc<XskSocket>) -> Self {
+    pub(super) fn new(mut outlet: Outlet, socket: &Arc<XskSocket>) -> Self {
+        outlet.copied = socket.copies();
         Self { outlet, socket: Arc::clone(socket) }
     }
 
@@ -142,6 +144,8 @@ pub(super) struct Outlet {
     tx: Producer<xdp_desc>,
     completion: Consumer<u64>,
     limits: Limits,
+    /// The kernel copies each packet, when it is called.
+    copied: bool,
     /// The first slot whose frame is at the kernel; `next` if there is none.
     done: u32,
     /// The next slot to send.
@@ -165,6 +169,7 @@ impl Outlet {
             tx,
             completion,
             limits,
+            copied: false,
             done: 0,
             next: 0,
             lent: umem.no_frames(),
@@ -264,6 +269,10 @@ impl Outlet {
     fn write(&mut self, ring: &mut Ring, i: u32) {
         let slot = *ring.slot(self.next);
         let continues = slot.continues();
+        if self.copied {
+            // What was received on another CPU, for all of the batch at once.
+            prefetch(self.umem.first_byte(slot.buffer(), slot.offset()));
+        }
         let descriptor = xdp_desc {
             addr: self.umem.address(slot.buffer(), slot.offset()),
             len: slot.bytes().into(),

@@ -76,6 +76,12 @@ impl Umem {
         u64::from(buffer) * u64::from(self.frame_bytes) + u64::from(offset)
     }
 
+    /// Where a packet lies in memory.
+    #[inline]
+    pub(super) fn first_byte(&self, buffer: u32, offset: u16) -> *const u8 {
+        self.pool.address(buffer).as_ptr().wrapping_add(offset.into())
+    }
+
     /// Which bytes of which buffer an address and a length mean; None if they are not in one.
     #[inline]
     pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<Place> {

@@ -38,11 +38,13 @@ use super::config::Config;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
-use crate::memory::Mmap;
+use crate::memory::{Mmap, prefetch};
 use crate::ring::{Direction, Meta, Ring, TimestampSource};
 
 /// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
+/// So far on lie packets that are asked for ahead of time: the kernel wrote them on another CPU.
+const AHEAD_BYTES: usize = 1024;
 /// The status word within a block, and the header around it.
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
@@ -290,7 +292,9 @@ impl BlockRing {
         if pieces > room {
             return 0;
         }
-        prefetch(start);
+        for line in [AHEAD_BYTES, AHEAD_BYTES + 64] {
+            prefetch(start.as_ptr().wrapping_add(line));
+        }
         // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
         let pkttype = unsafe {
             let address: NonNull<libc::sockaddr_ll> = start.add(SLL_OFFSET).cast();
@@ -364,23 +368,6 @@ fn place_pieces(ring: &mut Ring, tail: &mut u32, pieces: u32, packet: NonNull<u8
         done += length;
         *tail = ring.next(*tail);
     }
-}
-
-/// Asks for what stands a few packets further on: the kernel wrote it on another CPU, and the
-/// first look at it would wait for that CPU's cache.
-#[inline]
-fn prefetch(start: NonNull<u8>) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        const AHEAD_BYTES: usize = 1024;
-        for line in [AHEAD_BYTES, AHEAD_BYTES + 64] {
-            // SAFETY: a prefetch reads nothing and may name any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(line).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = start;
 }
 
 fn timestamp_source(status: u32) -> TimestampSource {
