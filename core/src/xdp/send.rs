@@ -21,6 +21,7 @@ use libc::xdp_desc;
 use super::calls::Woken;
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
+use super::uapi::COPIED_A_CALL;
 use super::umem::{Frames, Umem};
 use crate::error::Result;
 use crate::memory::prefetch;
@@ -80,10 +81,18 @@ impl Sender {
     /// If the ring's buffers are not of the pool that the socket was opened with.
     #[inline]
     pub fn send(&mut self, ring: &mut Ring) -> Result<u32> {
-        let mut slots = self.outlet.send(ring);
-        let result = self.drive();
-        slots += self.outlet.reap(ring);
-        result.map(|()| slots)
+        let mut slots = 0;
+        loop {
+            let before = self.outlet.next;
+            slots += self.outlet.send(ring);
+            let driven = self.drive();
+            let Outlet { copied, next, tx, .. } = &mut self.outlet;
+            let more = *copied && *next != before && *next != ring.head();
+            if driven.is_err() || !more || tx.waiting() > 0 {
+                slots += self.outlet.reap(ring);
+                return driven.map(|()| slots);
+            }
+        }
     }
 
     /// Slots whose frames are at the kernel.
@@ -144,7 +153,8 @@ pub(super) struct Outlet {
     tx: Producer<xdp_desc>,
     completion: Consumer<u64>,
     limits: Limits,
-    /// The kernel copies each packet, when it is called.
+    /// The kernel copies each packet when it is called: frames go to it a call's worth at a time, and
+    /// stay in the cache until they are copied.
     copied: bool,
     /// The first slot whose frame is at the kernel; `next` if there is none.
     done: u32,
@@ -183,7 +193,8 @@ impl Outlet {
     pub(super) fn send(&mut self, ring: &mut Ring) -> u32 {
         assert!(ring.draws_from(self.umem.pool()), "the ring is of another pool");
         let mut freed = self.reap(ring);
-        let room = self.tx.reserve(ring.distance(self.next, ring.head()));
+        let most = if self.copied { COPIED_A_CALL } else { u32::MAX };
+        let room = self.tx.reserve(ring.distance(self.next, ring.head())).min(most);
         let mut written = 0;
         while let Some(slots) = self.whole_packet(ring) {
             if !self.can_go(ring, slots) {
@@ -270,7 +281,7 @@ impl Outlet {
         let slot = *ring.slot(self.next);
         let continues = slot.continues();
         if self.copied {
-            // What was received on another CPU, for all of the batch at once.
+            // What came in on another CPU, for all at once in place of one by one.
             prefetch(self.umem.first_byte(slot.buffer(), slot.offset()));
         }
         let descriptor = xdp_desc {
