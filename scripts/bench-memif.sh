@@ -81,8 +81,8 @@ measure() {
             die 1 "$what: nothing came: $(tail -n 5 "$scratch/sent" "$scratch/received")"
         sleep 0.1
     done
-    rates "$scratch/received" | awk -v OFS='\t' -v what="$what" '
-        { rate[NR] = $1 } END { print "memif", what, rate[int((NR + 1) / 2)] }' >>"$results"
+    rates "$scratch/received" | awk -v OFS='\t' -v from="$2" -v what="$what" '
+        { rate[NR] = $1 } END { print from, what, rate[int((NR + 1) / 2)] }' >>"$results"
     # DPDK 22.11 may crash where the other end goes first; nothing of it is needed any more.
     stop "$tool_pid" KILL
     stop "$sender_pid" KILL
@@ -115,4 +115,5 @@ cat <<END
 - DPDK $(dpkg-query -W -f '${Version}' dpdk-dev 2>/dev/null || echo "of another source")
 - median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds scripts/bench-memif.sh\`
 END
-table memif "A pipe between two processes" "testpmd (client) to testpmd (server)"
+table client "From a client to a server" "testpmd (client) to testpmd (server)"
+table server "From a server to a client" "testpmd (server) to testpmd (client)"

@@ -12,7 +12,6 @@ use super::{
 pub struct Frames<P> {
     plan: P,
     worker: u32,
-    workers: u32,
     /// Where in the turns it is.
     turn: usize,
     progress: Vec<Progress>,
@@ -26,6 +25,18 @@ struct Progress {
     flows: Key,
     /// The number of its next packet.
     number: u64,
+    own: OwnFlows,
+}
+
+/// The flows of a stream that a worker has, and whose turn it is. Counted, for a division takes longer
+/// than all else that is done for a plain packet.
+#[derive(Clone, Copy, Debug)]
+struct OwnFlows {
+    first: u64,
+    /// From one to the next.
+    step: u64,
+    count: u64,
+    turn: u64,
 }
 
 /// What edits and checksums of one packet go by.
@@ -54,9 +65,10 @@ impl<P: Borrow<Plan>> Frames<P> {
             packets: Key::of_packets(*seed, stream, worker),
             flows: Key::of_flows(*seed, stream),
             number: 0,
+            own: OwnFlows::of(streams[stream].flows, worker, workers),
         });
         let progress = progress.collect();
-        Self { plan, worker, workers, turn: 0, progress, time_ns }
+        Self { plan, worker, turn: 0, progress, time_ns }
     }
 
     /// Puts the next packet into `room` and says how many bytes it has; `None`, with nothing
@@ -78,7 +90,7 @@ impl<P: Borrow<Plan>> Frames<P> {
         let moment = Moment {
             worker: self.worker,
             number,
-            flow: flow(number, stream.flows, self.worker, self.workers),
+            flow: progress.own.next(),
             bytes: bytes as u64,
             packets: &progress.packets,
             flows: &progress.flows,
@@ -91,16 +103,26 @@ impl<P: Borrow<Plan>> Frames<P> {
     }
 }
 
-/// The flow of a worker's packet.
-#[inline]
-fn flow(number: u64, flows: u32, worker: u32, workers: u32) -> u64 {
-    let (worker, workers, flows) = (u64::from(worker), u64::from(workers), u64::from(flows));
-    if worker >= flows {
-        // More workers than flows: some share one.
-        return worker % flows;
+impl OwnFlows {
+    fn of(flows: u32, worker: u32, workers: u32) -> Self {
+        let (worker, step, flows) = (u64::from(worker), u64::from(workers), u64::from(flows));
+        if worker >= flows {
+            // More workers than flows: some share one.
+            return Self { first: worker % flows, step, count: 1, turn: 0 };
+        }
+        Self { first: worker, step, count: (flows - worker).div_ceil(step), turn: 0 }
     }
-    let own = (flows - worker).div_ceil(workers);
-    worker + number % own * workers
+
+    /// The flow of the next packet.
+    #[inline]
+    fn next(&mut self) -> u64 {
+        let flow = self.first + self.turn * self.step;
+        self.turn += 1;
+        if self.turn == self.count {
+            self.turn = 0;
+        }
+        flow
+    }
 }
 
 impl Stream {
