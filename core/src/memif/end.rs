@@ -52,7 +52,7 @@ impl End {
         role: Role,
         regions: Arc<Regions>,
     ) -> Self {
-        let ends = vec![true; memory.entries() as usize];
+        let ends = vec![false; memory.entries() as usize];
         Self { memory, bell, cursor, role, ends, regions }
     }
 

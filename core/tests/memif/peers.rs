@@ -1,10 +1,12 @@
 //! Peers that come and go, and what is known of the packets then.
 
 use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate::port::{OpenOptions, Port};
 
+use super::by_hand::{RING_ENTRIES, TO_CLIENT, TO_SERVER, connect_by_hand};
 use super::{both, bytes_of, noticed, open, pull, push, socket, until};
 
 /// A receiver that is dropped with packets handed to it: each packet was received, or is counted as
@@ -73,6 +75,37 @@ fn a_peer_that_goes_leaves_what_it_has_sent() {
         }
         assert_eq!(to.stats().unwrap().disconnected, 0);
     }
+}
+
+#[test]
+fn a_client_that_goes_before_it_offers_anything_was_sent_nothing() {
+    let name = socket("offers-nothing");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let queue = &mut server.queues[0];
+    let (wire, memory, _event) = connect_by_hand(&name);
+    (0..RING_ENTRIES).for_each(|i| memory.descriptor(TO_CLIENT, i, (0, 0, 2048, 8192)));
+    let offered = memory.index(TO_CLIENT + 6);
+    offered.store(RING_ENTRIES as u16, Ordering::Release);
+    (0..3).for_each(|_| assert!(push(queue, &bytes_of(1, 60))));
+    until("three packets", || {
+        queue.sync_tx().unwrap();
+        (memory.index(TO_CLIENT + 64).load(Ordering::Acquire) == 3).then_some(())
+    });
+    // It has taken all of them.
+    offered.store(RING_ENTRIES as u16 + 3, Ordering::Release);
+    drop(wire);
+    noticed(queue, "is gone");
+    queue.sync_tx().unwrap();
+
+    let (wire, memory, _event) = connect_by_hand(&name);
+    memory.descriptor(TO_SERVER, 0, (0, 0, 60, 4096));
+    memory.index(TO_SERVER + 6).store(1, Ordering::Release);
+    until("its packet", || pull(queue).pop());
+    drop(wire);
+    noticed(queue, "is gone");
+    queue.sync_tx().unwrap();
+    let stats = queue.stats().unwrap();
+    assert_eq!((stats.sent, stats.disconnected), (3, 0), "{stats:?}");
 }
 
 #[test]
