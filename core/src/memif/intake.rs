@@ -1,10 +1,8 @@
 //! What both roles do with packets that have come: slots fill up, and whole packets are handed to
 //! the program.
 
-use std::time::SystemTime;
-
 use super::message::Breach;
-use crate::ring::{Meta, Ring, TimestampSource};
+use crate::ring::{Meta, Ring, TimestampSource, now_ns};
 
 /// The slots of a receive ring that are being filled.
 #[derive(Debug, Default)]
@@ -118,10 +116,4 @@ impl Intake {
             false => Ok(Received { pieces, slots, packets }),
         }
     }
-}
-
-/// When a batch was found.
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::link::{Presence, Tap};
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait};
+use crate::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
 
 /// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
 pub(super) const MOST_BYTES: usize = 65_535 + 14 + 8;
@@ -76,7 +75,9 @@ impl TapQueue {
             match self.tap.read(&mut buffer[..first], &mut self.spill) {
                 Ok(bytes) => {
                     if meta.timestamp_ns == 0 {
-                        (meta.timestamp_ns, meta.timestamp_source) = now();
+                        // The device tells no time.
+                        meta.timestamp_ns = now_ns();
+                        meta.timestamp_source = TimestampSource::Software;
                     }
                     meta.wire_bytes = bytes as u32;
                     place(ring, bytes, &self.spill, meta);
@@ -239,10 +240,4 @@ fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
 
 fn is_nothing_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// The time of a batch: the device tells none.
-fn now() -> (u64, TimestampSource) {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    (since.map_or(0, |time| time.as_nanos() as u64), TimestampSource::Software)
 }
