@@ -16,6 +16,8 @@ pub use crate::scratch::lab_of;
 
 /// The longest anything here waits for something to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Whatever is on its way has come within this time, on a busy machine too.
+const QUIET: Duration = Duration::from_secs(3);
 
 pub fn sluice(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
@@ -227,6 +229,19 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a count is `all`, or until it grows no more: what is missing then was lost for want of time
+/// on a busy machine, and who lost it says so at its end.
+pub fn settles(all: u64, count: impl Fn() -> u64) {
+    let (mut last, mut since) = (count(), Instant::now());
+    while last < all && since.elapsed() < QUIET {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = count();
+        if now > last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
 /// in = out + losses + unexplained, and nothing is unexplained; here and in each port's part.
 pub fn closes(report: &Value) {
     let ledger = &report["ledger"];
@@ -316,6 +331,11 @@ fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
         file.write_all(&frame).unwrap();
     }
     file.flush().unwrap();
+}
+
+/// Packets that an interface of a host has received.
+pub fn received(lab: &Lab, host: &str, interface: &str) -> u64 {
+    link::interface(Some(&lab.netns(host)), interface).unwrap().stats.rx_packets
 }
 
 /// Packets that an interface of a host has dropped for want of room: a veth's queue is short, and

@@ -46,12 +46,9 @@ fn signals_end_it_with_a_whole_file() {
     ] {
         let path = folder.path().join(name);
         let capture = start(&lab, &path, &[]);
-        let received = || {
-            let right0 = sluicegate::link::interface(Some(&lab.netns("right")), "right0").unwrap();
-            right0.stats.rx_packets
-        };
-        let enough = received() + 11;
-        eventually("pings come", || received() >= enough);
+        let come = || received(&lab, "right", "right0");
+        let enough = come() + 11;
+        eventually("pings come", || come() >= enough);
         assert!(settings(&lab).contains("promiscuity 1"), "{name}");
         capture.signal(signal);
         let report = capture.end().good();

@@ -63,8 +63,7 @@ fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
         let running = forward(&lab, &ports);
         let pace = ["--rate", "20kpps", "--duration", "20s"];
         let generate = Running::unawaited(&mut generate(&lab, &pace));
-        let passed = || sluicegate::link::interface(Some(&lab.netns("right")), "right0").unwrap();
-        eventually("packets pass", || passed().stats.rx_packets > 1000);
+        eventually("packets pass", || received(&lab, "right", "right0") > 1000);
         ip(&lab, "middle", "link del middle1");
         let ended = running.end();
         assert_eq!(ended.status, Some(1), "{ports:?}: {}", ended.err);

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use sluicegate::link::interface;
 
 use super::*;
 
@@ -21,20 +20,18 @@ fn watched(lab: &Lab, ports: [&str; 2], more: &[&str]) -> Running {
 }
 
 /// Sends from one end of the lab to the other, and waits until it is there: all but what a busy machine
-/// has a veth drop.
-fn send(lab: &Lab, from: &str, to: &str, count: u64) {
-    let (netns, there) = (lab.netns(from), lab.netns(to));
-    let ends =
-        [("left", "left0"), ("middle", "middle0"), ("middle", "middle1"), ("right", "right0")];
-    let gone = || ends.iter().map(|(host, it)| dropped(lab, host, it)).sum::<u64>();
-    let came = || interface(Some(&there), &format!("{to}0")).unwrap().stats.rx_packets;
-    let received = || came() + gone();
-    let end = received() + count;
+/// loses on the way. How many have come.
+fn send(lab: &Lab, from: &str, to: &str, count: u64) -> u64 {
+    let netns = lab.netns(from);
+    let came = || received(lab, to, &format!("{to}0"));
+    let come = || came() + dropped(lab, from, &format!("{from}0"));
+    let (before, all) = (came(), come() + count);
     let (port, dst) = (format!("{from}0"), if to == "right" { "198.18.0.2" } else { "198.18.0.1" });
     let packets = ["--dst", dst, "--sport", "1024-65535", "--size", "60-1500", "--seed", "7"];
     let how = ["--method", "sendto", "--rate", "10kpps", "--count", &count.to_string(), "--json"];
     run(&[&["generate", &port, "--netns", &netns][..], &packets, &how].concat()).good();
-    eventually("all have passed", || received() >= end);
+    settles(all, come);
+    came() - before
 }
 
 /// The packets in a file, in the order of their bytes: those of several threads have no other.
@@ -67,8 +64,10 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         let first = watch(&lab, "middle0", &both, &[]);
         let second = watch(&lab, "middle1", &only, &["-f", &format!("ether dst {NOBODY}")]);
         let right = capture_all(&lab.netns("right"), "udp", &there);
+        let before = dropped(&lab, "middle", "middle1");
         send(&lab, "left", "right", 2000);
         send(&lab, "right", "left", 1000);
+        let lost = dropped(&lab, "middle", "middle1") - before;
         right.stop().good();
         let report = running.stop().good();
         let [on, back] = [0, 1].map(|index| direction(&report, index)[0]);
@@ -82,7 +81,10 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         let sent = (out(&both) as u64, out(&only) as u64);
         assert_eq!(sent, (back, on), "{ports:?}: what was sent says so");
         let rewritten = sorted(&there).into_iter().filter(|it| it[5] == 0x99).collect::<Vec<_>>();
-        assert!(sorted(&only) == rewritten, "{ports:?}: as it was sent");
+        let given = sorted(&only);
+        assert!(rewritten.len() as u64 + lost >= on, "{ports:?}: {} came", rewritten.len());
+        let was_given = |it| given.binary_search(it).is_ok();
+        assert!(rewritten.iter().all(was_given), "{ports:?}: as it was sent");
         let [packets, swapped, copied] = direction(&report, 0);
         let expected = if ports[0].starts_with("xdp") { (packets, 0) } else { (0, packets) };
         assert_eq!((swapped, copied), expected, "{report}");
@@ -100,19 +102,20 @@ fn watchers_come_and_go_and_only_they_notice() {
     stopped.signal(Signal::SIGSTOP);
     killed.signal(Signal::SIGKILL);
     killed.end();
-    send(&lab, "left", "right", 12_000);
+    let first = send(&lab, "left", "right", 12_000);
     let late = watch(&lab, "middle1", &of("late"), &[]);
-    send(&lab, "left", "right", 100);
+    let second = send(&lab, "left", "right", 100);
     stopped.signal(Signal::SIGCONT);
-    let report = stopped.stop().good();
-    assert_eq!(report["ledger"]["in"], 12_100, "{report}");
-    assert!(report["ledger"]["losses"]["ring_full"].as_u64() > Some(3000), "{report}");
+    let stopped = stopped.stop().good();
+    assert!(count(&stopped, "losses", "ring_full") > 0, "more than its ring holds: {stopped}");
     let port = format!("monitor:{}/middle2", lab.name());
     refused(&["count", &port], "there are middle0 and middle1");
     let other = ["forward", "null:", "null:", "--count", "1", "--name", lab.name()];
     refused(&other, "take another --name");
     let report = running.stop().good();
-    assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
-    assert_eq!(late.end().good()["packets"], 100, "the forwarder has ended");
+    assert_eq!(report["ledger"]["out"], first + second, "{report}");
+    assert_eq!(stopped["ledger"]["in"], direction(&report, 0)[0], "{stopped} {report}");
+    let late = late.end().good()["packets"].as_u64().unwrap();
+    assert!(second > 0 && (second..=100).contains(&late), "{late} of {second}");
     refused(&["count", &port], "nothing runs at");
 }
