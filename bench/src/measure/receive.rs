@@ -37,13 +37,18 @@ impl Run<'_> {
         let sent = Sent::by(sender, self)?;
         let loaded = load.end()?;
         watch.pause(DRAIN)?;
+        // What one that has ended got or passed on before is no rate.
+        if let Some(job) = &mut job {
+            job.still_runs()?;
+        }
 
         let who = Who {
             measured: Some(job.iter().map(Running::pid).collect()),
             sender: vec![sent.pid],
             live_frames_send: true,
         };
-        let cpu_ns = job.as_ref().zip(cpu_before).map(|(job, before)| job.cpu_ns() - before);
+        let spent = |(job, before): (&Running, u64)| job.cpu_ns().saturating_sub(before);
+        let cpu_ns = job.as_ref().zip(cpu_before).map(spent);
         let after = asked(bed, intake.tally.as_ref())?;
         let said = job.map(Running::end).transpose()?;
         let arrived = match (before, after) {

@@ -3,6 +3,9 @@
 
 mod ndr;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -98,6 +101,27 @@ fn what_a_host_in_the_middle_passes_on_is_counted_behind_it() {
     for step in ["kernel routing", "kernel bridge", "AF_XDP swap, spin"] {
         assert!(names.iter().any(|name| name == step), "{step} is not in {names:?}");
     }
+}
+
+#[test]
+fn a_program_that_ends_in_mid_turn_has_no_rate() {
+    if lab().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let peer = folder.path().join("dpdk-testpmd");
+    std::fs::write(&peer, "#!/bin/sh\necho NIC statistics\nsleep 0.2\n").unwrap();
+    std::fs::set_permissions(&peer, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let short = ["--rounds", "1", "--seconds", "50ms", "--json", "--no-causes"];
+    let arguments = [&["bench", "forward", "--peers"], &short[..]].concat();
+    let ended = ended(sluice(&arguments).env("PATH", path));
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    let of_peer = |step: &&Value| step["by"] == "dpdk-testpmd";
+    let failed: Vec<&Value> = steps.iter().filter(of_peer).map(|step| &step["failed"]).collect();
+    assert_eq!(failed, ["dpdk-testpmd ended: NIC statistics"; 2]);
 }
 
 #[test]
