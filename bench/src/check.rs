@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use crate::ladder::{Kind, Sweep};
+use crate::process::SLUICE;
 use crate::report::{Report, StepReport, rates};
 use crate::statistics::Spread;
 
@@ -81,9 +82,9 @@ pub struct Checked {
 pub enum Verdict {
     /// The median is.
     Pass,
-    /// The median is not.
+    /// The median is not, or a step of Sluice's own could not be run.
     Short,
-    /// It is not known.
+    /// It is not known: a step was not measured, or a peer's could not be run.
     Unknown,
 }
 
@@ -97,9 +98,9 @@ fn checked(bar: Bar, report: &Report) -> Checked {
     let ladder = report.ladders.iter().filter(|ladder| ladder.ladder == bar.ladder);
     let steps: Vec<&StepReport> = ladder.flat_map(|ladder| &ladder.steps).collect();
     // Of several settings the first, which is the plainest.
+    let step = |name: &str| steps.iter().find(|step| step.step == name);
     let find = |name: &str| {
-        let step = steps.iter().find(|step| step.step == name);
-        let step = step.ok_or_else(|| format!("{name} was not measured"))?;
+        let step = step(name).ok_or_else(|| format!("{name} was not measured"))?;
         match step.figures {
             Some(_) => Ok(rates(&step.turns)),
             None => Err(step.failed.clone().unwrap_or_else(|| format!("{name}: no turn was over"))),
@@ -109,9 +110,13 @@ fn checked(bar: Bar, report: &Report) -> Checked {
         let ratio = Spread::of_ratios(&step, &find(bar.to)?);
         ratio.ok_or_else(|| "no round has both".into())
     });
+    let fails = |name: &str| {
+        step(name).is_some_and(|it| it.by == SLUICE && it.figures.is_none() && it.failed.is_some())
+    };
     let verdict = match &ratio {
         Ok(ratio) if ratio.median >= bar.at_least => Verdict::Pass,
         Ok(_) => Verdict::Short,
+        Err(_) if fails(bar.step) || fails(bar.to) => Verdict::Short,
         Err(_) => Verdict::Unknown,
     };
     let reason = ratio.as_ref().err().cloned();
@@ -141,14 +146,36 @@ mod tests {
     }
 
     #[test]
+    fn a_step_of_our_own_that_fails_is_short_and_a_peer_s_is_unknown() {
+        for (by, failed, verdict) in [
+            (SLUICE, Some("ended: no room"), Verdict::Short),
+            (SLUICE, None, Verdict::Unknown),
+            ("tcpdump", Some("tcpdump is not installed"), Verdict::Unknown),
+        ] {
+            let steps = [("TPACKET_V3 ring", 2.0), ("tcpdump -w /dev/null", 2.0)];
+            let mut report = report(Kind::Rx, &steps);
+            let step = &mut report.ladders[0].steps[usize::from(by != SLUICE)];
+            (step.by, step.figures) = (by.into(), None);
+            step.failed = failed.map(str::to_owned);
+            let checked = check(&report);
+            assert_eq!(checked[0].verdict, verdict, "{by}, {failed:?}");
+            assert!(checked[0].reason.is_some(), "{by}, {failed:?}");
+        }
+    }
+
+    #[test]
     fn every_step_of_a_bar_is_one_that_there_is() {
         use crate::bed::{Bed, BedConfig, Cpus};
+        use sluicegate::error::Kind::Privilege;
         let config = |kind: Kind| BedConfig { queues: 1, jumbo: false, line: kind.needs_middle() };
         let cpus = Cpus::allowed().unwrap();
         for kind in Kind::ALL {
-            let Ok(bed) = Bed::make(config(kind)) else {
-                eprintln!("skipped: needs root; get it by sudo");
-                return;
+            let bed = match Bed::make(config(kind)) {
+                Err(error) if error.kind() == Privilege => {
+                    println!("skipped: needs root; get it by sudo: {error}");
+                    return;
+                }
+                bed => bed.unwrap(),
             };
             let steps = crate::ladder::steps(kind, &sweep(), &cpus, true, |_| Ok::<_, ()>(&bed));
             let names: Vec<String> = steps.unwrap().into_iter().map(|step| step.name).collect();

@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
     anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());
+    anyhow::ensure!(report.complete, "stopped before every step had had all its turns");
     Ok(())
 }
 

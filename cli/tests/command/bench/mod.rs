@@ -203,6 +203,11 @@ fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
         let checked: Value = serde_json::from_str(&ended.out).unwrap();
         assert_eq!(checked[0]["verdict"], verdict);
     }
+    let stopped = result(&[]).replace("\"complete\":true", "\"complete\":false");
+    std::fs::write(&file, stopped).unwrap();
+    let ended = run(&["bench", "check", &file]);
+    assert_eq!(ended.status, Some(1), "what was stopped keeps nothing: {}", ended.err);
+    assert!(ended.err.contains("stopped before"), "{}", ended.err);
 }
 
 #[test]
