@@ -34,7 +34,18 @@ impl FromStr for Device {
 /// A device that runs. It ends with this value, before its lab goes.
 #[derive(Debug)]
 pub struct Started {
-    _forwarder: Option<Running>,
+    /// None where the kernel is the device.
+    forwarder: Option<Running>,
+}
+
+impl Started {
+    /// An error where it has ended by itself.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn still_runs(&mut self) -> Result<(), Failure> {
+        self.forwarder.as_mut().map_or(Ok(()), Running::still_runs)
+    }
 }
 
 impl Device {
@@ -53,7 +64,7 @@ impl Device {
                 None
             }
         };
-        Ok(Started { _forwarder: forwarder })
+        Ok(Started { forwarder })
     }
 }
 

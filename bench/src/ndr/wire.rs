@@ -11,6 +11,7 @@ use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
 use crate::bed::{Bed, Cpus, End, list};
+use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
 use crate::said::Said;
@@ -22,6 +23,8 @@ pub struct Wire<'a> {
     pub bed: &'a Bed,
     /// The CPUs of both.
     pub cpus: Cpus,
+    /// The device, where it was made for this.
+    pub device: Option<&'a mut Started>,
     /// The Ethernet address that packets are sent to: the device's own where it routes.
     pub to: Mac,
     /// How long packets may still come when sending has ended (RFC 2544, 23: two seconds).
@@ -40,6 +43,8 @@ impl Trial for Wire<'_> {
         let mut sender = self.sender(offer).start(self.bed, End::Left, None)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;
+        // One that is gone loses everything, which says nothing of it.
+        self.device.as_mut().map_or(Ok(()), |device| device.still_runs())?;
         let counted = counter.end()?;
         let sent = sender.said();
         outcome(&sent, &counted).ok_or_else(|| complaint(&sender, &sent, &counted))

@@ -9,7 +9,7 @@ use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
 use sluicegate_bench::bed::{Bed, BedConfig, Cpus};
-use sluicegate_bench::device::Device;
+use sluicegate_bench::device::{Device, Started};
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
@@ -128,12 +128,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let findings = match &args.between {
         Some(text) => {
             let (left, right) = sides(text)?;
-            measure(args, &settings, &Bed::of(left, right)?, cpus, &watcher)
+            measure(args, &settings, &Bed::of(left, right)?, None, cpus, &watcher)
         }
         None => {
             let bed = Bed::make(BedConfig { queues: 1, jumbo: false, line: true })?;
             let started = args.device.start(&bed, &cpus, &watcher);
-            started.and_then(|_device| measure(args, &settings, &bed, cpus, &watcher))
+            started.and_then(|mut device| {
+                measure(args, &settings, &bed, Some(&mut device), cpus, &watcher)
+            })
         }
     };
     drop(watcher);
@@ -170,6 +172,7 @@ fn measure(
     args: &Args,
     settings: &Settings,
     bed: &Bed,
+    device: Option<&mut Started>,
     cpus: Cpus,
     watcher: &Watcher,
 ) -> Result<Findings, Failure> {
@@ -184,7 +187,8 @@ fn measure(
         watcher.progress(&Progress { step: &step, done: done.get(), turns, left });
         done.set(done.get() + 1);
     };
-    let mut wire = Wire { bed, cpus, to, drain: args.drain, watch: watcher, begins: &begins };
+    let drain = args.drain;
+    let mut wire = Wire { bed, cpus, device, to, drain, watch: watcher, begins: &begins };
     find(&mut wire, settings)
 }
 

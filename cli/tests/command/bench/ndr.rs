@@ -1,6 +1,8 @@
 //! `sluice bench ndr` against a device whose faults are planted: in a lab of its own, by nft. Needs
 //! root and nft; where they are not there each test says so.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use sluicegate::link::Shape;
 
@@ -63,6 +65,20 @@ fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
     let ended = running.stop();
     assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
     assert!(ended.err.contains("stopped before anything was measured"), "{}", ended.err);
+}
+
+#[test]
+fn a_device_that_ends_is_told_and_is_not_one_that_loses_everything() {
+    let Some(mut running) = start(&["ndr", "--seconds", "100ms", "--json"]) else { return };
+    // The second trial begins.
+    while !running.says().trim_start().starts_with("2/") {}
+    let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    let forwards = |pid: &u32| command(pid).is_ok_and(|words| words.contains("\0forward\0"));
+    let device = children(running.pid()).into_iter().find(forwards).expect("a device");
+    kill(Pid::from_raw(device.cast_signed()), Signal::SIGKILL).unwrap();
+    let ended = running.end();
+    assert_eq!((ended.status, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("sluice ended: "), "{}", ended.err);
 }
 
 #[test]
