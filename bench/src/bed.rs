@@ -15,6 +15,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, Lab, LabConfig, Mac, Shape, interface};
+use tempfile::TempDir;
 
 use crate::process::Program;
 
@@ -92,6 +93,8 @@ pub struct Bed {
     pub line: Option<Line>,
     /// Gone with this value.
     lab: Option<Lab>,
+    /// For files that steps make: nobody else can put any there. Gone with this value.
+    folder: TempDir,
 }
 
 /// What a bed has to be like, where it is made.
@@ -124,7 +127,7 @@ impl Bed {
             to: "middle1".into(),
         });
         let (left, right) = (side("left", "left0"), side("right", "right0"));
-        let bed = Self { left, right, line, lab: Some(lab) };
+        let bed = Self { left, right, line, lab: Some(lab), folder: folder()? };
         if config.jumbo {
             let middle = bed.line.iter().flat_map(|line| [&line.from, &line.to]);
             let middle = middle.map(|name| (End::Middle, name));
@@ -148,13 +151,18 @@ impl Bed {
         }
         left.mac()?;
         right.mac()?;
-        Ok(Self { left, right, line: None, lab: None })
+        Ok(Self { left, right, line: None, lab: None, folder: folder()? })
     }
 
     /// Of this process's own namespace, without a look.
     #[cfg(test)]
     pub(crate) fn here(left: Side, right: Side) -> Self {
-        Self { left, right, line: None, lab: None }
+        Self { left, right, line: None, lab: None, folder: folder().unwrap() }
+    }
+
+    /// Where steps have a file of this name.
+    pub fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
     }
 
     /// Whether it was made for this, so that anything about it may be changed.
@@ -170,6 +178,10 @@ impl Bed {
             End::Middle => self.line.as_ref().map(|line| line.netns.as_str()),
         }
     }
+}
+
+fn folder() -> Result<TempDir> {
+    tempfile::tempdir().map_err(|error| Error::system("make", "a folder for a bench", error))
 }
 
 /// The CPUs that may be used.

@@ -191,8 +191,7 @@ impl Place<'_> {
 
     /// Where a capture file is that holds what is sent.
     pub fn capture_file(&self) -> String {
-        let name = format!("sluice-bench-{}-{}.pcap", std::process::id(), self.setting.size);
-        std::env::temp_dir().join(name).display().to_string()
+        self.bed.file(&format!("{}.pcap", self.setting.size))
     }
 
     /// A step that has that file.

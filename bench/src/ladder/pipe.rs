@@ -16,8 +16,8 @@ const RATES: Count = Count::After("\"pps\":");
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let fifo = plain(place, "pipe").with(
-        Order { end: End::Left, program: Program::tool("mkfifo", [&socket_file()]) },
-        remove_socket(),
+        Order { end: End::Left, program: Program::tool("mkfifo", [&socket_file(place)]) },
+        remove_socket(place),
     );
     vec![
         plain(place, "unix"),
@@ -60,50 +60,49 @@ pub fn memif(
     let pipe = Pipe { sender: Some(sender.job), receiver: receiver.job, first };
     let mut step = Step::new(by, name, place.plain(), Way::Pipe(pipe));
     // One that was killed leaves its file.
-    step.prepare.push(remove_socket());
-    step.tidy.push(remove_socket());
+    step.prepare.push(remove_socket(place));
+    step.tidy.push(remove_socket(place));
     step
 }
 
 /// The `sluice` that sends.
 pub fn sends(place: &Place<'_>, role: &'static str) -> Member {
-    let port = format!("memif:{}?role={role}", socket_file());
+    let port = format!("memif:{}?role={role}", socket_file(place));
     let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(1))]);
-    Member { role, job: Job { ready: has_socket(), ..job } }
+    Member { role, job: Job { ready: has_socket(place), ..job } }
 }
 
 /// The `sluice` that receives.
 pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
-    let port = format!("memif:{}?role={role}", socket_file());
+    let port = format!("memif:{}?role={role}", socket_file(place));
     let flags = ["--json", "--interval", "200ms", "--wait", "spin"];
     let program = Program::sluice(["count", &port]).and(flags);
     let program = program.and(["--cpus", &list(&place.cpus.receivers(1))]);
-    Member { role, job: Job { program, cpu: None, ready: has_socket(), count: Some(RATES) } }
+    Member { role, job: Job { program, cpu: None, ready: has_socket(place), count: Some(RATES) } }
 }
 
 /// Where the two ends find each other.
-pub fn socket_file() -> String {
-    let name = format!("sluice-bench-{}.sock", std::process::id());
-    std::env::temp_dir().join(name).display().to_string()
+pub fn socket_file(place: &Place<'_>) -> String {
+    place.bed.file("socket")
 }
 
 /// When a server can be found.
-pub fn has_socket() -> Ready {
-    Ready::Has(socket_file().into())
+pub fn has_socket(place: &Place<'_>) -> Ready {
+    Ready::Has(socket_file(place).into())
 }
 
-fn remove_socket() -> Order {
-    Order { end: End::Left, program: Program::tool("rm", ["-f", &socket_file()]) }
+fn remove_socket(place: &Place<'_>) -> Order {
+    Order { end: End::Left, program: Program::tool("rm", ["-f", &socket_file(place)]) }
 }
 
 /// By what programs have anyway, a call for each packet.
 fn plain(place: &Place<'_>, kind: &'static str) -> Step {
-    let (way, size) = (format!("{kind}:{}", socket_file()), place.setting.size.to_string());
+    let (way, size) = (format!("{kind}:{}", socket_file(place)), place.setting.size.to_string());
     let end = |what| Program::sluice(["bench", "end", what, &way, "--size", &size]);
     let (name, first) = match kind {
         // Opened together: each end waits for the other.
         "pipe" => ("a pipe, a call a packet", Ready::After(Duration::ZERO)),
-        _ => ("unix datagrams, a call a packet", has_socket()),
+        _ => ("unix datagrams, a call a packet", has_socket(place)),
     };
     let sender =
         Job { program: end("send"), cpu: place.sender(), ready: first.clone(), count: None };
@@ -111,7 +110,7 @@ fn plain(place: &Place<'_>, kind: &'static str) -> Step {
         Job { program: end("receive"), cpu: place.receiver(), ready: first, count: Some(RATES) };
     let pipe = Pipe { sender: Some(sender), receiver, first: End::Right };
     let mut step = Step::new("sluice", name, place.plain(), Way::Pipe(pipe));
-    step.tidy.push(remove_socket());
+    step.tidy.push(remove_socket(place));
     step
 }
 

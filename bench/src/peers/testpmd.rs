@@ -70,18 +70,18 @@ fn gets_of_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static st
 
 fn sends(place: &Place<'_>, role: &'static str) -> Member {
     let size = format!("--txpkts={}", place.setting.size);
-    member(place.sender(), role, &["--forward-mode=txonly", &size])
+    member(place, place.sender(), role, &["--forward-mode=txonly", &size])
 }
 
 fn gets(place: &Place<'_>, role: &'static str) -> Member {
-    member(place.receiver(), role, &["--forward-mode=rxonly"])
+    member(place, place.receiver(), role, &["--forward-mode=rxonly"])
 }
 
 /// An end of a memif pipe; each second it tells its rates.
-fn member(cpu: Option<usize>, role: &'static str, flags: &[&str]) -> Member {
-    let socket = pipe::socket_file();
+fn member(place: &Place<'_>, cpu: Option<usize>, role: &'static str, flags: &[&str]) -> Member {
+    let socket = pipe::socket_file(place);
     let device = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
-    let (program, ready) = (testpmd(cpu, &[device], flags), pipe::has_socket());
+    let (program, ready) = (testpmd(cpu, &[device], flags), pipe::has_socket(place));
     Member { role, job: Job { program, cpu: None, ready, count: Some(Count::After("Rx-pps:")) } }
 }
 
