@@ -59,14 +59,19 @@ impl End {
 
     fn send(&mut self, packet: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Pipe(file) => file.write(packet),
+            // What is longer than a page is written, and comes, in pieces (pipe(7)).
+            Self::Pipe(file) => file.write_all(packet).map(|()| packet.len()),
             Self::Socket(socket) => socket.send(packet),
         }
     }
 
     fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Pipe(file) => file.read(packet),
+            Self::Pipe(file) => match file.read_exact(packet) {
+                Ok(()) => Ok(packet.len()),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+                Err(error) => Err(error),
+            },
             Self::Socket(socket) => socket.recv(packet),
         }
     }
@@ -115,5 +120,25 @@ impl Rate {
         (self.last, self.packets) = (Instant::now(), 0);
         let line = json!({ "time_s": self.begun.elapsed().as_secs_f64(), "pps": pps });
         writeln!(stdout(), "{line}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_packet_that_comes_through_a_pipe_in_pieces_is_one() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut end = End::Pipe(File::from(OwnedFd::from(reader)));
+        writer.write_all(&[7; 4000]).unwrap();
+        let rest = thread::spawn(move || writer.write_all(&[7; 5000]).unwrap());
+        let mut packet = [0; 9000];
+        assert_eq!(end.receive(&mut packet).unwrap(), 9000);
+        rest.join().unwrap();
+        assert_eq!(end.receive(&mut packet).unwrap(), 0, "the other end is gone");
     }
 }
