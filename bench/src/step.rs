@@ -69,9 +69,10 @@ impl Step {
     }
 
     /// Whether it changes more about an interface or a host than a program does by running: what
-    /// is prepared by this project's own command are files.
+    /// is prepared by this project's own command, and what is between two programs, are files.
     pub fn changes_host(&self) -> bool {
-        self.prepare.iter().any(|order| order.program.name != SLUICE)
+        let makes_files = matches!(self.way, Way::Pipe(_));
+        !makes_files && self.prepare.iter().any(|order| order.program.name != SLUICE)
     }
 
     /// The programs it needs, by name.
@@ -84,9 +85,12 @@ impl Step {
 
     /// What to type to have the same, at its end of the bed.
     pub fn command(&self) -> String {
-        let orders = self.prepare.iter().map(|order| &order.program);
-        let programs = orders.chain(self.way.jobs().into_iter().map(|job| &job.program));
-        programs.map(Program::shown).collect::<Vec<_>>().join("; ")
+        let orders = self.prepare.iter().map(|order| order.program.shown());
+        // Two jobs run at the same time.
+        let jobs: Vec<String> =
+            self.way.jobs().into_iter().map(|job| job.program.shown()).collect();
+        let jobs = (!jobs.is_empty()).then(|| jobs.join(" & "));
+        orders.chain(jobs).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -124,12 +128,15 @@ pub enum Way {
 }
 
 impl Way {
-    /// The programs that run while it is measured.
+    /// The programs that run while it is measured, in the order in which they are started.
     pub fn jobs(&self) -> Vec<&Job> {
         match self {
             Self::Receive(intake) => intake.job.iter().collect(),
             Self::Send(job) => vec![job],
-            Self::Pipe(pipe) => pipe.sender.iter().chain([&pipe.receiver]).collect(),
+            Self::Pipe(pipe) if pipe.first == End::Left => {
+                pipe.sender.iter().chain([&pipe.receiver]).collect()
+            }
+            Self::Pipe(pipe) => [&pipe.receiver].into_iter().chain(&pipe.sender).collect(),
         }
     }
 }
@@ -206,5 +213,21 @@ mod tests {
         assert_eq!(plain.remark(), "");
         let all = Setting { size: 60, batch: Some(64), queues: 2, cores: 2, rules: Some(1) };
         assert_eq!(all.remark(), "batches of 64, 2 queues, 2 cores, 1 rule");
+    }
+
+    #[test]
+    fn what_runs_at_the_same_time_is_shown_so_and_in_its_order() {
+        let program = |name: &str| Program::tool(name, [""; 0]);
+        let job =
+            |name| Job { program: program(name), cpu: None, ready: Ready::Says(""), count: None };
+        let (sender, receiver) = (Some(job("send")), job("receive"));
+        let way = Way::Pipe(Pipe { sender, receiver, first: End::Right });
+        let order = |name| Order { end: End::Left, program: program(name) };
+        let step = Step::new("sluice", "pipe", Setting::default(), way);
+        assert_eq!(step.command(), "receive & send");
+        assert_eq!(step.with(order("make"), order("rm")).command(), "make; receive & send");
+        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
+        let step = Step::new("linux", "bridge", Setting::default(), way);
+        assert_eq!(step.with(order("make"), order("rm")).command(), "make");
     }
 }

@@ -232,3 +232,26 @@ fn generate<A: Into<String>>(
         .and(flags);
     Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bed::Side;
+
+    #[test]
+    fn between_interfaces_of_others_no_step_is_left_out_that_changes_nothing_about_them() {
+        let side = |interface: &str| Side { netns: None, interface: interface.into() };
+        let bed = Bed::here(side("a"), side("b"));
+        let (sweep, cpus) = (crate::check::sweep(), Cpus::allowed().unwrap());
+        for (kind, there, left_out) in [
+            (Kind::Tx, "TX ring", "TX ring through fq_codel"),
+            (Kind::Drop, "XDP", "tc BPF, ingress"),
+            (Kind::Pipe, "memif, to a server", "no such step"),
+            (Kind::Pipe, "a pipe, a call a packet", "no such step"),
+        ] {
+            let steps = steps(kind, &sweep, &cpus, false, |_| Ok::<_, ()>(&bed)).unwrap();
+            let has = |name: &str| steps.iter().any(|step| step.name == name);
+            assert!(has(there) && !has(left_out), "{kind}: {there}, {left_out}");
+        }
+    }
+}
