@@ -173,13 +173,17 @@ struct Html<'a> {
 }
 
 impl<'a> Html<'a> {
+    /// One that is there stays as it is until there is something to write.
     fn create(path: &'a Path) -> Result<Self, Error> {
-        let file = File::create(path).map_err(|error| Error::path("create", path, error))?;
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| Error::path("create", path, error))?;
         Ok(Self { path, file })
     }
 
     fn write(mut self, report: &Report) -> Result<(), Error> {
-        let written = self.file.write_all(page(report).as_bytes());
+        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
+        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| self.file.write_all(page(report).as_bytes()));
         written.map_err(|error| Error::path("write", self.path, error))
     }
 }

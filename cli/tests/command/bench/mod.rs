@@ -222,6 +222,15 @@ fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     assert!(ended.out.contains("nothing moved"), "{}", ended.out);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
     refused(&["bench", "show", &html], "is no result of");
+    std::fs::write(&html, "x".repeat(1 << 20)).unwrap();
+    refused(&["bench", "rx", "--between", "lo,lo", "--html", &html], "lo twice");
+    assert_eq!(
+        std::fs::read(&html).unwrap().len(),
+        1 << 20,
+        "it is left where nothing was measured"
+    );
+    run(&["bench", "show", &json, "--html", &html]);
+    assert!(std::fs::read_to_string(&html).unwrap().ends_with("</html>\n"), "none of it is left");
 }
 
 #[test]
