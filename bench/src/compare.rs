@@ -59,12 +59,7 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
         (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
         _ => (What::Rate, old.figures?.mpps, now.figures?.mpps),
     };
-    let remark = now.setting.remark();
-    let mut step = format!("{}, {} B", now.step, now.setting.size);
-    if !remark.is_empty() {
-        step = format!("{step}, {remark}");
-    }
-    let moved = Moved { kind: ladder.ladder, step, what, before, now: now_ };
+    let moved = Moved { kind: ladder.ladder, step: now.title(), what, before, now: now_ };
     (!before.overlaps(&now_) && before.median > 0.0).then_some(moved)
 }
 

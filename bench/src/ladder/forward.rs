@@ -3,12 +3,9 @@
 use super::{BEGUN, Place};
 use crate::bed::Line;
 use crate::device::{bridge, no_bridge, no_router, router};
+use crate::measure::ADDRESS;
 use crate::process::Program;
-use crate::said::Count;
 use crate::step::{Intake, Job, Step, To, Way};
-
-/// Where packets are sent to: [`crate::measure`] has the same.
-const ADDRESS: &str = "198.18.0.2";
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
@@ -17,8 +14,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let step = |name: &str, ports: [String; 2], flags: &[&str]| {
         let program = Program::sluice(["forward", &ports[0], &ports[1]]);
         let program = program.and(["--json", "--interval", "200ms"]).and(flags.iter().copied());
-        let count = Some(Count::COUNTED);
-        let job = Job { program, cpu: place.receiver(), ready: BEGUN, count };
+        let job = Job { program, cpu: place.receiver(), ready: BEGUN, count: None };
         passing(place, "sluice", name, Some(job), To::Host)
     };
     let packet = || [format!("packet:{from}"), format!("packet:{to}")];

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::bed::{Bed, Cpus, End};
+use crate::measure::{ADDRESS, NOBODY};
 use crate::peers;
 use crate::process::{BEGUN, Program, Ready};
 use crate::said::Count;
@@ -227,8 +228,8 @@ fn generate<A: Into<String>>(
 ) -> Job {
     let size = place.setting.size.to_string();
     let program = Program::sluice(["generate", port, "--json", "--size", &size])
-        .and(["--dmac", crate::measure::NOBODY])
-        .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--dport", "9"])
+        .and(["--dmac", NOBODY])
+        .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", "9"])
         .and(flags);
     Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
 }

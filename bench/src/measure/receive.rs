@@ -13,6 +13,8 @@ use crate::step::{Intake, Step, Tally, To};
 
 /// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
 pub const NOBODY: &str = "02:00:00:00:00:99";
+/// The IPv4 address that packets are sent to.
+pub const ADDRESS: &str = "198.18.0.2";
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
 /// The longest frame that live frames can be.
@@ -101,7 +103,7 @@ fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Progr
     let cpus = list(&conditions.cpus.senders(1));
     Ok(Program::sluice(["generate", &bed.left.interface, "--json"])
         .and(["--method", method, "--cpus", &cpus, "--duration", &seconds])
-        .and(["--dmac", &to, "--src", "198.18.0.1", "--dst", "198.18.0.2"])
+        .and(["--dmac", &to, "--src", "198.18.0.1", "--dst", ADDRESS])
         .and(["--sport", "1..65535", "--dport", "9", "--size", &size]))
 }
 

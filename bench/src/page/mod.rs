@@ -156,7 +156,7 @@ fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut S
 fn why(step: &StepReport, out: &mut String) {
     let Explanation { causes, advice, doubt, .. } = &step.explanation;
     add!(out, "<div class=\"why\">");
-    let failed = step.failed.as_ref().map(|reason| format!("once not: {reason}"));
+    let failed = step.failed.as_ref().map(|reason| format!("not in every turn: {reason}"));
     for sentence in [advice, doubt, &failed].into_iter().flatten() {
         add!(out, "<p>{}</p>", Escaped(sentence));
     }

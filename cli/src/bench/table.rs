@@ -76,7 +76,7 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
             bar(mpps.median, most),
         )?;
         if let Some(reason) = &step.failed {
-            writeln!(out, "  {:name$}  {:by$}  once not: {reason}", "", "")?;
+            writeln!(out, "  {:name$}  {:by$}  not in every turn: {reason}", "", "")?;
         }
         let Explanation { causes, advice, doubt, .. } = &step.explanation;
         if !causes.is_empty() {
@@ -122,12 +122,7 @@ struct Row {
 
 impl Row {
     fn of(step: &StepReport) -> Self {
-        let remark = step.setting.remark();
-        let mut name = format!("{}, {} B", step.step, step.setting.size);
-        if !remark.is_empty() {
-            name = format!("{name}, {remark}");
-        }
-        Self { name, by: step.by.clone() }
+        Self { name: step.title(), by: step.by.clone() }
     }
 }
 
