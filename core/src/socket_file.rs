@@ -24,6 +24,9 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: Option<(u64, u64)>,
+    /// The socket, until the file is removed: so long nobody takes that for stale and puts his own in
+    /// its place, and its inode's number is no other file's.
+    _listening: OwnedFd,
 }
 
 impl SocketFile {
@@ -37,6 +40,7 @@ impl SocketFile {
         // if it was left behind.
         let _turn = turn(path);
         let address = UnixAddr::new(path)?;
+        let listening = socket.try_clone().map_err(errno)?;
         match bind(socket.as_raw_fd(), &address) {
             Err(Errno::EADDRINUSE) if is_stale(path, getsockopt(socket, sockopt::SockType)?) => {
                 fs::remove_file(path).map_err(errno)?;
@@ -44,7 +48,8 @@ impl SocketFile {
             }
             bound => bound?,
         }
-        let file = Self { path: path.to_owned(), identity: identity(path) };
+        let identity = identity(path);
+        let file = Self { path: path.to_owned(), identity, _listening: listening };
         listen(socket, Backlog::new(waiting)?)?;
         Ok(file)
     }
@@ -154,6 +159,32 @@ mod tests {
             }
         }
         assert_eq!(begin(&path).err(), Some(Errno::EADDRINUSE));
+    }
+
+    #[test]
+    fn who_ends_leaves_the_file_of_who_begins_at_that_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let begin_and_end = || {
+            let mut begun = 0;
+            for _ in 0..2000 {
+                let Ok((listening, _file)) = begin(&path) else { continue };
+                let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+                match connect(asks.as_raw_fd(), &UnixAddr::new(&path).unwrap()) {
+                    // Those who have looked whether it is stale wait to be let in.
+                    Ok(()) | Err(Errno::EAGAIN) => begun += 1,
+                    Err(error) => panic!("it listens, and is not reached: {error}"),
+                }
+                drop(listening);
+            }
+            begun
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(begin_and_end)).collect();
+            let begun: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            assert!(begun > 0);
+        });
     }
 
     #[test]
