@@ -37,6 +37,7 @@ fn who_only_receives_gets_copies_where_the_driver_has_no_zero_copy() {
         ("", Use::Send, Some(("af_xdp", "native-copy", true))),
         ("", Use::Both, Some(("af_xdp", "native-copy", true))),
         ("method=ring", Use::Both, None),
+        ("send=live", Use::Receive, None),
     ];
     for (options, usage, expected) in rows {
         match (method(&format!("xdp:right0?{options}"), usage), expected) {

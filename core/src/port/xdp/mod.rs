@@ -83,6 +83,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if interface.hardware != libc::ARPHRD_ETHER {
         return Err(name.error("XDP is for Ethernet interfaces; packet: takes all kinds"));
     }
+    if config.send == config::Send::Live && options.usage == Use::Receive {
+        return Err(name.error("send=live is for ports that send, and this one only receives"));
+    }
     if config.action != Action::Take {
         if options.usage != Use::Receive {
             return Err(name.error("action=drop and action=pass only count what comes in"));

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::Taking;
 use super::config::Send;
 use crate::error::Result;
+use crate::port::QueueStats;
 use crate::port::live::{self, LiveQueue};
-use crate::port::{QueueStats, Use};
 use crate::ring::Ring;
 use crate::xdp::live::leaves_by;
 use crate::xdp::{Sender, XskSocket};
@@ -77,11 +77,6 @@ impl Taking<'_> {
     pub(super) fn by_live_frames(&self) -> Result<Option<Vec<LiveQueue>>> {
         if self.config.send == Send::Socket {
             return Ok(None);
-        }
-        if self.options.usage == Use::Receive {
-            return Err(self
-                .name
-                .error("send= is for ports that send, and this one only receives"));
         }
         leaves_by(self.interface, None)?;
         self.queues.clone().map(|_| live::outlet(self.interface)).collect::<Result<_>>().map(Some)
