@@ -87,8 +87,8 @@ pub fn run<V: Visitor>(
 }
 
 /// Runs a thread for each piece of work. `watch` is called at each interval with the counts of each
-/// and the time since the start; `attend` some fifty times a second; `at_end` once, when nothing more is let in, before the workers have
-/// dealt with all that came.
+/// and the time since the start; `attend` some fifty times a second; `at_end` once, when nothing more
+/// is let in, before the workers have dealt with all that came.
 ///
 /// # Errors
 /// A CPU that cannot be used. Failures of workers stand in their outcomes.

@@ -33,7 +33,7 @@ pub struct QueueStats {
     pub sent: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
-    /// Of these, longer than the port can send; of `live:` and `memif:` only.
+    /// Of these, longer than the port can send; of live frames and `memif:` only.
     pub too_long: u64,
     /// Of these, still not sent when sending was ended.
     pub unsent: u64,
