@@ -1,7 +1,7 @@
 //! What became of the packets: made, taken, sent.
 
 use sluicegate::ledger::Role;
-use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
+use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue};
 use sluicegate_traffic::source::LeftOut;
 
 use super::paced::Paced;
@@ -17,6 +17,8 @@ pub struct Sent {
     report: Report,
     /// Where it goes to an interface, whose counters say what became of it.
     to_interface: bool,
+    /// It sends live frames, a thread for each worker.
+    live: bool,
     cpus: Vec<usize>,
     /// What packets are called that begin otherwise than those there.
     other_link_type: &'static str,
@@ -29,13 +31,18 @@ impl Sent {
             Sender::Live(_) => Report::of_live(command, port, common),
             Sender::Ring(ring) => Report::of_port(command, ring.port(), common),
         };
-        let ethernet = match sender {
-            Sender::Live(_) => true,
-            Sender::Ring(ring) => ring.port().link_type() == LINKTYPE_ETHERNET,
+        let (ethernet, live) = match sender {
+            Sender::Live(_) => (true, true),
+            Sender::Ring(ring) => {
+                let port = ring.port();
+                let live = port.queues.iter().any(Queue::sends_live);
+                (port.link_type() == LINKTYPE_ETHERNET, live)
+            }
         };
         Self {
             other_link_type: if ethernet { "not_ethernet" } else { "other_link_type" },
             to_interface: report.card.is_some(),
+            live,
             report,
             cpus: common.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
         }
@@ -49,8 +56,7 @@ impl Sent {
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
         let down = ended.result.as_ref().is_err_and(is_down);
-        let live = self.report.backend == "live";
-        let threads = live.then_some(LiveThreads { count: done.len(), down });
+        let threads = self.live.then_some(LiveThreads { count: done.len(), down });
         let card = self.report.card.take();
         let wire = card.and_then(|mut card| Wire::look(&mut card, accepted, threads));
         let report = &mut self.report;

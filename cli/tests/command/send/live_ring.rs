@@ -105,9 +105,12 @@ fn a_signal_that_ends_nothing_loses_nothing() {
 
 #[test]
 fn an_interface_that_goes_down_ends_it_and_is_named() {
-    for (port, more) in
-        [("left0", &["--method", "live"][..]), ("left0", &["--threads", "3"]), ("live:left0", &[])]
-    {
+    for (port, more) in [
+        ("left0", &["--method", "live"][..]),
+        ("left0", &["--threads", "3"]),
+        ("live:left0", &[]),
+        ("xdp:left0?send=live", &[]),
+    ] {
         let Some(lab) = lab() else { return };
         let left = lab.netns("left");
         let sending = Running::unawaited(&mut sluice(&generate(port, &left, more)));
