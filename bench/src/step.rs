@@ -83,7 +83,8 @@ impl Step {
             .filter(|name| *name != SLUICE)
     }
 
-    /// What to type to have the same, at its end of the bed.
+    /// What to type to have the same, at its end of the bed: files are in the bed's folder, and what a
+    /// program reads on its standard input is not shown.
     pub fn command(&self) -> String {
         let orders = self.prepare.iter().map(|order| order.program.shown());
         // Two jobs run at the same time.
