@@ -42,7 +42,7 @@ fn a_receiver_that_is_killed_again_and_again_does_not_end_the_sender() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let port = |role| format!("memif:{}?role={role}", path.display());
-    let sender = generate(&port("client"), &["--count", "300000", "--rate", "50kpps"]);
+    let sender = generate(&port("client"), &["--rate", "50kpps"]);
     for _ in 0..10 {
         let _ = std::fs::remove_file(&path);
         let receiver = start(&["count", &port("server")]);
@@ -54,10 +54,12 @@ fn a_receiver_that_is_killed_again_and_again_does_not_end_the_sender() {
     }
     let served = start(&["count", &port("server"), "--count", "1"]).end().good();
     assert!(served["packets"].as_u64() >= Some(1), "the socket was taken over: {served}");
-    let takes_the_rest = start(&["count", &port("server"), "--duration", "60s"]);
-    let sent = sender.end().good();
-    takes_the_rest.stop().good();
-    assert_eq!(sent["attempted"], 300_000, "{sent}");
-    let lost = sent["ledger"]["losses"]["disconnected"].as_u64().unwrap_or(0);
-    assert_eq!(sent["accepted"].as_u64(), Some(300_000 - lost), "{sent}");
+    // What the last one has left is lost with it, or waits for another, who does not come.
+    let sent = sender.stop().good();
+    let lost = sent["ledger"]["losses"].as_object().unwrap();
+    assert!(lost.keys().all(|name| ["disconnected", "unsent"].contains(&&name[..])), "{sent}");
+    let lost: u64 = lost.values().map(|count| count.as_u64().unwrap()).sum();
+    let [attempted, accepted] = ["attempted", "accepted"].map(|it| sent[it].as_u64().unwrap());
+    assert_eq!(accepted + lost, attempted, "{sent}");
+    assert!(accepted >= 1, "{sent}");
 }
