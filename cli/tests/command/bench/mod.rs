@@ -17,15 +17,35 @@ fn start(arguments: &[&str]) -> Option<Running> {
     lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
 
-/// The report of a short run: long enough for who sends to have a turn, too, on a busy machine.
+/// What comes of a run whose turns are short, or longer where that was not enough on a busy machine.
+fn long_enough(
+    run: impl Fn(&str) -> Option<Value>,
+    is_enough: impl Fn(&Value) -> bool,
+) -> Option<Value> {
+    for seconds in ["100ms", "500ms"] {
+        let report = run(seconds)?;
+        if is_enough(&report) {
+            return Some(report);
+        }
+    }
+    run("1s")
+}
+
+/// The report of a run in which each step that could be measured had the time for some packets.
 fn bench(arguments: &[&str]) -> Option<Value> {
-    let short = ["--rounds", "1", "--seconds", "500ms", "--json", "--no-causes"];
-    let running = start(&[arguments, &short].concat())?;
-    let pid = running.pid();
-    let ended = running.end();
-    assert_eq!(ended.status, Some(0), "{}", ended.err);
-    leaves_nothing(pid);
-    Some(serde_json::from_str(&ended.out).unwrap())
+    let run = |seconds: &str| {
+        let short = ["--rounds", "1", "--seconds", seconds, "--json", "--no-causes"];
+        let running = start(&[arguments, &short].concat())?;
+        let pid = running.pid();
+        let ended = running.end();
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        leaves_nothing(pid);
+        Some(serde_json::from_str(&ended.out).unwrap())
+    };
+    long_enough(run, |report: &Value| {
+        let steps = report["ladders"][0]["steps"].as_array().unwrap();
+        steps.iter().all(|step| step["turns"][0]["mpps"] != 0.0)
+    })
 }
 
 /// No lab of this process is left.
