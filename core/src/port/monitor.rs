@@ -75,6 +75,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         ..PoolConfig::default()
     })?;
     let client = Arc::new(client);
+    // A socket may be anybody's.
+    let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
         let described = Interface {
             name: port.to_owned(),
@@ -199,5 +201,48 @@ impl Awaited for MonitorQueue {
         let nap = self.sleep;
         self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
         Alarm::Nap(nap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Answer, Server, Service};
+    use crate::monitor::Writer;
+
+    /// Two threads that can be watched.
+    struct Two(Vec<Writer>);
+
+    impl Service for Two {
+        fn answer(&mut self, _: u64, request: &str) -> Answer {
+            let watch = request.parse().unwrap();
+            let rings = [(); 2].map(|()| Writer::new(&watch).unwrap());
+            let (writers, files): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+            self.0.extend(writers);
+            Answer { line: "watching".into(), files, keep: true }
+        }
+
+        fn left(&mut self, _: u64) {}
+    }
+
+    #[test]
+    fn each_ring_is_a_queue_that_says_where_it_is_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let mut server = Server::bind(&path).unwrap();
+        let name: PortName = format!("monitor:eth0?socket={}", path.display()).parse().unwrap();
+        let options = OpenOptions { usage: Use::Receive, ..OpenOptions::default() };
+        let opening = std::thread::spawn(move || Port::open(&name, &options));
+        let mut two = Two(Vec::new());
+        while !opening.is_finished() {
+            server.serve(&mut two);
+            std::thread::yield_now();
+        }
+        let port = opening.join().unwrap().unwrap();
+        assert_eq!((port.queues.len(), two.0.len()), (2, 2));
+        for queue in &port.queues {
+            let comment = &queue.interfaces()[0].comment;
+            assert!(comment.contains(path.to_str().unwrap()), "{comment}");
+        }
     }
 }
