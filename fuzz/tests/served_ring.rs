@@ -16,26 +16,57 @@ const SLOTS: u32 = 8;
 #[derive(Clone, Debug, TypeGenerator)]
 enum Step {
     /// Gives slots back, as a program should.
-    Give { tx: bool, slots: u8 },
+    Give {
+        tx: bool,
+        slots: u8,
+    },
     /// Moves packets, as a program should.
     Echo,
     /// Writes a word of the header.
-    Header { tx: bool, word: u8, value: u32 },
+    Header {
+        tx: bool,
+        word: u8,
+        value: u32,
+    },
     /// Writes a small number there, which may be one that can be.
-    Cursor { tx: bool, word: u8, value: u8 },
+    Cursor {
+        tx: bool,
+        word: u8,
+        value: u8,
+    },
     /// Writes a field of a slot.
-    Buffer { tx: bool, slot: u8, value: u8 },
-    Length { tx: bool, slot: u8, value: u16 },
-    Flags { tx: bool, slot: u8, value: u16 },
-    Start { tx: bool, slot: u8, value: u16 },
-    Word { tx: bool, slot: u8, word: u8, value: u32 },
+    Buffer {
+        tx: bool,
+        slot: u8,
+        value: u8,
+    },
+    Length {
+        tx: bool,
+        slot: u8,
+        value: u16,
+    },
+    Flags {
+        tx: bool,
+        slot: u8,
+        value: u16,
+    },
+    Start {
+        tx: bool,
+        slot: u8,
+        value: u16,
+    },
+    Word {
+        tx: bool,
+        slot: u8,
+        word: u8,
+        value: u32,
+    },
     SyncRx,
     SyncTx,
 }
 
 fn serve() -> (Region, Vec<Served>) {
-    let config =
-        PoolConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..PoolConfig::default() };
+    let config = PoolConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..PoolConfig::default() };
     let region = Region::new(config).unwrap();
     let name = format!("null:/0-1?slots={SLOTS}").parse().unwrap();
     let (_, queues) = region.open(&name, &OpenOptions::default()).unwrap();
