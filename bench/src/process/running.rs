@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn it_is_waited_for_until_it_says_that_it_is_ready_and_then_ended() {
-        let script = "trap 'echo ended; exit' INT; echo ready; while :; do sleep 0.01; done";
+        // No child that is just being started: a signal then may be its, and not the shell's.
+        let script = "trap 'echo ended; exit' INT; echo ready; sleep 60 & wait";
         let program = Program::tool("sh", ["-c", script]);
         let mut running = program.start(&bed(), End::Right, None).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
