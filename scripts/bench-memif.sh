@@ -1,6 +1,7 @@
 #!/bin/sh
 # What a shared-memory pipe between two processes carries: sluice's memif: and DPDK's, each with itself
-# and with the other, in both roles, 60 bytes a packet. All in one run, in turns. Prints Markdown.
+# and with the other, in both roles, 60 bytes a packet. `sluice` sends by generate and receives by count;
+# `forward` is `sluice forward null:`, which sends. All in one run, in turns. Prints Markdown.
 #
 #   RUNS=5      rounds; the tables show the median and the spread
 #   SECONDS=3   that packets are counted, each time
@@ -39,12 +40,19 @@ sluice() {
         --json --interval 1s "$@" >"$said" 2>&1
 }
 
+# forward ROLE CPU SAID: sends what costs nothing to make, so that the pipe alone is measured.
+forward() {
+    exec "$sluice" forward null: "memif:$scratch/socket?role=$1" --one-way --duration 120s --cpus "$2" \
+        --json >"$3" 2>&1
+}
+
 # begin WHO ROLE WHAT CPU SAID: starts one end, which sends or receives.
 begin() {
     case $1-$3 in
     testpmd-send) testpmd "$2" txonly "$4" "$5" & ;;
     testpmd-receive) testpmd "$2" rxonly "$4" "$5" & ;;
     sluice-send) sluice "$2" generate "$4" "$5" --src 198.18.0.1 --dst 198.18.0.2 --dport 9 & ;;
+    forward-send) forward "$2" "$4" "$5" & ;;
     sluice-receive) sluice "$2" count "$4" "$5" --wait spin & ;;
     esac
 }
@@ -107,6 +115,10 @@ round() {
     measure testpmd server sluice client
     measure sluice client sluice server
     measure sluice server sluice client
+    measure forward client testpmd server
+    measure forward server testpmd client
+    measure forward client sluice server
+    measure forward server sluice client
 }
 
 rounds

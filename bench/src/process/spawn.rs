@@ -11,7 +11,7 @@ use std::thread;
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{Pid, getpid, getppid};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{netns, pin_thread};
@@ -68,13 +68,14 @@ fn hold(
 }
 
 /// Has a command end with whoever starts it, and begin with no signal held back: the bench holds back
-/// those that end it, and what it starts would inherit that, and never end.
+/// those that end it, and what it starts would inherit that, and never end. Nor with SIGINT ignored, as
+/// all have it that a shell's script starts in the background.
 #[allow(unsafe_code)]
 fn prepare(command: &mut Command, bench: Pid) {
     // What a terminal sends to whoever is in front is for the bench alone.
     command.process_group(0);
-    // SAFETY: between fork and exec this calls prctl(2), getppid(2) and sigprocmask(2) alone, by
-    // functions that are async-signal-safe (signal-safety(7)) or bare system calls, on a number and
+    // SAFETY: between fork and exec this calls prctl(2), getppid(2), sigaction(2) and sigprocmask(2)
+    // alone, by functions that are async-signal-safe (signal-safety(7)) or bare system calls, on a number and
     // on a set made on the stack; it allocates nothing, takes no lock, and touches nothing of the
     // parent's.
     unsafe {
@@ -84,6 +85,7 @@ fn prepare(command: &mut Command, bench: Pid) {
             if getppid() != bench {
                 return Err(Errno::ESRCH.into());
             }
+            signal(Signal::SIGINT, SigHandler::SigDfl)?;
             SigSet::empty().thread_set_mask().map_err(Into::into)
         });
     }
