@@ -108,10 +108,10 @@ const A_THOUSANDTH: &str = "numgen inc mod 1000 0 drop;";
 
 #[test]
 fn a_device_that_loses_a_thousandth_has_no_throughput_and_its_loss_is_told() {
-    // A busy machine loses others besides.
+    // Of a few thousand packets, one more or less is lost; a busy machine loses others besides.
     let near = |point: &Value| (0.0005..0.0015).contains(&point["lost"].as_f64().unwrap());
     let points = |of_size: &Value| of_size["loss"].as_array().unwrap().clone();
-    let is_told = |of_size: &Value| points(of_size).iter().any(near);
+    let is_told = |of_size: &Value| points(of_size).iter().filter(|&it| near(it)).count() >= 5;
     let enough = |of_size: &Value| points(of_size).len() == 10 && is_told(of_size);
     let Some(report) = bridge_with(A_THOUSANDTH, &[], enough) else { return };
     assert_eq!(report["complete"], true);

@@ -118,7 +118,6 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.netns("left"), lab.netns("right"));
     for (port, threads) in [("right0?blocks=64", "3"), ("xdp:right0?action=drop", "1")] {
-        let before = dropped(&lab, "left", "left0");
         let count = Running::start(&[
             "count",
             port,
@@ -147,18 +146,17 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
             NOBODY,
             "--count",
             "4000",
-            "--method",
-            "sendmmsg",
             "--json",
         ])
         .good();
-        let dropped = dropped(&lab, "left", "left0") - before;
         let report = count.stop().good();
         let stream = &report["analysis"]["streams"][0];
-        let arrived = sent["accepted"].as_u64().unwrap() - dropped;
+        // A veth drops what its queue has no room for while the machine is busy.
+        let [accepted, arrived] =
+            [&sent["accepted"], &sent["ledger"]["out"]].map(|it| it.as_u64().unwrap());
         assert_eq!(stream["received"], arrived, "{port}: {report}");
         // Behind the last that has arrived nothing is missed.
-        assert!(stream["lost"].as_u64() <= Some(dropped), "{port}: {report}");
+        assert!(stream["lost"].as_u64() <= Some(accepted - arrived), "{port}: {report}");
         for key in ["duplicates", "late", "corrupt", "restarts"] {
             assert_eq!(stream[key], 0, "{port}: {key} in {stream}");
         }
