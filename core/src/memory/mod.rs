@@ -6,4 +6,4 @@ mod prefetch;
 
 pub use mmap::{Mmap, PAGE_BYTES};
 pub use pool::{Pool, PoolConfig};
-pub(crate) use prefetch::prefetch;
+pub(crate) use prefetch::{prefetch, prefetch_to_write};

@@ -149,6 +149,7 @@ impl Draw {
 }
 
 impl Moment<'_> {
+    #[inline]
     fn write(&self, stream: &Stream, frame: &mut [u8]) {
         for edit in &stream.edits {
             edit.put(frame, self.edited(edit));
