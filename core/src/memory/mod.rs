@@ -5,5 +5,6 @@ mod pool;
 mod prefetch;
 
 pub use mmap::{Mmap, PAGE_BYTES};
+pub(crate) use pool::RING_ALIGNMENT;
 pub use pool::{Pool, PoolConfig};
 pub(crate) use prefetch::{prefetch, prefetch_to_write};

@@ -33,6 +33,9 @@ const RESERVED: u32 = 2;
 /// The most that a pool may have: what an address space has room for, and far from overflow.
 const MOST_BYTES: usize = 1 << 46;
 
+/// Rings begin at multiples of this: two lines of the cache, as netmap's header has it.
+pub(crate) const RING_ALIGNMENT: usize = 128;
+
 /// The size of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
@@ -182,9 +185,9 @@ impl Pool {
         self.free().buffers.extend(buffers);
     }
 
-    /// Takes `bytes` of the ring area, on a 128-byte boundary.
+    /// Takes `bytes` of the ring area, aligned.
     pub(crate) fn take_ring(&self, bytes: usize) -> Result<Range<usize>> {
-        let bytes = bytes.next_multiple_of(128);
+        let bytes = bytes.next_multiple_of(RING_ALIGNMENT);
         let mut free = self.free();
         let fit = free.ring_area.iter_mut().find(|range| range.len() >= bytes);
         let Some(range) = fit else {

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::wait::{Alarm, Awaited};
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
-use crate::memory::{Pool, PoolConfig};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Reader, Watch};
 use crate::ring::{Readiness, Ring, Wait};
 
@@ -69,11 +69,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     let mut client = connect(name, whose)?;
     let readers = begin(&mut client, &watch, name)?;
-    let pool = Pool::new(PoolConfig {
-        buffers: 0,
-        ring_area_bytes: readers.len() * (slots as usize * 64 + 4096),
-        ..PoolConfig::default()
-    })?;
+    let pool = Needs::usual(readers.len() as u32, 0, slots).pool()?;
     let client = Arc::new(client);
     // A socket may be anybody's.
     let whose = name.option("socket").unwrap_or(whose);

@@ -3,10 +3,10 @@
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::wait::Awaited;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
 use crate::error::Result;
-use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Meta, Readiness, Ring};
 
 const DEFAULT_SLOTS: u64 = 512;
@@ -28,9 +28,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         Some(pool) => pool.clone(),
         None => {
             let queues = numbers.clone().count() as u32;
-            let ring_bytes = slots as usize * 2 * 64 * queues as usize + (1 << 16);
-            let buffers = slots * 2 * queues;
-            Pool::new(PoolConfig { buffers, ring_area_bytes: ring_bytes, ..PoolConfig::default() })?
+            Needs::usual(queues, slots * 2, slots).pool()?
         }
     };
     let interface = Interface {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Kind, OpenOptions, Port, PortName, Use, memif, xdp};
 use crate::error::Result;
 use crate::memory::{Pool, PoolConfig};
+use crate::ring::Ring;
 
 /// Slots of a ring where the name does not say.
 const DEFAULT_SLOTS: u64 = 512;
@@ -21,12 +22,13 @@ pub(super) struct Needs {
 impl Needs {
     /// Those of so many queues, each with so many buffers, and two rings of so many slots.
     pub fn of_queues(queues: u32, buffers: u32, slots: u32, buffer_bytes: u32) -> Self {
-        let rings = slots as usize * 2 * 48 + 2 * 512;
-        Self {
-            buffers: buffers * queues,
-            buffer_bytes,
-            ring_area_bytes: rings * queues as usize + 4096,
-        }
+        let ring_area_bytes = queues as usize * 2 * Ring::area_bytes(slots);
+        Self { buffers: buffers.saturating_mul(queues), buffer_bytes, ring_area_bytes }
+    }
+
+    /// The same with buffers of the usual size.
+    pub fn usual(queues: u32, buffers: u32, slots: u32) -> Self {
+        Self::of_queues(queues, buffers, slots, PoolConfig::default().buffer_bytes)
     }
 
     /// Those of a port, before it is opened.
@@ -39,7 +41,7 @@ impl Needs {
         }
         let slots = name.count("slots", 1..=1 << 20)?.unwrap_or(DEFAULT_SLOTS) as u32;
         let queues = name.queues().map_or(options.queues.max(1), |queues| queues.count() as u32);
-        Ok(Self::of_queues(queues, slots * 2, slots, PoolConfig::default().buffer_bytes))
+        Ok(Self::usual(queues, slots * 2, slots))
     }
 
     fn and(self, other: Self) -> Self {
@@ -50,9 +52,10 @@ impl Needs {
         }
     }
 
-    pub fn config(self) -> PoolConfig {
+    /// A pool that has it.
+    pub fn pool(self) -> Result<Arc<Pool>> {
         let Self { buffers, buffer_bytes, ring_area_bytes } = self;
-        PoolConfig { buffers, buffer_bytes, ring_area_bytes, ..PoolConfig::default() }
+        Pool::new(PoolConfig { buffers, buffer_bytes, ring_area_bytes, ..PoolConfig::default() })
     }
 }
 
@@ -65,7 +68,7 @@ impl Port {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let needs = ports.iter().map(|(name, usage)| Needs::of(name, &with(*usage)));
         let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
-        Pool::new(sum.unwrap_or_default().config())
+        sum.unwrap_or_default().pool()
     }
 
     /// Opens several ports, each for its use, in one pool that is large enough for all, unless the

@@ -83,7 +83,7 @@ impl Image {
         let mut header = RingHeader::new(buf_ofs, num_slots, pool.buffer_bytes(), transmit);
         header.ringid = number as u16;
         (header.head, header.cur, header.tail) = (start, start, start);
-        // SAFETY: `place` is 128-byte aligned, is long enough for header and slots, and was just
+        // SAFETY: `place` is aligned (RING_ALIGNMENT), is long enough for header and slots, and was just
         // taken.
         unsafe { image.header.write_volatile(header) };
         (0..num_slots).for_each(|index| image.write(index, Slot::default()));

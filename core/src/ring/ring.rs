@@ -37,7 +37,7 @@ use super::layout::{RingHeader, Slot, flags};
 use super::meta::Meta;
 use super::packet::Packet;
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{Pool, RING_ALIGNMENT};
 
 /// A receive or transmit ring. One thread has it at a time.
 #[derive(Debug)]
@@ -77,14 +77,25 @@ impl Ring {
         Self::new(pool, 1, false, false)
     }
 
+    /// Bytes that a ring of so many slots takes of a pool's ring area.
+    pub(crate) const fn area_bytes(num_slots: u32) -> usize {
+        let bytes = Self::metas_at(num_slots) + num_slots as usize * size_of::<Meta>();
+        bytes.next_multiple_of(RING_ALIGNMENT)
+    }
+
+    /// Where metadata begins: behind the header and the slots.
+    const fn metas_at(num_slots: u32) -> usize {
+        size_of::<RingHeader>() + num_slots as usize * size_of::<Slot>()
+    }
+
     fn new(pool: &Arc<Pool>, num_slots: u32, transmit: bool, buffers: bool) -> Result<Self> {
         if num_slots == 0 {
             return Err(Error::Usage("a ring of 0 slots: use at least 2".into()));
         }
         let n = num_slots as usize;
         let taken = if buffers { pool.take(n)? } else { vec![0; n] };
-        let metas_at = size_of::<RingHeader>() + n * size_of::<Slot>();
-        let place = match pool.take_ring(metas_at + n * size_of::<Meta>()) {
+        let metas_at = Self::metas_at(num_slots);
+        let place = match pool.take_ring(Self::area_bytes(num_slots)) {
             Ok(place) => place,
             Err(error) => {
                 pool.give(taken.into_iter().filter(|&buffer| buffer != 0));
@@ -103,7 +114,7 @@ impl Ring {
         let buf_ofs = pool.address(0).addr().get().wrapping_sub(base.addr().get());
         let header =
             RingHeader::new(buf_ofs.cast_signed() as i64, num_slots, pool.buffer_bytes(), transmit);
-        // SAFETY: `place` is 128-byte aligned, is long enough for header, slots and metadata
+        // SAFETY: `place` is aligned (RING_ALIGNMENT), is long enough for header, slots and metadata
         // (Slot and Meta need 8), and was just taken, so nobody else reads or writes it.
         unsafe {
             ring.header.write(header);

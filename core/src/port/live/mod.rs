@@ -27,10 +27,10 @@ pub(super) use queue::LiveQueue;
 use super::limits::Limits;
 use super::packet::vlan::TAG_BYTES;
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::link::{self, may_pin, netns};
-use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Interface, Ring};
 use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
 
@@ -74,7 +74,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     check_memory(name, &config, &interface, count)?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
-        None => own_pool(&config, count)?,
+        None => Needs::usual(count as u32, config.slots, config.slots).pool()?,
     };
     // A program sends to an interface of the namespace that it is run in.
     let senders = netns::within(netns, || {
@@ -135,15 +135,6 @@ fn sender(config: &Config, interface: &link::Interface, i: usize, waits: bool) -
     // The thread would say it too, when it is too late to open the port otherwise.
     cpu.map_or(Ok(()), may_pin)?;
     Sender::open(geometry, interface, cpu, waits)
-}
-
-fn own_pool(config: &Config, queues: usize) -> Result<Arc<Pool>> {
-    let slots = config.slots as usize * queues;
-    Pool::new(PoolConfig {
-        buffers: slots as u32,
-        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512 + 4096,
-        ..PoolConfig::default()
-    })
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let first = netns::within(netns.as_deref(), || meet(name, &config, &address))?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
-        None => Pool::new(needs(name, options)?.config())?,
+        None => needs(name, options)?.pool()?,
     };
     let (client, end) = match first {
         Met::Server(listener) => (false, End::Server(listener)),

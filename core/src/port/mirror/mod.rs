@@ -32,13 +32,13 @@ use std::sync::Arc;
 
 use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
 use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, netns};
-use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
 use crate::xdp::copies::{Copies, Geometry, MOST_SNAPLEN, Reader, Sharing};
@@ -141,11 +141,7 @@ impl Job<'_> {
         let copies = Copies::new(geometry, &self.name.short(), self.cells_option())?;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
-            None => Pool::new(PoolConfig {
-                buffers: 0,
-                ring_area_bytes: (self.size.slots as usize * 64 + 2048) * geometry.rings as usize,
-                ..PoolConfig::default()
-            })?,
+            None => Needs::usual(geometry.rings, 0, self.size.slots).pool()?,
         };
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());

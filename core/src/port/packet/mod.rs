@@ -59,11 +59,12 @@ use link_type::link_type;
 use socket::Socket;
 
 use super::queue::{Backend, Queue};
+use super::together::Needs;
 use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
 use crate::link::netns;
-use crate::memory::{Pool, PoolConfig};
+use crate::memory::Pool;
 
 /// A program that rejects everything: what a socket runs until all is set up, and again when
 /// its intake is closed.
@@ -232,10 +233,5 @@ fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
         Use::Both => 2,
         Use::Receive | Use::Send => 1,
     };
-    let slots = config.slots as usize * queues;
-    Pool::new(PoolConfig {
-        buffers: (slots * rings) as u32,
-        ring_area_bytes: slots * 2 * 48 + queues * 2 * 512,
-        ..PoolConfig::default()
-    })
+    Needs::usual(queues as u32, rings * config.slots, config.slots).pool()
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
-use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::together::Needs;
 use crate::port::wait::Awaited;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use crate::ring::{Direction, Meta, Packet, Ring, now_ns};
@@ -59,11 +59,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
-        None => Pool::new(PoolConfig {
-            buffers: slots,
-            ring_area_bytes: slots as usize * 64 + 2 * PAGE_BYTES,
-            ..PoolConfig::default()
-        })?,
+        None => Needs::usual(1, slots, slots).pool()?,
     };
     let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
     if u64::from(slots) < needed {

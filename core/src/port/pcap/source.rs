@@ -14,8 +14,8 @@ use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
-use crate::memory::{PAGE_BYTES, Pool, PoolConfig};
 use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::together::Needs;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, OpenOptions, Port, PortName};
 use crate::ring::{Readiness, Ring, Wait};
@@ -54,11 +54,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
         // Room for the ring alone: no slot has a buffer.
-        None => Pool::new(PoolConfig {
-            buffers: 0,
-            ring_area_bytes: slots as usize * 64 + PAGE_BYTES,
-            ..PoolConfig::default()
-        })?,
+        None => Needs::usual(1, 0, slots).pool()?,
     };
     let mut source = Source {
         name: name.to_string(),
@@ -264,6 +260,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::memory::{Pool, PoolConfig};
 
     /// A pcap file of so many Ethernet packets, each of its number's lowest byte.
     fn capture(packets: u32) -> tempfile::NamedTempFile {

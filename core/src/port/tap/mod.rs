@@ -136,7 +136,7 @@ impl Rings {
                 let buffers = if usage == Use::Both { 2 * slots } else { slots };
                 let usual = PoolConfig::default().buffer_bytes;
                 let bytes = frame_bytes.next_multiple_of(64).max(usual);
-                Pool::new(Needs::of_queues(queues as u32, buffers, slots, bytes).config())?
+                Needs::of_queues(queues as u32, buffers, slots, bytes).pool()?
             }
         };
         let least = slots_for(MOST_BYTES, pool.buffer_bytes()) + 1;

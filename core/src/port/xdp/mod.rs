@@ -202,7 +202,7 @@ impl Taking<'_> {
                     _ => buffer_bytes(None, &interface.name, interface.mtu),
                 };
                 let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
-                Pool::new(needs_of(config, count, (receives, sends), bytes).config())?
+                needs_of(config, count, (receives, sends), bytes).pool()?
             }
         };
         let deferred = match config.busy_poll {
