@@ -4,8 +4,9 @@
 //!   control socket: watch PORT ──> a ring for each thread ──> Watchers of the thread, between rounds
 //! ```
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use sluicegate::control::{Answer, Server, Service, socket_path};
@@ -156,12 +157,13 @@ impl Service for Threads {
 
     fn left(&mut self, client: u64) {
         self.clients.retain(|there| *there != client);
-        self.tell(self.orders.iter().map(|_| What::End(client)).collect());
+        self.end(client);
     }
 }
 
 impl Threads {
-    /// Each thread gets a ring of its own; the answer comes when all write.
+    /// Each thread gets a ring of its own; the answer comes when all write. One that does not begin in
+    /// time would be missed without a word.
     fn begin(&mut self, client: u64, watch: &Watch) -> Result<Answer> {
         let side = side(&self.ports, &watch.port)?;
         if self.clients.contains(&client) {
@@ -175,21 +177,30 @@ impl Threads {
             orders.push(What::Begin(Watcher { number: client, side, writer }));
             files.push(file);
         }
-        self.tell(orders);
+        // Nobody says anything there: it ends with the last order.
+        let done = self.give(orders).recv_timeout(PATIENCE);
+        if done == Err(RecvTimeoutError::Timeout) {
+            self.end(client);
+            return Err(Error::system("watch", &*watch.port, ErrorKind::TimedOut)
+                .remedy("a thread of the forwarder is held up by one of its ports"));
+        }
         self.clients.push(client);
         Ok(Answer { line: format!("watching {}", watch.port), files, keep: true })
     }
 
-    /// Gives each thread its order, and waits until all have done what they were told.
-    fn tell(&self, orders: Vec<What>) {
+    /// Has no thread write for somebody any more, nor begin to.
+    fn end(&self, client: u64) {
+        self.give(self.orders.iter().map(|_| What::End(client)).collect());
+    }
+
+    /// Gives each thread its order. What is returned is there until all have done what they were told.
+    fn give(&self, orders: Vec<What>) -> Receiver<()> {
         let (done, all_done) = channel();
         for (thread, what) in self.orders.iter().zip(orders) {
             // One that has ended has nobody who watches.
             let _ = thread.send(Order { what, _done: done.clone() });
         }
-        drop(done);
-        // Nobody says anything here: it ends with the last order.
-        let _ = all_done.recv_timeout(PATIENCE);
+        all_done
     }
 }
 
@@ -210,6 +221,30 @@ fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_is_held_up_is_told_and_does_not_begin_later() {
+        let (orders, to_do) = channel();
+        let ports = ["xdp:eth0", "eth1"].map(|name| name.parse().unwrap());
+        let mut threads = Threads { ports, orders: vec![orders], clients: Vec::new() };
+        let mut thread = Watchers { orders: Some(to_do), there: Vec::new() };
+        let request = "watch eth0 64 8";
+        let answer = threads.answer(1, request);
+        assert!(answer.files.is_empty() && answer.line.contains("held up"), "{}", answer.line);
+        thread.obey();
+        assert!(!thread.watch(0));
+
+        let answer = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| threads.answer(1, request));
+            while !asked.is_finished() {
+                thread.obey();
+                std::thread::yield_now();
+            }
+            asked.join().unwrap()
+        });
+        assert_eq!((answer.files.len(), answer.line.as_str()), (1, "watching eth0"));
+        assert!(thread.watch(0) && !thread.watch(1));
+    }
 
     #[test]
     fn a_port_is_called_what_people_call_it_unless_both_are() {
