@@ -84,7 +84,8 @@ pub enum Verdict {
     Pass,
     /// The median is not, or a step of Sluice's own could not be run.
     Short,
-    /// It is not known: a step was not measured, or a peer's could not be run.
+    /// It is not known: a step was not measured, a peer's could not be run, or the kernel has not what
+    /// one needs.
     Unknown,
 }
 
@@ -110,8 +111,10 @@ fn checked(bar: Bar, report: &Report) -> Checked {
         let ratio = Spread::of_ratios(&step, &find(bar.to)?);
         ratio.ok_or_else(|| "no round has both".into())
     });
+    // What no kernel like this one can do says nothing of us.
     let fails = |name: &str| {
-        step(name).is_some_and(|it| it.by == SLUICE && it.figures.is_none() && it.failed.is_some())
+        let failed = |it: &StepReport| it.figures.is_none() && it.failed.is_some() && !it.lacks;
+        step(name).is_some_and(|it| it.by == SLUICE && failed(it))
     };
     let verdict = match &ratio {
         Ok(ratio) if ratio.median >= bar.at_least => Verdict::Pass,
@@ -147,15 +150,16 @@ mod tests {
 
     #[test]
     fn a_step_of_our_own_that_fails_is_short_and_a_peer_s_is_unknown() {
-        for (by, failed, verdict) in [
-            (SLUICE, Some("ended: no room"), Verdict::Short),
-            (SLUICE, None, Verdict::Unknown),
-            ("tcpdump", Some("tcpdump is not installed"), Verdict::Unknown),
+        for (by, failed, lacks, verdict) in [
+            (SLUICE, Some("ended: no room"), false, Verdict::Short),
+            (SLUICE, Some("ended: live frames (Linux 5.18)"), true, Verdict::Unknown),
+            (SLUICE, None, false, Verdict::Unknown),
+            ("tcpdump", Some("tcpdump is not installed"), false, Verdict::Unknown),
         ] {
             let steps = [("TPACKET_V3 ring", 2.0), ("tcpdump -w /dev/null", 2.0)];
             let mut report = report(Kind::Rx, &steps);
             let step = &mut report.ladders[0].steps[usize::from(by != SLUICE)];
-            (step.by, step.figures) = (by.into(), None);
+            (step.by, step.figures, step.lacks) = (by.into(), None, lacks);
             step.failed = failed.map(str::to_owned);
             let checked = check(&report);
             assert_eq!(checked[0].verdict, verdict, "{by}, {failed:?}");

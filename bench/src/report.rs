@@ -1,7 +1,9 @@
 //! What a bench has shown: the contract of its JSON (docs/cli.md), written and read back.
 
 use serde::{Deserialize, Serialize};
+use sluicegate::error;
 
+use crate::failure::Failure;
 use crate::ladder::Kind;
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
@@ -74,6 +76,9 @@ pub struct StepReport {
     /// Why turns brought nothing, the last of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
+    /// That is for want of a privilege, or of something that this kernel has not.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub lacks: bool,
     /// The turns that brought something.
     pub turns: Vec<Turn>,
 }
@@ -128,7 +133,7 @@ fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
 
 /// The turns of a step that brought something.
 fn turns(climbed: &Climbed) -> Vec<Turn> {
-    let turn = |(round, turn): &(u32, Result<Measurement, String>)| {
+    let turn = |(round, turn): &(u32, Result<Measurement, Failure>)| {
         Some(Turn { round: *round, measurement: turn.as_ref().ok()?.clone() })
     };
     climbed.turns.iter().filter_map(turn).collect()
@@ -156,6 +161,7 @@ impl StepReport {
         let explained = |it: &&Turn| !it.measurement.explanation.causes.is_empty();
         let explanation = turns.iter().find(explained).map(|it| it.measurement.explanation.clone());
         let cpus = middle(&turns).map_or_else(Vec::new, |it| it.explanation.cpus.clone());
+        let failed = all.iter().rev().find_map(|(_, turn)| turn.as_ref().err());
         Self {
             step: step.name.clone(),
             by: step.by.into(),
@@ -164,7 +170,8 @@ impl StepReport {
             figures: Figures::over(&figures),
             ratio: Spread::of_ratios(&rates(&turns), reference),
             explanation: Explanation { cpus, ..explanation.unwrap_or_default() },
-            failed: all.iter().rev().find_map(|(_, turn)| turn.as_ref().err().cloned()),
+            failed: failed.map(Failure::to_string),
+            lacks: failed.and_then(Failure::kind) == Some(error::Kind::Privilege),
             turns,
         }
     }
@@ -220,13 +227,22 @@ pub(crate) mod tests {
     fn a_step_is_compared_with_the_reference_round_by_round() {
         let reference = climbed("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
         let mut other = climbed("tc", &[(1, 4.0), (2, 2.0)]);
-        other.turns.push((3, Err("out of luck".into())));
+        other.turns.push((3, Err(Failure::of("out of luck"))));
         let ladder = ladder(Kind::Drop, &[&reference, &other]);
         assert_eq!(ladder.steps[0].ratio.unwrap().median, 1.0);
         let step = &ladder.steps[1];
         assert_eq!(step.ratio, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
         assert_eq!(step.failed.as_deref(), Some("out of luck"), "a turn that failed is not hidden");
-        assert_eq!(step.turns.len(), 2);
+        assert_eq!((step.turns.len(), step.lacks), (2, false));
+    }
+
+    #[test]
+    fn what_this_kernel_has_not_is_told_apart_from_what_fails() {
+        let mut step = climbed("live frames", &[]);
+        let reason = "sluice ended: sending live frames (Linux 5.18) is not available".to_owned();
+        step.turns.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
+        let ladder = ladder(Kind::Tx, &[&step]);
+        assert!(ladder.steps[0].lacks && ladder.steps[0].figures.is_none());
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct Climbed {
     /// The step.
     pub step: Step,
     /// Its turns.
-    pub turns: Vec<(u32, Result<Measurement, String>)>,
+    pub turns: Vec<(u32, Result<Measurement, Failure>)>,
 }
 
 /// What a bench has brought.
@@ -101,13 +101,10 @@ impl Bench {
                     None => measure(bed(*kind, &step.setting)?, step, &conditions, watch),
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
-                match turn {
-                    Err(Failure::Stopped) => {
-                        return Ok(Results { climbed, complete: false, notes });
-                    }
-                    Err(Failure::Step { reason, .. }) => turns.push((round, Err(reason))),
-                    Ok(measurement) => turns.push((round, Ok(measurement))),
+                if let Err(Failure::Stopped) = turn {
+                    return Ok(Results { climbed, complete: false, notes });
                 }
+                turns.push((round, turn));
             }
         }
         Ok(Results { climbed, complete: true, notes })

@@ -83,14 +83,15 @@ impl Maker {
         match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
             Ok(()) => Ok(Ended::Done),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ended::Interrupted),
-            Err(error) => {
-                let too_long = frame.len() > 3000 && error.raw_os_error() == Some(libc::EINVAL);
-                let remedy = match too_long {
-                    true => "live frames have one page: send shorter ones, or by another method",
-                    false => "live frames need Linux 5.18: send by another method",
-                };
-                Err(privileged(error, "send", "live frames").remedy(remedy))
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(match frame.len() {
+                ..=3000 => Error::Unsupported {
+                    feature: "sending live frames (Linux 5.18)".into(),
+                    remedy: "send by another method".into(),
+                },
+                _ => Error::system("send", "live frames", error)
+                    .remedy("live frames have one page: send shorter ones, or by another method"),
+            }),
+            Err(error) => Err(privileged(error, "send", "live frames")),
         }
     }
 }
