@@ -65,13 +65,19 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         let second = watch(&lab, "middle1", &only, &["-f", &format!("ether dst {NOBODY}")]);
         let right = capture_all(&lab.netns("right"), "udp", &there);
         let before = dropped(&lab, "middle", "middle1");
+        let on_the_way = || dropped(&lab, "left", "left0") + dropped(&lab, "right", "right0");
+        let lost_before = on_the_way();
         send(&lab, "left", "right", 2000);
         send(&lab, "right", "left", 1000);
         let lost = dropped(&lab, "middle", "middle1") - before;
+        let lost_before = on_the_way() - lost_before;
         right.stop().good();
         let report = running.stop().good();
         let [on, back] = [0, 1].map(|index| direction(&report, index)[0]);
         assert!(on > 1000 && back > 500, "{ports:?}: {report}");
+        let whole = report["ledger"]["in"].as_u64().unwrap();
+        assert_eq!(whole + lost_before, 3000, "{ports:?}: {report}");
+        assert_eq!(on + back + count(&report, "losses", "ring_full"), whole, "{ports:?}: {report}");
         let (first, second) = (first.end().good(), second.end().good());
         for (watcher, packets) in [(&first, on + back), (&second, on)] {
             assert_eq!(watcher["packets"], packets, "{ports:?}: {watcher}");
