@@ -93,25 +93,43 @@ mod tests {
         let rows: &[(&str, &str, Count, Option<u64>)] = &[
             (
                 "of several lines the last, as tcpdump",
-                "12 packets captured\n123 packets captured\n130 packets received by filter\n",
+                "12 packets captured\n123 packets captured\n130 packets received by filter\n\
+                 7 packets dropped by kernel\n",
                 Count::Before("captured"),
                 Some(123),
             ),
             (
                 "with spaces before it, as netsniff-ng",
-                "Running!\n\n      886784  packets incoming\n      886700  packets passed filter\n",
+                "Running!\n\n      886784  packets incoming (0 unread on exit)\n      \
+                 886700  packets passed filter\n          84  packets failed filter\n",
                 Count::Before("passed filter"),
                 Some(886_700),
             ),
             (
+                "of the last rule, as iptables",
+                "Chain PREROUTING (policy ACCEPT 3 packets, 900 bytes)\n    pkts      bytes target\n\
+                 \x20      0        0 DROP       udp dpt:20000\n\
+                 \x20 123456  5678976 DROP       udp dpt:9\n",
+                Count::Before("DROP"),
+                Some(123_456),
+            ),
+            (
+                "in a counter, as nft",
+                "table ip t {\n\tcounter dropped {\n\t\tpackets 12 bytes 720\n\t}\n}\n",
+                Count::After("packets "),
+                Some(12),
+            ),
+            (
                 "behind words, as dumpcap",
-                "File: /dev/null\nPackets captured: 287360\nPackets received/dropped: 287360/0\n",
+                "File: /dev/null\nPackets captured: 287360\n\
+                 Packets received/dropped on interface 'right0': 287360/0 (100.0%)\n",
                 Count::After("Packets captured:"),
                 Some(287_360),
             ),
             (
                 "behind the last of several, as testpmd",
-                "  RX-packets: 5  RX-missed: 0\n  RX-packets: 1234           RX-dropped: 6\n",
+                "  RX-packets: 5  RX-missed: 0\n  RX-packets: 1234           RX-dropped: 6   \
+                 RX-total: 1240\n  TX-packets: 0              TX-dropped: 0   TX-total: 0\n",
                 Count::After("RX-packets:"),
                 Some(1234),
             ),
@@ -123,7 +141,7 @@ mod tests {
             ),
             (
                 "before a comma, as tc",
-                "8 pkt (dropped 5, overlimits 0)",
+                "qdisc clsact ffff:\n Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n",
                 Count::After("(dropped"),
                 Some(5),
             ),
@@ -135,13 +153,19 @@ mod tests {
             ),
             (
                 "in a result",
-                "{\"time_s\":1}\n{\"ledger\":{\"in\":9,\"out\":7}}\n",
+                "{\"time_s\":1,\"attempted\":3}\n{\"ledger\":{\"in\":9,\"out\":7},\"attempted\":8}\n",
                 Count::COUNTED,
                 Some(7),
             ),
+            ("of the last result", "{\"attempted\":3}\n{\"attempted\":8}\n", Count::SENT, Some(8)),
+            ("a place that it has not", "{\"ledger\":{\"out\":7}}\n", Count::SENT, None),
+            ("no rule", "Chain PREROUTING (policy ACCEPT 3 packets)", Count::Before("DROP"), None),
+            ("no counter", "table ip t {}", Count::After("packets "), None),
+            ("no such discipline", "qdisc noqueue", Count::After("(dropped"), None),
             ("nowhere", "nothing\n", Count::After("RX-packets:"), None),
             ("words without a number", "captured\n", Count::Before("captured"), None),
             ("no result", "", Count::SENT, None),
+            ("who said nothing", "", Count::COUNTED, None),
         ];
         for (sentence, out, count, expected) in rows {
             let said = Said { out: (*out).into(), err: String::new() };

@@ -110,6 +110,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_is_reached_as_long_as_somebody_listens_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let address = Address::of(path.to_str().unwrap());
+        assert_eq!(address.connect().err(), Some(Errno::ENOENT));
+        let first = address.listen().unwrap();
+        assert!(address.connect().is_ok());
+        assert_eq!(address.listen().err(), Some(Errno::EADDRINUSE), "it is served");
+        drop(first);
+        assert_eq!(address.connect().err(), Some(Errno::ENOENT));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert_eq!(address.connect().err(), Some(Errno::ECONNREFUSED), "left behind");
+        let _second = address.listen().unwrap();
+        assert!(address.connect().is_ok(), "it was replaced");
+    }
+
+    #[test]
     fn a_name_without_a_file_is_free_again_at_once() {
         let address = Address::of("@sluice-test-address");
         for _ in 0..2 {

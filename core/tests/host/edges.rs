@@ -29,9 +29,10 @@ pub fn traces(lab: &Lab) -> Vec<String> {
         "tc filter show dev right0 egress",
         "tc filter show dev right0 ingress",
     ];
-    // It alone knows of programs at tcx; not every system has it.
-    if Command::new("bpftool").arg("version").output().is_ok() {
-        commands.push("bpftool net show dev right0");
+    // It alone knows of programs at tcx.
+    match Command::new("bpftool").arg("version").output() {
+        Ok(_) => commands.push("bpftool net show dev right0"),
+        Err(error) => println!("skipped: needs bpftool ({error}); get it by installing it"),
     }
     let all = commands.into_iter().map(|command| printed(lab, command));
     let all = all.collect::<String>();
