@@ -73,11 +73,15 @@ pub fn refused(arguments: &[&str], said: &str) {
     assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
 }
 
-/// A capture of what comes to `right0` and matches, all of it, into a file.
-pub fn capture_all(netns: &str, filter: &str, file: &Path) -> Running {
+/// A capture of what comes to a port and matches, into a file.
+pub fn capture(netns: &str, port: &str, filter: &str, file: &Path) -> Running {
     let file = file.to_str().unwrap();
-    let port = "right0?blocks=64";
     Running::start(&["capture", port, "--netns", netns, "-f", filter, "-w", file, "--json"])
+}
+
+/// The same of all that comes to `right0`.
+pub fn capture_all(netns: &str, filter: &str, file: &Path) -> Running {
+    capture(netns, "right0?blocks=64", filter, file)
 }
 
 /// Runs a command to its end.

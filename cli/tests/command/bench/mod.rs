@@ -31,21 +31,16 @@ fn long_enough(
     run("1s")
 }
 
-/// The report of a run in which each step that could be measured had the time for some packets.
+/// The report of a run of one round. Its turns last until everybody has had the CPU for some packets, on a
+/// busy machine too.
 fn bench(arguments: &[&str]) -> Option<Value> {
-    let run = |seconds: &str| {
-        let short = ["--rounds", "1", "--seconds", seconds, "--json", "--no-causes"];
-        let running = start(&[arguments, &short].concat())?;
-        let pid = running.pid();
-        let ended = running.end();
-        assert_eq!(ended.status, Some(0), "{}", ended.err);
-        leaves_nothing(pid);
-        Some(serde_json::from_str(&ended.out).unwrap())
-    };
-    long_enough(run, |report: &Value| {
-        let steps = report["ladders"][0]["steps"].as_array().unwrap();
-        steps.iter().all(|step| step["turns"][0]["mpps"] != 0.0)
-    })
+    let short = ["--rounds", "1", "--seconds", "500ms", "--json", "--no-causes"];
+    let running = start(&[arguments, &short].concat())?;
+    let pid = running.pid();
+    let ended = running.end();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    leaves_nothing(pid);
+    Some(serde_json::from_str(&ended.out).unwrap())
 }
 
 /// No lab of this process is left.

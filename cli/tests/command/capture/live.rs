@@ -29,18 +29,7 @@ fn every_frame_arrives_as_it_was_sent_in_every_format_and_by_every_method() {
             let room = if method == "ring" { "blocks=64&block_size=1M" } else { "buffer=256M" };
             let port = format!("right0?method={method}&{room}");
             let path = folder.path().join(name);
-            let capture = Running::start(&[
-                "capture",
-                &port,
-                "--netns",
-                &netns,
-                "-f",
-                NUMBERED,
-                "--json",
-                "-w",
-                path.to_str().unwrap(),
-            ]);
-            (capture, method, path)
+            (capture(&netns, &port, NUMBERED, &path), method, path)
         });
         replay(&lab, "left", "left0", &sent, 80_000);
         for (capture, method, path) in captures {
@@ -277,17 +266,7 @@ fn losses_are_counted_and_marked_where_they_happened() {
     let [path, packets] = ["loss.pcapng", "traffic.cfg"].map(|name| folder.path().join(name));
     std::fs::write(&packets, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")
         .unwrap();
-    let capture = Running::start(&[
-        "capture",
-        "right0?blocks=2&block_size=64K",
-        "--netns",
-        &netns,
-        "-f",
-        NUMBERED,
-        "--json",
-        "-w",
-        path.to_str().unwrap(),
-    ]);
+    let capture = capture(&netns, "right0?blocks=2&block_size=64K", NUMBERED, &path);
     // While it stands still, its ring runs full for certain.
     let flood = ["trafgen", "-i", packets.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
     let send =

@@ -19,10 +19,7 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
         // Room for nearly all: other tests want the CPUs too.
         let port = format!("mirror:right0?mode={mode}&cells=32K&snaplen=128");
         let path = folder.path().join(format!("{mode}.pcapng"));
-        let to = path.to_str().unwrap();
-        let capture = Running::start(&[
-            "capture", &port, "--netns", &netns, "-f", NUMBERED, "--json", "-w", to,
-        ]);
+        let capture = capture(&netns, &port, NUMBERED, &path);
         let count = Running::start(&["count", &port, "--netns", &netns, "-f", NUMBERED, "--json"]);
         replay(&lab, "left", "left0", &sent, 50_000);
         for command in [capture, count] {
