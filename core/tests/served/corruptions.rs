@@ -1,5 +1,7 @@
 //! Everything that a program can write into its ring that cannot be, and what it gets for it.
 
+use std::fmt::Display;
+
 use crate::buffers::{BUF_OFS, NR_BUF_SIZE};
 use crate::program::{Ring, field};
 
@@ -7,21 +9,15 @@ use crate::program::{Ring, field};
 pub struct Row {
     pub sentence: &'static str,
     /// What is written into a ring that has some slots to give back.
-    pub write: fn(Ring<'_>),
+    pub write: Box<dyn Fn(Ring<'_>)>,
     /// What the error says: the slot, the field, the value.
-    pub says: &'static str,
+    pub says: String,
     /// It can be wrong only where the program does not have all slots that it can have.
     pub in_part: bool,
 }
 
-/// The first slot has so many bytes of its buffer, from `ptr` on.
-fn extent(ring: Ring<'_>, ptr: u64, len: u16) {
-    ring.set_slot(ring.head(), field::PTR, ptr);
-    slot(ring, field::LEN, len);
-}
-
-const fn row(sentence: &'static str, write: fn(Ring<'_>), says: &'static str) -> Row {
-    Row { sentence, write, says, in_part: false }
+fn row(sentence: &'static str, write: impl Fn(Ring<'_>) + 'static, says: impl Into<String>) -> Row {
+    Row { sentence, write: Box::new(write), says: says.into(), in_part: false }
 }
 
 /// A cursor is wrong.
@@ -35,121 +31,116 @@ fn slot<T: Copy>(ring: Ring<'_>, field: usize, value: T) {
     ring.give(2);
 }
 
-pub const ROWS: &[Row] = &[
-    row(
-        "head in no slot at all",
-        |ring| cursor(ring, field::HEAD, ring.num_slots),
-        "head is 64, not in",
-    ),
-    row("head far away", |ring| cursor(ring, field::HEAD, u32::MAX), "head is 4294967295, not in"),
-    Row {
-        in_part: true,
-        ..row(
-            "head goes back",
-            |ring| cursor(ring, field::HEAD, ring.after(ring.head(), ring.num_slots - 1)),
-            "head is ",
-        )
-    },
-    Row {
-        in_part: true,
-        ..row(
-            "head beyond what was given",
+/// The first slot has so many bytes of its buffer, from `ptr` on.
+fn extent(ring: Ring<'_>, ptr: u64, len: u16) {
+    ring.set_slot(ring.head(), field::PTR, ptr);
+    slot(ring, field::LEN, len);
+}
+
+/// A field of a slot has a value that cannot be, whatever the others have.
+fn value<T: Copy + Display + 'static>(
+    sentence: &'static str,
+    (name, field): (&str, usize),
+    value: T,
+    why: &str,
+) -> Row {
+    row(sentence, move |ring| slot(ring, field, value), format!(": {name} is {value}{why}"))
+}
+
+pub fn rows() -> Vec<Row> {
+    let (buffer, ptr, flags) =
+        (("buf_idx", field::BUF), ("ptr", field::PTR), ("flags", field::FLAGS));
+    let foreign = ", which the program does not have";
+    let last = "a buffer that the program does not have: the last one of the region";
+    vec![
+        row(
+            "head in no slot at all",
+            |ring| cursor(ring, field::HEAD, ring.num_slots),
+            "head is 64, not in",
+        ),
+        row(
+            "head far away",
+            |ring| cursor(ring, field::HEAD, u32::MAX),
+            "head is 4294967295, not in",
+        ),
+        Row {
+            in_part: true,
+            ..row(
+                "head goes back",
+                |ring| cursor(ring, field::HEAD, ring.after(ring.head(), ring.num_slots - 1)),
+                "head is ",
+            )
+        },
+        Row {
+            in_part: true,
+            ..row(
+                "head beyond what was given",
+                |ring| {
+                    cursor(ring, field::HEAD, ring.after(ring.tail(), 1));
+                    cursor(ring, field::CUR, ring.after(ring.tail(), 1));
+                },
+                "head is ",
+            )
+        },
+        row(
+            "cur before head",
             |ring| {
-                cursor(ring, field::HEAD, ring.after(ring.tail(), 1));
-                cursor(ring, field::CUR, ring.after(ring.tail(), 1));
+                let cur = ring.head();
+                ring.give(1);
+                cursor(ring, field::CUR, cur);
             },
-            "head is ",
-        )
-    },
-    row(
-        "cur before head",
-        |ring| {
-            let cur = ring.head();
-            ring.give(1);
-            cursor(ring, field::CUR, cur);
-        },
-        "cur is ",
-    ),
-    row(
-        "cur in no slot at all",
-        |ring| cursor(ring, field::CUR, 1 << 31),
-        "cur is 2147483648, not in",
-    ),
-    row(
-        "tail is the server's",
-        |ring| cursor(ring, field::TAIL, ring.after(ring.tail(), 1)),
-        "and only the server moves it",
-    ),
-    row(
-        "no buffer",
-        |ring| slot(ring, field::BUF, 0u32),
-        ": buf_idx is 0, which the program does not have",
-    ),
-    row(
-        "a buffer that is nobody's",
-        |ring| slot(ring, field::BUF, 1u32),
-        ": buf_idx is 1, which the program does not have",
-    ),
-    row(
-        "a buffer that the program does not have: the last one of the region",
-        |ring| slot(ring, field::BUF, 4097u32),
-        ": buf_idx is 4097, which the program does not have",
-    ),
-    row(
-        "a buffer that there is not",
-        |ring| slot(ring, field::BUF, 4098u32),
-        ": buf_idx is 4098, which the program does not have",
-    ),
-    row(
-        "a buffer far beyond the memory",
-        |ring| slot(ring, field::BUF, u32::MAX),
-        ": buf_idx is 4294967295, which the program does not have",
-    ),
-    row(
-        "one buffer in two slots",
-        |ring| {
-            let next = ring.after(ring.head(), 1);
-            slot(ring, field::BUF, ring.slot::<u32>(next, field::BUF));
-        },
-        ": buf_idx is ",
-    ),
-    row(
-        "one byte longer than a buffer",
-        |ring| extent(ring, 0, 2049),
-        ": len is 2049, from 0 on, and a buffer has 2048 bytes",
-    ),
-    row("as long as can be said", |ring| extent(ring, 0, u16::MAX), ": len is 65535"),
-    row(
-        "over the buffer's end, from within",
-        |ring| extent(ring, 2000, 49),
-        ": len is 49, from 2000 on",
-    ),
-    row(
-        "beginning behind the buffer's end",
-        |ring| extent(ring, 2049, 0),
-        ": ptr is 2049, and a buffer has 2048 bytes",
-    ),
-    row(
-        "an address that makes the sum go round",
-        |ring| slot(ring, field::PTR, u64::MAX),
-        ": ptr is 18446744073709551615",
-    ),
-    row(
-        "an address whose lower bits would do",
-        |ring| slot(ring, field::PTR, 1u64 << 16),
-        ": ptr is 65536",
-    ),
-    row(
-        "bytes outside the region: the server's own memory",
-        |ring| slot(ring, field::FLAGS, 0x10u16),
-        ": flags is 16, and 0x10 has no meaning",
-    ),
-    row(
-        "all flags that there are",
-        |ring| slot(ring, field::FLAGS, u16::MAX),
-        ": flags is 65535, and 0xffd0 has no meaning",
-    ),
-];
+            "cur is ",
+        ),
+        row(
+            "cur in no slot at all",
+            |ring| cursor(ring, field::CUR, 1 << 31),
+            "cur is 2147483648, not in",
+        ),
+        row(
+            "tail is the server's",
+            |ring| cursor(ring, field::TAIL, ring.after(ring.tail(), 1)),
+            "and only the server moves it",
+        ),
+        value("no buffer", buffer, 0u32, foreign),
+        value("a buffer that is nobody's", buffer, 1u32, foreign),
+        value(last, buffer, 4097u32, foreign),
+        value("a buffer that there is not", buffer, 4098u32, foreign),
+        value("a buffer far beyond the memory", buffer, u32::MAX, foreign),
+        row(
+            "one buffer in two slots",
+            |ring| {
+                let next = ring.after(ring.head(), 1);
+                slot(ring, field::BUF, ring.slot::<u32>(next, field::BUF));
+            },
+            ": buf_idx is ",
+        ),
+        row(
+            "one byte longer than a buffer",
+            |ring| extent(ring, 0, 2049),
+            ": len is 2049, from 0 on, and a buffer has 2048 bytes",
+        ),
+        row("as long as can be said", |ring| extent(ring, 0, u16::MAX), ": len is 65535"),
+        row(
+            "over the buffer's end, from within",
+            |ring| extent(ring, 2000, 49),
+            ": len is 49, from 2000 on",
+        ),
+        row(
+            "beginning behind the buffer's end",
+            |ring| extent(ring, 2049, 0),
+            ": ptr is 2049, and a buffer has 2048 bytes",
+        ),
+        value("an address that makes the sum go round", ptr, u64::MAX, ""),
+        value("an address whose lower bits would do", ptr, 1u64 << 16, ""),
+        value(
+            "bytes outside the region: the server's own memory",
+            flags,
+            0x10u16,
+            ", and 0x10 has no meaning",
+        ),
+        value("all flags that there are", flags, u16::MAX, ", and 0xffd0 has no meaning"),
+    ]
+}
 
 /// What the server never looks at: the program harms nobody but itself.
 pub fn write_all_else(ring: Ring<'_>) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sluicegate::port::{Region, Served};
 
 use crate::buffers::Buffers;
-use crate::corruptions::{ROWS, write_all_else};
+use crate::corruptions::{rows, write_all_else};
 use crate::program::{Memory, Ring, echo, field};
 
 const ROLE: &str = "SLUICE_TEST_ROLE";
@@ -34,8 +34,8 @@ fn program() {
     let memory = Memory::map(std::io::stdin().as_fd(), number(2));
     let (rx, tx) = (memory.ring(number(3)), memory.ring(number(4)));
     match words[0] {
-        "corrupt-rx" => (ROWS[number(1)].write)(rx),
-        "corrupt-tx" => (ROWS[number(1)].write)(tx),
+        "corrupt-rx" => (rows()[number(1)].write)(rx),
+        "corrupt-tx" => (rows()[number(1)].write)(tx),
         "all-else" => [rx, tx].into_iter().for_each(write_all_else),
         "echo" => echo_on(rx, tx, number(1) as u32),
         "scribble" => scribble(&Buffers::of(&memory, rx), rx, tx, number(1) as u64),

@@ -7,7 +7,7 @@ use sluicegate::port::{OpenOptions, Region, Served};
 use sluicegate::{Error, error};
 
 use crate::buffers::Buffers;
-use crate::corruptions::ROWS;
+use crate::corruptions::rows;
 use crate::program::{Memory, echo, field};
 use crate::roles::play;
 use crate::{BUFFERS, child, served};
@@ -154,7 +154,7 @@ proptest! {
 #[test]
 fn what_cannot_be_ends_that_queue_and_nothing_else() {
     for (role, ring) in [("corrupt-rx", "receive ring"), ("corrupt-tx", "transmit ring")] {
-        for (number, row) in ROWS.iter().enumerate() {
+        for (number, row) in rows().iter().enumerate() {
             let (region, mut queues) = null();
             let (others, mut other) = null();
             if role == "corrupt-tx" && row.in_part {
@@ -172,7 +172,7 @@ fn what_cannot_be_ends_that_queue_and_nothing_else() {
                 assert_eq!(error.kind(), error::Kind::Runtime);
                 assert!(matches!(error, Error::Corrupt { .. }), "{}: {error}", row.sentence);
                 let said = error.to_string();
-                assert!(said.contains(row.says), "{}: {said}", row.sentence);
+                assert!(said.contains(&row.says), "{}: {said}", row.sentence);
                 assert!(said.contains(ring) && said.contains("queue 0"), "{said}");
             }
             assert!(queues[0].sync_rx().is_err() && queues[0].sync_tx().is_err());

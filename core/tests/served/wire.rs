@@ -10,7 +10,7 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Region, Served, Use};
 use sluicegate::ring::{Meta, Packet};
 
-use crate::corruptions::ROWS;
+use crate::corruptions::rows;
 use crate::program::{Memory, Ring, echo, field};
 use crate::roles::play;
 use crate::scratch::lab_of;
@@ -159,7 +159,7 @@ fn every_corruption_ends_its_queue(name: &str) {
     let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
     let others = Others::start(&lab);
     for role in ["corrupt-rx", "corrupt-tx"] {
-        for (number, row) in ROWS.iter().enumerate() {
+        for (number, row) in rows().iter().enumerate() {
             let (region, mut queues) = program(&lab, name);
             let memory = Memory::map(region.fd(), region.bytes());
             let tx = memory.ring(queues[0].tx_offset());
@@ -173,7 +173,7 @@ fn every_corruption_ends_its_queue(name: &str) {
                 _ => queues[0].sync_tx(),
             };
             let said = error.expect_err(row.sentence).to_string();
-            assert!(said.contains(row.says), "{name}: {}: {said}", row.sentence);
+            assert!(said.contains(&row.says), "{name}: {}: {said}", row.sentence);
             assert!(said.contains("right0, queue 0"), "{said}");
             // The flows of the other queue are still its own.
             let [_, again] = offer(&mut wire, &mut queues, &memory, false);
