@@ -88,7 +88,7 @@ struct Peer<'a> {
     rings: [usize; 2],
     /// Where the peer's own index stands.
     own: usize,
-    /// What it described as room in its memory, from where to where.
+    /// What it described as room for packets in its memory, from where to where.
     described: Vec<(usize, usize)>,
     /// It has described the rings themselves: what is there changes.
     rings_too: bool,
@@ -145,12 +145,15 @@ impl Peer<'_> {
     }
 
     fn describe(&mut self, sends: bool, place: u8, fields: (u16, u16, u32, u32)) {
-        let (_, _, length, offset) = fields;
+        let (_, region, length, offset) = fields;
         let (from, to) = (offset as usize, offset as usize + length as usize);
         if from < BUFFERS_AT {
             self.rings_too = true;
         }
-        self.described.push((from, to));
+        // Room is what the ring that the port sends to says, in the one region that there is.
+        if sends && region == 0 {
+            self.described.push((from, to));
+        }
         let ring = self.rings[usize::from(sends)];
         self.memory.descriptor(ring, usize::from(place) % RING_ENTRIES, fields);
     }
