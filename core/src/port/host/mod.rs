@@ -196,7 +196,7 @@ fn between(
         let presence = Presence::of(interface)?;
         let name = interface.name.as_str();
         let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
-        Ok(HostQueue::new(&intake, (tap, share), name, address.take(), flows.clone()))
+        Ok(HostQueue::new(&intake, tap, share, name, address.take(), flows.clone()))
     });
     let queues = queues.collect::<Result<_>>()?;
     Ok((queues, hook, not_native))

@@ -101,7 +101,8 @@ pub(crate) struct HostQueue {
 impl HostQueue {
     pub(super) fn new(
         intake: &Arc<Intake>,
-        (tap, refused): (TapQueue, Share),
+        tap: TapQueue,
+        refused: Share,
         name: &str,
         address: Option<Address>,
         flows: Option<HostFlows>,
