@@ -30,7 +30,7 @@ pub struct LossAt {
     pub lost: f64,
 }
 
-/// Latency at these shares of a throughput.
+/// Latency at these shares of a throughput. `points` has what is known, also where there is an error.
 ///
 /// # Errors
 /// A trial could not be done.
@@ -40,8 +40,8 @@ pub fn latency(
     throughput_pps: f64,
     shares: &[f64],
     time: Duration,
-) -> Result<Vec<LatencyAt>, Failure> {
-    let mut points = Vec::new();
+    points: &mut Vec<LatencyAt>,
+) -> Result<(), Failure> {
     for &of_throughput in shares {
         let rate = Some(throughput_pps * of_throughput);
         let outcome = trial.offer(&Offer { bytes, rate, until: Until::Time(time) })?;
@@ -49,11 +49,11 @@ pub fn latency(
         let point = |latency| LatencyAt { of_throughput, offered_pps, latency };
         points.extend(outcome.latency.map(point));
     }
-    Ok(points)
+    Ok(())
 }
 
 /// Frame loss from the most that can be offered downwards, a tenth a step, until two steps in a row
-/// are without.
+/// are without. `points` has what is known, also where there is an error.
 ///
 /// # Errors
 /// A trial could not be done.
@@ -62,22 +62,22 @@ pub fn loss(
     bytes: u32,
     most_pps: f64,
     time: Duration,
-) -> Result<Vec<LossAt>, Failure> {
-    let mut points: Vec<LossAt> = Vec::new();
+    points: &mut Vec<LossAt>,
+) -> Result<(), Failure> {
     for tenths in (1..=10).rev() {
         let of_most = f64::from(tenths) / 10.0;
         let rate = (tenths < 10).then_some(most_pps * of_most);
         let outcome = trial.offer(&Offer { bytes, rate, until: Until::Time(time) })?;
         let (offered_pps, lost) = (outcome.offered_pps(), outcome.lost());
         points.push(LossAt { of_most, offered_pps, lost });
-        if let [.., before, last] = &points[..]
+        if let [.., before, last] = points[..]
             && before.lost == 0.0
             && last.lost == 0.0
         {
             break;
         }
     }
-    Ok(points)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -85,10 +85,15 @@ mod tests {
     use super::super::model::{Device, Lab};
     use super::*;
 
+    fn points(device: Device) -> Vec<LossAt> {
+        let mut points = Vec::new();
+        loss(&mut Lab::new(device, 1e6), 60, 1e6, Duration::from_secs(1), &mut points).unwrap();
+        points
+    }
+
     #[test]
     fn loss_is_followed_down_until_there_is_none() {
-        let mut lab = Lab::new(Device::Limit { pps: 0.75e6 }, 1e6);
-        let points = loss(&mut lab, 60, 1e6, Duration::from_secs(1)).unwrap();
+        let points = points(Device::Limit { pps: 0.75e6 });
         let seen: Vec<(f64, f64)> = points.iter().map(|it| (it.of_most, it.lost)).collect();
         assert_eq!(seen.len(), 5, "{seen:?}");
         assert_eq!(seen[0], (1.0, 0.25));
@@ -97,8 +102,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_never_ends_is_followed_to_the_end() {
-        let mut lab = Lab::new(Device::Loss { share: 0.001 }, 1e6);
-        let points = loss(&mut lab, 60, 1e6, Duration::from_secs(1)).unwrap();
+        let points = points(Device::Loss { share: 0.001 });
         assert_eq!(points.len(), 10);
         assert!(points.iter().all(|it| (it.lost - 0.001).abs() < 1e-4), "{points:?}");
     }

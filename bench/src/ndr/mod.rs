@@ -104,9 +104,9 @@ fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<()
     search::throughput(trial, size, goal, &mut of.found)?;
     let Found { throughput, most_pps, .. } = of.found;
     if let Some(throughput) = throughput {
-        of.latency = curve::latency(trial, size, throughput.pps, loads, goal.time)?;
+        curve::latency(trial, size, throughput.pps, loads, goal.time, &mut of.latency)?;
     }
-    of.loss = curve::loss(trial, size, most_pps, goal.time)?;
+    curve::loss(trial, size, most_pps, goal.time, &mut of.loss)?;
     // A burst has no rate to be near to: a fiftieth is near enough.
     let resolution = goal.resolution.max(0.02);
     of.back_to_back = Some(burst::back_to_back(trial, size, most_pps, goal.loss, resolution)?);
@@ -125,7 +125,7 @@ mod tests {
     use std::time::Duration;
 
     use super::model::{Device, Lab};
-    use super::trial::{Offer, Outcome};
+    use super::trial::{Latency, Offer, Outcome};
     use super::*;
 
     fn settings() -> Settings {
@@ -152,19 +152,22 @@ mod tests {
         impl Trial for Stops {
             fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
                 self.1 = self.1.checked_sub(1).ok_or(Failure::Stopped)?;
-                self.0.offer(offer)
+                let latency = Some(Latency { p50_ns: 1, p99_ns: 2, p99_9_ns: 3, max_ns: 4 });
+                Ok(Outcome { latency, ..self.0.offer(offer)? })
             }
         }
-        for trials in 0..4 {
+        for trials in 0..7 {
             let lab = Lab::new(Device::Limit { pps: 9e6 }, 4e6);
             let findings = run(&mut Stops(lab, trials), &settings()).unwrap();
             assert!(!findings.complete);
             assert_eq!(findings.are_none(), trials == 0);
-            let OfSize { found, back_to_back, .. } = &findings.sizes[0];
-            // The first and the one that confirms; the third is of the latency.
+            let OfSize { found, latency, loss, back_to_back, .. } = &findings.sizes[0];
+            // The first and the one that confirms; two of the latency, two of the loss, then a burst.
             assert_eq!(found.trials.len(), trials.min(2) as usize, "{findings:?}");
             assert_eq!(found.throughput.is_some(), trials >= 2, "{findings:?}");
             assert_eq!(found.most_pps > 0.0, trials >= 1);
+            assert_eq!(latency.len(), trials.saturating_sub(2).min(2) as usize, "{findings:?}");
+            assert_eq!(loss.len(), trials.saturating_sub(4) as usize, "{findings:?}");
             assert!(back_to_back.is_none());
         }
     }
