@@ -124,6 +124,7 @@ fn ip(command: &str) -> Order {
 }
 
 fn forwarding(on: &str) -> Order {
-    let program = Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]).reading(on.into());
+    let program =
+        Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]).reading(format!("{on}\n"));
     Order { end: End::Middle, program }
 }

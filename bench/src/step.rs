@@ -83,13 +83,12 @@ impl Step {
             .filter(|name| *name != SLUICE)
     }
 
-    /// What to type to have the same, at its end of the bed: files are in the bed's folder, and what a
-    /// program reads on its standard input is not shown.
+    /// What to type to have the same, at its end of the bed, in whose folder its files are.
     pub fn command(&self) -> String {
-        let orders = self.prepare.iter().map(|order| order.program.shown());
+        let orders = self.prepare.iter().map(|order| order.program.typed(None));
         // Two jobs run at the same time.
         let jobs: Vec<String> =
-            self.way.jobs().into_iter().map(|job| job.program.shown()).collect();
+            self.way.jobs().into_iter().map(|job| job.program.typed(job.cpu)).collect();
         let jobs = (!jobs.is_empty()).then(|| jobs.join(" & "));
         orders.chain(jobs).collect::<Vec<_>>().join("; ")
     }

@@ -3,7 +3,7 @@
 use super::{Place, count};
 use crate::bed::End;
 use crate::peers::{iptables, nftables};
-use crate::process::{Program, Ready};
+use crate::process::{Input, Program, Ready, quoted};
 use crate::said::Count;
 use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
 
@@ -21,9 +21,24 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     steps
 }
 
+/// The first of the ports that nothing comes to.
+const FIRST: u32 = 20_000;
+/// The one that packets are for.
+const LAST: u32 = 9;
+
 /// Destination ports for that many rules: packets are for the last one.
 pub fn ports(rules: u32) -> impl Iterator<Item = u32> {
-    (0..rules.saturating_sub(1)).map(|n| 20_000 + n).chain([9])
+    (0..rules.saturating_sub(1)).map(|n| FIRST + n).chain([LAST])
+}
+
+/// That many rules between two texts: each is a line, in which `%s` is the port.
+pub fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
+    let lines = ports(rules).map(|port| line.replace("%s", &port.to_string()) + "\n");
+    let text = [before.to_owned()].into_iter().chain(lines).chain([after.to_owned()]).collect();
+    let (before, after, line) = (quoted(before), quoted(after), quoted(&format!(r"{line}\n")));
+    let ports = format!("$(seq {FIRST} {}) {LAST}", FIRST - 2 + rules);
+    let shell = format!("{{ printf %s {before}; printf -- {line} {ports}; printf %s {after}; }}");
+    Input { text, shell }
 }
 
 /// Rules that a place asks for.
@@ -63,16 +78,17 @@ fn no_listener(place: &Place<'_>) -> Step {
 
 /// By tc's flower classifier, which keeps rules of one form in a hash table.
 fn flower(place: &Place<'_>) -> Step {
-    let rules = ports(rules(place))
-        .map(|port| format!("pref 1 protocol ip flower ip_proto udp dst_port {port} action drop"));
-    tc(place, "tc flower, ingress", rules)
+    let rule = "pref 1 protocol ip flower ip_proto udp dst_port %s action drop";
+    let line = format!("filter add dev {} ingress {rule}", place.right());
+    tc(place, "tc flower, ingress", listed(rules(place), &clsact(place), &line, ""))
 }
 
 /// By one program of tc's BPF classifier that goes through the rules.
 fn tc_bpf(place: &Place<'_>) -> Option<Step> {
     let program = classic(&ports(rules(place)).collect::<Vec<_>>());
-    let rule = format!("bpf direct-action bytecode \"{program}\"");
-    (rules(place) <= FILTER_MAX).then(|| tc(place, "tc BPF, ingress", [rule].into_iter()))
+    let rule = format!("ingress bpf direct-action bytecode \"{program}\"");
+    let input = format!("{}filter add dev {} {rule}\n", clsact(place), place.right());
+    (rules(place) <= FILTER_MAX).then(|| tc(place, "tc BPF, ingress", input))
 }
 
 /// Classic BPF as tc-bpf(8) takes it: UDP in IPv4 without options to one of these ports is dropped,
@@ -96,11 +112,14 @@ fn classic(ports: &[u32]) -> String {
     format!("{},{}", program.len(), program.join(","))
 }
 
-/// Rules of tc at the interface's ingress.
-fn tc(place: &Place<'_>, name: &str, rules_: impl Iterator<Item = String>) -> Step {
+/// What makes tc look at packets where they come in.
+fn clsact(place: &Place<'_>) -> String {
+    format!("qdisc add dev {} clsact\n", place.right())
+}
+
+/// Rules of tc at the interface's ingress: a batch of commands that begins with [`clsact`].
+fn tc(place: &Place<'_>, name: &str, batch: impl Into<Input>) -> Step {
     let device = place.right();
-    let adds = rules_.map(|rule| format!("filter add dev {device} ingress {rule}\n"));
-    let batch = std::iter::once(format!("qdisc add dev {device} clsact\n")).chain(adds).collect();
     let tally = Tally::Says(
         Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
         Count::After("(dropped"),
@@ -132,6 +151,17 @@ mod tests {
         assert_eq!(ports(1).collect::<Vec<_>>(), [9]);
         assert_eq!(ports(3).collect::<Vec<_>>(), [20_000, 20_001, 9]);
         assert_eq!(ports(10_000).max(), Some(29_998), "a port has 16 bits");
+    }
+
+    #[test]
+    fn a_shell_lists_the_same_rules() {
+        for rules in [1, 2, 100] {
+            let Input { text, shell } = listed(rules, "-a 'b'\n", "- port %s { drop }", "}\n");
+            let shell = std::process::Command::new("sh").args(["-c", &shell]).output().unwrap();
+            assert_eq!(String::from_utf8(shell.stdout).unwrap(), text, "{rules}");
+            assert_eq!(text.lines().count(), 2 + rules as usize);
+            assert!(text.ends_with("- port 9 { drop }\n}\n"), "{text}");
+        }
     }
 
     #[test]

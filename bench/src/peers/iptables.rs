@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::ladder::Place;
-use crate::ladder::drop::{by_kernel, order, ports, rules};
+use crate::ladder::drop::{by_kernel, listed, order, rules};
 use crate::process::Program;
 use crate::said::Count;
 use crate::step::{Setting, Step, Tally};
@@ -13,9 +13,8 @@ pub const PEER: Peer = Peer::new("iptables", &[]);
 /// Its step in the ladder of dropping.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let rules = rules(place);
-    let lines = ports(rules).map(|port| format!("-A PREROUTING -p udp --dport {port} -j DROP\n"));
-    let table = ["*raw\n".to_owned()].into_iter().chain(lines).chain(["COMMIT\n".to_owned()]);
-    let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table.collect());
+    let table = listed(rules, "*raw\n", "-A PREROUTING -p udp --dport %s -j DROP", "COMMIT\n");
+    let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table);
     let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-w"];
     let tally = Tally::Says(Program::tool("iptables", list), Count::Before("DROP"));
     let setting = Setting { rules: Some(rules), ..place.plain() };

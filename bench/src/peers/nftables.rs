@@ -3,7 +3,7 @@
 
 use super::Peer;
 use crate::ladder::Place;
-use crate::ladder::drop::{by_kernel, order, ports, rules};
+use crate::ladder::drop::{by_kernel, listed, order, rules};
 use crate::process::Program;
 use crate::said::Count;
 use crate::step::{Setting, Step, Tally};
@@ -19,27 +19,24 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let rules = rules(place);
     let raw = "type filter hook prerouting priority raw;";
     let ingress = format!("type filter hook ingress device \"{}\" priority filter;", place.right());
-    let listed: String = ports(rules).map(|port| matching(&port.to_string())).collect();
+    let each = ["", "udp dport %s counter name dropped drop", ""];
+    let set = ["udp dport {\n", "%s,", "} counter name dropped drop\n"];
     let mut steps = vec![
-        step(place, "nftables, raw prerouting", "ip", raw, &listed),
-        step(place, "nftables, netdev ingress", "netdev", &ingress, &listed),
+        step(place, "nftables, raw prerouting", "ip", raw, each),
+        step(place, "nftables, netdev ingress", "netdev", &ingress, each),
     ];
     if rules > 1 {
-        let ports: Vec<String> = ports(rules).map(|port| port.to_string()).collect();
-        let set = matching(&format!("{{ {} }}", ports.join(", ")));
-        steps.push(step(place, "nftables, netdev ingress, a set", "netdev", &ingress, &set));
+        steps.push(step(place, "nftables, netdev ingress, a set", "netdev", &ingress, set));
     }
     steps
 }
 
-fn matching(ports: &str) -> String {
-    format!("udp dport {ports} counter name dropped drop\n")
-}
-
-fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: &str) -> Step {
-    let table = format!(
-        "table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n{rules_}}}\n}}\n"
-    );
+/// A table whose chain has these rules: what stands before the ports, a line for each, what stands behind.
+fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 3]) -> Step {
+    let [before, line, after] = rules_;
+    let head = format!("table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n");
+    let (before, after) = (format!("{head}{before}"), format!("{after}}}\n}}\n"));
+    let table = listed(rules(place), &before, line, &after);
     let tally = Tally::Says(
         Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
         Count::After("packets "),

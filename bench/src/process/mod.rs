@@ -1,5 +1,6 @@
 //! Programs that run at one end of a bed: started, waited for, measured, ended.
 
+mod input;
 mod running;
 mod spawn;
 
@@ -13,6 +14,7 @@ use sluicegate::error::{Error, Result};
 
 use crate::bed::{Bed, End};
 use crate::said::Said;
+pub use input::{Input, quoted};
 pub use running::{Ready, Running};
 use spawn::spawn;
 
@@ -37,7 +39,7 @@ pub struct Program {
     /// The file, where it is not looked for by its name.
     file: Option<PathBuf>,
     /// What it reads on its standard input.
-    input: Option<String>,
+    input: Option<Input>,
     /// Another program that it needs, where it is a script.
     needs: Option<&'static str>,
 }
@@ -73,20 +75,22 @@ impl Program {
 
     /// Gives it something to read.
     #[must_use]
-    pub fn reading(mut self, input: String) -> Self {
-        self.input = Some(input);
+    pub fn reading(mut self, input: impl Into<Input>) -> Self {
+        self.input = Some(input.into());
         self
     }
 
-    /// As a shell takes it.
+    /// Its name and arguments, as a shell takes them.
     pub fn shown(&self) -> String {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
-        let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-            true => word.clone(),
-            false => format!("'{}'", word.replace('\'', r"'\''")),
-        };
-        let words = std::iter::once(&self.name).chain(&self.arguments).map(quoted);
-        words.collect::<Vec<_>>().join(" ")
+        let words = std::iter::once(&self.name).chain(&self.arguments);
+        words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What to type to have it do the same, on one CPU if one is named.
+    pub fn typed(&self, cpu: Option<usize>) -> String {
+        let pinned = cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
+        let input = self.input.as_ref().map(|input| format!("{} | ", input.shell));
+        format!("{}{pinned}{}", input.unwrap_or_default(), self.shown())
     }
 
     /// Starts it at one end of a bed, on one CPU if one is named.
@@ -102,7 +106,7 @@ impl Program {
         let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
         let stdin = match &self.input {
             None => Stdio::null(),
-            Some(text) => {
+            Some(Input { text, .. }) => {
                 let file = scratch(&self.name)?;
                 file.write_all_at(text.as_bytes(), 0).map_err(|e| self.failed("start", e))?;
                 file.into()

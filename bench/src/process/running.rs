@@ -250,11 +250,14 @@ mod tests {
     fn a_command_is_shown_as_a_shell_takes_it() {
         let program = Program::tool("count", ["xdp:right0?a=b", "-f", "it's", ""]);
         assert_eq!(program.shown(), r"count 'xdp:right0?a=b' -f 'it'\''s' ''");
+        let program = program.reading("a hare\n".to_owned());
+        let typed = "printf %s 'a hare\n' | taskset -c 3 count 'xdp:";
+        assert!(program.typed(Some(3)).starts_with(typed), "{}", program.typed(Some(3)));
     }
 
     #[test]
     fn a_program_reads_and_writes() {
-        let program = Program::tool("cat", ["-"]).reading("of a hare\n".into());
+        let program = Program::tool("cat", ["-"]).reading("of a hare\n".to_owned());
         assert_eq!(program.run(&bed(), End::Left).unwrap(), "of a hare\n");
     }
 
