@@ -96,10 +96,7 @@ pub fn check(report: &Report) -> Vec<Checked> {
 }
 
 fn checked(bar: Bar, report: &Report) -> Checked {
-    let ladder = report.ladders.iter().filter(|ladder| ladder.ladder == bar.ladder);
-    let steps: Vec<&StepReport> = ladder.flat_map(|ladder| &ladder.steps).collect();
-    // Of several settings the first, which is the plainest.
-    let step = |name: &str| steps.iter().find(|step| step.step == name);
+    let step = |name: &str| report.step(bar.ladder, name);
     let find = |name: &str| {
         let step = step(name).ok_or_else(|| format!("{name} was not measured"))?;
         match step.figures {

@@ -24,7 +24,8 @@
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
 //! | [`report`] | all of it, as JSON says it |
-//! | [`page`] | the same for a browser |
+//! | [`page`] | the same for a browser, or as a chart |
+//! | [`table`] | the ratios that are to be kept as a table in Markdown |
 //! | [`show`] | numbers as people read them |
 //! | [`check`] | ratios that are to be kept |
 //! | [`compare`] | what moved from one report to another |
@@ -52,6 +53,7 @@ pub mod said;
 pub mod show;
 pub mod statistics;
 pub mod step;
+pub mod table;
 pub mod watch;
 
 pub use failure::Failure;

@@ -114,6 +114,12 @@ impl Report {
             ladders: bench.kinds.iter().copied().map(of).collect(),
         }
     }
+
+    /// The step of this name; of several settings the first, which is the plainest.
+    pub fn step(&self, kind: Kind, name: &str) -> Option<&StepReport> {
+        let ladders = self.ladders.iter().filter(|ladder| ladder.ladder == kind);
+        ladders.flat_map(|ladder| &ladder.steps).find(|step| step.step == name)
+    }
 }
 
 fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {

@@ -3,6 +3,8 @@
 //! Each step is a bar, drawn as SVG, with its spread; colours follow the browser's light or dark, and
 //! the layout its width.
 
+mod bar;
+pub mod chart;
 mod text;
 
 use std::fmt::Write;
@@ -12,8 +14,11 @@ use crate::peers::Presence;
 use crate::report::{Ladder, Report, StepReport};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
+use bar::Bar;
 use text::Escaped;
 
+/// Colours in light and dark, of bars too.
+const COLOURS: &str = include_str!("colours.css");
 const STYLE: &str = include_str!("style.css");
 /// Units across that a bar is drawn in; the browser stretches it.
 const ACROSS: f64 = 1000.0;
@@ -31,7 +36,7 @@ pub fn page(report: &Report) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>sluice bench, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n\
+         <title>sluice bench, {}</title>\n<style>\n{COLOURS}{STYLE}</style>\n</head>\n<body>\n{body}</body>\n\
          </html>\n",
         Escaped(&report.date)
     )
@@ -43,6 +48,7 @@ macro_rules! add {
         let _ = writeln!($out, $($text)*);
     };
 }
+use add;
 
 fn head(report: &Report, out: &mut String) {
     let machine = &report.machine;
@@ -119,26 +125,15 @@ fn step(step: &StepReport, most: f64, out: &mut String) {
 }
 
 fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut String) {
-    let class = match step.by.as_str() {
-        "sluice" => "sluice",
-        "linux" => "linux",
-        _ => "peer",
-    };
-    let at = |value: f64| value / most * ACROSS;
     let Spread { median, min, max } = figures.mpps;
     add!(
         out,
         "<svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{} Mpps, {} to {}\"><rect class=\"{class}\" width=\"{:.1}\" height=\"20\"/>\
-         <path class=\"spread\" d=\"M{:.1} 10H{:.1}M{:.1} 5V15M{:.1} 5V15\"/></svg>",
+         aria-label=\"{} Mpps, {} to {}\">{}</svg>",
         short(median),
         short(min),
         short(max),
-        at(median).max(2.0),
-        at(min),
-        at(max),
-        at(min),
-        at(max),
+        Bar { by: &step.by, mpps: figures.mpps, most, across: ACROSS, height: 20.0 },
     );
     let values = [
         ("Mpps", short(median)),

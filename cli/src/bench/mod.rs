@@ -10,17 +10,19 @@ mod progress;
 mod table;
 
 use std::fs::File;
-use std::io::{Write, stderr, stdout};
+use std::io::{Read, Seek, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use sluicegate::error::Error;
 use sluicegate_bench::compare::compare;
 use sluicegate_bench::ladder::Kind;
+use sluicegate_bench::page::chart::chart;
 use sluicegate_bench::page::page;
 use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::table::Document;
 
 use crate::signals::Signals;
 
@@ -133,19 +135,29 @@ struct Output<'a> {
     shown: &'a Shown,
     /// A result of before, to compare with.
     before: Option<Report>,
-    html: Option<Html<'a>>,
+    html: Option<Written<'a>>,
+    svg: Option<Written<'a>>,
+    markdown: Option<(Written<'a>, Document)>,
 }
 
 impl<'a> Output<'a> {
     fn prepare(shown: &'a Shown) -> anyhow::Result<Self> {
         let before = shown.compare.as_deref().map(read).transpose()?;
-        let html = shown.html.as_deref().map(Html::create).transpose()?;
-        Ok(Self { shown, before, html })
+        let html = shown.html.as_deref().map(Written::create).transpose()?;
+        let svg = shown.svg.as_deref().map(Written::create).transpose()?;
+        let markdown = shown.markdown.as_deref().map(Written::document).transpose()?;
+        Ok(Self { shown, before, html, svg, markdown })
     }
 
     fn write(self, report: &Report) -> anyhow::Result<()> {
         if let Some(html) = self.html {
-            html.write(report)?;
+            html.write(&page(report))?;
+        }
+        if let Some(svg) = self.svg {
+            svg.write(&chart(report))?;
+        }
+        if let Some((markdown, document)) = self.markdown {
+            markdown.write(&document.with(report))?;
         }
         let (json, mut out) = (self.shown.json, stdout().lock());
         if json {
@@ -166,24 +178,39 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A file for a page.
-struct Html<'a> {
+/// A file that is written to in the end. One that is there stays as it is until then.
+struct Written<'a> {
     path: &'a Path,
     file: File,
 }
 
-impl<'a> Html<'a> {
-    /// One that is there stays as it is until there is something to write.
+impl<'a> Written<'a> {
     fn create(path: &'a Path) -> Result<Self, Error> {
         let file = File::options().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| Error::path("create", path, error))?;
         Ok(Self { path, file })
     }
 
-    fn write(mut self, report: &Report) -> Result<(), Error> {
+    /// One that has a place for the table.
+    fn document(path: &'a Path) -> Result<(Self, Document), Error> {
+        let file = File::options().read(true).write(true).open(path);
+        let mut file = file.map_err(|error| Error::path("open", path, error))?;
+        let mut text = String::new();
+        let read = file.read_to_string(&mut text).and_then(|_| file.rewind());
+        read.map_err(|error| Error::path("read", path, error))?;
+        let document = Document::of(&text).ok_or_else(|| {
+            let path = path.display();
+            Error::Usage(format!(
+                "{path} has no place for a table: write the lines <!-- bench --> and <!-- /bench --> there"
+            ))
+        })?;
+        Ok((Self { path, file }, document))
+    }
+
+    fn write(mut self, text: &str) -> Result<(), Error> {
         let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
-        let written = emptied.and_then(|()| self.file.write_all(page(report).as_bytes()));
+        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
         written.map_err(|error| Error::path("write", self.path, error))
     }
 }

@@ -67,6 +67,15 @@ pub struct Shown {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
+    /// Write the steps that bars are about as a chart (SVG), too
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    /// Write the ratios that are to be kept as a table into a Markdown document, between its lines
+    /// <!-- bench --> and <!-- /bench -->
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,

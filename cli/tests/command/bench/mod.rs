@@ -249,6 +249,31 @@ fn a_result_is_shown_again_as_a_table_and_as_a_page() {
 }
 
 #[test]
+fn a_result_is_shown_as_a_chart_and_in_its_place_in_a_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name).display().to_string();
+    let (json, svg, document) = (path("result.json"), path("chart.svg"), path("document.md"));
+    let steps = [("recv <i>", 0.5), ("TPACKET_V3 ring", 2.0), ("tcpdump -w /dev/null", 1.0)];
+    std::fs::write(&json, result(&steps)).unwrap();
+    let show = ["bench", "show", &json, "--svg", &svg, "--markdown", &document];
+    std::fs::write(&document, "nothing\n").unwrap();
+    refused(&show, "has no place for a table");
+    std::fs::write(&document, "a\n<!-- bench -->\nold\n<!-- /bench -->\nb\n").unwrap();
+    for _ in 0..2 {
+        let ended = run(&show);
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        let text = std::fs::read_to_string(&document).unwrap();
+        assert!(text.starts_with("a\n<!-- bench -->\n"), "{text}");
+        assert!(text.ends_with("\n<!-- /bench -->\nb\n") && !text.contains("old"), "{text}");
+        let row = "| TPACKET_V3 ring | 2.00 (2.00–2.00) | tcpdump -w /dev/null | 1.00 (1.00–1.00) | \
+                   2.00 (2.00–2.00) |\n";
+        assert_eq!(text.matches(row).count(), 1, "{text}");
+    }
+    let chart = std::fs::read_to_string(&svg).unwrap();
+    assert!(chart.starts_with("<svg ") && chart.contains(">recv &lt;i&gt;</text>"), "{chart}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, part) in [
         (&["rx", "--sizes", "59"][..], "60..=9000"),

@@ -1,0 +1,153 @@
+//! A report as one picture, for documents that take no page: of each ladder its lowest step and those
+//! that bars are about, the slowest first.
+//!
+//! It is narrow, so that it can be read where a page is narrow, too.
+
+use std::fmt::Write;
+
+use super::bar::Bar;
+use super::text::Escaped;
+use super::{COLOURS, add};
+use crate::check::BARS;
+use crate::report::{Ladder, Report, StepReport};
+use crate::show::short;
+use crate::statistics::Spread;
+
+const STYLE: &str = include_str!("chart.css");
+/// Units across, which are pixels where there is room for it.
+const WIDTH: f64 = 480.0;
+/// Where names end, to the left of the bars.
+const NAMES: f64 = 242.0;
+/// Where bars begin, and how long the longest is; the numbers are behind them.
+const BARS_AT: f64 = NAMES + 6.0;
+const ACROSS: f64 = 176.0;
+/// Units from one step to the next, those of a bar, and those of a ladder's heading.
+const ROW: f64 = 20.0;
+const BAR: f64 = 12.0;
+const HEADING: f64 = 34.0;
+/// Units around everything.
+const AROUND: f64 = 10.0;
+
+/// The picture: SVG that fetches and runs nothing.
+pub fn chart(report: &Report) -> String {
+    let mut body = String::new();
+    let mut y = legend(&mut body);
+    for it in &report.ladders {
+        y = ladder(it, report, y, &mut body);
+    }
+    let height = y + AROUND;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
+         <title>Millions of packets a second, by step</title>\n<style>\n{COLOURS}{STYLE}</style>\n\
+         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n{body}</svg>\n"
+    )
+}
+
+/// Whose bars have which colour; how far down that goes.
+fn legend(out: &mut String) -> f64 {
+    let y = AROUND;
+    for (x, class, whose) in [
+        (AROUND, "sluice", "sluice"),
+        (AROUND + 74.0, "linux", "the kernel alone"),
+        (AROUND + 208.0, "peer", "others' programs"),
+    ] {
+        add!(
+            out,
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{BAR}\" height=\"{BAR}\"/>\
+             <text class=\"faint\" x=\"{}\" y=\"{}\">{}</text>",
+            x + BAR + 5.0,
+            y + BAR - 1.5,
+            Escaped(whose)
+        );
+    }
+    let (x, base) = (WIDTH - AROUND, y + BAR - 1.5);
+    add!(out, "<text class=\"faint value\" x=\"{x}\" y=\"{base}\">Mpps</text>");
+    y + ROW
+}
+
+/// A ladder from here on down; how far it goes.
+fn ladder(ladder: &Ladder, report: &Report, y: f64, out: &mut String) -> f64 {
+    let steps = chosen(ladder, report);
+    if steps.is_empty() {
+        return y;
+    }
+    let most = steps.iter().map(|(_, mpps)| mpps.max).fold(f64::MIN_POSITIVE, f64::max);
+    let heading = Escaped(ladder.ladder.title());
+    add!(
+        out,
+        "<text class=\"heading\" x=\"{AROUND}\" y=\"{}\">{heading}</text>",
+        y + HEADING - 10.0
+    );
+    let mut y = y + HEADING;
+    for (step, mpps) in steps {
+        let bar = Bar { by: &step.by, mpps, most, across: ACROSS, height: BAR };
+        let base = y + BAR - 2.0;
+        add!(
+            out,
+            "<text class=\"name\" x=\"{NAMES}\" y=\"{base}\">{}</text>\
+             <g transform=\"translate({BARS_AT} {y})\">{bar}</g>\
+             <text class=\"value\" x=\"{}\" y=\"{base}\">{}</text>",
+            Escaped(&step.step),
+            WIDTH - AROUND,
+            short(mpps.median)
+        );
+        y += ROW;
+    }
+    y
+}
+
+/// The steps that are drawn, each in its plainest setting.
+fn chosen<'a>(ladder: &'a Ladder, report: &'a Report) -> Vec<(&'a StepReport, Spread)> {
+    let lowest = ladder.steps.first().map(|step| step.step.as_str());
+    let bars = BARS.iter().filter(|bar| bar.ladder == ladder.ladder);
+    let mut names: Vec<&str> =
+        lowest.into_iter().chain(bars.flat_map(|bar| [bar.step, bar.to])).collect();
+    names.sort_unstable();
+    names.dedup();
+    let step = |name| {
+        let step = report.step(ladder.ladder, name)?;
+        Some((step, step.figures?.mpps))
+    };
+    let mut steps: Vec<_> = names.into_iter().filter_map(step).collect();
+    steps.sort_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::Kind;
+    use crate::report::tests;
+
+    fn drawn(steps: &[(&str, f64)]) -> String {
+        chart(&tests::report(Kind::Rx, steps))
+    }
+
+    #[test]
+    fn the_lowest_step_and_those_of_bars_are_drawn_the_slowest_first() {
+        let steps =
+            [("recv", 0.5), ("TPACKET_V3 ring", 2.0), ("recvmmsg", 0.8), ("AF_XDP, spin", 1.0)];
+        let chart = drawn(&steps);
+        let at = |name: &str| chart.find(&format!(">{name}</text>"));
+        assert!(at("recv") < at("AF_XDP, spin") && at("AF_XDP, spin") < at("TPACKET_V3 ring"));
+        assert!(at("recv").is_some());
+        assert_eq!(at("recvmmsg"), None, "no bar is about it");
+        let lengths = ["44.0", "88.0", "176.0"];
+        for length in lengths {
+            assert!(
+                chart.contains(&format!("width=\"{length}\" height=\"12\"/>")),
+                "{length}: {chart}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_no_markup_and_nothing_is_fetched_or_run() {
+        let chart = drawn(&[("</text><script>\u{0}&\"", 1.0)]);
+        assert!(chart.contains("&lt;/text&gt;&lt;script&gt;\u{fffd}&amp;&quot;"), "{chart}");
+        for part in ["<script", "url(", "href", "@import"] {
+            assert!(!chart.contains(part), "{part} is in it");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Bars and the steps that they are about as a table in Markdown, in its place in a document.
+
+use std::fmt::{self, Display, Write};
+
+use crate::check::{Checked, check};
+use crate::report::Report;
+use crate::show::short;
+use crate::statistics::Spread;
+
+/// The marks of the place.
+const BEGIN: &str = "<!-- bench -->";
+const END: &str = "<!-- /bench -->";
+
+/// A document that has a place for the table.
+#[derive(Debug)]
+pub struct Document {
+    before: String,
+    after: String,
+}
+
+impl Document {
+    /// None where it has not both marks.
+    pub fn of(text: &str) -> Option<Self> {
+        let (before, rest) = text.split_once(BEGIN)?;
+        let (_, after) = rest.split_once(END)?;
+        Some(Self { before: before.into(), after: after.into() })
+    }
+
+    /// The document with the table of this report, in place of one that it had.
+    pub fn with(&self, report: &Report) -> String {
+        let Self { before, after } = self;
+        format!("{before}{BEGIN}\n{}\n{END}{after}", table(report))
+    }
+}
+
+/// The table, and what has to be known of it.
+fn table(report: &Report) -> String {
+    let mut text = about(report);
+    text.push_str("\n| | Mpps | beside | Mpps | ratio |\n| --- | ---: | --- | ---: | ---: |\n");
+    let mut kind = None;
+    for checked in check(report) {
+        let ladder = checked.bar.ladder;
+        if kind.replace(ladder) != Some(ladder) {
+            // A string takes whatever it is given.
+            let _ = writeln!(text, "| **{}** | | | | |", ladder.title());
+        }
+        let Checked { bar, ratio, .. } = checked;
+        let rate = |name| report.step(ladder, name).and_then(|step| Some(step.figures?.mpps));
+        let (mpps, to_mpps) = (shown(rate(bar.step)), shown(rate(bar.to)));
+        let _ =
+            writeln!(text, "| {} | {mpps} | {} | {to_mpps} | {} |", bar.step, bar.to, shown(ratio));
+    }
+    text
+}
+
+/// What was sent, how often, when and where.
+fn about(report: &Report) -> String {
+    let Report { machine, rounds, seconds, date, version, .. } = report;
+    let sizes = report.ladders.iter().flat_map(|ladder| &ladder.steps);
+    let size = sizes.map(|step| step.setting.size).next().unwrap_or_default();
+    let virtual_ = if machine.virtual_machine { ", virtual" } else { "" };
+    let (model, kernel) = (Plain(&machine.model), Plain(&machine.kernel));
+    let (version, date) = (Plain(version), Plain(date));
+    format!(
+        "Millions of frames of {size} bytes a second, median of {rounds} turns of {seconds} s (least–most); \
+         ratios are taken within a round. {} CPUs ({model}{virtual_}), Linux {kernel}; sluice {version}, \
+         {date}.\n",
+        machine.cpus
+    )
+}
+
+/// A median with its spread, in a cell.
+fn shown(spread: Option<Spread>) -> String {
+    let Some(Spread { median, min, max }) = spread else { return "–".into() };
+    format!("{} ({}–{})", short(median), short(min), short(max))
+}
+
+/// Text on one line, with what Markdown would take for its own marked as plain.
+struct Plain<'a>(&'a str);
+
+impl Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '~' | '&' | '#' | '!' => {
+                    write!(f, "\\{c}")?;
+                }
+                _ if c.is_control() => f.write_char(' ')?,
+                _ => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::Kind;
+    use crate::report::tests::report;
+
+    #[test]
+    fn the_table_takes_its_place_and_that_of_one_before() {
+        let report = report(Kind::Rx, &[("TPACKET_V3 ring", 3.0), ("tcpdump -w /dev/null", 1.5)]);
+        let first = Document::of("a\n<!-- bench -->\n<!-- /bench -->\nb\n").unwrap().with(&report);
+        assert!(first.starts_with("a\n<!-- bench -->\nMillions of frames of 60 bytes"), "{first}");
+        assert!(first.ends_with(" |\n\n<!-- /bench -->\nb\n"), "{first}");
+        let row = "| TPACKET_V3 ring | 3.00 (3.00–3.00) | tcpdump -w /dev/null | 1.50 (1.50–1.50) | \
+                   2.00 (2.00–2.00) |";
+        assert!(first.contains(row), "{first}");
+        assert_eq!(first.matches("**Receiving**").count(), 1, "{first}");
+        assert_eq!(Document::of(&first).unwrap().with(&report), first);
+        for text in ["", "<!-- bench -->", "<!-- /bench -->\n<!-- bench -->"] {
+            assert!(Document::of(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_number() {
+        let text = table(&report(Kind::Rx, &[("TPACKET_V3 ring", 3.0)]));
+        assert!(
+            text.contains("| TPACKET_V3 ring | 3.00 (3.00–3.00) | tcpdump -w /dev/null | – | – |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn text_of_a_result_is_no_markup_and_ends_no_place() {
+        let mut report = report(Kind::Rx, &[]);
+        report.machine.model = format!("a\n\n# b | `c` <i> {END}");
+        let shown = Document::of(&format!("{BEGIN}{END}")).unwrap().with(&report);
+        assert!(shown.contains(r"(a  \# b \| \`c\` \<i\> \<\!-- /bench --\>"), "{shown}");
+        assert_eq!(shown.matches(END).count(), 1, "{shown}");
+    }
+}
