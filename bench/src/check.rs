@@ -28,6 +28,9 @@ const fn bar(ladder: Kind, step: &'static str, to: &'static str, at_least: f64) 
 }
 
 const TESTPMD_XDP: &str = "dpdk-testpmd net_af_xdp";
+/// Memif from a client to a server, and the other way round.
+const UP: &str = "dpdk-testpmd (client) to itself (server)";
+const DOWN: &str = "dpdk-testpmd (server) to itself (client)";
 
 /// All that there are.
 pub const BARS: &[Bar] = &[
@@ -46,8 +49,13 @@ pub const BARS: &[Bar] = &[
     bar(Kind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
     bar(Kind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
     bar(Kind::Forward, "XDP redirect", "kernel bridge", 1.5),
-    bar(Kind::Pipe, "memif, to a server", "dpdk-testpmd (client) to itself (server)", 1.2),
-    bar(Kind::Pipe, "memif, to a client", "dpdk-testpmd (server) to itself (client)", 1.2),
+    bar(Kind::Pipe, "memif, to a server", UP, 1.2),
+    bar(Kind::Pipe, "memif, to a client", DOWN, 1.2),
+    bar(Kind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
+    bar(Kind::Pipe, "sluice (server) to dpdk-testpmd (client)", DOWN, 0.9),
+    bar(Kind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
+    bar(Kind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
+    bar(Kind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
 ];
 
 /// What bars are measured with: the plainest of each.

@@ -33,6 +33,7 @@
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
+mod apart;
 pub mod bed;
 pub mod check;
 pub mod compare;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::Error;
 
+use crate::apart::Apart;
 use crate::bed::{Bed, BedConfig, Cpus, Side};
 use crate::failure::Failure;
 use crate::ladder::{self, Kind, Sweep};
@@ -86,6 +87,7 @@ impl Bench {
         let mut notes = Vec::new();
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
+        let mut apart = Apart::of(&cpus);
         let mut conditions = Conditions { time: self.time, cpus, causes: false };
         let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);
         for round in 1..=self.rounds {
@@ -98,15 +100,20 @@ impl Bench {
                 let begun = Instant::now();
                 let turn = match missing(step) {
                     Some(reason) => Err(Failure::of(reason)),
-                    None => measure(bed(*kind, &step.setting)?, step, &conditions, watch),
+                    None => {
+                        let bed = bed(*kind, &step.setting)?;
+                        apart.turn(watch, || measure(bed, step, &conditions, watch))
+                    }
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
                 if let Err(Failure::Stopped) = turn {
+                    notes.extend(apart.note());
                     return Ok(Results { climbed, complete: false, notes });
                 }
                 turns.push((round, turn));
             }
         }
+        notes.extend(apart.note());
         Ok(Results { climbed, complete: true, notes })
     }
 

@@ -119,8 +119,12 @@ fn null(place: &Place<'_>) -> Step {
     let forward = ["forward", "null:", "null:", "--one-way", "--json", "--interval", "200ms"];
     // It has no end of its own.
     let program = Program::sluice(forward).and(["--duration", "1h"]);
-    let cpu = place.receiver();
-    let receiver = Job { program, cpu, ready: BEGUN, count: Some(RATES) };
+    let receiver = Job { program, cpu: place.receiver(), ready: BEGUN, count: Some(RATES) };
+    alone(place, "sluice", "null: to null:, in one program", receiver)
+}
+
+/// A step of one program, which makes what it takes.
+pub fn alone(place: &Place<'_>, by: &'static str, name: &str, receiver: Job) -> Step {
     let pipe = Pipe { sender: None, receiver, first: End::Right };
-    Step::new("sluice", "null: to null:, in one program", place.plain(), Way::Pipe(pipe))
+    Step::new(by, name, place.plain(), Way::Pipe(pipe))
 }

@@ -5,9 +5,12 @@
 use super::{Make, Peer, Version, Work};
 use crate::ladder::pipe::{self, Member};
 use crate::ladder::{Kind, Place};
-use crate::process::Program;
+use crate::process::{Program, Ready};
 use crate::said::Count;
 use crate::step::{Job, Step};
+
+/// Where it tells its rates, each second.
+const RATES: Count = Count::After("Rx-pps:");
 
 pub const PEER: Peer = Peer {
     package: "dpdk-dev",
@@ -33,6 +36,7 @@ pub const PEER: Peer = Peer {
             Work::Other(Kind::Pipe, |place| Some(sends_to_sluice(place, "server", "client"))),
             Work::Other(Kind::Pipe, |place| Some(gets_of_sluice(place, "client", "server"))),
             Work::Other(Kind::Pipe, |place| Some(gets_of_sluice(place, "server", "client"))),
+            Work::Other(Kind::Pipe, |place| Some(null(place))),
         ],
     )
 };
@@ -68,6 +72,14 @@ fn gets_of_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static st
     pipe::memif(place, PEER.name, &name, pipe::sends(place, sender), gets(place, receiver))
 }
 
+/// No pipe at all: one device that makes what it is asked for, and takes it back.
+fn null(place: &Place<'_>) -> Step {
+    let flags = ["--forward-mode=io", "--port-topology=loop"];
+    let program = testpmd(place.receiver(), &["net_null0".into()], &flags);
+    let receiver = Job { program, cpu: None, ready: Ready::Says("Rx-pps:"), count: Some(RATES) };
+    pipe::alone(place, PEER.name, "dpdk-testpmd io, net_null", receiver)
+}
+
 fn sends(place: &Place<'_>, role: &'static str) -> Member {
     let size = format!("--txpkts={}", place.setting.size);
     member(place, place.sender(), role, &["--forward-mode=txonly", &size])
@@ -77,12 +89,12 @@ fn gets(place: &Place<'_>, role: &'static str) -> Member {
     member(place, place.receiver(), role, &["--forward-mode=rxonly"])
 }
 
-/// An end of a memif pipe; each second it tells its rates.
+/// An end of a memif pipe.
 fn member(place: &Place<'_>, cpu: Option<usize>, role: &'static str, flags: &[&str]) -> Member {
     let socket = pipe::socket_file(place);
     let device = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
     let (program, ready) = (testpmd(cpu, &[device], flags), pipe::has_socket(place));
-    Member { role, job: Job { program, cpu: None, ready, count: Some(Count::After("Rx-pps:")) } }
+    Member { role, job: Job { program, cpu: None, ready, count: Some(RATES) } }
 }
 
 fn rxonly(place: &Place<'_>, driver: &str) -> Program {
