@@ -136,11 +136,11 @@ impl Way<'_> {
                  {cpus}: {most} threads at most, and no more than CPUs to be fast"
             )));
         }
-        let pace = self.steering.map(Steering::pace);
+        let dial = self.steering.map(Steering::dial);
         // A program sends to an interface of the namespace that it is run in.
         let programs = netns::within(netns, || {
             (0..workers)
-                .map(|worker| Live::new(plan, (worker, workers), interface, pace))
+                .map(|worker| Live::new(plan, (worker, workers), interface, dial.as_ref()))
                 .collect::<Result<Vec<_>>>()
         })?;
         Ok(Sender::Live(LiveSender::new(programs, netns)?))

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::units;
-use sluicegate_traffic::rate::{Pace, Unit};
+use sluicegate_traffic::rate::{MOST_BEHIND, Pace, Unit};
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
@@ -67,6 +67,11 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = gap, conflicts_with_all = ["rate", "rate_file"])]
     burst_gap: Option<Duration>,
 
+    /// Make up for no more than this where packets are late, and leave out what else was missed:
+    /// the rate is then never exceeded for longer
+    #[arg(long, value_name = "TIME", value_parser = catch_up, default_value = "100ms")]
+    catch_up: Duration,
+
     #[command(flatten)]
     changes: Changes,
 
@@ -95,6 +100,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         speed: interface.as_ref().and_then(|it| link_speed(&it.name, netns)),
     };
     let steering = Steering::new(args.pace(&measure)?, measure, &args.changes)?;
+    let steering = steering.map(|it| it.catching_up(args.catch_up));
     let way = Way { port, method: args.method, common: &args.common, steering: steering.as_ref() };
     let sender = way.open(interface.as_ref(), &plan)?;
     send("generate", port, &args.common, sender, steering)
@@ -118,6 +124,13 @@ fn gap(text: &str) -> std::result::Result<Duration, String> {
     match units::duration(text) {
         Ok(Duration::ZERO) => Err("a gap is a time above 0: 1us, 100ms, 1h".into()),
         other => other.map_err(|error| error.to_string()),
+    }
+}
+
+fn catch_up(text: &str) -> std::result::Result<Duration, String> {
+    match units::duration(text).map_err(|error| error.to_string())? {
+        time if time > MOST_BEHIND => Err("100ms is the most that is made up for".into()),
+        time => Ok(time),
     }
 }
 

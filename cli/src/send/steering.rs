@@ -77,14 +77,14 @@ impl Steering {
         Ok(Some(steering))
     }
 
+    /// The same, with workers that make up for no more than this.
+    pub fn catching_up(self, most_behind: Duration) -> Self {
+        Self { dial: self.dial.catching_up(most_behind), ..self }
+    }
+
     /// The pace that all workers together keep now, and that follows.
     pub fn dial(&self) -> Dial {
         self.dial.clone()
-    }
-
-    /// The pace to begin with.
-    pub fn pace(&self) -> Pace {
-        self.told
     }
 
     /// What was asked for last: so many a second, of what.
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn a_ramp_grows_evenly_and_ends_at_the_rate() {
         let mut steering = steering(None, Some(1000 * MS));
-        assert_eq!(steering.pace().pps, 10.0, "in the middle of the first step");
-        let mut packets = steering.pace().pps * TICK.as_secs_f64();
+        assert_eq!(steering.told.pps, 10.0, "in the middle of the first step");
+        let mut packets = steering.told.pps * TICK.as_secs_f64();
         for tick in 1..100 {
             steering.look(tick * TICK);
-            packets += steering.pace().pps * TICK.as_secs_f64();
+            packets += steering.told.pps * TICK.as_secs_f64();
         }
-        assert_eq!(steering.pace().pps, 1000.0);
+        assert_eq!(steering.told.pps, 1000.0);
         assert!((packets - 1500.0).abs() < 1e-6, "half of a second's, and a second's: {packets}");
         assert_eq!(steering.look(2000 * MS), None, "there is nothing more to tell");
         assert_eq!(steering.changes(), 0, "nothing else was asked for");
@@ -238,7 +238,7 @@ mod tests {
         let mut after = |keys: &str| {
             assert!(keys.bytes().all(|key| steering.press(key)), "{keys}");
             steering.look(Duration::ZERO);
-            (steering.pace().pps.round(), steering.changes())
+            (steering.told.pps.round(), steering.changes())
         };
         assert_eq!(after("+"), (1100.0, 1));
         assert_eq!(after("-"), (1000.0, 2), "there and back");

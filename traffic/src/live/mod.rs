@@ -16,7 +16,7 @@ use sluicegate::link::Interface;
 use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, Sheet};
 
 use crate::plan::Plan;
-use crate::rate::{Gaps, Pace};
+use crate::rate::{Dial, Gaps, Pace, Period};
 use program::Job;
 use sheet::{Table, word};
 
@@ -70,8 +70,8 @@ pub struct Counters {
 
 impl Live {
     /// Makes the program of worker `worker` of `workers`, which sends out of `interface`, of this
-    /// thread's network namespace; if there is a pace, it is that of all workers together, which
-    /// take turns. Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
+    /// thread's network namespace; a dial has the pace of all workers together, which take turns, to
+    /// begin with. Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
     ///
     /// # Errors
     /// A missing privilege; a plan too large for a program.
@@ -79,7 +79,7 @@ impl Live {
         plan: &Plan,
         (worker, workers): (u32, u32),
         interface: &Interface,
-        pace: Option<Pace>,
+        dial: Option<&Dial>,
     ) -> Result<Self> {
         if let Some(most) = program::too_much(plan) {
             return Err(Error::Unsupported {
@@ -88,14 +88,15 @@ impl Live {
             });
         }
         let exit = Exit::by(interface)?;
-        let job = Job { plan, worker, workers, exit: Some(&exit), paced: pace.is_some() };
+        let most_behind = dial.map(Dial::most_behind);
+        let job = Job { plan, worker, workers, exit: Some(&exit), most_behind };
         let sheet = Sheet::new(&program::sheet(&job))?;
         sheet.set(word::LIMIT as usize / 8, u64::MAX);
-        if let Some(pace) = pace {
-            sheet.set(word::BURST as usize / 8, pace.burst.max(1).into());
+        if let Some(dial) = dial {
+            sheet.set(word::BURST as usize / 8, dial.burst().into());
             // No burst is on its way.
             sheet.set(word::IDLE as usize / 8, 1);
-            set_pace(&sheet, pace, (worker, workers));
+            set_period(&sheet, dial.period(), (worker, workers));
         }
         let instructions = program::program(&job, &sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
@@ -106,7 +107,7 @@ impl Live {
             gaps: sheet::Sheet::gaps(plan),
             maker,
             interface: interface.clone(),
-            paced: pace.is_some(),
+            paced: dial.is_some(),
             worker: (worker, workers),
         })
     }
@@ -155,7 +156,7 @@ impl Live {
     /// As [`Sending::set_pace`].
     pub fn set_pace(&self, pace: Pace) {
         if self.paced {
-            set_pace(&self.sheet, pace, self.worker);
+            set_period(&self.sheet, pace.period(), self.worker);
         }
     }
 }
@@ -165,7 +166,7 @@ impl Sending {
     /// was started without a pace stays as it is.
     pub fn set_pace(&self, pace: Pace) {
         if self.paced {
-            set_pace(&self.sheet, pace, self.worker);
+            set_period(&self.sheet, pace.period(), self.worker);
         }
     }
 
@@ -248,8 +249,8 @@ fn until_end(sheet: &Sheet, left: u64) -> u64 {
 }
 
 /// The program sees one number before the other, which is wrong by less than a ns once.
-fn set_pace(sheet: &Sheet, pace: Pace, (worker, workers): (u32, u32)) {
-    let period = pace.period().times(workers);
+fn set_period(sheet: &Sheet, period: Period, (worker, workers): (u32, u32)) {
+    let period = period.times(workers);
     sheet.set(word::PHASE as usize / 8, period.part_ns(worker, workers));
     sheet.set(word::FRACTION as usize / 8, period.fraction.into());
     // 0 is no period to the program, which tells changes by it.

@@ -1,20 +1,25 @@
 //! A timetable in the program: a packet that is not due yet is dropped, which costs little, for its
 //! page is used again at once.
 
+use std::time::Duration;
+
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
 use super::arith;
 use super::arith::held::*;
 use super::sheet::{Table, word};
-use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, MOST_BEHIND, Period};
+use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
 ///
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), and its words are in the sheet.
-/// The period is read each time, so that it can be changed meanwhile.
-pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
+/// The period is read each time, so that it can be changed meanwhile. Who is no more than
+/// `most_behind` late makes up for it.
+pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
+    // It is MOST_BEHIND or less, which 32 bits hold.
+    let most_behind = most_behind.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
@@ -30,13 +35,13 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
     asm.call(Helper::KTIME_NS);
     asm.load(Size::DW, R1, SHEET + word::DUE);
     asm.load(Size::DW, R4, SHEET + word::PERIOD);
-    follow_change(asm);
+    follow_change(asm, most_behind);
     asm.jlt(R0, R1, not_due);
     asm.store(Size::DW, SHEET + word::IDLE, 0);
     // R3: how late it is, in ns.
     asm.mov(R3, R0);
     asm.sub(R3, R1);
-    asm.jle(R3, MOST_BEHIND.as_nanos() as i32, on_time);
+    asm.jle(R3, most_behind, on_time);
     // Too late to make up for it.
     asm.mov(R1, R0);
     asm.store(Size::DW, SHEET + word::DUE_FRACTION, 0);
@@ -62,7 +67,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table) {
 
 /// R1, when the next burst is due, by a period that has changed to R4, at the time R0. No burst
 /// has been yet where the period kept is 0.
-fn follow_change(asm: &mut Assembler) {
+fn follow_change(asm: &mut Assembler, most_behind: i32) {
     let [same, begun, early, anew] = asm.labels();
     asm.load(Size::DW, R5, SHEET + word::KEPT);
     asm.jeq(R4, R5, same);
@@ -71,7 +76,7 @@ fn follow_change(asm: &mut Assembler) {
     asm.jgt(R1, R0, early);
     asm.load_constant(R2, LONG_PERIOD_NS);
     asm.jge(R4, R2, early);
-    stay_behind(asm);
+    stay_behind(asm, most_behind);
     asm.jump(begun);
     asm.place(early);
     // R3: the time since the last burst.
@@ -92,8 +97,7 @@ fn follow_change(asm: &mut Assembler) {
 }
 
 /// R1, when the next burst is due of who is behind at the time R0, by the period R4 in place of R5.
-fn stay_behind(asm: &mut Assembler) {
-    let most = MOST_BEHIND.as_nanos() as i32;
+fn stay_behind(asm: &mut Assembler, most: i32) {
     let [too_far, near] = asm.labels();
     asm.mov(R3, R0);
     asm.sub(R3, R1);

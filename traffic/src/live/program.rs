@@ -11,6 +11,7 @@
 //! several streams, whose packets take the place of one another, it is copied from the sheet.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{
@@ -45,8 +46,8 @@ pub(super) struct Job<'a> {
     pub workers: u32,
     /// Where they leave; the sheet is the same wherever that is.
     pub exit: Option<&'a Exit>,
-    /// Whether they keep to a timetable.
-    pub paced: bool,
+    /// Of those that keep to a timetable, how far behind it is made up for.
+    pub most_behind: Option<Duration>,
 }
 
 /// A stream, and what the program needs of it.
@@ -114,8 +115,8 @@ impl<'a> Writer<'a> {
             Some(map) => self.asm.load_map_value(SHEET, map, 0),
             None => self.asm.load_constant(SHEET, 0),
         }
-        if self.job.paced {
-            pace::wait_until_due(&mut self.asm, Sheet::gaps(plan));
+        if let Some(most_behind) = self.job.most_behind {
+            pace::wait_until_due(&mut self.asm, Sheet::gaps(plan), most_behind);
         }
         let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
         self.choose(&streams);
@@ -341,7 +342,7 @@ impl<'a> Writer<'a> {
     /// R0 = the time. With a timetable each packet has its own; at full speed, where the clock would
     /// cost as much as all the rest, some that leave together share one.
     fn ask_time(&mut self) {
-        if self.job.paced {
+        if self.job.most_behind.is_some() {
             return self.asm.call(Helper::KTIME_NS);
         }
         let known = self.asm.label();

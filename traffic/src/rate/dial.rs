@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::{Pace, Period};
+use super::{MOST_BEHIND, Pace, Period};
 
 /// A pace that all workers of a run look at, and one thread sets. How long bursts are stays.
 #[derive(Clone, Debug)]
 pub struct Dial {
     shared: Arc<Shared>,
     burst: u32,
+    most_behind: Duration,
 }
 
 #[derive(Debug)]
@@ -23,7 +25,13 @@ impl Dial {
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
         let shared = Shared { ns: ns.into(), fraction: u64::from(fraction).into() };
-        Self { shared: Arc::new(shared), burst: pace.burst.max(1) }
+        Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MOST_BEHIND }
+    }
+
+    /// The same for who makes up for less: at most this, and never more than [`MOST_BEHIND`].
+    #[must_use]
+    pub fn catching_up(self, most_behind: Duration) -> Self {
+        Self { most_behind: most_behind.min(MOST_BEHIND), ..self }
     }
 
     /// Another pace from now on.
@@ -41,6 +49,11 @@ impl Dial {
         // Both pair with the stores of `set`.
         let fraction = self.shared.fraction.load(Ordering::Relaxed) as u32;
         Period { ns: self.shared.ns.load(Ordering::Relaxed), fraction }
+    }
+
+    /// How far behind a worker may be and still make up for it.
+    pub fn most_behind(&self) -> Duration {
+        self.most_behind
     }
 
     /// Packets a burst.

@@ -41,7 +41,8 @@ impl Unit {
     pub const BYTE_OF_LAYER2: Self = Self::Byte { besides: 0 };
 }
 
-/// How far behind a sender may be and still make up for it. Beyond, it starts its timetable anew.
+/// How far behind a sender may be and still make up for it, unless less is said
+/// ([`Dial::catching_up`]). Beyond, it starts its timetable anew.
 pub const MOST_BEHIND: Duration = Duration::from_millis(100);
 /// Who is behind when another pace begins stays so by as many packets, unless they would take longer
 /// than [`MOST_BEHIND`] then; not where periods are longer than this, a minute.

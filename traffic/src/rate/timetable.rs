@@ -1,6 +1,6 @@
 //! When packets are due.
 
-use super::{Dial, Gaps, LONG_PERIOD_NS, MOST_BEHIND, Pace, Period};
+use super::{Dial, Gaps, LONG_PERIOD_NS, Pace, Period};
 
 /// A worker's timetable of bursts, as [`crate::live`]'s programs keep it, too: times in ns of a
 /// clock that never goes back.
@@ -53,10 +53,11 @@ impl Timetable {
         if asked != self.asked {
             self.change(asked, now_ns);
         }
+        let most_behind = self.dial.most_behind().as_nanos();
         let mut due = self.due_ns.unwrap_or_else(|| now_ns + self.phase_ns());
         while self.open < most && due <= now_ns {
             let late = now_ns - due;
-            if u128::from(late) > MOST_BEHIND.as_nanos() {
+            if u128::from(late) > most_behind {
                 // Too late to make up for it.
                 (due, self.due_fraction) = (now_ns, 0);
                 self.restarts += 1;
@@ -94,7 +95,7 @@ impl Timetable {
 
     /// How far behind it is now who was so far behind by another period.
     fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
-        let most = MOST_BEHIND.as_nanos() as u64;
+        let most = self.dial.most_behind().as_nanos() as u64;
         // No product has more than 64 bits.
         let behind = match late_ns <= most {
             true => late_ns * self.period.ns / before.ns.max(1),
@@ -131,6 +132,8 @@ impl Timetable {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -178,6 +181,16 @@ mod tests {
         assert_eq!(due(pace(1e6), &[0, 50_000_000]), [1, 50_000], "half of what may be");
         let late = due(pace(1e6), &[0, SECOND]);
         assert_eq!(late, [1, 1], "a second");
+    }
+
+    #[test]
+    fn less_is_made_up_for_where_that_is_asked_for() {
+        let dial = Dial::new(pace(1e6)).catching_up(Duration::from_millis(1));
+        let mut timetable = Timetable::of(dial, (0, 1));
+        let mut at = |now| sent(&mut timetable, now);
+        assert_eq!((at(0), at(1_000_000)), (1, 1000), "as far as may be");
+        assert_eq!((at(2_002_000), at(2_003_000)), (1, 1), "what was missed is left out");
+        assert_eq!(timetable.restarts(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use sluicegate::link::Interface;
 use sluicegate_traffic::analyse::Stamp;
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::{Plan, Source};
-use sluicegate_traffic::rate::Pace;
+use sluicegate_traffic::rate::{Dial, Pace};
 use sluicegate_traffic::spec::{Defaults, PROFILES, Spec};
 
 use crate::generate::{Random, stream};
@@ -72,7 +72,7 @@ fn is_root() -> bool {
 fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
     // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
-    match Live::new(plan, worker, &interface, pace) {
+    match Live::new(plan, worker, &interface, pace.map(Dial::new).as_ref()) {
         Ok(live) => Some(live),
         // Root has what it takes: an error is one then.
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {

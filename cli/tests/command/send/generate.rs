@@ -263,6 +263,7 @@ fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
         (&["--burst-gap", "0s"], "above 0"),
         (&["--ramp", "1s"], "to which rate"),
         (&["--rate", "1e-300pps"], "in years"),
+        (&["--rate", "1pps", "--catch-up", "1s"], "100ms is the most"),
         (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
     ] {
         refused(&[&["generate", "null:"], wrong].concat(), complaint);
