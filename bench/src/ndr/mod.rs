@@ -43,7 +43,7 @@ pub struct Settings {
 impl Settings {
     /// About how many trials that takes, to tell how far it is.
     pub fn trials(&self) -> usize {
-        let halvings = -self.goal.resolution.log2();
+        let halvings = 1.0 - self.goal.resolution.log2();
         // The first, and the one that confirms; the loss curve; twice a burst.
         let of_size = halvings + 2.0 + self.loads.len() as f64 + 6.0 + 10.0;
         self.sizes.len() * of_size.ceil() as usize
@@ -142,8 +142,8 @@ mod tests {
         let first = &findings.sizes[0];
         assert!((first.found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
         assert!(first.back_to_back.unwrap().packets > 1000);
-        let text = serde_json::to_string(&findings).unwrap();
-        assert_eq!(serde_json::from_str::<Findings>(&text).unwrap(), findings);
+        let value = serde_json::to_value(&findings).unwrap();
+        assert_eq!(serde_json::from_value::<Findings>(value).unwrap(), findings);
     }
 
     #[test]

@@ -35,9 +35,6 @@ pub struct Outcome {
     pub received: u64,
     /// The time that sending took, in seconds.
     pub seconds: f64,
-    /// How late the sender was at worst, in ns, and then made up for it: so long it did not send, and
-    /// after that faster than it was asked to.
-    pub late_ns: u64,
     /// How long they took, where that was measured.
     pub latency: Option<Latency>,
 }

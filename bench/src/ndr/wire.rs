@@ -17,6 +17,10 @@ use crate::process::{BEGUN, Program, Running};
 use crate::said::Said;
 use crate::watch::Watch;
 
+/// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
+/// it missed beyond that is not offered at all, so that no device loses packets for its sender's sake.
+const CATCH_UP: &str = "1ms";
+
 /// Two interfaces, and the device between them.
 pub struct Wire<'a> {
     /// The sides: packets go in at the left and come out at the right.
@@ -47,7 +51,7 @@ impl Trial for Wire<'_> {
         self.device.as_mut().map_or(Ok(()), |device| device.still_runs())?;
         let counted = counter.end()?;
         let sent = sender.said();
-        outcome(&sent, &counted).ok_or_else(|| complaint(&sender, &sent, &counted))
+        outcome(offer, &sent, &counted).ok_or_else(|| complaint(&sender, &sent, &counted))
     }
 }
 
@@ -64,13 +68,20 @@ impl Wire<'_> {
             .and(["--size", &size, "--cpus", &cpus, "--dmac", &to])
             .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--sport", "1..65535"])
             .and(["--dport", "9"]);
-        let program = match offer.until {
-            Until::Time(time) => program.and(["--duration", &format!("{}ms", time.as_millis())]),
-            Until::Packets(packets) => program.and(["--count", &packets.to_string()]),
-        };
-        match offer.rate {
-            Some(rate) => program.and(["--rate", &format!("{rate:.0}pps")]),
+        let program = match offer.rate {
+            Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--catch-up", CATCH_UP]),
             None => program,
+        };
+        match (offer.until, offer.rate) {
+            (Until::Packets(packets), _) => program.and(["--count", &packets.to_string()]),
+            // What a rate makes of the time is a number of packets.
+            (Until::Time(time), Some(rate)) => {
+                let packets = (rate * time.as_secs_f64()).round();
+                program.and(["--count", &format!("{packets:.0}")])
+            }
+            (Until::Time(time), None) => {
+                program.and(["--duration", &format!("{}ms", time.as_millis())])
+            }
         }
     }
 }
@@ -92,23 +103,19 @@ fn complaint(sender: &Running, sent: &Said, counted: &Said) -> Failure {
 }
 
 /// What both commands have said, as an outcome.
-fn outcome(sent: &Said, counted: &Said) -> Option<Outcome> {
+fn outcome(offer: &Offer, sent: &Said, counted: &Said) -> Option<Outcome> {
     let (sent, counted) = (sent.result()?, counted.result()?);
     let streams = counted.pointer("/analysis/streams")?.as_array()?;
     let received = streams.iter().filter_map(|stream| stream.get("received")?.as_u64()).sum();
     let latency = streams.first().and_then(|stream| latency(stream.get("latency")?));
-    Some(Outcome {
-        sent: sent.get("accepted")?.as_u64()?,
-        received,
-        seconds: sent.get("elapsed_s")?.as_f64()?,
-        late_ns: late(&sent).unwrap_or(0),
-        latency,
-    })
-}
-
-/// How late the last packets were, of those that had a time to be sent at.
-fn late(sent: &Value) -> Option<u64> {
-    sent.pointer("/pace/histogram")?.as_array()?.last()?.get("up_to_ns")?.as_u64()
+    // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
+    // first and behind the last knows that less well.
+    let kept = || sent.pointer("/pace/restarts")?.as_u64().filter(|&restarts| restarts == 0);
+    let seconds = match offer.rate.filter(|_| kept().is_some()) {
+        Some(rate) => sent.get("attempted")?.as_f64()? / rate,
+        None => sent.get("elapsed_s")?.as_f64()?,
+    };
+    Some(Outcome { sent: sent.get("accepted")?.as_u64()?, received, seconds, latency })
 }
 
 fn latency(of: &Value) -> Option<Latency> {
@@ -125,18 +132,17 @@ fn latency(of: &Value) -> Option<Latency> {
 mod tests {
     use super::*;
 
+    const OFFER: Offer = Offer { bytes: 60, rate: None, until: Until::Packets(120) };
+
     fn said(out: &str) -> Said {
         Said { out: out.into(), err: String::new() }
     }
 
     #[test]
     fn an_outcome_is_what_both_sides_say() {
-        let sent = said(
-            r#"{"attempted":120,"accepted":110,"elapsed_s":0.5,
-"pace":{"histogram":[{"up_to_ns":7,"packets":100},{"up_to_ns":8,"packets":20}]}}"#
-                .replace(",\n", ",")
-                .as_str(),
-        );
+        let sent = |restarts| {
+            said(&format!(r#"{{"attempted":120,"accepted":110,"elapsed_s":0.5{restarts}}}"#))
+        };
         let counted = said(
             r#"{"time_s":1}
 {"analysis":{"streams":[{"received":100,"latency":{"samples":9,"p50_ns":1,"p90_ns":2,
@@ -144,21 +150,28 @@ mod tests {
                 .replace(",\n", ",")
                 .as_str(),
         );
-        let outcome = outcome(&sent, &counted).unwrap();
-        assert_eq!((outcome.sent, outcome.received, outcome.offered_pps()), (110, 100, 220.0));
-        assert_eq!((outcome.latency.unwrap().p99_9_ns, outcome.late_ns), (4, 8));
+        for (sentence, rate, restarts, offered_pps) in [
+            ("at full speed by the clock", None, "", 220.0),
+            ("a rate that was kept", Some(300.0), r#","pace":{"restarts":0}"#, 275.0),
+            ("one that was not, by the clock", Some(300.0), r#","pace":{"restarts":1}"#, 220.0),
+        ] {
+            let outcome = outcome(&Offer { rate, ..OFFER }, &sent(restarts), &counted).unwrap();
+            assert_eq!((outcome.sent, outcome.received), (110, 100), "{sentence}");
+            assert_eq!(outcome.offered_pps(), offered_pps, "{sentence}");
+            assert_eq!(outcome.latency.unwrap().p99_9_ns, 4, "{sentence}");
+        }
     }
 
     #[test]
     fn nothing_that_came_through_is_an_outcome_too() {
         let counted = said(r#"{"analysis":{"streams":[]}}"#);
         let sent = said(r#"{"accepted":110,"elapsed_s":0.5}"#);
-        let outcome = outcome(&sent, &counted).unwrap();
-        assert_eq!((outcome.lost(), outcome.latency, outcome.late_ns), (1.0, None, 0));
+        let outcome = outcome(&OFFER, &sent, &counted).unwrap();
+        assert_eq!((outcome.lost(), outcome.latency), (1.0, None));
     }
 
     #[test]
     fn who_says_nothing_is_no_outcome() {
-        assert_eq!(outcome(&said(""), &said("{}")), None);
+        assert_eq!(outcome(&OFFER, &said(""), &said("{}")), None);
     }
 }

@@ -237,14 +237,6 @@ fn print_found(settings: &Settings, of_size: &OfSize, out: &mut impl Write) -> i
     }
     let most = show_pps(found.most_pps);
     writeln!(out, "  offered       {most} at most, {} trials", found.trials.len())?;
-    let doubts = found.trials.iter().filter(|trial| trial.in_doubt()).count();
-    if doubts > 0 {
-        writeln!(
-            out,
-            "  doubtful      in {doubts} trials with loss the sender was late and caught up by a burst: \
-             give it a CPU to itself"
-        )?;
-    }
     Ok(())
 }
 

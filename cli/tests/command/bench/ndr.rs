@@ -1,70 +1,143 @@
-//! `sluice bench ndr` against a device whose faults are planted: in a lab of its own, by nft. Needs
-//! root and nft; where they are not there each test says so.
+//! `sluice bench ndr` against the forwarder of a lab, and against one whose faults are planted
+//! (`planted.bpf.c`), so that the right answers are known. Needs root and, for the latter, clang.
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use sluicegate::link::Shape;
+use sluicegate::link::{self, Lab, Shape};
 
 use super::{children, long_enough, start};
 use crate::support::*;
 
-/// What is found out about a bridge that does this to what comes in, with trials as long as that takes on
-/// a busy machine; none where it cannot be had.
-fn bridge_with(
-    rule: &str,
-    arguments: &[&str],
-    is_enough: impl Fn(&Value) -> bool,
-) -> Option<Value> {
-    let lab = lab_of(Shape::Line, 1)?;
-    let ruleset = format!(
-        "table netdev plant {{ chain in {{ \
-           type filter hook ingress device \"middle0\" priority 0; {rule} }} ; }}"
-    );
-    for command in [
-        "ip link add bridge type bridge",
-        "ip link set middle0 master bridge",
-        "ip link set middle1 master bridge",
-        "ip link set bridge up",
-    ] {
-        let words: Vec<&str> = command.split(' ').collect();
-        assert_eq!(on(&lab, "middle", &words).status, Some(0), "{command}");
+/// What is wrong with a forwarder.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    /// It passes so many packets a second, and [`DEPTH`] that come before their time; 0: all.
+    pps: u64,
+    /// Of so many packets it loses one; 0: none.
+    each: u64,
+}
+
+/// What the limit's bucket holds, in packets: a sender may be 1 ms late and make up for it, which is half
+/// of that at half a million a second.
+const DEPTH: u64 = 1000;
+
+/// A forwarder with faults, on the host in the middle of a lab; none where it cannot be had.
+struct Planted {
+    lab: Lab,
+    /// They have the sender's CPU one at a time.
+    _one: MutexGuard<'static, ()>,
+}
+
+/// Before a command whose threads come before others' that want the same CPU: what else runs here makes
+/// no sender late. For less than a second a thread; then the kernel lets others come, too.
+const FIRST: [&str; 3] = ["chrt", "-f", "1"];
+
+impl Planted {
+    fn new(faults: Faults) -> Option<Self> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let lab = lab_of(Shape::Line, 1)?;
+        if !have(&["clang"]) {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let object = folder.path().join("planted.o");
+        let out = link::interface(Some(&lab.netns("middle")), "middle1").unwrap().index;
+        let period_ns = 1_000_000_000_u64.checked_div(faults.pps).unwrap_or(0);
+        let built = Command::new("clang")
+            .args(["-O2", "-target", "bpf", &format!("-DOUT={out}"), &format!("-DDEPTH={DEPTH}")])
+            .args([format!("-DPERIOD_NS={period_ns}"), format!("-DEACH={}", faults.each)])
+            .args(["-c", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command/bench/planted.bpf.c")])
+            .arg("-o")
+            .arg(&object)
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let object = object.to_str().unwrap();
+        let attach = ["ip", "link", "set", "middle0", "xdpdrv", "obj", object, "sec", "xdp"];
+        let attached = on(&lab, "middle", &attach);
+        assert_eq!(attached.status, Some(0), "{}", attached.err);
+        Some(Self { lab, _one: one })
     }
-    if !have(&["nft"]) {
-        return None;
+
+    /// What is found out about it with a resolution of 0.5 %, by trials as long as that takes on a busy
+    /// machine.
+    fn found(&self, arguments: &[&str], is_enough: impl Fn(&Value) -> bool) -> Value {
+        let [left, right] = ["left", "right"].map(|host| self.lab.netns(host));
+        let between = format!("{left}/left0,{right}/right0");
+        let may_be_first = ended(Command::new(FIRST[0]).args(&FIRST[1..]).arg("true"));
+        let first = if may_be_first.status == Some(0) { &FIRST[..] } else { &[] };
+        let ndr = [env!("CARGO_BIN_EXE_sluice"), "bench", "ndr", "--between", &between, "--json"];
+        let run = |seconds: &str| {
+            let short = ["--seconds", seconds, "--confirm", CONFIRM, "--drain", "100ms"];
+            let all = [first, &ndr, &short, arguments].concat();
+            let ended = ended(Command::new(all[0]).args(&all[1..]));
+            assert_eq!(ended.status, Some(0), "{}", ended.err);
+            let mut report: Value = serde_json::from_str(&ended.out).unwrap();
+            assert_eq!(report["complete"], true);
+            Some(report["sizes"][0].take())
+        };
+        long_enough(run, is_enough).unwrap()
     }
-    let planted = on(&lab, "middle", &["nft", &ruleset]);
-    if planted.status != Some(0) {
-        eprintln!("skipped: needs netdev tables in the kernel: {}", planted.err);
-        return None;
-    }
-    let between = format!("{}/left0,{}/right0", lab.netns("left"), lab.netns("right"));
-    let run = |seconds: &str| {
-        let short = ["--seconds", seconds, "--drain", "200ms", "--resolution", "10%", "--json"];
-        let all = [&["bench", "ndr", "--between", &between], &short[..], arguments].concat();
-        let ended = run(&all);
-        assert_eq!(ended.status, Some(0), "{}", ended.err);
-        Some(serde_json::from_str(&ended.out).unwrap())
-    };
-    long_enough(run, |report: &Value| is_enough(&report["sizes"][0]))
 }
 
 #[test]
 fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
-    // Where nearly all may be lost, few trials are enough.
-    let few = ["--resolution", "20%", "--loss", "99%"];
-    let short = ["ndr", "--seconds", "100ms", "--drain", "200ms", "--json"];
-    let Some(running) = start(&[&short[..], &few].concat()) else { return };
+    let short = ["ndr", "--seconds", "100ms", "--drain", "200ms", "--resolution", "10%", "--json"];
+    let Some(running) = start(&short) else { return };
     let ended = running.end();
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!(report["complete"], true);
+    assert_eq!((&report["complete"], &report["loss"]), (&true.into(), &0.0.into()));
     let of_size = &report["sizes"][0];
-    assert!(of_size["most_pps"].as_f64().unwrap() > 0.0, "{of_size}");
-    // Something comes through, even where the machine is so busy that there is no throughput.
-    let points = of_size["loss"].as_array().unwrap();
-    assert!(points.iter().any(|point| point["lost"].as_f64().unwrap() < 1.0), "{of_size}");
-    assert!(of_size["back_to_back"]["packets"].as_u64().is_some(), "{of_size}");
+    let number = |of: &Value, key: &str| of[key].as_f64().unwrap();
+    let list = |key: &str| of_size[key].as_array().cloned().unwrap_or_default();
+    let most = number(of_size, "most_pps");
+    let trials = list("trials");
+    assert_eq!(trials[0].get("asked_pps"), None, "the first is at full speed: {of_size}");
+    assert_eq!(trials[0]["offered_pps"], most, "{of_size}");
+    let latency = list("latency");
+    match of_size.get("throughput") {
+        Some(throughput) => {
+            assert_eq!(throughput["lost"], 0.0, "{of_size}");
+            let pps = number(throughput, "pps");
+            assert!(pps > 0.0, "{of_size}");
+            let tried =
+                |trial: &&Value| trial["lost"] == 0.0 && number(trial, "offered_pps") == pps;
+            assert!(trials.iter().rev().any(|trial| tried(&trial)), "{of_size}");
+            let shares: Vec<f64> = latency.iter().map(|at| number(at, "of_throughput")).collect();
+            assert_eq!(shares, [0.1, 0.5, 0.9, 1.0], "{of_size}");
+        }
+        None => {
+            assert!(latency.is_empty(), "of no throughput there is no share: {of_size}");
+            assert!(number(trials.last().unwrap(), "lost") > 0.0, "{of_size}");
+        }
+    }
+    for at in &latency {
+        let times = ["p50_ns", "p99_ns", "p99_9_ns", "max_ns"].map(|key| number(at, key));
+        assert!(times[0] > 0.0 && times.is_sorted(), "{of_size}");
+    }
+    // From full speed down by tenths, to the second without loss in a row or to the end.
+    let points = list("loss");
+    let of_most = points.iter().map(|point| (number(point, "of_most") * 10.0).round() as usize);
+    assert!(of_most.eq((0..points.len()).map(|step| 10 - step)), "{of_size}");
+    let lost: Vec<f64> = points.iter().map(|point| number(point, "lost")).collect();
+    assert!(lost.iter().all(|share| (0.0..=1.0).contains(share)), "{of_size}");
+    let quiet = lost.windows(2).position(|two| two == [0.0, 0.0]);
+    assert_eq!(quiet.map_or(10, |at| at + 2), points.len(), "{of_size}");
+    let offered: Vec<f64> = points.iter().map(|point| number(point, "offered_pps")).collect();
+    assert!(
+        offered[1..].iter().zip(&points[1..]).all(|(&pps, point)| {
+            pps > 0.0 && pps <= most * number(point, "of_most") * 1.000_001
+        }),
+        "{of_size}"
+    );
+    let burst = &of_size["back_to_back"];
+    assert!(burst["packets"].as_u64().is_some() && burst["longest_tried"].is_boolean(), "{burst}");
 }
 
 #[test]
@@ -103,42 +176,60 @@ fn a_missing_privilege_of_what_is_started_is_told_as_that() {
     assert!(ended.err.contains("needs CAP_"), "{}", ended.err);
 }
 
-/// Every thousandth packet, whoever sends them how fast.
-const A_THOUSANDTH: &str = "numgen inc mod 1000 0 drop;";
+/// Half a million packets a second.
+const LIMIT: u64 = 500_000;
+/// How long a throughput has to be kept up, and that in seconds.
+const CONFIRM: &str = "600ms";
+const CONFIRM_S: f64 = 0.6;
+/// That the sender makes up for where it is late, in seconds.
+const CATCH_UP_S: f64 = 1e-3;
+
+/// Whether the sender did what it was asked to, so that the answer is the device's.
+fn is_of_the_device(of_size: &Value) -> bool {
+    of_size["throughput"]["sender_limits"] == false
+}
+
+/// The throughput is that of the limit where `loss` may be lost, and is lost besides with `planted`: within
+/// the resolution, and where the sender was the limit no more.
+fn is_the_limit(of_size: &Value, loss: f64, planted: f64) {
+    let throughput = &of_size["throughput"];
+    let pps = throughput["pps"].as_f64().unwrap_or_else(|| panic!("{of_size}"));
+    // No more than the bucket holds can come through besides.
+    let held = (DEPTH as f64 / CONFIRM_S) + LIMIT as f64 * CATCH_UP_S / CONFIRM_S;
+    let most = |pps: f64| pps / (1.0 - loss);
+    assert!(pps <= most(LIMIT as f64 + held), "{of_size}");
+    assert!(pps >= most(LIMIT as f64) * 0.995 || !is_of_the_device(of_size), "{of_size}");
+    let lost = throughput["lost"].as_f64().unwrap();
+    assert!((planted * 0.99..=loss).contains(&lost), "{of_size}");
+}
+
+#[test]
+fn of_a_device_with_a_limit_that_is_the_throughput() {
+    let Some(device) = Planted::new(Faults { pps: LIMIT, ..Faults::default() }) else { return };
+    let of_size = device.found(&[], is_of_the_device);
+    is_the_limit(&of_size, 0.0, 0.0);
+}
 
 #[test]
 fn a_device_that_loses_a_thousandth_has_no_throughput_and_its_loss_is_told() {
-    // Of a few thousand packets, one more or less is lost; a busy machine loses others besides.
-    let near = |point: &Value| (0.0005..0.0015).contains(&point["lost"].as_f64().unwrap());
-    let points = |of_size: &Value| of_size["loss"].as_array().unwrap().clone();
-    let is_told = |of_size: &Value| points(of_size).iter().filter(|&it| near(it)).count() >= 5;
-    let enough = |of_size: &Value| points(of_size).len() == 10 && is_told(of_size);
-    let Some(report) = bridge_with(A_THOUSANDTH, &[], enough) else { return };
-    assert_eq!(report["complete"], true);
-    let of_size = &report["sizes"][0];
+    let Some(device) = Planted::new(Faults { each: 1000, ..Faults::default() }) else { return };
+    let of_size = device.found(&[], |_| true);
     assert!(of_size.get("throughput").is_none(), "{of_size}");
-    assert_eq!(points(of_size).len(), 10, "it never ends: {of_size}");
-    assert!(is_told(of_size), "{of_size}");
+    let points = of_size["loss"].as_array().unwrap();
+    assert_eq!(points.len(), 10, "it never ends: {of_size}");
+    for point in points {
+        let [lost, offered] = ["lost", "offered_pps"].map(|key| point[key].as_f64().unwrap());
+        // Of those that are sent in a tenth of a second, one more or less.
+        assert!((lost - 0.001).abs() <= 1.02 / (offered * 0.1), "{point}");
+    }
 }
 
 #[test]
-fn where_that_may_be_lost_there_is_a_throughput() {
-    let enough = |of_size: &Value| of_size.get("throughput").is_some();
-    let Some(report) = bridge_with(A_THOUSANDTH, &["--loss", "1%"], enough) else { return };
-    let of_size = &report["sizes"][0];
-    assert!(of_size["throughput"]["pps"].as_f64().unwrap() > 0.0, "{of_size}");
+fn where_that_may_be_lost_its_throughput_is_that_of_the_limit() {
+    let Some(device) = Planted::new(Faults { pps: LIMIT, each: 1000 }) else { return };
+    let of_size = device.found(&["--loss", "0.2%"], is_of_the_device);
+    is_the_limit(&of_size, 0.002, 0.001);
     assert_eq!(of_size["latency"].as_array().unwrap().len(), 4, "{of_size}");
-}
-
-#[test]
-fn a_device_is_not_faster_than_its_limit() {
-    let limit = "limit rate over 20000/second burst 20 packets drop;";
-    let Some(report) = bridge_with(limit, &[], |_| true) else { return };
-    let of_size = &report["sizes"][0];
-    let found = of_size["throughput"]["pps"].as_f64();
-    // How near it is found depends on how evenly the sender could send; that it is not more does not.
-    assert!(found.is_none_or(|pps| pps < 20_000.0 * 1.02), "{of_size}");
-    assert!(of_size["trials"][0]["lost"].as_f64().unwrap() > 0.0, "{of_size}");
 }
 
 #[test]
