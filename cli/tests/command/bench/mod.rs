@@ -2,6 +2,7 @@
 //! that there are some, and that nothing stays behind. Without root it says so and passes.
 
 mod ndr;
+mod planted;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
