@@ -18,6 +18,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     steps.push(flower(place));
     steps.extend(tc_bpf(place));
     steps.extend(xdp(place));
+    steps.push(all(place));
     steps
 }
 
@@ -140,6 +141,13 @@ fn xdp(place: &Place<'_>) -> Option<Step> {
     let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
     let setting = Setting { rules: Some(rules), ..place.plain() };
     (rules <= FILTER_MAX).then(|| Step::new("sluice", "XDP", setting, Way::Receive(intake)))
+}
+
+/// The same of all that comes.
+fn all(place: &Place<'_>) -> Step {
+    let port = format!("xdp:{}?action=drop", place.right());
+    let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
+    Step::new("sluice", "XDP, all packets", place.plain(), Way::Receive(intake))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! To add one: a file with a [`Peer`] that says what it does in which ladder, as those beside this one
 //! do in ten lines; and its line in [`ALL`].
 
+mod clang;
 mod dumpcap;
 pub mod iptables;
 mod masscan;
@@ -76,6 +77,7 @@ pub const ALL: &[Peer] = &[
     xdp_tools::PEER,
     nftables::PEER,
     iptables::PEER,
+    clang::PEER,
 ];
 
 /// Whether a peer is there.
