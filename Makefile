@@ -1,7 +1,9 @@
 # make demo    see it work: a lab, traffic, rates by method, a ledger
 # make test    all tests; those that need root run in namespaces of their own
 # make lint    formatting, clippy, documentation, scripts
-# make bench   the numbers of docs/bench.md, measured again: RUNS=5 SECONDS=3
+# make bench   a short run: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
+# make bench-record  writes that file anew, from a run of the same kind
+# make bench-tables  the tables of docs/bench.md, measured again: RUNS=5 SECONDS=3
 # make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make install the command, into PREFIX/bin
 
@@ -10,9 +12,15 @@ CARGO ?= cargo
 # One command for all that uses it: with other targets cargo would choose other features of the
 # dependencies (a test's tempfile needs more of rustix) and build them anew.
 RELEASE := $(CARGO) build --release --workspace --bins --examples
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SLUICE := $(TARGET)/release/sluice
+# What is measured to be compared, and with what.
+ROUNDS ?= 5
+SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no-causes --json
+BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench vm-test install clean
+.PHONY: all setup demo test lint bench bench-record bench-tables vm-test install clean
 
 all:
 	$(RELEASE)
@@ -32,18 +40,27 @@ lint: setup
 
 bench: setup
 	$(RELEASE)
+	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
+	$(SLUICE) bench check $(TARGET)/bench.json --compare $(BASE)
+
+bench-record: setup
+	$(RELEASE)
+	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
+	cp $(TARGET)/bench.json $(BASE)
+
+bench-tables: setup
+	$(RELEASE)
 	$(SUDO) ./scripts/bench.sh
 	$(SUDO) ./scripts/bench-send.sh
 	$(SUDO) ./scripts/bench-forward.sh
 	./scripts/bench-memif.sh
-	$(SUDO) $(or $(CARGO_TARGET_DIR),target)/release/sluice bench check
 
 vm-test: setup
 	./scripts/vm-test.sh
 
 install:
-	@test -x $(or $(CARGO_TARGET_DIR),target)/release/sluice || { echo "run make first, as yourself" >&2; exit 1; }
-	install -D -m 0755 $(or $(CARGO_TARGET_DIR),target)/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }
+	install -D -m 0755 $(SLUICE) $(DESTDIR)$(PREFIX)/bin/sluice
 
 clean:
 	$(CARGO) clean

@@ -252,7 +252,7 @@ about_machine
 cat <<END
 - sender: $sender_is
 - peers: $(tcpdump --version 2>&1 | head -n 1); DPDK $(dpkg-query -W -f '${Version}' dpdk-dev 2>/dev/null || echo "not there")
-- median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds make bench\`
+- median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds make bench-tables\`
 END
 table receive "Receiving, from a veth" "tcpdump -w /dev/null"
 table xdp "Receiving by XDP, from a veth" "dpdk-testpmd rxonly, net_af_xdp"

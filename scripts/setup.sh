@@ -1,14 +1,15 @@
 #!/bin/sh
 # Installs the system packages that building, testing and the demo need, by name.
 # Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there. With --bench also
-# the peers that only `make bench` compares with, with --vm what only `make vm-test` boots.
+# the peers that only benches compare with, with --vm what only `make vm-test` boots.
 set -eu
 
 # clang compiles the XDP programs; libbpf is built from its crate, with libelf and zlib
 build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 # netbase: names of protocols and services, for filters
 run="iproute2 ethtool iputils-ping netbase"
-peers="tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3-minimal"
+# valgrind counts the instructions of hot loops
+peers="valgrind tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3-minimal"
 lint="shellcheck"
 bench=
 vm=

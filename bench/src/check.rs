@@ -65,9 +65,10 @@ pub fn sweep() -> Sweep {
     Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
 }
 
-/// The steps that bars are about.
+/// The steps that bars are about, and those that ratios are to.
 pub fn is_needed(kind: Kind, step: &str) -> bool {
-    BARS.iter().any(|bar| bar.ladder == kind && (bar.step == step || bar.to == step))
+    step == kind.reference()
+        || BARS.iter().any(|bar| bar.ladder == kind && (bar.step == step || bar.to == step))
 }
 
 /// A bar, and what a report says of it.

@@ -1,17 +1,22 @@
 //! Two reports: what moved by more than its spread.
 
+use crate::instructions::{HotLoop, Unit};
 use crate::ladder::Kind;
 use crate::report::{Ladder, Report, StepReport};
 use crate::statistics::Spread;
 
-/// A step that both reports have, and that moved.
+/// Instructions of a hot loop have changed where they did by more than this share. What is less
+/// may be a timer's, or a signal's.
+const CHANGED: f64 = 0.02;
+
+/// A step or a hot loop that both reports have, and that moved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The ladder it belongs to.
-    pub kind: Kind,
-    /// The step, with what is particular about its setting.
-    pub step: String,
-    /// What moved: its ratio to the reference where both reports have one, else its rate.
+    /// The ladder a step belongs to; none of a hot loop.
+    pub kind: Option<Kind>,
+    /// The step, with what is particular about its setting; the loop.
+    pub name: String,
+    /// What moved.
     pub what: What,
     /// What it was.
     pub before: Spread,
@@ -19,13 +24,17 @@ pub struct Moved {
     pub now: Spread,
 }
 
-/// What is compared of a step.
+/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Its rate, to that of the reference. Machines and their moods are out of it.
+    /// A step's rate, to that of the reference where both reports have it. Machines and their moods
+    /// are out of it.
     Ratio,
-    /// Its rate in Mpps: of the reference itself, whose ratio is always 1.
+    /// A step's rate in Mpps: of the reference itself, whose ratio is always 1, and where there is no
+    /// ratio.
     Rate,
+    /// How long a hot loop is. Whoever else uses the machine does not change it.
+    Instructions,
 }
 
 impl Moved {
@@ -33,10 +42,19 @@ impl Moved {
     pub fn by(&self) -> f64 {
         self.now.median / self.before.median - 1.0
     }
+
+    /// Whether it says that Sluice has become slower: a rate alone may be the machine's.
+    pub fn is_worse(&self) -> bool {
+        match self.what {
+            What::Ratio => self.by() < 0.0,
+            What::Rate => false,
+            What::Instructions => self.by() > 0.0,
+        }
+    }
 }
 
-/// What moved from one report to another, by more than the spreads of both cover; what moved most
-/// comes first.
+/// What moved from one report to another: steps by more than the spreads of both cover, hot loops by
+/// more than 2 %. What moved most comes first.
 pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     let mut moved: Vec<Moved> = now
         .ladders
@@ -47,6 +65,7 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
         })
         .flatten()
         .collect();
+    moved.extend(now.loops.iter().filter_map(|it| changed(before, now, it)));
     moved.sort_by(|a, b| b.by().abs().total_cmp(&a.by().abs()));
     moved
 }
@@ -59,13 +78,26 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
         (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
         _ => (What::Rate, old.figures?.mpps, now.figures?.mpps),
     };
-    let moved = Moved { kind: ladder.ladder, step: now.title(), what, before, now: now_ };
+    let moved = Moved { kind: Some(ladder.ladder), name: now.title(), what, before, now: now_ };
     (!before.overlaps(&now_) && before.median > 0.0).then_some(moved)
+}
+
+fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
+    // Each kernel makes of a program what it will.
+    if it.of == Unit::Program && before.machine.kernel != now.machine.kernel {
+        return None;
+    }
+    let old = before.loops.iter().find(|old| old.name == it.name && old.of == it.of)?;
+    let exact = |n: f64| Spread { median: n, min: n, max: n };
+    let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
+    let moved = Moved { kind: None, name: it.name.clone(), what: What::Instructions, before, now };
+    (before.median > 0.0 && moved.by().abs() > CHANGED).then_some(moved)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instructions::Length;
     use crate::measurement::Figures;
     use crate::report::tests;
 
@@ -90,10 +122,43 @@ mod tests {
         let now = report(&[("sendmmsg", 0.5, 1.0), ("AF_XDP", 1.0, 2.1), ("TX ring", 0.1, 0.2)]);
         let moved = compare(&before, &now);
         let named: Vec<(&str, What)> =
-            moved.iter().map(|moved| (moved.step.as_str(), moved.what)).collect();
+            moved.iter().map(|moved| (moved.name.as_str(), moved.what)).collect();
         // AF_XDP is half as fast, but so is its reference: its ratio stayed.
         assert_eq!(named, [("TX ring, 60 B", What::Ratio), ("sendmmsg, 60 B", What::Rate)]);
         assert!((moved[0].by() + 0.8).abs() < 1e-9, "{}", moved[0].by());
+        // That the reference is slower may be the machine's.
+        assert_eq!(moved.iter().map(Moved::is_worse).collect::<Vec<_>>(), [true, false]);
+        assert!(compare(&now, &before).iter().all(|moved| !moved.is_worse()));
+    }
+
+    #[test]
+    fn a_hot_loop_that_has_become_longer_is_worse() {
+        let of = |loops: &[(&str, Unit, f64)], kernel: &str| {
+            let it = |&(name, of, instructions): &(&str, Unit, f64)| HotLoop {
+                name: name.into(),
+                command: String::new(),
+                of,
+                length: Some(Length { instructions, bytes: None, ns: None }),
+                failed: None,
+            };
+            let mut report = report(&[]);
+            report.machine.kernel = kernel.into();
+            report.loops = loops.iter().map(it).collect();
+            report
+        };
+        let before = [("receive", Unit::Packet, 50.0), ("claim", Unit::Program, 100.0)];
+        for (sentence, receive, claim, kernel, named) in [
+            ("a timer's share", 50.9, 100.0, "6.18", &[][..]),
+            ("longer", 52.0, 120.0, "6.18", &[("claim", true), ("receive", true)]),
+            ("shorter", 40.0, 100.0, "6.18", &[("receive", false)]),
+            ("another kernel's programs are its own", 52.0, 120.0, "6.1", &[("receive", true)]),
+        ] {
+            let now = [("receive", Unit::Packet, receive), ("claim", Unit::Program, claim)];
+            let moved = compare(&of(&before, "6.18"), &of(&now, kernel));
+            let found: Vec<_> = moved.iter().map(|it| (it.name.as_str(), it.is_worse())).collect();
+            assert_eq!(found, named, "{sentence}");
+            assert!(moved.iter().all(|it| it.kind.is_none() && it.what == What::Instructions));
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! | [`table`] | the ratios that are to be kept as a table in Markdown |
 //! | [`show`] | numbers as people read them |
 //! | [`check`] | ratios that are to be kept |
+//! | [`instructions`] | how long the hot loops are: what a busy machine does not change |
 //! | [`compare`] | what moved from one report to another |
 //! | [`machine`] | where it ran |
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
@@ -39,6 +40,7 @@ pub mod check;
 pub mod compare;
 pub mod device;
 mod failure;
+pub mod instructions;
 pub mod ladder;
 pub mod machine;
 pub mod measure;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluicegate::error;
 
 use crate::failure::Failure;
+use crate::instructions::{Counted, HotLoop};
 use crate::ladder::Kind;
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
@@ -37,6 +38,9 @@ pub struct Report {
     pub peers: Vec<Presence>,
     /// The ladders.
     pub ladders: Vec<Ladder>,
+    /// How long the hot loops are; empty where that was not looked at.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub loops: Vec<HotLoop>,
 }
 
 /// A ladder, from its lowest step to its highest.
@@ -102,16 +106,13 @@ impl Report {
             ladder(kind, &climbed)
         };
         Self {
-            command: "bench".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            date,
-            machine: Machine::here(),
             rounds: bench.rounds,
             seconds: bench.time.as_secs_f64(),
             complete: results.complete,
             notes: results.notes.clone(),
             peers,
             ladders: bench.kinds.iter().copied().map(of).collect(),
+            ..Self::empty(date)
         }
     }
 
@@ -119,6 +120,29 @@ impl Report {
     pub fn step(&self, kind: Kind, name: &str) -> Option<&StepReport> {
         let ladders = self.ladders.iter().filter(|ladder| ladder.ladder == kind);
         ladders.flat_map(|ladder| &ladder.steps).find(|step| step.step == name)
+    }
+
+    /// Of nothing yet. `date` is when it began.
+    pub fn empty(date: String) -> Self {
+        Self {
+            command: "bench".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            date,
+            machine: Machine::here(),
+            rounds: 0,
+            seconds: 0.0,
+            complete: true,
+            notes: vec![],
+            peers: vec![],
+            ladders: vec![],
+            loops: vec![],
+        }
+    }
+
+    /// Adds what was counted of hot loops.
+    pub fn add(&mut self, counted: Counted) {
+        self.complete &= counted.complete;
+        self.loops.extend(counted.loops);
     }
 }
 
@@ -200,16 +224,10 @@ pub(crate) mod tests {
         let steps: Vec<Climbed> =
             steps.iter().map(|&(name, mpps)| climbed(name, &[(1, mpps)])).collect();
         Report {
-            command: "bench".into(),
-            version: "0.1.0".into(),
-            date: "2026-11-22T07:00:00Z".into(),
-            machine: Machine::here(),
             rounds: 1,
             seconds: 1.0,
-            complete: true,
-            notes: vec![],
-            peers: vec![],
             ladders: vec![ladder(kind, &steps.iter().collect::<Vec<_>>())],
+            ..Report::empty("2026-11-22T07:00:00Z".into())
         }
     }
 

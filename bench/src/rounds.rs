@@ -153,7 +153,7 @@ fn config(kind: Kind, setting: &Setting) -> BedConfig {
 /// A program that a step needs and that is not there, with the way to get it.
 fn missing(step: &Step) -> Option<String> {
     let name = step.needs().find(|name| peers::find(name).is_none())?;
-    Some(format!("{name} is not installed: {}", peers::remedy(name)))
+    Some(peers::missing(name))
 }
 
 /// A step and its setting, in a line.

@@ -211,7 +211,7 @@ impl Place<'_> {
 }
 
 /// A `sluice count` of a port.
-fn count<A: Into<String>>(
+pub(crate) fn count<A: Into<String>>(
     place: &Place<'_>,
     port: &str,
     flags: impl IntoIterator<Item = A>,
@@ -221,7 +221,7 @@ fn count<A: Into<String>>(
 }
 
 /// A `sluice generate` into a port, of the same packet again and again.
-fn generate<A: Into<String>>(
+pub(crate) fn generate<A: Into<String>>(
     place: &Place<'_>,
     port: &str,
     flags: impl IntoIterator<Item = A>,

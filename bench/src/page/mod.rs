@@ -32,6 +32,7 @@ pub fn page(report: &Report) -> String {
     for it in &report.ladders {
         ladder(it, &mut body);
     }
+    loops(report, &mut body);
     peers(report, &mut body);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -175,6 +176,20 @@ fn why(step: &StepReport, out: &mut String) {
         );
     }
     add!(out, "</div></details></div>");
+}
+
+/// How long the hot loops are.
+fn loops(report: &Report, out: &mut String) {
+    if report.loops.is_empty() {
+        return;
+    }
+    add!(out, "<h2>Instructions of hot loops</h2>\n<ul>");
+    for it in &report.loops {
+        let shown = it.shown();
+        let (name, shown, command) = (Escaped(&it.name), Escaped(&shown), Escaped(&it.command));
+        add!(out, "<li>{name}: {shown}<br><code>{command}</code></li>");
+    }
+    add!(out, "</ul>");
 }
 
 fn peers(report: &Report, out: &mut String) {

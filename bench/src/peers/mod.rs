@@ -161,6 +161,11 @@ pub fn find(command: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(command)).find(|file| file.is_file())
 }
 
+/// That a command is not there, and the way to get it.
+pub fn missing(command: &str) -> String {
+    format!("{command} is not installed: {}", remedy(command))
+}
+
 /// How to get a command.
 pub fn remedy(command: &str) -> String {
     let peer = ALL.iter().find(|peer| peer.command == command);

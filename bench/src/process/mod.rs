@@ -73,6 +73,14 @@ impl Program {
         self
     }
 
+    /// The same, run by another program that has these arguments before it.
+    #[must_use]
+    pub fn by<A: Into<String>>(self, name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
+        let Self { name: own, file, input, arguments: rest, .. } = self;
+        let file = file.map_or(own, |file| file.display().to_string());
+        Self { input, ..Self::tool(name, arguments) }.and([file]).and(rest)
+    }
+
     /// Gives it something to read.
     #[must_use]
     pub fn reading(mut self, input: impl Into<Input>) -> Self {
@@ -101,7 +109,11 @@ impl Program {
         self.start_in(bed.netns(end), cpu)
     }
 
-    fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
+    /// The same in a network namespace; in this process's own if none is named.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
         let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
         let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
         let stdin = match &self.input {

@@ -155,6 +155,16 @@ impl Running {
         Ok(self.said())
     }
 
+    /// Has it stand still, until it may [go on](Self::go_on).
+    pub fn hold(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
     /// Sends a signal to it and its children, as a terminal does.
     fn signal(&self, signal: Signal) {
         // Where they have ended meanwhile there is nothing to be told; one that is in another group

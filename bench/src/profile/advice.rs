@@ -25,6 +25,9 @@ struct Advice {
     text: String,
 }
 
+/// What to do where one program hands packets to another through the kernel.
+const SHARED: &str = "more packets a call, or memory that both programs have (memif:)";
+
 type Rule = fn(&Findings) -> Option<Advice>;
 
 const RULES: &[Rule] = &[
@@ -41,6 +44,7 @@ const RULES: &[Rule] = &[
     rules,
     checksums,
     clock,
+    pipes,
     queueing,
     host,
     squeezed,
@@ -163,10 +167,17 @@ fn system_calls(findings: &Findings) -> Option<Advice> {
 }
 
 fn buffers(findings: &Findings) -> Option<Advice> {
+    // Those of a Unix socket never meet an interface.
+    let remedy = match findings.share(Cause::Pipes) >= 0.05 {
+        true => SHARED,
+        false => {
+            "work before they are made (xdp:, mirror:, dropping in XDP), or send without them (live \
+             frames)"
+        }
+    };
     of_share(findings, Cause::Buffers, 0.2, 0.9, |_, share| {
         format!(
-            "making and freeing the kernel's packet buffers takes {share} of the time: work before they \
-             are made (xdp:, mirror:, dropping in XDP), or send without them (live frames)"
+            "making and freeing the kernel's packet buffers takes {share} of the time: {remedy}"
         )
     })
 }
@@ -211,6 +222,15 @@ fn clock(findings: &Findings) -> Option<Advice> {
         format!(
             "reading the time takes {share} of the time (most in {}): read it once a batch, or take \
              a faster clock source",
+            most(found)
+        )
+    })
+}
+
+fn pipes(findings: &Findings) -> Option<Advice> {
+    of_share(findings, Cause::Pipes, 0.15, 0.9, |found, share| {
+        format!(
+            "pipes and Unix sockets take {share} of the time (most in {}): {SHARED}",
             most(found)
         )
     })

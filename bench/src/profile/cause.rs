@@ -34,6 +34,8 @@ pub enum Cause {
     XdpSockets,
     /// Packet sockets and their rings.
     PacketSockets,
+    /// Pipes and Unix sockets.
+    Pipes,
     /// The queueing discipline and the locks around it.
     Queueing,
     /// The host's own protocols.
@@ -74,6 +76,7 @@ impl Cause {
             Self::Xdp => "XDP programs",
             Self::XdpSockets => "AF_XDP sockets",
             Self::PacketSockets => "packet sockets",
+            Self::Pipes => "pipes and Unix sockets",
             Self::Queueing => "queueing discipline",
             Self::Host => "host stack",
             Self::Driver => "driver and NAPI",

@@ -80,6 +80,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
          trie_lookup_elem htab_* do_xdp_generic netif_receive_generic_xdp",
     ),
     (PacketSockets, Under, "tpacket_* packet_* prb_* __packet_* dev_queue_xmit_nit fanout_*"),
+    (Pipes, Under, "unix_* pipe_* anon_pipe_* fifo_pipe_*"),
     (Queueing, Under, "sch_direct_xmit __qdisc_run qdisc_* pfifo_fast_* fq_codel_* noqueue_*"),
     (Queueing, Here, "__dev_queue_xmit __dev_direct_xmit netdev_core_pick_tx"),
     (Queueing, Here, "netdev_pick_tx validate_xmit_skb* dev_hard_start_xmit"),

@@ -1,16 +1,18 @@
 //! `sluice bench check`: the ratios that this project means to keep, and whether it does.
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate_bench::check::{BARS, Checked, Verdict, check, is_needed, sweep};
+use sluicegate_bench::compare::compare;
 use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::show::short;
 
 use super::options::turn;
+use super::table::print_moved;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,6 +28,11 @@ pub struct Args {
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
     seconds: Duration,
 
+    /// Name what moved by more than its spread since a result that --json has written, too; what
+    /// became slower, or longer, ends with 1
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+
     /// Print the result as one JSON array
     #[arg(long)]
     json: bool,
@@ -33,6 +40,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let before = args.compare.as_deref().map(super::read).transpose()?;
     let report = match &args.file {
         Some(file) => super::read(file)?,
         None => measure(args)?,
@@ -43,13 +51,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => writeln!(out, "{}", serde_json::to_string(&checked)?)?,
         false => checked.iter().try_for_each(|it| print(it, &mut out))?,
     }
+    let moved = before.map_or_else(Vec::new, |before| compare(&before, &report));
+    if args.compare.is_some() {
+        match args.json {
+            true => print_moved(&moved, &mut stderr())?,
+            false => print_moved(&moved, &mut out)?,
+        }
+    }
     let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
     anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());
+    let worse = moved.iter().filter(|it| it.is_worse()).count();
+    anyhow::ensure!(worse == 0, "{worse} became slower or longer");
     anyhow::ensure!(report.complete, "stopped before every step had had all its turns");
     Ok(())
 }
 
-/// The steps that bars are about, and no others.
+/// The steps that bars are about, those that ratios are to, and no others.
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let bench = Bench {
         kinds: Kind::ALL

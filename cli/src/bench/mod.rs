@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use sluicegate::error::Error;
 use sluicegate_bench::compare::compare;
+use sluicegate_bench::instructions;
 use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::page::chart::chart;
 use sluicegate_bench::page::page;
@@ -38,6 +39,7 @@ Examples:
   sluice bench all --peers --html bench.html
   sluice bench tx --between lab-left/left0,lab-right/right0
   sluice bench check
+  sluice bench instructions
   sluice bench ndr --sizes 60,512,1514
 
 Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
@@ -63,8 +65,10 @@ enum What {
     Forward(Options),
     /// From one program to another: by sockets and pipes, and by memory that both have.
     Pipe(Options),
-    /// All of these.
+    /// All of these, and the instructions of hot loops.
     All(Options),
+    /// How many instructions the hot loops take: what a busy machine does not change.
+    Instructions(Shown),
     /// The ratios that are to be kept, each with its bar; ends with 1 where one is short of it.
     Check(check::Args),
     /// A result that --json has written, shown again: as a table, as a page.
@@ -97,7 +101,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Drop(options) => climb(vec![Kind::Drop], &options),
         What::Forward(options) => climb(vec![Kind::Forward], &options),
         What::Pipe(options) => climb(vec![Kind::Pipe], &options),
-        What::All(options) => climb(options.all(), &options),
+        What::All(options) => all(&options),
+        What::Instructions(shown) => count(&shown),
         What::Check(args) => check::run(&args),
         What::Show(args) => show(&args),
         What::Ndr(args) => ndr::run(&args),
@@ -113,8 +118,30 @@ fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     output.write(&measure(&bench)?)
 }
 
+/// All ladders, and the hot loops where there is a lab.
+fn all(options: &Options) -> anyhow::Result<()> {
+    let bench = options.bench(options.all())?;
+    let output = Output::prepare(&options.shown)?;
+    let mut report = measure(&bench)?;
+    if report.complete && bench.between.is_none() {
+        match instructions::count(&Watcher::new(Signals::catch()?)) {
+            Ok(counted) => report.add(counted),
+            Err(error) => report.notes.push(format!("no instructions: {error}")),
+        }
+    }
+    output.write(&report)
+}
+
+/// The hot loops alone.
+fn count(shown: &Shown) -> anyhow::Result<()> {
+    let output = Output::prepare(shown)?;
+    let mut report = Report::empty(now());
+    report.add(instructions::count(&Watcher::new(Signals::catch()?))?);
+    output.write(&report)
+}
+
 fn measure(bench: &Bench) -> anyhow::Result<Report> {
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let date = now();
     let peers = match bench.with_peers {
         true => peers::ALL.iter().map(peers::Peer::look).collect(),
         false => Vec::new(),
@@ -123,6 +150,10 @@ fn measure(bench: &Bench) -> anyhow::Result<Report> {
     let results = bench.run(&watcher)?;
     drop(watcher);
     Ok(Report::new(bench, &results, peers, date))
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<()> {

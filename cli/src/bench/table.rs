@@ -16,6 +16,7 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for ladder in &report.ladders {
         print_ladder(ladder, out)?;
     }
+    print_loops(report, out)?;
     for peer in &report.peers {
         match peer {
             Presence { name, missing: Some(remedy), .. } => {
@@ -28,11 +29,11 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     }
     let machine = &report.machine;
     let virtual_ = if machine.virtual_machine { ", virtual" } else { "" };
-    writeln!(
-        out,
-        "{} CPUs ({}{virtual_}), Linux {}; median of {} turns of {} s; {}",
-        machine.cpus, machine.model, machine.kernel, report.rounds, report.seconds, report.date
-    )?;
+    write!(out, "{} CPUs ({}{virtual_}), Linux {}", machine.cpus, machine.model, machine.kernel)?;
+    if !report.ladders.is_empty() {
+        write!(out, "; median of {} turns of {} s", report.rounds, report.seconds)?;
+    }
+    writeln!(out, "; {}", report.date)?;
     for note in &report.notes {
         writeln!(out, "{note}")?;
     }
@@ -40,6 +41,18 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "stopped before every step had had all its turns")?;
     }
     Ok(())
+}
+
+fn print_loops(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    if report.loops.is_empty() {
+        return Ok(());
+    }
+    let width = report.loops.iter().map(|it| it.name.chars().count()).max().unwrap_or(0);
+    writeln!(out, "Instructions of hot loops")?;
+    for it in &report.loops {
+        writeln!(out, "  {:<width$}  {}", it.name, it.shown())?;
+    }
+    writeln!(out)
 }
 
 fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
@@ -96,13 +109,15 @@ pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out, "moved by more than their spreads:")?;
     for it in moved {
-        let Moved { kind, step, before, now, .. } = it;
+        let Moved { kind, name, before, now, .. } = it;
         let what = match it.what {
             What::Ratio => "ratio",
             What::Rate => "Mpps",
+            What::Instructions => "instructions",
         };
         let (before, now, by) = (short(before.median), short(now.median), it.by() * 100.0);
-        writeln!(out, "  {kind}: {step}: {what} {before} -> {now} ({by:+.0} %)")?;
+        let kind = kind.map_or_else(String::new, |kind| format!("{kind}: "));
+        writeln!(out, "  {kind}{name}: {what} {before} -> {now} ({by:+.0} %)")?;
     }
     Ok(())
 }

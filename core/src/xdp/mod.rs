@@ -42,7 +42,7 @@
 //! | `flows` | the host's own flows: a table that programs ask |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |
 //! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
-//! | `trial` | trying a program on packets from nowhere |
+//! | `trial`, `loaded` | trying a program on packets from nowhere; how long programs are, and how often they ran |
 //! | [`live`] | sending without a socket: packets that a program makes |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
@@ -54,6 +54,7 @@ mod config;
 pub(crate) mod copies;
 pub(crate) mod flows;
 pub mod live;
+mod loaded;
 mod open;
 mod receive;
 pub mod resident;
@@ -76,6 +77,7 @@ mod tests;
 pub use bpf::Mode;
 pub use clock::wall_ahead_ns;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
+pub use loaded::{Loaded, RunStatistics};
 pub use receive::{Received, Receiver, ReceiverStats};
 pub(crate) use room::{HEADROOM_BYTES, buffer_bytes};
 pub use send::{Sender, SenderStats};

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use sluicegate::link::{Lab, netns};
 use sluicegate::port::{OpenOptions, Port, Use};
-use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{ModeWish, Resident};
+use sluicegate::xdp::{Loaded, Mode, RunStatistics};
 
 use super::{find, join, lab, right0, run};
 
@@ -48,6 +48,28 @@ fn every_packet_is_counted_and_the_host_gets_it() {
         assert!(came.bytes >= 20 * 142, "{wish:?}: whole frames, {came:?}");
         assert_eq!((came.taken, came.missed), (0, 0), "{wish:?}: nothing is taken");
     }
+}
+
+#[test]
+fn it_is_known_how_long_the_program_is_and_how_often_it_ran() {
+    let Some(lab) = lab() else { return };
+    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let look = || {
+        let ours = Loaded::by(std::process::id()).unwrap();
+        ours.into_iter().find(|it| it.id == resident.program()).expect("this process holds it")
+    };
+    let before = look();
+    assert_eq!(before.name, "sluice_ingress");
+    assert!(before.instructions > 20, "{before:?}");
+    let last = |it: &Loaded| it.name == "sluice_end";
+    assert!(Loaded::by(std::process::id()).unwrap().iter().any(last), "it goes on to another");
+    let statistics = RunStatistics::on().unwrap();
+    run(&lab, "left", "ping -q -c 20 -i 0.002 198.18.0.2");
+    let after = look();
+    drop(statistics);
+    assert!(after.runs >= before.runs + 20 && after.run_ns > before.run_ns, "{before:?} {after:?}");
+    let same = (before.instructions, before.bytes);
+    assert_eq!((after.instructions, after.bytes), same, "how long it is does not change");
 }
 
 #[test]

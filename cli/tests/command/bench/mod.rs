@@ -226,6 +226,90 @@ fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
     assert!(ended.err.contains("stopped before"), "{}", ended.err);
 }
 
+/// The same with a step whose ratio to the reference is this, and a loop of so many instructions.
+fn result_with(ratio: f64, instructions: f64) -> String {
+    let steps = [("ring", 1.0), ("recvmmsg", 1.0)];
+    let mut value: Value = serde_json::from_str(&result(&steps)).unwrap();
+    let spread = json!({ "median": ratio, "min": ratio, "max": ratio });
+    value["ladders"][0]["steps"][1]["ratio"] = spread;
+    value["loops"] = json!([
+        { "loop": "forward", "command": "c", "of": "packet", "instructions": instructions },
+    ]);
+    value.to_string()
+}
+
+#[test]
+fn what_became_slower_or_longer_is_named_and_ends_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name).display().to_string();
+    let (before, now) = (path("before.json"), path("now.json"));
+    std::fs::write(&before, result_with(0.5, 20.0)).unwrap();
+    for (ratio, instructions, status, said) in [
+        (0.5, 20.2, 0, "nothing moved"),
+        (0.6, 15.0, 0, "rx: recvmmsg, 60 B: ratio 0.500 -> 0.600 (+20 %)"),
+        (0.4, 20.0, 1, "rx: recvmmsg, 60 B: ratio 0.500 -> 0.400 (-20 %)"),
+        (0.5, 25.0, 1, "  forward: instructions 20.00 -> 25.00 (+25 %)"),
+    ] {
+        std::fs::write(&now, result_with(ratio, instructions)).unwrap();
+        let ended = run(&["bench", "check", &now, "--compare", &before]);
+        assert_eq!(ended.status, Some(status), "{said}: {}", ended.err);
+        assert!(ended.out.contains(said), "{said}: {}", ended.out);
+        let ended = run(&["bench", "check", &now, "--compare", &before, "--json"]);
+        assert_eq!(ended.status, Some(status), "{said}: {}", ended.err);
+        assert!(ended.err.contains(said), "{said}: {}", ended.err);
+        serde_json::from_str::<Value>(&ended.out).expect("nothing else is there");
+    }
+}
+
+/// The loops of `sluice bench instructions` with this PATH.
+fn loops(path: &str) -> Option<Vec<Value>> {
+    lab()?;
+    let mut command = sluice(&["bench", "instructions", "--json"]);
+    let running = Running::unawaited(command.env("PATH", path));
+    let pid = running.pid();
+    let ended = running.end();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    leaves_nothing(pid);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(report["complete"], true);
+    Some(report["loops"].as_array().unwrap().clone())
+}
+
+#[test]
+fn instructions_of_hot_loops_are_counted() {
+    let path = std::env::var("PATH").unwrap();
+    let valgrind = std::env::split_paths(&path).any(|it| it.join("valgrind").is_file());
+    if !valgrind {
+        println!("skipped: needs valgrind; get it by scripts/setup.sh");
+        return;
+    }
+    let Some(loops) = loops(&path) else { return };
+    for it in &loops {
+        assert!(it["failed"].is_null(), "{it}");
+        assert!(it["instructions"].as_f64().unwrap() > 5.0, "{it}");
+        assert_eq!(it["of"] == "program", it["ns"].is_number(), "{it}");
+    }
+    let kinds = ["receive: ", "forward: ", "claim program: ", "generator program: "];
+    for kind in kinds {
+        let is = |it: &Value| it["loop"].as_str().unwrap().starts_with(kind);
+        assert!(loops.iter().any(is), "{kind} is not in {loops:?}");
+    }
+}
+
+#[test]
+fn where_valgrind_is_missing_that_is_told_and_programs_are_counted() {
+    let Some(loops) = loops("/nonexistent") else { return };
+    for it in &loops {
+        match it["of"].as_str().unwrap() {
+            "packet" => assert_eq!(
+                it["failed"], "valgrind is not installed: apt-get install valgrind",
+                "{it}"
+            ),
+            _ => assert!(it["instructions"].as_f64().unwrap() > 5.0, "{it}"),
+        }
+    }
+}
+
 #[test]
 fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `object` | what an object is, and that it be kept in a BPF file system |
 //! | `map` | maps, their entries; a socket that is a sign in a map |
-//! | `program` | loading and running programs; their names, numbers and maps |
+//! | `program` | loading and running programs; their names, numbers, maps and runs |
 //! | `link` | which XDP program an interface has; attaching and taking off |
 //! | `tcx` | the same of programs where packets enter and leave the host's stack |
 
@@ -25,7 +25,7 @@ pub(crate) use map::{
 };
 pub(crate) use object::{kept, pin};
 pub(crate) use program::{
-    Map, load, load_bound, load_tc, maps_of, program, program_id, program_name, run, run_live,
-    run_times, tie,
+    Map, count_runs, load, load_bound, load_tc, maps_of, program, program_id, program_info,
+    program_name, run, run_live, run_times, tie,
 };
 pub(crate) use tcx::{TcxProgram, link, tcx_attach, tcx_interface, tcx_programs};

@@ -164,25 +164,35 @@ pub(crate) fn program(id: u32) -> io::Result<OwnedFd> {
     opened(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }
 
+/// What the kernel says of a program, but for what takes memory of ours.
+pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }
+}
+
 /// A program's name: 15 characters at most.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
-    // SAFETY: a structure of numbers; its pointers are null.
-    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
-    Ok(text(&info.name))
+    Ok(text(&program_info(program)?.name))
 }
 
 /// A program's number.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
-    // SAFETY: a structure of numbers; its pointers are null.
-    let info = unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }?;
-    Ok(info.id)
+    Ok(program_info(program)?.id)
 }
 
-/// A map of a program: its name, how many entries it has, a hold on it.
+/// Has the kernel count the runs of all programs, and their time, until this is closed. Linux 5.8.
+pub(crate) fn count_runs() -> io::Result<OwnedFd> {
+    // SAFETY: takes a number only.
+    opened(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
+}
+
+/// A map of a program: its name, how many entries it has, whether these are programs that it can go
+/// on to, a hold on it.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub name: String,
     pub entries: u32,
+    pub of_programs: bool,
     pub fd: OwnedFd,
 }
 
@@ -202,7 +212,8 @@ pub(crate) fn maps_of(program: BorrowedFd<'_>) -> io::Result<Vec<Map>> {
             // SAFETY: takes numbers only.
             let fd = opened(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })?;
             let info = map_info(fd.as_fd())?;
-            Ok(Map { name: text(&info.name), entries: info.max_entries, fd })
+            let of_programs = info.type_ == libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
+            Ok(Map { name: text(&info.name), entries: info.max_entries, of_programs, fd })
         })
         .collect()
 }

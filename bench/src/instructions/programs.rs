@@ -1,0 +1,114 @@
+//! Programs in the kernel: how long they are, as the verifier has left them.
+//!
+//! A packet meets only some of a program's instructions, and no counter says which; but the program is
+//! the same whenever it is made anew, so one that has become longer shows. How long a run takes is told
+//! beside it, from the kernel's run statistics.
+
+use std::time::Duration;
+
+use sluicegate::xdp::{Loaded, RunStatistics};
+
+use super::{Length, Unit, Work};
+use crate::bed::End;
+use crate::failure::Failure;
+use crate::ladder::{self, Place};
+use crate::process::{BEGUN, Program};
+use crate::watch::Watch;
+
+/// What receives where it is the sender that is looked at.
+pub const DROP: &str = "xdp:right0?action=drop";
+/// How long packets are sent meanwhile.
+const SENDING: Duration = Duration::from_millis(300);
+
+/// A program.
+pub struct InKernel {
+    pub name: &'static str,
+    /// Its name in the kernel.
+    pub program: &'static str,
+    pub side: Side,
+}
+
+/// Who has the program.
+pub enum Side {
+    /// `sluice count` of this port.
+    Receives(&'static str),
+    /// `sluice generate` to this port, with these flags.
+    Sends(&'static str, &'static [&'static str]),
+}
+
+impl Work for InKernel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn command(&self, place: &Place<'_>) -> Program {
+        match self.side {
+            Side::Receives(port) => Program::sluice(["count", port]),
+            Side::Sends(port, flags) => {
+                ladder::generate(place, port, flags.iter().copied()).program
+            }
+        }
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Program
+    }
+
+    fn count(&self, place: &Place<'_>, watch: &dyn Watch) -> Result<Length, Failure> {
+        // Without it there are no times.
+        let _statistics = RunStatistics::on();
+        let (port, to, flags) = match self.side {
+            Side::Receives(port) => (port, "left0", &["--method", "live"][..]),
+            Side::Sends(to, flags) => (DROP, to, flags),
+        };
+        let receiver = ladder::count(place, port, [""; 0]).program;
+        let mut receiver = receiver.start(place.bed, End::Right, place.receiver())?;
+        receiver.until(&BEGUN, watch)?;
+        let sender = ladder::generate(place, to, flags.iter().copied()).program;
+        let sender = sender.and(["--interval", "100ms"]);
+        let mut sender = sender.start(place.bed, End::Left, None)?;
+        sender.until(&BEGUN, watch)?;
+        watch.pause(SENDING)?;
+        let pid = match self.side {
+            Side::Receives(_) => receiver.pid(),
+            Side::Sends(..) => sender.pid(),
+        };
+        length(self.program, &Loaded::by(pid)?)
+    }
+}
+
+/// The length of a program, by its name among those of a process.
+fn length(name: &str, programs: &[Loaded]) -> Result<Length, Failure> {
+    let it = programs.iter().find(|it| it.name == name);
+    let it = it.ok_or_else(|| Failure::of(format!("there is no program {name}")))?;
+    // Those that others go on to have no runs of their own.
+    let run = programs.iter().max_by_key(|it| it.runs).filter(|it| it.runs > 0);
+    Ok(Length {
+        instructions: f64::from(it.instructions),
+        bytes: (it.bytes > 0).then_some(it.bytes),
+        ns: run.map(|it| (it.run_ns as f64 / it.runs as f64).round()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_go_on_to_has_the_time_of_the_one_on_the_interface() {
+        let loaded = |name: &str, instructions, runs, run_ns| Loaded {
+            id: 1,
+            name: name.into(),
+            instructions,
+            bytes: 0,
+            runs,
+            run_ns,
+        };
+        let programs = [loaded("ingress", 200, 10, 900), loaded("claim", 40, 0, 0)];
+        let expected = Length { instructions: 40.0, bytes: None, ns: Some(90.0) };
+        assert_eq!(length("claim", &programs).unwrap(), expected);
+        assert_eq!(length("claim", &programs[1..]).unwrap().ns, None, "it never ran");
+        let error = length("other", &programs).unwrap_err().to_string();
+        assert_eq!(error, "there is no program other");
+    }
+}
