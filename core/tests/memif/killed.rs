@@ -14,9 +14,15 @@ use super::{LIMIT, open, pull, push, socket, until};
 
 /// What a process that is to be killed does, where, and the file for what it has done.
 const TASK: &str = "SLUICE_TEST_MEMIF_TASK";
-/// How often a peer is killed; as many frames go before.
-const KILLS: u64 = 3;
-const FRAMES: u64 = 2000;
+/// How often a peer is killed, and how many frames go before, each time.
+struct Kills {
+    times: u64,
+    frames: u64,
+}
+
+const FEW: Kills = Kills { times: 3, frames: 2000 };
+const MANY: Kills = Kills { times: 10, frames: 1_000_000 };
+
 /// What a peer has in its slots at most.
 const SLOTS: u64 = 512;
 /// Of one piece and of several.
@@ -107,6 +113,16 @@ fn kill(mut child: Child) {
 
 #[test]
 fn what_killed_receivers_have_not_taken_is_counted() {
+    receivers_are_killed(&FEW);
+}
+
+#[test]
+#[ignore = "some minutes: cargo test --release -p sluicegate --test memif -- --ignored"]
+fn what_killed_receivers_have_not_taken_of_ten_million_frames_is_counted() {
+    receivers_are_killed(&MANY);
+}
+
+fn receivers_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("memif:{}", socket(&format!("killed-receiver-{receives}")));
@@ -118,12 +134,12 @@ fn what_killed_receivers_have_not_taken_is_counted() {
             sent
         };
         let mut children = Vec::new();
-        for turn in 0..KILLS {
+        for turn in 0..kills.times {
             let path = folder.path().join(turn.to_string());
             let child = start("receive", 0, &format!("{name}?role={receives}"), &path);
             until("frames at the other end", || {
                 more(queue);
-                (written(&path).len() as u64 >= FRAMES).then_some(())
+                (written(&path).len() as u64 >= kills.frames).then_some(())
             });
             kill(child);
             children.push(path);
@@ -132,14 +148,15 @@ fn what_killed_receivers_have_not_taken_is_counted() {
         children.push(folder.path().join("last"));
         let child =
             start("receive", 0, &format!("{name}?role={receives}"), children.last().unwrap());
-        let end = more(queue) + FRAMES;
+        let end = more(queue) + kills.frames;
         until("the last frames", || (more(queue) >= end).then_some(()));
         queue.close_tx_within(LIMIT).unwrap();
         let stats = queue.stats().unwrap();
         // A client hands entries back as it takes the packets, before it writes anything down.
-        let (last, unwritten) = (sent - 1, if receives == "client" { KILLS * SLOTS } else { 0 });
+        let (last, unwritten) =
+            (sent - 1, if receives == "client" { kills.times * SLOTS } else { 0 });
         until("the last frame", || {
-            (written(&children[KILLS as usize]).last()? == &last).then_some(())
+            (written(&children[kills.times as usize]).last()? == &last).then_some(())
         });
         kill(child);
         assert_eq!(stats.sent + stats.disconnected, sent, "{stats:?}");
@@ -158,6 +175,16 @@ fn what_killed_receivers_have_not_taken_is_counted() {
 
 #[test]
 fn what_killed_senders_had_handed_over_arrives() {
+    senders_are_killed(&FEW);
+}
+
+#[test]
+#[ignore = "some minutes: cargo test --release -p sluicegate --test memif -- --ignored"]
+fn what_killed_senders_had_handed_over_of_ten_million_frames_arrives() {
+    senders_are_killed(&MANY);
+}
+
+fn senders_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("memif:{}", socket(&format!("killed-sender-{sends}")));
@@ -173,12 +200,12 @@ fn what_killed_senders_had_handed_over_arrives() {
                 came[sender as usize] += 1;
             }
         };
-        for sender in 0..KILLS {
+        for sender in 0..kills.times {
             let path = folder.path().join(sender.to_string());
             let child = start("send", sender, &format!("{name}?role={sends}"), &path);
             until("frames of the sender", || {
                 take(queue, &mut came);
-                (came.get(sender as usize).is_some_and(|&n| n >= FRAMES)).then_some(())
+                (came.get(sender as usize).is_some_and(|&n| n >= kills.frames)).then_some(())
             });
             kill(child);
             let handed_over = *written(&path).last().expect("more than its ring holds");
