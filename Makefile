@@ -1,7 +1,7 @@
 # make demo    see it work: a lab, traffic, rates by method, a ledger
 # make test    all tests; those that need root run in namespaces of their own
 # make lint    formatting, clippy, documentation, scripts
-# make bench   a short run: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
+# make bench   ten minutes: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
 # make bench-record  writes that file anew, from a run of the same kind
 # make bench-tables  the tables of docs/bench.md, measured again: RUNS=5 SECONDS=3
 # make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"

@@ -117,22 +117,24 @@ fn backlog(findings: &Findings) -> Option<Advice> {
 }
 
 fn locks(findings: &Findings) -> Option<Advice> {
+    let remedy =
+        remedy(findings, "give each thread a queue of its own, and packets to it by fanout or RSS");
     of_share(findings, Cause::Locks, 0.1, 1.0, |found, share| {
-        format!(
-            "waiting for locks takes {share} of the time (most in {}): give each thread a queue of \
-             its own, and packets to it by fanout or RSS",
-            most(found)
-        )
+        format!("waiting for locks takes {share} of the time (most in {}): {remedy}", most(found))
     })
 }
 
 fn wakeups(findings: &Findings) -> Option<Advice> {
     let switches: u64 = findings.cpus.iter().map(|cpu| cpu.switches).sum();
     let a_switch = findings.packets as f64 / switches.max(1) as f64;
+    let remedy = remedy(
+        findings,
+        "let the reader spin (--wait spin), or longer before it sleeps (adaptive)",
+    );
     of_share(findings, Cause::Wakeups, 0.15, 1.0, |_, share| {
         format!(
             "waking up and switching between threads takes {share} of the time, a switch each \
-             {a_switch:.0} packets: let the reader spin (--wait spin), or longer before it sleeps (adaptive)"
+             {a_switch:.0} packets: {remedy}"
         )
     })
 }
@@ -167,14 +169,10 @@ fn system_calls(findings: &Findings) -> Option<Advice> {
 }
 
 fn buffers(findings: &Findings) -> Option<Advice> {
-    // Those of a Unix socket never meet an interface.
-    let remedy = match findings.share(Cause::Pipes) >= 0.05 {
-        true => SHARED,
-        false => {
-            "work before they are made (xdp:, mirror:, dropping in XDP), or send without them (live \
-             frames)"
-        }
-    };
+    let remedy = remedy(
+        findings,
+        "work before they are made (xdp:, mirror:, dropping in XDP), or send without them (live frames)",
+    );
     of_share(findings, Cause::Buffers, 0.2, 0.9, |_, share| {
         format!(
             "making and freeing the kernel's packet buffers takes {share} of the time: {remedy}"
@@ -225,6 +223,11 @@ fn clock(findings: &Findings) -> Option<Advice> {
             most(found)
         )
     })
+}
+
+/// What helps where packets come from an interface; between two programs that is something else.
+fn remedy(findings: &Findings, of_interfaces: &'static str) -> &'static str {
+    if findings.share(Cause::Pipes) >= 0.05 { SHARED } else { of_interfaces }
 }
 
 fn pipes(findings: &Findings) -> Option<Advice> {
@@ -340,6 +343,7 @@ mod tests {
     const WAKE: &str = "_raw_spin_unlock_irqrestore;try_to_wake_up;sock_def_readable;tpacket_rcv";
     const COPY: &str = "skb_copy_bits;tpacket_rcv;__netif_receive_skb_core";
     const LOCK: &str = "native_queued_spin_lock_slowpath;_raw_spin_lock;packet_rcv";
+    const PIPE: &str = "anon_pipe_write;fifo_pipe_write;vfs_write";
     const SKB: &str = "kmem_cache_alloc_noprof;__alloc_skb;sock_alloc_send_pskb";
 
     #[test]
@@ -402,6 +406,20 @@ mod tests {
                 0.0,
                 &[kernel(0, SKB, 900.0), program(1, "run", 900.0)],
                 "making and freeing the kernel's packet buffers takes 50 % of the time",
+            ),
+            (
+                "a pipe",
+                0.0,
+                &[kernel(0, PIPE, 900.0), program(1, "run", 900.0)],
+                "pipes and Unix sockets take 50 % of the time (most in anon_pipe_write): more packets a \
+                 call, or memory that both programs have (memif:)",
+            ),
+            (
+                "locks of a pipe, which nothing can be dealt to",
+                0.0,
+                &[kernel(0, LOCK, 900.0), kernel(1, PIPE, 200.0)],
+                "waiting for locks takes 82 % of the time (most in native_queued_spin_lock_slowpath for \
+                 packet_rcv): more packets a call",
             ),
             (
                 "the program",

@@ -59,7 +59,11 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
          xdp_alloc_skb_bulk veth_convert_skb_to_xdp_buff page_pool_* __page_pool_* xdp_return_* \
          __xdp_return page_frag_* __page_frag_* skb_page_frag_refill skb_pp_*",
     ),
-    (Buffers, Here, "kmem_cache_* __kmalloc* kmalloc_* kfree slab_* __slab_* ___slab_*"),
+    (
+        Buffers,
+        Here,
+        "kmem_cache_* __kmalloc* kmalloc_* kfree slab_* __slab_* ___slab_* __memcg_slab_*",
+    ),
     (Buffers, Here, "get_page_from_freelist free_unref_* __alloc_pages* put_page"),
     (Buffers, Here, "skb_put skb_push skb_pull* alloc_pages* __free_frozen_pages"),
     (
@@ -80,7 +84,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
          trie_lookup_elem htab_* do_xdp_generic netif_receive_generic_xdp",
     ),
     (PacketSockets, Under, "tpacket_* packet_* prb_* __packet_* dev_queue_xmit_nit fanout_*"),
-    (Pipes, Under, "unix_* pipe_* anon_pipe_* fifo_pipe_*"),
+    (Pipes, Under, "unix_* __unix_* pipe_* anon_pipe_* fifo_pipe_*"),
     (Queueing, Under, "sch_direct_xmit __qdisc_run qdisc_* pfifo_fast_* fq_codel_* noqueue_*"),
     (Queueing, Here, "__dev_queue_xmit __dev_direct_xmit netdev_core_pick_tx"),
     (Queueing, Here, "netdev_pick_tx validate_xmit_skb* dev_hard_start_xmit"),
@@ -108,6 +112,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
         "entry_SYSCALL_64* do_syscall_64 x64_sys_call syscall_* el0t_64_sync* el0_svc* \
          invoke_syscall srso_* entry_* fdget* __fdget* fput sockfd_lookup* import_* __x64_sys_* \
          __arm64_sys_* __sys_* ___sys_* ____sys_* sock_recvmsg* sock_sendmsg* __sock_sendmsg \
+         sock_read_iter sock_write_iter rw_verify_area \
          do_recvmmsg move_addr_to_* security_socket_* vfs_* ksys_*",
     ),
     (
@@ -133,13 +138,13 @@ pub const USER: &[(Cause, &str)] = &[
 /// Functions that a thread left its CPU in.
 pub const WAITS: &[(Wait, &str)] = &[
     (Wait::Sleep, "hrtimer_nanosleep do_nanosleep common_nsleep*"),
-    (Wait::Lock, "futex_* __futex_* __mutex_lock* rwsem_* do_wait pipe_*"),
+    (Wait::Lock, "futex_* __futex_* __mutex_lock* rwsem_* do_wait"),
     (Wait::Disk, "io_schedule* balance_dirty_pages* folio_wait* __lock_page*"),
     (
         Wait::Packets,
         "do_sys_poll do_poll do_epoll_wait ep_poll do_select __skb_wait_for_more_packets \
          sock_alloc_send_pskb packet_recvmsg xsk_* schedule_hrtimeout* sigtimedwait \
-         do_sigtimedwait",
+         do_sigtimedwait pipe_* anon_pipe_* unix_*",
     ),
     (
         Wait::Preempted,

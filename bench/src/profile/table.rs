@@ -173,6 +173,7 @@ mod tests {
                 Wait::Sleep,
             ),
             ("__schedule;schedule;schedule_hrtimeout_range_clock;do_sys_poll", Wait::Packets),
+            ("__schedule;schedule;anon_pipe_write;fifo_pipe_write;vfs_write", Wait::Packets),
             ("__schedule;schedule;futex_do_wait;__futex_wait;futex_wait", Wait::Lock),
             (
                 "__schedule;preempt_schedule_irq;irqentry_exit;asm_sysvec_apic_timer_interrupt",
