@@ -17,8 +17,11 @@ use super::run::{Done, Orders};
 use crate::run::Counters;
 
 /// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
-/// takes. Of those that have a time, only what is due.
+/// takes; where the ring has room for twice as many and more, half of it. Of those that have a time, only
+/// what is due.
 const BATCH: u32 = 256;
+/// And so many at most.
+const BATCH_MAX: u32 = 1024;
 
 /// How long the last packets may take by themselves.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -236,11 +239,12 @@ impl Share {
     }
 
     fn send_all(&mut self) -> Result<()> {
+        let batch = (self.queue.tx().num_slots() / 2).clamp(BATCH, BATCH_MAX);
         let mut now_ns = monotonic_ns();
         let (mut moved_ns, mut noted_ns) = (now_ns, now_ns);
         // Pairs with the store of `end`.
         while !self.source.is_finished() && !self.ends.load(Ordering::Relaxed) {
-            let filled = self.source.fill(&mut self.queue.tx_mut(), BATCH, now_ns)?;
+            let filled = self.source.fill(&mut self.queue.tx_mut(), batch, now_ns)?;
             self.counters.add(filled.packets.into(), filled.bytes);
             let left = self.queue.sync_tx()?;
             now_ns = monotonic_ns();

@@ -28,6 +28,8 @@ pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
 /// Every way of sending.
 pub const WAYS: &[&str] = &[
     "send=sendmmsg",
+    "send=sendmmsg&batch=1",
+    "send=sendmmsg&batch=1024",
     "send=sendto",
     "send=ring",
     "send=sendmmsg&qdisc=bypass",

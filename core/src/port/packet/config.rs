@@ -83,7 +83,7 @@ pub(super) struct Config {
     pub retire: Duration,
     /// recv and recvmmsg: the socket's buffer in bytes.
     pub buffer_bytes: u32,
-    /// recv and recvmmsg: packets a sync.
+    /// recv and recvmmsg: packets a sync; sendmmsg: packets a system call.
     pub batch: u32,
     /// Slots in the ring.
     pub slots: u32,

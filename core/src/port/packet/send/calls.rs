@@ -9,15 +9,16 @@ use crate::error::Result;
 use crate::port::packet::socket::Socket;
 use crate::ring::Ring;
 
-/// Messages of one sendmmsg.
-const BATCH: usize = 64;
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
 const MOST_SLOTS: usize = 1024;
 
 /// The messages of one system call: one a packet, with one vector a slot.
 #[derive(Debug)]
 pub(super) struct Calls {
+    /// Most messages of a call.
     batch: usize,
+    /// Whether it is a call for one.
+    is_for_one: bool,
     messages: Vec<libc::mmsghdr>,
     /// Slots of each message.
     slots: Vec<u32>,
@@ -29,19 +30,20 @@ pub(super) struct Calls {
 unsafe impl Send for Calls {}
 
 impl Calls {
-    /// By sendmmsg.
-    pub(super) fn in_batches() -> Self {
-        Self::of(BATCH)
+    /// By sendmmsg, of so many packets at most.
+    pub(super) fn in_batches(batch: u32) -> Self {
+        Self::of(batch as usize, false)
     }
 
     /// By send or sendmsg.
     pub(super) fn one_by_one() -> Self {
-        Self::of(1)
+        Self::of(1, true)
     }
 
-    fn of(batch: usize) -> Self {
+    fn of(batch: usize, is_for_one: bool) -> Self {
         Self {
             batch,
+            is_for_one,
             messages: Vec::with_capacity(batch),
             slots: Vec::with_capacity(batch),
             vectors: Vec::with_capacity(MOST_SLOTS + 1),
@@ -62,7 +64,7 @@ impl Calls {
             if self.messages.is_empty() {
                 return Ok(());
             }
-            let taken = if self.batch == 1 { self.call_for_one(socket) } else { self.call(socket) };
+            let taken = if self.is_for_one { self.call_for_one(socket) } else { self.call(socket) };
             match taken {
                 Ok(0) => return Ok(()),
                 Ok(taken) => progress.sent(ring, taken, self.slots[..taken].iter().sum()),

@@ -74,7 +74,7 @@ impl Sender {
             )?;
         }
         let way = match config.sending {
-            Sending::Sendmmsg => Way::Sendmmsg(Calls::in_batches()),
+            Sending::Sendmmsg => Way::Sendmmsg(Calls::in_batches(config.batch)),
             Sending::Sendto => Way::Sendto(Calls::one_by_one()),
             Sending::Ring => match ring(socket, config, interface, usage)? {
                 Ok(ring) => Way::Ring(ring),
@@ -84,7 +84,7 @@ impl Sender {
                     if !fallbacks.contains(&fallback) {
                         fallbacks.push(fallback);
                     }
-                    Way::Sendmmsg(Calls::in_batches())
+                    Way::Sendmmsg(Calls::in_batches(config.batch))
                 }
             },
         };
