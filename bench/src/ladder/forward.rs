@@ -3,7 +3,7 @@
 use super::{BEGUN, Place};
 use crate::bed::Line;
 use crate::device::{bridge, no_bridge, no_router, router};
-use crate::measure::ADDRESS;
+use crate::measure::{ADDRESS, LIVE_MAX};
 use crate::process::Program;
 use crate::step::{Intake, Job, Step, To, Way};
 
@@ -17,16 +17,25 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
         let job = Job { program, cpu: place.receiver(), ready: BEGUN, count: None };
         passing(place, "sluice", name, Some(job), To::Host)
     };
+    let batch = place.setting.batch.map(|batch| batch.to_string());
+    let batched = |name: &str, ports: [String; 2], flags: &[&str]| {
+        let batch = batch.iter().flat_map(|batch| ["--batch", batch]);
+        let mut step = step(name, ports, &flags.iter().copied().chain(batch).collect::<Vec<_>>());
+        step.setting.batch = place.setting.batch;
+        step
+    };
     let packet = || [format!("packet:{from}"), format!("packet:{to}")];
     let xdp = || [format!("xdp:{from}"), format!("xdp:{to}")];
     let cpu = place.receiver().unwrap_or(0);
     let live = [format!("xdp:{from}"), format!("live:{to}?cpu={cpu}")];
-    let mut steps = vec![step("packet sockets", packet(), &[])];
+    let mut steps = vec![batched("packet sockets", packet(), &[])];
     steps.extend(routing(place, line));
     steps.push(bridging(place, line));
-    steps.push(step("AF_XDP swap, adaptive", xdp(), &[]));
-    steps.push(step("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
-    steps.push(step("xdp: to live:, one way", live, &["--one-way"]));
+    steps.push(batched("AF_XDP swap, adaptive", xdp(), &[]));
+    steps.push(batched("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
+    if place.setting.size <= LIVE_MAX {
+        steps.push(batched("xdp: to live:, one way", live, &["--one-way"]));
+    }
     steps.push(step("XDP redirect", xdp(), &["--in-kernel"]));
     steps
 }

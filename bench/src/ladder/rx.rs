@@ -18,10 +18,10 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
         step(place, "TPACKET_V3 ring", plain, &port("method=ring"), &[]),
         shared(place, "cpu"),
         shared(place, "hash"),
-        step(place, "mirror: copies by XDP", plain, &format!("mirror:{}", place.right()), &[]),
-        step(place, "AF_XDP, adaptive", plain, &af_xdp, &["--wait", "adaptive"]),
-        step(place, "AF_XDP, spin", plain, &af_xdp, &["--wait", "spin"]),
-        step(place, "xdp: taken by XDP", plain, &xdp, &[]),
+        queued(place, "mirror: copies by XDP", &format!("mirror:{}", place.right()), &[]),
+        queued(place, "AF_XDP, adaptive", &af_xdp, &["--wait", "adaptive"]),
+        queued(place, "AF_XDP, spin", &af_xdp, &["--wait", "spin"]),
+        queued(place, "xdp: taken by XDP", &xdp, &[]),
         step(place, "counted in XDP", plain, &format!("{xdp}?action=drop"), &[]),
     ]
 }
@@ -30,14 +30,29 @@ fn step(place: &Place<'_>, name: &str, setting: Setting, port: &str, flags: &[&s
     of(name, setting, count(place, port, flags.iter().copied()))
 }
 
-/// A ring for each of several threads, which share the packets.
+/// A thread for each queue of the interface, on as many CPUs as are wanted for that.
+fn queued(place: &Place<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
+    let cpus = place.cpus.receivers(place.setting.cores.min(place.setting.queues));
+    if cpus.len() < 2 {
+        return step(place, name, place.plain(), port, flags);
+    }
+    let job = count(place, port, flags.iter().copied().chain(["--cpus", &list(&cpus)]));
+    on(cpus.len(), place, name, job)
+}
+
+/// A ring for each of several threads, which share the packets; two of them where there is but one CPU.
 fn shared(place: &Place<'_>, fanout: &str) -> Step {
-    let cores = place.setting.cores.max(2);
+    let cpus = place.cpus.receivers(place.setting.cores.max(2));
     let port = format!("packet:{}?method=ring&fanout={fanout}", place.right());
-    let cpus = list(&place.cpus.receivers(cores));
-    let flags = ["--threads", &cores.to_string(), "--cpus", &cpus];
-    let job = Job { cpu: None, ..count(place, &port, flags) };
-    of(&format!("ring, fanout {fanout}"), Setting { cores, ..place.plain() }, job)
+    let threads = cpus.len().max(2).to_string();
+    let job = count(place, &port, ["--threads", &threads, "--cpus", &list(&cpus)]);
+    on(cpus.len(), place, &format!("ring, fanout {fanout}"), job)
+}
+
+/// A step whose program sees itself to the CPUs that its threads have.
+fn on(cores: usize, place: &Place<'_>, name: &str, job: Job) -> Step {
+    let setting = Setting { cores: cores as u32, ..place.plain() };
+    of(name, setting, Job { cpu: None, ..job })
 }
 
 fn of(name: &str, setting: Setting, job: Job) -> Step {

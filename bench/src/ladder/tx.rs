@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Place, generate};
 use crate::bed::{End, list};
+use crate::measure::LIVE_MAX;
 use crate::process::{Program, Ready};
 use crate::said::Count;
 use crate::step::{Job, Order, Setting, Step, Way};
@@ -12,8 +13,10 @@ use crate::step::{Job, Order, Setting, Step, Way};
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let left = place.left();
     let plain = place.plain();
-    let batched = Setting { batch: place.setting.batch.filter(|&batch| batch >= 16), ..plain };
-    let batch = batched.batch.map_or_else(String::new, |batch| format!("&slots={batch}"));
+    let batched = Setting { batch: place.setting.batch, ..plain };
+    let batch = batched.batch.map_or_else(String::new, |batch| {
+        format!("&batch={batch}&slots={}", (2 * batch * slots_each(place)).max(512))
+    });
     let one = |name: &str, setting: Setting, port: &str| {
         let job = generate(place, port, ["--cpus", &list(&place.cpus.senders(1))]);
         Step::new("sluice", name, setting, Way::Send(job))
@@ -26,15 +29,24 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
         through("pfifo_fast", place, one("TX ring through pfifo_fast", plain, &ring)),
         through("fq_codel", place, one("TX ring through fq_codel", plain, &ring)),
         one("TX ring, qdisc bypass", plain, &format!("{ring}&qdisc=bypass")),
-        one("sendmmsg, qdisc bypass", plain, &format!("packet:{left}?send=sendmmsg&qdisc=bypass")),
+        one(
+            "sendmmsg, qdisc bypass",
+            batched,
+            &format!("packet:{left}?send=sendmmsg&qdisc=bypass{batch}"),
+        ),
         af_xdp(place),
     ];
-    if place.cpus.count() > 1 {
+    if place.cpus.count() > 1 && place.setting.size <= LIVE_MAX {
         steps.push(live_ring(place));
     }
     steps.push(place.with_capture_file(replay(place)));
     steps.push(live(place));
     steps
+}
+
+/// Slots that a packet has in a ring whose buffers have 2048 bytes.
+fn slots_each(place: &Place<'_>) -> u32 {
+    place.setting.size.div_ceil(2048)
 }
 
 /// The same with a queueing discipline; a veth has none (noqueue) by itself.
@@ -52,9 +64,15 @@ fn through(discipline: &str, place: &Place<'_>, step: Step) -> Step {
 /// A queue of the interface for each CPU.
 fn af_xdp(place: &Place<'_>) -> Step {
     let queues = place.setting.cores.min(place.setting.queues).max(1);
-    let port = format!("xdp:{}/0-{}", place.left(), queues - 1);
+    let batch = place.setting.batch;
+    let slots = batch.map_or_else(String::new, |batch| {
+        // Of a small ring all slots but one are filled at once, of a large one half.
+        let slots = slots_each(place) * if batch <= 256 { batch } else { 2 * batch } + 1;
+        format!("?slots={slots}&frames={}", (2 * slots).max(4096))
+    });
+    let port = format!("xdp:{}/0-{}{slots}", place.left(), queues - 1);
     let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(queues))]);
-    let setting = Setting { cores: queues, ..place.plain() };
+    let setting = Setting { cores: queues, batch, ..place.plain() };
     Step::new("sluice", "AF_XDP", setting, Way::Send(job))
 }
 
@@ -71,8 +89,15 @@ fn live_ring(place: &Place<'_>) -> Step {
 fn replay(place: &Place<'_>) -> Step {
     let cpus = place.cpus.senders(2);
     let file = place.capture_file();
-    let program = Program::sluice(["replay", &file, place.left(), "--top-speed", "--loop", "0"])
-        .and(["--json", "--cpus", &list(&cpus[cpus.len() - 1..])]);
+    let port = match place.setting.size {
+        ..=LIVE_MAX => place.left().to_owned(),
+        _ => format!("packet:{}", place.left()),
+    };
+    let program = Program::sluice(["replay", &file, &port, "--top-speed", "--loop", "0"]).and([
+        "--json",
+        "--cpus",
+        &list(&cpus[cpus.len() - 1..]),
+    ]);
     let (ready, count) = (Ready::After(Duration::ZERO), Some(Count::SENT));
     let job = Job { program, cpu: None, ready, count };
     let setting = Setting { cores: cpus.len() as u32, ..place.plain() };

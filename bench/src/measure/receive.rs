@@ -17,8 +17,8 @@ pub const NOBODY: &str = "02:00:00:00:00:99";
 pub const ADDRESS: &str = "198.18.0.2";
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
-/// The longest frame that live frames can be.
-const LIVE_MAX: u32 = 3400;
+/// The longest packet that `live:` sends.
+pub const LIVE_MAX: u32 = 3400;
 
 impl Run<'_> {
     /// Runs a step once.
