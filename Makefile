@@ -3,6 +3,7 @@
 # make lint    formatting, clippy, documentation, scripts
 # make bench   ten minutes: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
 # make bench-record  writes that file anew, from a run of the same kind
+# make readme  the table and the chart in README.md, of that file; bench-record does it, too
 # make bench-tables  the tables of docs/bench.md, measured again: RUNS=5 SECONDS=3
 # make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make install the command, into PREFIX/bin
@@ -20,7 +21,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench bench-record bench-tables vm-test install clean
+.PHONY: all setup demo test lint bench bench-record readme bench-tables vm-test install clean
 
 all:
 	$(RELEASE)
@@ -47,6 +48,11 @@ bench-record: setup
 	$(RELEASE)
 	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
 	cp $(TARGET)/bench.json $(BASE)
+	$(MAKE) readme
+
+readme:
+	$(RELEASE)
+	$(SLUICE) bench show docs/bench.json --markdown README.md --svg docs/bench.svg
 
 bench-tables: setup
 	$(RELEASE)

@@ -25,6 +25,8 @@ const ACROSS: f64 = 176.0;
 const ROW: f64 = 20.0;
 const BAR: f64 = 12.0;
 const HEADING: f64 = 34.0;
+/// Steps between no two programs: beside them those that are would look like nothing.
+const NOT_DRAWN: [&str; 2] = ["null: to null:, in one program", "dpdk-testpmd io, net_null"];
 /// Units around everything.
 const AROUND: f64 = 10.0;
 
@@ -103,6 +105,7 @@ fn chosen<'a>(ladder: &'a Ladder, report: &'a Report) -> Vec<(&'a StepReport, Sp
     let bars = BARS.iter().filter(|bar| bar.ladder == ladder.ladder);
     let mut names: Vec<&str> =
         lowest.into_iter().chain(bars.flat_map(|bar| [bar.step, bar.to])).collect();
+    names.retain(|name| !NOT_DRAWN.contains(name));
     names.sort_unstable();
     names.dedup();
     let step = |name| {

@@ -6,6 +6,7 @@ mod planted;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -356,6 +357,23 @@ fn a_result_is_shown_as_a_chart_and_in_its_place_in_a_document() {
     }
     let chart = std::fs::read_to_string(&svg).unwrap();
     assert!(chart.starts_with("<svg ") && chart.contains(">recv &lt;i&gt;</text>"), "{chart}");
+}
+
+#[test]
+fn what_readme_shows_is_made_of_the_committed_result() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let committed = |name: &str| std::fs::read_to_string(tree.join(name)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name).display().to_string();
+    let (svg, readme) = (path("bench.svg"), path("README.md"));
+    std::fs::write(&readme, committed("README.md")).unwrap();
+    let json = tree.join("docs/bench.json").display().to_string();
+    let ended = run(&["bench", "show", &json, "--svg", &svg, "--markdown", &readme]);
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    for (made, name) in [(readme, "README.md"), (svg, "docs/bench.svg")] {
+        let made = std::fs::read_to_string(made).unwrap();
+        assert!(made == committed(name), "{name} is of another result: make readme");
+    }
 }
 
 #[test]
