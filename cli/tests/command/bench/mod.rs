@@ -312,6 +312,24 @@ fn where_valgrind_is_missing_that_is_told_and_programs_are_counted() {
 }
 
 #[test]
+fn loops_that_were_counted_are_kept_where_it_is_stopped() {
+    if lab().is_none() {
+        return;
+    }
+    // What takes valgrind is told at once.
+    let mut command = sluice(&["bench", "instructions", "--json"]);
+    let mut running = Running::unawaited(command.env("PATH", "/nonexistent"));
+    let pid = running.pid();
+    while !running.says().trim_start().starts_with("4/") {}
+    let ended = running.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    leaves_nothing(pid);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(report["complete"], false);
+    assert_eq!(report["loops"].as_array().unwrap().len(), 3, "{report}");
+}
+
+#[test]
 fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name).display().to_string();
