@@ -36,7 +36,7 @@ fn long_enough(
 /// The report of a run of one round. Its turns last until everybody has had the CPU for some packets, on a
 /// busy machine too.
 fn bench(arguments: &[&str]) -> Option<Value> {
-    let short = ["--rounds", "1", "--seconds", "500ms", "--json", "--no-causes"];
+    let short = ["--rounds", "1", "--seconds", "1s", "--json", "--no-causes"];
     let running = start(&[arguments, &short].concat())?;
     let pid = running.pid();
     let ended = running.end();
