@@ -153,6 +153,7 @@ impl Search<'_> {
     /// and from one that is upwards again.
     fn confirm(&mut self, passed: Passed, mut above: Above) -> Result<Option<Throughput>, Failure> {
         let time = self.goal.confirm;
+        self.tries = TRIES;
         let (mut rate, mut step) = (passed.asked_pps, self.goal.resolution);
         let mut upwards = false;
         while rate > self.least() {

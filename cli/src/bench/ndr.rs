@@ -219,7 +219,8 @@ fn print_found(settings: &Settings, of_size: &OfSize, out: &mut impl Write) -> i
     let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
     match &found.throughput {
         Some(it) => {
-            let why = if it.sender_limits { "; the sender does no more" } else { "" };
+            let why =
+                if it.sender_limits { "; the sender did no more, the device might" } else { "" };
             writeln!(
                 out,
                 "  throughput    {} packets a second, {} (layer 1), {} lost{why}",

@@ -7,12 +7,33 @@ mod planted;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::child;
 use crate::support::*;
+
+/// Longer than all turns of a run take, on a busy machine too.
+const LONG: Duration = Duration::from_secs(400);
+
+/// For those that look at what CPUs do, or take one before others: one test at a time.
+fn cpus() -> MutexGuard<'static, ()> {
+    static CPUS: Mutex<()> = Mutex::new(());
+    CPUS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a command of many turns to its end, which is a good one: what it prints.
+fn report(command: &mut Command) -> Value {
+    let child = command.spawn().unwrap();
+    let wait = |child: std::process::Child| move || child.wait_with_output();
+    let ended: Ended = child::limited_to(LONG, child.id(), wait(child)).unwrap().into();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    serde_json::from_str(&ended.out).unwrap()
+}
 
 /// Starts a run, where labs can be made.
 fn start(arguments: &[&str]) -> Option<Running> {

@@ -4,25 +4,22 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use sluicegate::link::Shape;
 
+use super::{cpus, report};
 use crate::support::*;
 
 /// How often a run is made in all whose figures are in doubt: another program had the CPUs, too.
 const TRIES: usize = 5;
 
 /// Makes a run until what it advises is `right` in each step, by the step's name, these among them; and it
-/// is at once unless the step says that it is in doubt. These tests have the CPUs one at a time.
-fn advises(run: impl Fn() -> Ended, needed: &[&str], right: impl Fn(&str, &str) -> bool) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+/// is at once unless the step says that it is in doubt.
+fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) -> bool) {
+    let _cpus = cpus();
     for attempt in 1..=TRIES {
-        let ended = run();
-        assert_eq!(ended.status, Some(0), "{}", ended.err);
-        let report: Value = serde_json::from_str(&ended.out).unwrap();
+        let report = run();
         let steps = report["ladders"][0]["steps"].as_array().unwrap();
         let (failed, measured): (Vec<&Value>, Vec<&Value>) =
             steps.iter().partition(|step| step.get("failed").is_some());
@@ -70,7 +67,7 @@ fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
     let run = || {
         let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "500ms", "--json"];
         // Other peers are not found.
-        ended(sluice(&bench).env("PATH", folder.path()))
+        report(sluice(&bench).env("PATH", folder.path()))
     };
     const SLEEPS: &str = "tcpdump -w /dev/null";
     const COPIES: &str = "dumpcap -w /dev/null";
@@ -93,7 +90,7 @@ fn packets_that_all_come_to_one_cpu_are_named_where_that_is_the_limit() {
     let [left, right] = ["left", "right"].map(|host| lab.netns(host));
     let between = format!("{left}/left0,{right}/right0");
     let bench = ["bench", "drop", "--rules", "1", "--rounds", "1", "--seconds", "500ms", "--json"];
-    let run = || ended(&mut sluice(&[&bench[..], &["--between", &between]].concat()));
+    let run = || report(&mut sluice(&[&bench[..], &["--between", &between]].concat()));
     let is_named = |said: &str| said.starts_with("CPU 0 alone receives");
     let needed = ["no listener", "listener in user space"];
     // A veth's packets come to the CPU that sends them: as if a card had all flows on one queue. Where a
