@@ -66,7 +66,9 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
         .flatten()
         .collect();
     moved.extend(now.loops.iter().filter_map(|it| changed(before, now, it)));
-    moved.sort_by(|a, b| b.by().abs().total_cmp(&a.by().abs()));
+    // A half of it is as much as twice.
+    let most = |it: &Moved| (1.0 + it.by()).ln().abs();
+    moved.sort_by(|a, b| most(b).total_cmp(&most(a)));
     moved
 }
 
@@ -128,6 +130,10 @@ mod tests {
         assert!((moved[0].by() + 0.8).abs() < 1e-9, "{}", moved[0].by());
         // That the reference is slower may be the machine's.
         assert_eq!(moved.iter().map(Moved::is_worse).collect::<Vec<_>>(), [true, false]);
+        let doubled =
+            report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 5.0, 5.0), ("TX ring", 0.1, 0.1)]);
+        let moved = compare(&before, &doubled);
+        assert_eq!(moved[0].name, "TX ring, 60 B", "a tenth is further off than 2.5 times");
         assert!(compare(&now, &before).iter().all(|moved| !moved.is_worse()));
     }
 
