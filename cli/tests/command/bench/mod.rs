@@ -29,9 +29,11 @@ fn cpus() -> MutexGuard<'static, ()> {
 /// Runs a command of many turns to its end, which is a good one: what it prints.
 fn report(command: &mut Command) -> Value {
     let child = command.spawn().unwrap();
+    let pid = child.id();
     let wait = |child: std::process::Child| move || child.wait_with_output();
-    let ended: Ended = child::limited_to(LONG, child.id(), wait(child)).unwrap().into();
+    let ended: Ended = child::limited_to(LONG, pid, wait(child)).unwrap().into();
     assert_eq!(ended.status, Some(0), "{}", ended.err);
+    leaves_nothing(pid);
     serde_json::from_str(&ended.out).unwrap()
 }
 
@@ -40,30 +42,13 @@ fn start(arguments: &[&str]) -> Option<Running> {
     lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
 
-/// What comes of a run whose turns are short, or longer where that was not enough on a busy machine.
-fn long_enough(
-    run: impl Fn(&str) -> Option<Value>,
-    is_enough: impl Fn(&Value) -> bool,
-) -> Option<Value> {
-    for seconds in ["100ms", "500ms"] {
-        let report = run(seconds)?;
-        if is_enough(&report) {
-            return Some(report);
-        }
-    }
-    run("1s")
-}
-
 /// The report of a run of one round. Its turns last until everybody has had the CPU for some packets, on a
 /// busy machine too.
 fn bench(arguments: &[&str]) -> Option<Value> {
+    lab()?;
+    let _cpus = cpus();
     let short = ["--rounds", "1", "--seconds", "1s", "--json", "--no-causes"];
-    let running = start(&[arguments, &short].concat())?;
-    let pid = running.pid();
-    let ended = running.end();
-    assert_eq!(ended.status, Some(0), "{}", ended.err);
-    leaves_nothing(pid);
-    Some(serde_json::from_str(&ended.out).unwrap())
+    Some(report(&mut sluice(&[&["bench"][..], arguments, &short].concat())))
 }
 
 /// No lab of this process is left.
