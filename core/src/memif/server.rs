@@ -179,8 +179,8 @@ impl ServerRing {
         if bytes.len() > entry.length as usize {
             return Ok(false);
         }
-        // SAFETY: `length` bytes from `start` on lie in a region of the client's that is mapped, and
-        // our own pool, where the packet is, is other memory.
+        // SAFETY: `length` bytes from `start` on lie in a region of the client's that is mapped, `bytes`
+        // are no more, and our own pool, where the packet is, is other memory.
         unsafe { bytes.as_ptr().copy_to_nonoverlapping(start.as_ptr(), bytes.len()) };
         self.end.write(i, Descriptor { flags: 0, length: bytes.len() as u32, ..entry });
         self.end.note_end(i, true);

@@ -20,9 +20,13 @@ pub(crate) fn prefetch(address: *const u8) {
 pub(crate) fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // By name: of the intrinsic the compiler makes one for readers, unless it is told that all
+        // CPUs have it. Those that have not take it for nothing.
+        use std::arch::asm;
         // SAFETY: as above; nothing is written either.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) };
+        unsafe {
+            asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
