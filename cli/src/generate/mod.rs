@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = gap, conflicts_with_all = ["rate", "rate_file"])]
     burst_gap: Option<Duration>,
 
-    /// Make up for no more than this where packets are late, and leave out what else was missed:
+    /// With a rate: make up for no more than this where packets are late, and leave out what else was missed:
     /// the rate is then never exceeded for longer
     #[arg(long, value_name = "TIME", value_parser = catch_up, default_value = "100ms")]
     catch_up: Duration,

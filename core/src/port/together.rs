@@ -46,7 +46,7 @@ impl Needs {
 
     fn and(self, other: Self) -> Self {
         Self {
-            buffers: self.buffers + other.buffers,
+            buffers: self.buffers.saturating_add(other.buffers),
             buffer_bytes: self.buffer_bytes.max(other.buffer_bytes),
             ring_area_bytes: self.ring_area_bytes + other.ring_area_bytes,
         }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::{fs, io};
 
 use super::bpf;
+use super::resident::privileged;
 use crate::error::{Error, Result};
 
 /// Bytes of an instruction (struct bpf_insn).
@@ -37,11 +38,10 @@ impl Loaded {
     /// can go on to by a tail call; by their numbers.
     ///
     /// # Errors
-    /// There is no such process, or it is somebody else's; CAP_BPF is missing (before Linux 5.8
-    /// CAP_SYS_ADMIN).
+    /// There is no such process, or it is somebody else's; CAP_SYS_ADMIN is missing.
     pub fn by(pid: u32) -> Result<Vec<Self>> {
         Self::held_by(pid).map_err(|error| {
-            Error::system("look up the BPF programs of", format!("process {pid}"), error)
+            privileged(error, "look up the BPF programs of", &format!("process {pid}"))
         })
     }
 
@@ -116,14 +116,11 @@ impl RunStatistics {
     /// A privilege is missing, or the kernel is too old.
     pub fn on() -> Result<Self> {
         bpf::count_runs().map(|_fd| Self { _fd }).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => {
-                super::resident::privileged(error, "count the runs of", "BPF programs")
-            }
             Some(libc::EINVAL) => Error::Unsupported {
                 feature: "counting the runs of BPF programs (Linux 5.8)".into(),
                 remedy: "use a newer kernel".into(),
             },
-            _ => Error::system("count the runs of", "BPF programs", error),
+            _ => privileged(error, "count the runs of", "BPF programs"),
         })
     }
 }

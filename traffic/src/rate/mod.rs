@@ -45,7 +45,7 @@ impl Unit {
 /// ([`Dial::catching_up`]). Beyond, it starts its timetable anew.
 pub const MOST_BEHIND: Duration = Duration::from_millis(100);
 /// Who is behind when another pace begins stays so by as many packets, unless they would take longer
-/// than [`MOST_BEHIND`] then; not where periods are longer than this, a minute.
+/// then than is made up for; not where periods are longer than this, a minute.
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
