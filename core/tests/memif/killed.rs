@@ -52,6 +52,11 @@ fn written(path: &Path) -> Vec<u64> {
     bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().unwrap())).collect()
 }
 
+/// How many numbers that are, which is asked often.
+fn count(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |file| file.len() / 8)
+}
+
 /// Sends one's frames, and writes down after each sync how many were handed over.
 fn send(queue: &mut Queue, sender: u64, to: &mut File) {
     for number in 0.. {
@@ -125,7 +130,8 @@ fn what_killed_receivers_have_not_taken_of_ten_million_frames_is_counted() {
 fn receivers_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
-        let name = format!("memif:{}", socket(&format!("killed-receiver-{receives}")));
+        let name =
+            format!("memif:{}", socket(&format!("killed-receiver-{receives}-{}", kills.frames)));
         let mut port = open(&format!("{name}?role={sends}"));
         let queue = &mut port.queues[0];
         let mut sent = 0;
@@ -139,7 +145,7 @@ fn receivers_are_killed(kills: &Kills) {
             let child = start("receive", 0, &format!("{name}?role={receives}"), &path);
             until("frames at the other end", || {
                 more(queue);
-                (written(&path).len() as u64 >= kills.frames).then_some(())
+                (count(&path) >= kills.frames).then_some(())
             });
             kill(child);
             children.push(path);
@@ -187,7 +193,7 @@ fn what_killed_senders_had_handed_over_of_ten_million_frames_arrives() {
 fn senders_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
-        let name = format!("memif:{}", socket(&format!("killed-sender-{sends}")));
+        let name = format!("memif:{}", socket(&format!("killed-sender-{sends}-{}", kills.frames)));
         let mut port = open(&format!("{name}?role={receives}"));
         let queue = &mut port.queues[0];
         // Of each sender, how many frames have come.

@@ -30,8 +30,7 @@ fn cpus() -> MutexGuard<'static, ()> {
 fn report(command: &mut Command) -> Value {
     let child = command.spawn().unwrap();
     let pid = child.id();
-    let wait = |child: std::process::Child| move || child.wait_with_output();
-    let ended: Ended = child::limited_to(LONG, pid, wait(child)).unwrap().into();
+    let ended: Ended = child::limited_to(LONG, pid, || child.wait_with_output()).unwrap().into();
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     leaves_nothing(pid);
     serde_json::from_str(&ended.out).unwrap()
@@ -42,8 +41,8 @@ fn start(arguments: &[&str]) -> Option<Running> {
     lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
 
-/// The report of a run of one round. Its turns last until everybody has had the CPU for some packets, on a
-/// busy machine too.
+/// The report of a run of one round. Its turns are long enough for everybody to have the CPU for some
+/// packets, on a busy machine too.
 fn bench(arguments: &[&str]) -> Option<Value> {
     lab()?;
     let _cpus = cpus();
@@ -271,26 +270,17 @@ fn what_became_slower_or_longer_is_named_and_ends_with_1() {
 /// The loops of `sluice bench instructions` with this PATH.
 fn loops(path: &str) -> Option<Vec<Value>> {
     lab()?;
-    let mut command = sluice(&["bench", "instructions", "--json"]);
-    let running = Running::unawaited(command.env("PATH", path));
-    let pid = running.pid();
-    let ended = running.end();
-    assert_eq!(ended.status, Some(0), "{}", ended.err);
-    leaves_nothing(pid);
-    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    let report = report(sluice(&["bench", "instructions", "--json"]).env("PATH", path));
     assert_eq!(report["complete"], true);
     Some(report["loops"].as_array().unwrap().clone())
 }
 
 #[test]
 fn instructions_of_hot_loops_are_counted() {
-    let path = std::env::var("PATH").unwrap();
-    let valgrind = std::env::split_paths(&path).any(|it| it.join("valgrind").is_file());
-    if !valgrind {
-        println!("skipped: needs valgrind; get it by scripts/setup.sh");
+    if !have(&["valgrind"]) {
         return;
     }
-    let Some(loops) = loops(&path) else { return };
+    let Some(loops) = loops(&std::env::var("PATH").unwrap()) else { return };
     for it in &loops {
         assert!(it["failed"].is_null(), "{it}");
         assert!(it["instructions"].as_f64().unwrap() > 5.0, "{it}");

@@ -51,7 +51,7 @@ fn build(folder: &Path, name: &str, sleep_us: u32, copies: u32) {
 fn has_two_cpus() -> bool {
     let has = std::thread::available_parallelism().unwrap().get() > 1;
     if !has {
-        eprintln!("skipped: needs two CPUs");
+        eprintln!("skipped: needs two CPUs; get it by a machine that has them");
     }
     has
 }

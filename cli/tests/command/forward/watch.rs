@@ -70,13 +70,13 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         send(&lab, "left", "right", 2000);
         send(&lab, "right", "left", 1000);
         let lost = dropped(&lab, "middle", "middle1") - before;
-        let lost_before = on_the_way() - lost_before;
+        let missed = on_the_way() - lost_before;
         right.stop().good();
         let report = running.stop().good();
         let [on, back] = [0, 1].map(|index| direction(&report, index)[0]);
         assert!(on > 1000 && back > 500, "{ports:?}: {report}");
         let whole = report["ledger"]["in"].as_u64().unwrap();
-        assert_eq!(whole + lost_before, 3000, "{ports:?}: {report}");
+        assert_eq!(whole + missed, 3000, "{ports:?}: {report}");
         assert_eq!(on + back + count(&report, "losses", "ring_full"), whole, "{ports:?}: {report}");
         let (first, second) = (first.end().good(), second.end().good());
         for (watcher, packets) in [(&first, on + back), (&second, on)] {
