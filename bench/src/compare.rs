@@ -2,6 +2,7 @@
 
 use crate::instructions::{HotLoop, Unit};
 use crate::ladder::Kind;
+use crate::process::SLUICE;
 use crate::report::{Ladder, Report, StepReport};
 use crate::statistics::Spread;
 
@@ -16,6 +17,8 @@ pub struct Moved {
     pub kind: Option<Kind>,
     /// The step, with what is particular about its setting; the loop.
     pub name: String,
+    /// Whether it is Sluice's own.
+    pub ours: bool,
     /// What moved.
     pub what: What,
     /// What it was.
@@ -43,10 +46,11 @@ impl Moved {
         self.now.median / self.before.median - 1.0
     }
 
-    /// Whether it says that Sluice has become slower: a rate alone may be the machine's.
+    /// Whether it says that Sluice has become slower: a rate alone may be the machine's, and others are
+    /// not for it to keep.
     pub fn is_worse(&self) -> bool {
         match self.what {
-            What::Ratio => self.by() < 0.0,
+            What::Ratio => self.ours && self.by() < 0.0,
             What::Rate => false,
             What::Instructions => self.by() > 0.0,
         }
@@ -80,7 +84,8 @@ fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
         (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
         _ => (What::Rate, old.figures?.mpps, now.figures?.mpps),
     };
-    let moved = Moved { kind: Some(ladder.ladder), name: now.title(), what, before, now: now_ };
+    let (kind, name, ours) = (Some(ladder.ladder), now.title(), now.by == SLUICE);
+    let moved = Moved { kind, name, ours, what, before, now: now_ };
     (!before.overlaps(&now_) && before.median > 0.0).then_some(moved)
 }
 
@@ -92,7 +97,8 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     let old = before.loops.iter().find(|old| old.name == it.name && old.of == it.of)?;
     let exact = |n: f64| Spread { median: n, min: n, max: n };
     let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
-    let moved = Moved { kind: None, name: it.name.clone(), what: What::Instructions, before, now };
+    let (name, what) = (it.name.clone(), What::Instructions);
+    let moved = Moved { kind: None, name, ours: true, what, before, now };
     (before.median > 0.0 && moved.by().abs() > CHANGED).then_some(moved)
 }
 
@@ -114,6 +120,7 @@ mod tests {
             let mpps = spread(mpps).unwrap();
             step.figures = step.figures.map(|figures| Figures { mpps, ..figures });
             step.ratio = spread(ratio);
+            step.by = SLUICE.into();
         }
         report
     }
@@ -135,6 +142,9 @@ mod tests {
         let moved = compare(&before, &doubled);
         assert_eq!(moved[0].name, "TX ring, 60 B", "a tenth is further off than 2.5 times");
         assert!(compare(&now, &before).iter().all(|moved| !moved.is_worse()));
+        let mut others = now;
+        others.ladders[0].steps.iter_mut().for_each(|step| step.by = "trafgen".into());
+        assert!(compare(&before, &others).iter().all(|moved| !moved.is_worse()), "a peer's");
     }
 
     #[test]

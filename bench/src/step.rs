@@ -11,7 +11,7 @@ use crate::said::Count;
 pub struct Setting {
     /// Bytes of a frame, without its check sequence.
     pub size: u32,
-    /// Packets a system call.
+    /// Packets at a time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub batch: Option<u32>,
     /// Queues of each interface.

@@ -21,7 +21,10 @@ pub struct Document {
 impl Document {
     /// None where it has not both marks.
     pub fn of(text: &str) -> Option<Self> {
-        let (before, rest) = text.split_once(BEGIN)?;
+        // A line of its own: where it is spoken of, it stands within one.
+        let is_line = |at: usize| at == 0 || text[..at].ends_with('\n');
+        let (at, _) = text.match_indices(BEGIN).find(|&(at, _)| is_line(at))?;
+        let (before, rest) = (&text[..at], &text[at + BEGIN.len()..]);
         let (_, after) = rest.split_once(END)?;
         Some(Self { before: before.into(), after: after.into() })
     }

@@ -82,7 +82,8 @@ fn length(name: &str, programs: &[Loaded]) -> Result<Length, Failure> {
     let it = programs.iter().find(|it| it.name == name);
     let it = it.ok_or_else(|| Failure::of(format!("there is no program {name}")))?;
     // Those that others go on to have no runs of their own.
-    let run = programs.iter().max_by_key(|it| it.runs).filter(|it| it.runs > 0);
+    let runs = std::iter::once(it).chain(programs.iter().max_by_key(|it| it.runs));
+    let run = { runs }.find(|it| it.runs > 0);
     Ok(Length {
         instructions: f64::from(it.instructions),
         bytes: (it.bytes > 0).then_some(it.bytes),

@@ -84,7 +84,7 @@ impl fmt::Display for Kind {
 pub struct Sweep {
     /// Bytes of a frame, without its check sequence.
     pub sizes: Vec<u32>,
-    /// Packets a system call, for steps that have a choice; empty: each step's own.
+    /// Packets at a time, for steps that have a choice; empty: each step's own.
     pub batches: Vec<u32>,
     /// Queues of each interface.
     pub queues: Vec<u32>,

@@ -17,10 +17,10 @@ const STYLE: &str = include_str!("chart.css");
 /// Units across, which are pixels where there is room for it.
 const WIDTH: f64 = 480.0;
 /// Where names end, to the left of the bars.
-const NAMES: f64 = 242.0;
+const NAMES: f64 = 282.0;
 /// Where bars begin, and how long the longest is; the numbers are behind them.
 const BARS_AT: f64 = NAMES + 6.0;
-const ACROSS: f64 = 176.0;
+const ACROSS: f64 = 136.0;
 /// Units from one step to the next, those of a bar, and those of a ladder's heading.
 const ROW: f64 = 20.0;
 const BAR: f64 = 12.0;
@@ -136,7 +136,7 @@ mod tests {
         assert!(at("recv") < at("AF_XDP, spin") && at("AF_XDP, spin") < at("TPACKET_V3 ring"));
         assert!(at("recv").is_some());
         assert_eq!(at("recvmmsg"), None, "no bar is about it");
-        let lengths = ["44.0", "88.0", "176.0"];
+        let lengths = ["34.0", "68.0", "136.0"];
         for length in lengths {
             assert!(
                 chart.contains(&format!("width=\"{length}\" height=\"12\"/>")),

@@ -12,7 +12,9 @@ use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::show::short;
 
 use super::options::turn;
+use super::progress::Watcher;
 use super::table::print_moved;
+use crate::signals::Signals;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -81,7 +83,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         causes: false,
         between: None,
     };
-    super::measure(&bench)
+    super::measure(&bench, &Watcher::new(Signals::catch()?))
 }
 
 fn print(checked: &Checked, out: &mut impl Write) -> std::io::Result<()> {

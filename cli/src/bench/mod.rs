@@ -115,20 +115,25 @@ fn climb(kinds: Vec<Kind>, options: &Options) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     // First of all: what cannot be read or written is told before minutes have gone by.
     let output = Output::prepare(&options.shown)?;
-    output.write(&measure(&bench)?)
+    let watcher = Watcher::new(Signals::catch()?);
+    let report = measure(&bench, &watcher)?;
+    drop(watcher);
+    output.write(&report)
 }
 
 /// All ladders, and the hot loops where there is a lab.
 fn all(options: &Options) -> anyhow::Result<()> {
     let bench = options.bench(options.all())?;
     let output = Output::prepare(&options.shown)?;
-    let mut report = measure(&bench)?;
+    let watcher = Watcher::new(Signals::catch()?);
+    let mut report = measure(&bench, &watcher)?;
     if report.complete && bench.between.is_none() {
-        match instructions::count(&Watcher::new(Signals::catch()?)) {
+        match instructions::count(&watcher) {
             Ok(counted) => report.add(counted),
             Err(error) => report.notes.push(format!("no instructions: {error}")),
         }
     }
+    drop(watcher);
     output.write(&report)
 }
 
@@ -140,15 +145,13 @@ fn count(shown: &Shown) -> anyhow::Result<()> {
     output.write(&report)
 }
 
-fn measure(bench: &Bench) -> anyhow::Result<Report> {
+fn measure(bench: &Bench, watcher: &Watcher) -> anyhow::Result<Report> {
     let date = now();
     let peers = match bench.with_peers {
         true => peers::ALL.iter().map(peers::Peer::look).collect(),
         false => Vec::new(),
     };
-    let watcher = Watcher::new(Signals::catch()?);
-    let results = bench.run(&watcher)?;
-    drop(watcher);
+    let results = bench.run(watcher)?;
     Ok(Report::new(bench, &results, peers, date))
 }
 

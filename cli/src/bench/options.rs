@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=9000))]
     sizes: Vec<u32>,
 
-    /// Packets a system call, of steps that have a choice, 1 to 1024 [default: the port's own]
+    /// Packets at a time, of steps that have a choice, 1 to 1024 [default: the port's own]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     batches: Vec<u32>,
 
