@@ -59,7 +59,6 @@ bench-tables: setup
 	$(SUDO) ./scripts/bench.sh
 	$(SUDO) ./scripts/bench-send.sh
 	$(SUDO) ./scripts/bench-forward.sh
-	./scripts/bench-memif.sh
 
 vm-test: setup
 	./scripts/vm-test.sh
