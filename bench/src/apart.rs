@@ -3,7 +3,7 @@
 //! The host of a virtual machine moves its CPUs about the chip while a bench runs, and then all that
 //! two of them share costs several times as much. Steps can be compared only where they had it alike:
 //! so a turn is put off until the CPUs lie as near each other as they ever did, and run again if they do
-//! not any more at its end. Where they stay apart, only the first turn waits for that to change.
+//! not any more at its end. Where waiting was in vain once, no turn waits any more.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -99,7 +99,6 @@ impl Apart {
         for look in 1..=looks {
             let apart = self.look();
             if self.is_near(apart) {
-                self.in_vain = false;
                 return Ok(true);
             }
             if look < looks {
