@@ -14,15 +14,10 @@ use super::{LIMIT, open, pull, push, socket, until};
 
 /// What a process that is to be killed does, where, and the file for what it has done.
 const TASK: &str = "SLUICE_TEST_MEMIF_TASK";
-/// How often a peer is killed, and how many frames go before, each time.
-struct Kills {
-    times: u64,
-    frames: u64,
-}
-
-const FEW: Kills = Kills { times: 3, frames: 2000 };
-const MANY: Kills = Kills { times: 10, frames: 1_000_000 };
-
+/// How often a peer is killed, and how many frames go before, each time: ten million in all, where
+/// checking each byte of them does not take minutes.
+const KILLS: u64 = if cfg!(debug_assertions) { 3 } else { 10 };
+const FRAMES: u64 = if cfg!(debug_assertions) { 2000 } else { 1_000_000 };
 /// What a peer has in its slots at most.
 const SLOTS: u64 = 512;
 /// Of one piece and of several.
@@ -118,20 +113,9 @@ fn kill(mut child: Child) {
 
 #[test]
 fn what_killed_receivers_have_not_taken_is_counted() {
-    receivers_are_killed(&FEW);
-}
-
-#[test]
-#[ignore = "some minutes: cargo test --release -p sluicegate --test memif -- --ignored"]
-fn what_killed_receivers_have_not_taken_of_ten_million_frames_is_counted() {
-    receivers_are_killed(&MANY);
-}
-
-fn receivers_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
-        let name =
-            format!("memif:{}", socket(&format!("killed-receiver-{receives}-{}", kills.frames)));
+        let name = format!("memif:{}", socket(&format!("killed-receiver-{receives}")));
         let mut port = open(&format!("{name}?role={sends}"));
         let queue = &mut port.queues[0];
         let mut sent = 0;
@@ -140,12 +124,12 @@ fn receivers_are_killed(kills: &Kills) {
             sent
         };
         let mut children = Vec::new();
-        for turn in 0..kills.times {
+        for turn in 0..KILLS {
             let path = folder.path().join(turn.to_string());
             let child = start("receive", 0, &format!("{name}?role={receives}"), &path);
             until("frames at the other end", || {
                 more(queue);
-                (count(&path) >= kills.frames).then_some(())
+                (count(&path) >= FRAMES).then_some(())
             });
             kill(child);
             children.push(path);
@@ -154,15 +138,14 @@ fn receivers_are_killed(kills: &Kills) {
         children.push(folder.path().join("last"));
         let child =
             start("receive", 0, &format!("{name}?role={receives}"), children.last().unwrap());
-        let end = more(queue) + kills.frames;
+        let end = more(queue) + FRAMES;
         until("the last frames", || (more(queue) >= end).then_some(()));
         queue.close_tx_within(LIMIT).unwrap();
         let stats = queue.stats().unwrap();
         // A client hands entries back as it takes the packets, before it writes anything down.
-        let (last, unwritten) =
-            (sent - 1, if receives == "client" { kills.times * SLOTS } else { 0 });
+        let (last, unwritten) = (sent - 1, if receives == "client" { KILLS * SLOTS } else { 0 });
         until("the last frame", || {
-            (written(&children[kills.times as usize]).last()? == &last).then_some(())
+            (written(&children[KILLS as usize]).last()? == &last).then_some(())
         });
         kill(child);
         assert_eq!(stats.sent + stats.disconnected, sent, "{stats:?}");
@@ -181,19 +164,9 @@ fn receivers_are_killed(kills: &Kills) {
 
 #[test]
 fn what_killed_senders_had_handed_over_arrives() {
-    senders_are_killed(&FEW);
-}
-
-#[test]
-#[ignore = "some minutes: cargo test --release -p sluicegate --test memif -- --ignored"]
-fn what_killed_senders_had_handed_over_of_ten_million_frames_arrives() {
-    senders_are_killed(&MANY);
-}
-
-fn senders_are_killed(kills: &Kills) {
     for (sends, receives) in [("server", "client"), ("client", "server")] {
         let folder = tempfile::tempdir().unwrap();
-        let name = format!("memif:{}", socket(&format!("killed-sender-{sends}-{}", kills.frames)));
+        let name = format!("memif:{}", socket(&format!("killed-sender-{sends}")));
         let mut port = open(&format!("{name}?role={receives}"));
         let queue = &mut port.queues[0];
         // Of each sender, how many frames have come.
@@ -206,12 +179,12 @@ fn senders_are_killed(kills: &Kills) {
                 came[sender as usize] += 1;
             }
         };
-        for sender in 0..kills.times {
+        for sender in 0..KILLS {
             let path = folder.path().join(sender.to_string());
             let child = start("send", sender, &format!("{name}?role={sends}"), &path);
             until("frames of the sender", || {
                 take(queue, &mut came);
-                (came.get(sender as usize).is_some_and(|&n| n >= kills.frames)).then_some(())
+                (came.get(sender as usize).is_some_and(|&n| n >= FRAMES)).then_some(())
             });
             kill(child);
             let handed_over = *written(&path).last().expect("more than its ring holds");
