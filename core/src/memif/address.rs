@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen,
+    shutdown, socket,
 };
 
 use super::channel::Channel;
@@ -27,8 +28,8 @@ pub(crate) enum Address {
 /// A socket that clients connect to. Its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Removes the file. Before the socket is closed: nobody replaces the file until then.
-    _file: Option<SocketFile>,
+    /// Removes the file.
+    file: Option<SocketFile>,
     socket: OwnedFd,
 }
 
@@ -67,7 +68,7 @@ impl Address {
                 None
             }
         };
-        Ok(Listener { _file: file, socket })
+        Ok(Listener { file, socket })
     }
 
     /// Whether what is in the way is another's who listens or is about to, or has just gone.
@@ -94,6 +95,15 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // First, since nobody replaces the file as long as we listen.
+        self.file = None;
+        // A child that is between fork and exec has the socket, too: nobody shall connect to that.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -107,6 +117,8 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -126,11 +138,39 @@ mod tests {
         assert!(address.connect().is_ok(), "it was replaced");
     }
 
+    /// Listens as soon as no child of another test, just forked, has the last listener's socket.
+    fn listen_again(address: &Address) -> Listener {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match address.listen() {
+                Err(Errno::EADDRINUSE) if Instant::now() < end => std::thread::yield_now(),
+                result => return result.unwrap(),
+            }
+        }
+    }
+
     #[test]
-    fn a_name_without_a_file_is_free_again_at_once() {
+    fn nobody_connects_to_a_socket_that_only_a_child_has_still() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        for name in [path.to_str().unwrap(), "@sluice-test-address-child"] {
+            let address = Address::of(name);
+            let listener = address.listen().unwrap();
+            let childs = listener.socket.try_clone().unwrap();
+            drop(listener);
+            let gone = if name.starts_with('@') { Errno::ECONNREFUSED } else { Errno::ENOENT };
+            assert_eq!(address.connect().err(), Some(gone));
+            drop(childs);
+            let _listener = listen_again(&address);
+            assert!(address.connect().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_file_is_free_again() {
         let address = Address::of("@sluice-test-address");
         for _ in 0..2 {
-            let listener = address.listen().unwrap();
+            let listener = listen_again(&address);
             assert_eq!(address.listen().err(), Some(Errno::EADDRINUSE));
             let client = address.connect().unwrap();
             let served = listener.accept().unwrap().unwrap();
