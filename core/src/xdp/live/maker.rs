@@ -12,6 +12,8 @@ use crate::xdp::bpf;
 
 /// Frames between two looks at whether a signal came. 256 can be had, but no more speed.
 const BATCH: u32 = 64;
+/// More than can be had (`TEST_XDP_MAX_BATCH`).
+const TOO_MANY: u32 = 257;
 
 /// A program that makes packets.
 #[derive(Debug)]
@@ -83,15 +85,24 @@ impl Maker {
         match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
             Ok(()) => Ok(Ended::Done),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ended::Interrupted),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(match frame.len() {
-                ..=3000 => Error::Unsupported {
-                    feature: "sending live frames (Linux 5.18)".into(),
-                    remedy: "send by another method".into(),
-                },
-                _ => Error::system("send", "live frames", error)
-                    .remedy("live frames have one page: send shorter ones, or by another method"),
-            }),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(self.refused(error)),
             Err(error) => Err(privileged(error, "send", "live frames")),
+        }
+    }
+
+    /// Why the kernel calls a run invalid. One that has live frames refuses a batch that is too large
+    /// before it looks at the frame, and by another number (net/bpf/test_run.c, `bpf_prog_test_run_xdp`).
+    fn refused(&self, error: io::Error) -> Error {
+        let asked = bpf::run_live(self.program.as_fd(), &self.frame, 1, TOO_MANY);
+        match asked.map_err(|error| error.raw_os_error()) {
+            Err(Some(libc::E2BIG)) => Error::system("send", "live frames", error).remedy(
+                "they have an Ethernet header at least, and one page at most: send others, or by \
+                 another method",
+            ),
+            _ => Error::Unsupported {
+                feature: "sending live frames (Linux 5.18)".into(),
+                remedy: "send by another method".into(),
+            },
         }
     }
 }

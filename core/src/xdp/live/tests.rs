@@ -90,16 +90,37 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
+/// A maker whose program drops frames of so many bytes.
+fn dropping(bytes: usize) -> Maker {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, xdp_action::DROP);
+    asm.exit();
+    Maker::load(c"sluice_test", &asm.finish().unwrap(), vec![0; bytes]).unwrap()
+}
+
+#[test]
+fn a_kernel_that_has_live_frames_is_not_too_old_for_those_that_cannot_be() {
+    if !for_tests::is_root() {
+        return;
+    }
+    if let Err(error) = dropping(60).run(1) {
+        assert!(error.to_string().contains("Linux 5.18"), "{error}");
+        return println!("skipped: {error}");
+    }
+    for bytes in [13, 1 << 16] {
+        let error = dropping(bytes).run(1).unwrap_err();
+        assert!(error.to_string().contains("an Ethernet header at least"), "{bytes}: {error}");
+        assert_eq!(error.errno(), Some(libc::EINVAL), "{bytes}");
+    }
+}
+
 /// Who waits for readers of RCU would wait for the end of a run that never ends.
 #[test]
 fn a_run_ends_by_itself_though_more_is_to_be_done() {
     if !for_tests::is_root() {
         return;
     }
-    let mut asm = Assembler::new();
-    asm.mov(Reg::R0, xdp_action::DROP);
-    asm.exit();
-    let maker = Maker::load(c"sluice_test", &asm.finish().unwrap(), vec![0; 60]).unwrap();
+    let maker = dropping(60);
     // It drops all: nothing is sent to it.
     let interface = link::interface(None, "lo").unwrap();
     let asked = Arc::<AtomicU64>::default();

@@ -1,0 +1,21 @@
+//! A test that is alone in its process: other tests have files and threads, too, and children that hold
+//! their files until they have become their commands.
+
+use std::process::Command;
+
+use crate::child;
+
+/// Set where a process is there for one test.
+const ALONE: &str = "SLUICE_TEST_ALONE";
+
+/// Whether this process is there for this test alone. Where it is not, another was, and the test has passed
+/// there.
+pub fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let again = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+    assert!(child::end(again.spawn().unwrap()).status.success());
+    false
+}
