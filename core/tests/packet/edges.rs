@@ -1,15 +1,15 @@
 //! Interfaces that are down, loopback, tags, short snap lengths, clocks, busy polling.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate::file::read::Reader;
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use crate::{
-    METHODS, OURS, PATIENCE, child, collect, frame, is_ours, lab, lines, receive_from, rest, run,
-    send, send_to, try_open,
+    METHODS, OURS, child, collect, frame, is_ours, lab, lines, receive_from, rest, run, send,
+    send_to, try_open, wait_for_carrier,
 };
 
 #[test]
@@ -28,20 +28,9 @@ fn an_interface_that_is_down_says_so_once_and_delivers_when_it_comes_up() {
             let answer = queue.wait_rx(Wait::default(), Duration::from_millis(1)).unwrap();
             assert_eq!(answer, Readiness::TimedOut, "{method}: it is said once");
             run(&lab, "right", "ip link set right0 up");
-            wait_for_carrier(&lab);
+            wait_for_carrier(&lab, true);
             send(&mut send_to(&lab, "left", "left0"), &[frame(1, 60)]);
             assert_eq!(collect(queue, 1, is_ours).len(), 1, "{method}");
-        }
-    }
-}
-
-/// The link needs a moment after it is up.
-fn wait_for_carrier(lab: &sluicegate::link::Lab) {
-    let deadline = Instant::now() + PATIENCE;
-    for (host, interface) in [("left", "left0"), ("right", "right0")] {
-        while !sluicegate::link::interface(Some(&lab.netns(host)), interface).unwrap().running {
-            assert!(Instant::now() < deadline, "the link stays down");
-            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -59,7 +48,7 @@ fn several_queues_on_an_interface_that_is_down_wait_or_are_refused_with_the_reme
         }
     };
     run(&lab, "right", "ip link set right0 up");
-    wait_for_carrier(&lab);
+    wait_for_carrier(&lab, true);
     let sent: Vec<Vec<u8>> = (0..10).map(|i| frame(i, 60)).collect();
     send(&mut send_to(&lab, "left", "left0"), &sent);
     let counts = [0, 1].map(|i| {

@@ -19,7 +19,7 @@ mod sending;
 
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::{Lab, Shape, interface};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Wait};
 
@@ -67,6 +67,18 @@ pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
 pub fn run(lab: &Lab, host: &str, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
     assert!(on::on(&lab.netns(host), &words).status.success(), "{host}: {command}");
+}
+
+/// Waits until both ends know whether there is a carrier: the kernel takes up to a second to say so
+/// (net/core/link_watch.c).
+pub fn wait_for_carrier(lab: &Lab, there: bool) {
+    let deadline = Instant::now() + PATIENCE;
+    for (host, name) in [("left", "left0"), ("right", "right0")] {
+        while interface(Some(&lab.netns(host)), name).unwrap().running != there {
+            assert!(Instant::now() < deadline, "{name}: waited in vain");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// A broadcast frame of our ethertype, with a number in it.

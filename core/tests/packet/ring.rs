@@ -1,13 +1,17 @@
 //! The transmit ring: where there is none, an MTU that changes, queues that hold its frames.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
     PATIENCE, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
+    wait_for_carrier,
 };
+
+/// What an interface with a carrier drops for so long is refused.
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(60);
 
 /// Frames of a few lengths, which tell their number.
 fn frames(n: u32) -> Vec<Vec<u8>> {
@@ -135,5 +139,30 @@ fn what_the_kernel_has_not_taken_at_the_end_is_refused_by_count() {
         assert_eq!(got.len(), 3, "{way}");
         drop(queue);
         assert_eq!(rest(&mut port.queues[0]), 0, "{way}: what was given up does not go later");
+    }
+}
+
+#[test]
+fn a_packet_is_not_given_up_for_the_time_in_which_there_was_no_carrier() {
+    let Some(lab) = lab() else { return };
+    let sent = frame(1, 1000);
+    // A veth drops what its other end has no room for (net/core/dev.c, is_skb_forwardable).
+    for way in ["send=sendmmsg&qdisc=bypass", "send=ring&qdisc=bypass"] {
+        let mut port = receive_from(&lab, "right", "packet:right0");
+        let mut queue = send_to(&lab, "left", &format!("left0?{way}"));
+        run(&lab, "right", "ip link set right0 mtu 576 down");
+        wait_for_carrier(&lab, false);
+        push(&mut queue, std::slice::from_ref(&sent));
+        assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: there is no carrier");
+        std::thread::sleep(GIVEN_UP_AFTER);
+        assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: nor is there yet");
+        run(&lab, "right", "ip link set right0 up");
+        wait_for_carrier(&lab, true);
+        assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: it is dropped for the first time");
+        run(&lab, "right", "ip link set right0 mtu 1500");
+        assert_eq!(queue.sync_tx().unwrap(), 1, "{way}: it goes");
+        let stats = queue.stats().unwrap();
+        assert_eq!((stats.sent, stats.refused), (1, 0), "{way}");
+        assert_eq!(collect(&mut port.queues[0], 1, is_ours)[0].1, sent, "{way}");
     }
 }

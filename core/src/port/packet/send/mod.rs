@@ -242,12 +242,16 @@ impl Failed {
     ) -> Result<Self> {
         let socket = target.socket;
         match error.raw_os_error() {
-            Some(libc::ENOBUFS)
-                if progress.dropped_for() > PATIENCE && target.presence.look()?.running =>
-            {
-                Ok(Self::LeaveOut)
-            }
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(Self::Wait),
+            Some(libc::ENOBUFS) => match target.presence.look()?.running {
+                true if progress.dropped_for() > PATIENCE => Ok(Self::LeaveOut),
+                true => Ok(Self::Wait),
+                // Time without a carrier does not count.
+                false => {
+                    progress.dropped = None;
+                    Ok(Self::Wait)
+                }
+            },
+            Some(libc::EAGAIN | libc::EINTR) => Ok(Self::Wait),
             Some(libc::EMSGSIZE | libc::EINVAL) => Ok(Self::LeaveOut),
             // The socket says it once for a time when the interface was down.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
