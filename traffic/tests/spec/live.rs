@@ -1,5 +1,7 @@
 //! Programs of the kernel make the packets that the plan says, bit by bit.
 
+use std::time::{Duration, Instant};
+
 use sluicegate::Error;
 use sluicegate::link::Interface;
 use sluicegate_traffic::analyse::Stamp;
@@ -70,9 +72,14 @@ fn is_root() -> bool {
 
 /// The program of a worker, unless there is no privilege to load one.
 fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
+    dialled(plan, worker, pace.map(Dial::new))
+}
+
+/// The same, whose pace is a dial's.
+fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> {
     // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
-    match Live::new(plan, worker, &interface, pace.map(Dial::new).as_ref()) {
+    match Live::new(plan, worker, &interface, dial.as_ref()) {
         Ok(live) => Some(live),
         // Root has what it takes: an error is one then.
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
@@ -192,4 +199,24 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
     assert!(!is_due(&held) && !is_due(&held), "a pause holds a burst that has begun");
     held.set_pace(pace(HOUR, 3));
     assert_eq!((0..10).filter(|_| is_due(&held)).count(), 2, "what is left of it");
+}
+
+#[test]
+fn programs_leave_out_what_is_not_to_be_made_up_for() {
+    const PERIOD: Duration = Duration::from_millis(20);
+    let (_, spec) = SPECS[0];
+    let plan = plan(spec);
+    let every = |period: Duration| Pace { pps: period.as_secs_f64().recip(), burst: 1 };
+    for (sentence, then) in [("at its pace", PERIOD), ("at twice that", PERIOD / 2)] {
+        let dial = Dial::new(every(PERIOD)).catching_up(Duration::from_millis(1));
+        let Some(live) = dialled(&plan, (0, 1), Some(dial)) else { return };
+        assert!(live.next_packet().is_ok(), "{sentence}: the first is due at once");
+        std::thread::sleep(PERIOD * 4);
+        live.set_pace(every(then));
+        let start = Instant::now();
+        let due = (0..10).filter(|_| live.next_packet().is_ok()).count();
+        // One at once; others as time goes by, if it does.
+        let most = 1 + start.elapsed().as_nanos() / then.as_nanos();
+        assert!((1..=most).contains(&(due as u128)), "{sentence}: {due}, not up to {most}");
+    }
 }
