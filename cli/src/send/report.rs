@@ -81,7 +81,7 @@ impl Sent {
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);
         if left_out.too_long > 0 {
-            report.notices.push(too_long(left_out.too_long, report));
+            report.notices.push(too_long(left_out.too_long, report, self.live));
         }
         report.ledger.add(Role::Loss, "too_short", left_out.too_short);
         if left_out.too_short > 0 {
@@ -121,9 +121,9 @@ fn too_short(packets: u64, report: &Report) -> String {
 }
 
 /// What to do about packets that are longer than can be sent.
-fn too_long(packets: u64, report: &Report) -> String {
+fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let remedy = match report.backend.as_str() {
-        "live" => "packet: in place of live: sends longer ones, as far as the MTU allows",
+        _ if live => "packet: in place of live frames sends longer ones, as far as the MTU allows",
         "memif" | "pcap" | "null" => "use more slots=",
         _ => "raise the interface's MTU",
     };
