@@ -7,6 +7,7 @@ use sluicegate::Error;
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
+use super::alone::is_alone;
 use super::stream::{frame, send_and_expect};
 use super::{PATIENCE, lab, open, receiver, run, sender};
 
@@ -29,12 +30,8 @@ fn wait_until_idle() {
 
 #[test]
 fn a_thread_that_has_nothing_to_send_sleeps_until_it_has() {
-    // Alone in its process: other tests have such threads, too.
-    if std::env::var_os("SLUICE_TEST_ALONE").is_none() {
-        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        let name = "changes::a_thread_that_has_nothing_to_send_sleeps_until_it_has";
-        let again = again.args(["--exact", name, "--nocapture"]).env("SLUICE_TEST_ALONE", "1");
-        assert!(super::child::end(again.spawn().unwrap()).status.success());
+    // Other tests have such threads, too.
+    if !is_alone("changes::a_thread_that_has_nothing_to_send_sleeps_until_it_has") {
         return;
     }
     let Some(lab) = lab() else { return };

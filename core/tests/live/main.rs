@@ -1,5 +1,7 @@
 //! The port `live:` on interfaces of labs: what is written is what the other end receives.
 
+#[path = "../child/alone.rs"]
+mod alone;
 mod changes;
 #[path = "../child/limit.rs"]
 mod child;

@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use sluicegate::error::Error;
-use sluicegate::link::{self, Lab};
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
+use super::alone::is_alone;
 use super::numbered::frame;
-use super::{PATIENCE, lab, open, receive, run, send};
-
-fn tap0(lab: &Lab) -> Option<link::Interface> {
-    link::interface(Some(&lab.netns("right")), "tap0").ok()
-}
+use super::{PATIENCE, lab, open, receive, run, send, tap0};
 
 #[test]
 fn a_device_goes_with_its_port_unless_it_is_to_persist() {
+    // Nobody else has a port's device, when it is closed.
+    if !is_alone("device::a_device_goes_with_its_port_unless_it_is_to_persist") {
+        return;
+    }
     let Some(lab) = lab() else { return };
     let port = open(&lab, "tap:tap0?mtu=1400", Use::Both).unwrap();
     let made = tap0(&lab).unwrap();

@@ -1,6 +1,8 @@
 //! `tap:` ports on hosts of labs: what the host sends comes, what is sent the host receives, and
 //! the device comes and goes as it was asked to.
 
+#[path = "../child/alone.rs"]
+mod alone;
 #[path = "../child/limit.rs"]
 mod child;
 mod device;
@@ -14,10 +16,10 @@ mod rings;
 #[path = "../lab/scratch.rs"]
 mod scratch;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use numbered::{frame, is_ours};
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::{self, Interface, Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::Meta;
 
@@ -33,6 +35,21 @@ pub fn lab() -> Option<Lab> {
 pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
     let options = OpenOptions { usage, netns: Some(lab.netns("right")), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
+}
+
+/// The device, if it is there.
+pub fn tap0(lab: &Lab) -> Option<Interface> {
+    link::interface(Some(&lab.netns("right")), "tap0").ok()
+}
+
+/// Waits until the device, made by a port, has gone with it: a child of another test that has yet to
+/// become its command may have it as long.
+pub fn gone(lab: &Lab) {
+    let deadline = Instant::now() + PATIENCE;
+    while tap0(lab).is_some() {
+        assert!(Instant::now() < deadline, "the device stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Runs a command on the host `right`; whether it succeeded.

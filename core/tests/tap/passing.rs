@@ -8,7 +8,7 @@ use sluicegate::port::Use;
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
 
 use super::numbered::{frame, is_ours};
-use super::{PATIENCE, frames, lab, open, receive, run, send};
+use super::{PATIENCE, frames, gone, lab, open, receive, run, send};
 
 #[test]
 fn what_the_host_sends_comes_as_it_is_on_a_wire() {
@@ -32,6 +32,8 @@ fn what_the_host_sends_comes_as_it_is_on_a_wire() {
                 assert_eq!(meta.timestamp_source, TimestampSource::Software, "{port}");
             }
         }
+        drop(tap);
+        gone(&lab);
     }
 }
 
@@ -47,6 +49,8 @@ fn the_longest_frame_comes_whole() {
         send(&mut host.queues[0], std::slice::from_ref(&longest));
         let got = receive(&mut tap.queues, 1);
         assert!(got.iter().map(|(_, bytes)| bytes).eq([&longest]), "{name}: {} came", got.len());
+        drop(tap);
+        gone(&lab);
     }
 }
 
@@ -62,6 +66,8 @@ fn what_is_sent_the_host_receives() {
         assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{port}: {} came", got.len());
         let stats = tap.queues[0].stats().unwrap();
         assert_eq!((stats.sent, stats.refused), (sent.len() as u64, 0), "{port}");
+        drop(tap);
+        gone(&lab);
     }
 }
 

@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{self, Lab, Shape};
+use sluicegate::link::{self, Lab, Shape, netns};
+use sluicegate::xdp::resident::Resident;
 
 use crate::given::Given;
 use crate::on::on;
@@ -105,6 +106,18 @@ impl Wire {
                 assert!(Instant::now() < deadline, "{name} has no link");
                 std::thread::sleep(Duration::from_millis(20));
             }
+        }
+    }
+
+    /// Waits until a host's interface has no program of ours.
+    pub fn wait_for_no_program(&self, host: &str) {
+        let (netns, name) = (self.netns(host), format!("{host}0"));
+        let interface = link::interface(Some(&netns), &name).unwrap();
+        let find = || netns::within(Some(&netns), || Resident::find(&interface)).unwrap();
+        let deadline = Instant::now() + patience();
+        while find().is_some() {
+            assert!(Instant::now() < deadline, "the program of {name} stays");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

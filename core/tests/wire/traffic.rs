@@ -26,7 +26,12 @@ pub fn frames(n: u32, flows: u32) -> Vec<Vec<u8>> {
     (0..n).map(frame).collect()
 }
 
+/// Opens a port of a host. One that has a program finds its interface without: that of the port before may
+/// be there as long as a child of another test has yet to become its command, and have another mode.
 pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+    if name.starts_with("xdp:") || name.starts_with("mirror:") {
+        wire.wait_for_no_program(host);
+    }
     let options = OpenOptions { usage, netns: Some(wire.netns(host)), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }

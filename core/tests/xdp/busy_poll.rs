@@ -10,7 +10,7 @@ use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
-use super::{child, exec, lab, lines, linux, output, right0, run};
+use super::{child, exec, gone, lab, lines, linux, output, right0, run};
 
 /// Polls that find nothing, and ns between them.
 fn settings(lab: &Lab) -> [u64; 2] {
@@ -102,6 +102,7 @@ fn a_driver_that_does_not_say_how_it_is_polled_is_named() {
         ("mode=skb&busy_poll=50us", true, "nor do they have one behind the driver"),
         ("timestamp=off", false, "nobody polls"),
     ] {
+        gone(&lab);
         let mut port = open(&lab, &format!("xdp:right0?{options}")).unwrap();
         let queue = &mut port.queues[0];
         queue.check().unwrap();

@@ -13,7 +13,7 @@ use sluicegate::{Error, Result};
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
-use super::{child, exec, find, lab, linux, right0, run};
+use super::{child, exec, find, gone, lab, linux, right0, run};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,6 +68,7 @@ fn queues_that_are_new_are_told_of_once() {
         assert_eq!(receive(queue, 1).len(), 1, "{name}");
         // Who has named queues has not asked for others.
         drop(port);
+        gone(&lab);
         set_queues(&lab, "right", 1);
         let mut named = open(&lab, &format!("{}/0", name.split('?').next().unwrap())).unwrap();
         set_queues(&lab, "right", 2);
@@ -250,6 +251,8 @@ fn frames_of_each_mtu_fit_the_buffers() {
             assert_eq!(got.len(), 1, "{name}, MTU {mtu}: {stats:?}");
             assert_eq!(got[0].0.wire_bytes, mtu + 14, "{name}");
             assert_eq!(stats.lost_full, 0, "{name}, MTU {mtu}");
+            drop(port);
+            gone(&lab);
         }
     }
 }
@@ -408,7 +411,7 @@ fn a_queue_that_a_strangers_socket_has_is_read_by_copies() {
     let error = open(&lab, "xdp:right0?method=af_xdp").unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
     assert!(error.to_string().contains("ss --xdp --processes"), "{error}");
-    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
+    gone(&lab);
 }
 
 #[test]
@@ -432,7 +435,7 @@ fn a_tight_limit_on_locked_memory_is_named() {
     let text = String::from_utf8_lossy(&opened.stderr);
     assert!(text.contains("register the packet buffers for right0/0"), "{text}");
     assert!(text.contains("raise the limit (ulimit -l"), "{text}");
-    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
+    gone(&lab);
     // Who may raise it does, and needs nobody for it.
     let holder = Holder::of(&lab, "xdp:right0?method=af_xdp");
     holder.kill();

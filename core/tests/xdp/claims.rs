@@ -8,9 +8,10 @@ use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
 use sluicegate::xdp::resident::{Action, ModeWish, Tally};
 
+use super::alone::is_alone;
 use super::scratch::lab_of;
 use super::wire::{Holder, drain, frame, send, send_by};
-use super::{child, exec, find, join, lab, right0, rings, run};
+use super::{exec, find, gone, join, lab, right0, rings, run};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,7 +67,7 @@ fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
         let stats = queue.stats().unwrap();
         assert_eq!((stats.offered, stats.lost_full), (2, 0), "{mode}");
         drop(queue);
-        assert!(find(&lab).unwrap().is_none(), "{mode}: gone with its user");
+        gone(&lab);
     }
 }
 
@@ -95,6 +96,8 @@ fn packets_have_the_time_at_which_they_came() {
         assert_eq!(source, TimestampSource::Software);
         let slack = 1_000_000;
         assert!(before - slack < time && time < after + slack, "{name}: {before} {time} {after}");
+        drop(queue);
+        gone(&lab);
     }
 }
 
@@ -149,7 +152,7 @@ fn what_a_killed_process_took_is_the_hosts_again() {
         assert!(resident.claims().unwrap().is_empty(), "round {round}");
     }
     drop(resident);
-    assert!(find(&lab).unwrap().is_none(), "nothing is left");
+    gone(&lab);
 }
 
 #[test]
@@ -257,20 +260,14 @@ fn who_uses_a_program_that_is_taken_off_hears_of_it() {
         assert!(error.contains("XDP program of right0") && error.contains("detach"), "{error}");
         queue.close_intake().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));
         drop(others);
+        gone(&lab);
     }
 }
 
-/// Set where the test below is in a process of its own.
-const ALONE: &str = "SLUICE_TEST_ALONE";
-
 #[test]
 fn ports_come_and_go_without_a_trace() {
-    if std::env::var_os(ALONE).is_none() {
-        // Other tests of this process open and close files, too.
-        let test = ["--exact", "claims::ports_come_and_go_without_a_trace", "--nocapture"];
-        let mut alone = Command::new(std::env::current_exe().unwrap());
-        let alone = alone.args(test).env(ALONE, "1").spawn().unwrap();
-        assert!(child::end(alone).status.success());
+    // Other tests open and close files, too.
+    if !is_alone("claims::ports_come_and_go_without_a_trace") {
         return;
     }
     let Some(lab) = lab() else { return };

@@ -3,7 +3,7 @@
 use sluicegate::port::{OpenOptions, Port, Use};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
-use super::{find, lab, linux, run};
+use super::{find, gone, lab, linux, run};
 
 const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
@@ -40,6 +40,7 @@ fn who_only_receives_gets_copies_where_the_driver_has_no_zero_copy() {
         ("send=live", Use::Receive, None),
     ];
     for (options, usage, expected) in rows {
+        gone(&lab);
         match (method(&format!("xdp:right0?{options}"), usage), expected) {
             (Ok(got), Some(expected)) => assert_eq!(got, expected, "{options} {usage:?}"),
             (Err(error), None) => assert!(error.to_string().contains("only receives"), "{error}"),
@@ -59,6 +60,7 @@ fn two_ports_take_different_packets_of_one_queue() {
         ("mode=skb", "mode=skb", "skb", busy),
     ];
     for (socket, way, mode, fell) in rows {
+        gone(&lab);
         let mut even = open(&lab, &format!("xdp:right0?{socket}&filter={EVEN}")).unwrap();
         let mut odd = open(&lab, &format!("xdp:right0?{way}&filter={ODD}")).unwrap();
         assert_eq!(even.method, "af_xdp", "{mode}");

@@ -1,5 +1,7 @@
 //! XDP on interfaces of labs: the resident program and those who use it.
 
+#[path = "../child/alone.rs"]
+mod alone;
 mod busy_poll;
 mod changes;
 #[path = "../child/limit.rs"]
@@ -22,6 +24,7 @@ mod unprivileged;
 mod wire;
 
 use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 use scratch::lab_of;
 use sluicegate::link::{self, Interface, Lab, Shape, netns};
@@ -54,6 +57,16 @@ pub fn join(lab: &Lab, wish: ModeWish) -> sluicegate::Result<(Resident, Option<S
 pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
     let interface = right0(lab);
     netns::within(Some(&lab.netns("right")), || Resident::find(&interface))
+}
+
+/// Waits until right0 has no program of ours any more. The kernel lets go of a link a moment after its
+/// last holder has ended, and a child of another test that has yet to become its command is one, too.
+pub fn gone(lab: &Lab) {
+    let deadline = Instant::now() + wire::PATIENCE;
+    while find(lab).unwrap().is_some() {
+        assert!(Instant::now() < deadline, "the program stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Runs a command on a host; it must succeed.

@@ -9,7 +9,7 @@ use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
 use sluicegate::xdp::resident::ModeWish;
 
-use super::{find, join, lab, right0, run};
+use super::{find, gone, join, lab, right0, run};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ fn packets_have_the_drivers_hash_and_the_kernels_time_where_the_card_took_none()
             assert!(before - slack < time && time < after + slack, "{name}: {time}");
         }
         drop(queue);
-        assert!(find(&lab).unwrap().is_none(), "{name}: gone with its user");
+        gone(&lab);
     }
 }
 
@@ -141,7 +141,7 @@ fn ports_without_the_wish_work_beside_one_with_it() {
     assert_eq!(reason(&again), None);
     drop(resident);
     drop(again);
-    assert!(find(&lab).unwrap().is_none(), "gone with the last");
+    gone(&lab);
 }
 
 #[test]
@@ -151,6 +151,7 @@ fn why_there_are_no_times_of_the_card_is_said() {
     let skb = open(&lab, &format!("{name}&mode=skb"));
     assert!(reason(&skb).is_some_and(|it| it.contains("skb mode")), "{:?}", skb.fallbacks);
     drop(skb);
+    gone(&lab);
     let (resident, _) = join(&lab, ModeWish::Best).unwrap();
     let mut late = open(&lab, name);
     let said = reason(&late).unwrap_or_default();
@@ -163,6 +164,7 @@ fn why_there_are_no_times_of_the_card_is_said() {
     assert_eq!(copies.method, "ring");
     assert!(reason(&copies).is_some(), "{:?}", copies.fallbacks);
     drop((late, copies, resident));
+    gone(&lab);
     let plain = open(&lab, "xdp:right0");
     assert_eq!(reason(&plain), None, "nobody asked");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::error::Kind;
-use sluicegate::link::{Lab, Shape};
+use sluicegate::link::Shape;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, TimestampSource, Wait};
 
@@ -12,7 +12,7 @@ use super::scratch::lab_of;
 use super::wire::{
     Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, receive_for, send, take,
 };
-use super::{exec, find, lab, run};
+use super::{exec, find, gone, lab, run};
 
 fn frames(longest: usize) -> Vec<Vec<u8>> {
     let sizes = [60, 61, 64, 127, 128, 500, 1513, 1514, 2000, 4096, 8999, 9014];
@@ -47,8 +47,10 @@ fn copies_are_whole_and_the_host_keeps_its_packets() {
         assert!(stats.offered >= 305, "{name}: {stats:?}");
         run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
         assert_eq!(take(queue).len(), 0, "{name}: nothing more is let in");
+        drop(port);
+        // Nothing is left behind.
+        gone(&lab);
     }
-    assert!(find(&lab).unwrap().is_none(), "nothing is left behind");
 }
 
 #[test]
@@ -66,6 +68,8 @@ fn jumbo_frames_are_copied_from_all_their_buffers() {
             assert!(bytes == sent, "{name}: frame {i} of {} bytes differs", sent.len());
             assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
         }
+        drop(port);
+        gone(&lab);
     }
 }
 
@@ -156,6 +160,7 @@ fn each_queue_gets_its_own_packets() {
     let Some(lab) = lab_of(Shape::Pair, 3) else { return };
     let filter = "filter=udp dst port 9";
     for mode in ["native", "skb"] {
+        gone(&lab);
         let name = |queues| format!("mirror:right0{queues}?mode={mode}&{filter}");
         let mut all = open(&lab, &name("")).unwrap();
         assert_eq!(all.queues.len(), if mode == "native" { 3 } else { 1 });
@@ -344,6 +349,7 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
     let Some(lab) = lab() else { return };
     let filter = "filter=ether proto 0x88b5";
     for mode in ["native", "skb"] {
+        gone(&lab);
         let slow = format!("mirror:right0?cells=64&mode={mode}&{filter}");
         let (mut slow, mut other) =
             (open(&lab, &slow).unwrap(), open(&lab, &format!("mirror:right0?{filter}")).unwrap());
@@ -422,13 +428,4 @@ fn an_owner_that_is_killed_leaves_nothing_behind() {
     assert!(bytes_of(receive(&mut port.queues[0], 100)) == sent);
     assert_eq!(resident.tally(1), before, "nothing is copied for the dead");
     run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
-}
-
-/// The kernel lets go of a link a moment after its last holder has ended.
-fn gone(lab: &Lab) {
-    let deadline = Instant::now() + PATIENCE;
-    while find(lab).unwrap().is_some() {
-        assert!(Instant::now() < deadline, "the program stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -7,7 +7,7 @@ use sluicegate::port::{OpenOptions, Port, Use};
 use sluicegate::xdp::resident::{ModeWish, Resident};
 use sluicegate::xdp::{Loaded, Mode, RunStatistics};
 
-use super::{find, join, lab, right0, run};
+use super::{find, gone, join, lab, right0, run};
 
 #[test]
 fn the_last_user_takes_the_program_along() {
@@ -20,7 +20,7 @@ fn the_last_user_takes_the_program_along() {
     drop(first);
     assert_eq!(find(&lab).unwrap().unwrap().program(), second.program(), "it stays for the other");
     drop(second);
-    assert!(find(&lab).unwrap().is_none(), "gone with the last");
+    gone(&lab);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_port_that_only_sends_keeps_the_program_too() {
     let port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
     assert!(find(&lab).unwrap().is_some(), "drivers send without copying only beside a program");
     drop(port);
-    assert!(find(&lab).unwrap().is_none(), "gone with its user");
+    gone(&lab);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
     let found = find(&lab).unwrap().unwrap();
     assert_eq!(found.program(), program, "it stays without users");
     detach(&found);
-    assert!(find(&lab).unwrap().is_none());
+    assert!(find(&lab).unwrap().is_none(), "whoever has it still");
     let error = keep(&found).expect_err("it is off");
     assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
     assert!(!std::path::Path::new(&folder).exists(), "nothing is pinned");

@@ -10,7 +10,7 @@ use sluicegate::port::Queue;
 use super::claims::{host_answers, try_open};
 use super::scratch::lab_of;
 use super::wire::{bytes_of, drain, frame, receive, send};
-use super::{find, lab};
+use super::{gone, lab};
 
 /// Does something in a thread whose bpf(2) is refused.
 fn without_bpf<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -66,7 +66,7 @@ fn a_claim_ends_without_privileges() {
         assert!(host_answers(&lab), "{name}: the port is open still, and takes nothing");
         without_bpf(move || drop(queue));
         // What it could not take away does nothing, and is the next user's to clean up.
-        assert!(find(&lab).unwrap().is_none(), "{name}: gone");
+        gone(&lab);
     }
 }
 
