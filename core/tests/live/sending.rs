@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use sluicegate::link::interface;
 use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
-use super::stream::{frame, mix, send_and_expect, take};
+use super::stream::{WINDOW, frame, mix, send_and_expect, take};
 use super::{PATIENCE, lab, open, receiver, run, sender};
 
 #[test]
@@ -94,12 +95,14 @@ fn what_is_still_there_at_a_sudden_end_is_counted() {
     let stats = queue.stats().unwrap();
     assert_eq!(stats.sent + stats.unsent, 8000, "{stats:?}");
     assert_eq!(stats.refused, stats.unsent, "{stats:?}");
+    // A veth's queue is short: what finds no room, for its CPU is busy, it counts.
+    let dropped = || interface(Some(&lab.netns("left")), "left0").unwrap().stats.tx_dropped;
     let (mut came, deadline) = (0, Instant::now() + PATIENCE);
-    while came < stats.sent {
+    while came + dropped() < stats.sent {
         take(&mut to.queues[0], |_| came += 1);
-        assert!(Instant::now() < deadline, "{came} of {}", stats.sent);
+        assert!(Instant::now() < deadline, "{came} and {} of {}", dropped(), stats.sent);
     }
-    assert_eq!(came, stats.sent);
+    assert_eq!(came + dropped(), stats.sent);
 }
 
 #[test]
@@ -113,7 +116,7 @@ fn each_queue_has_its_own_order() {
     let deadline = Instant::now() + PATIENCE;
     while came.iter().sum::<u64>() < 4 * 5000 {
         for i in 0..4u64 {
-            if sent < 5000 && sent < came.iter().min().unwrap() + 200 {
+            if sent < 5000 && sent < came.iter().min().unwrap() + WINDOW / 4 {
                 frame(sent << 2 | i, 60 + (sent % 100) as usize, &mut made);
                 let queue = &mut from.queues[i as usize];
                 while !queue.tx_mut().push(&Packet::new(&Meta::default(), &made)) {

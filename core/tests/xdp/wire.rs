@@ -7,7 +7,7 @@ use sluicegate::link::Lab;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Wait};
 
-use super::{lines, rings};
+use super::{lines, right0, rings};
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,15 +33,22 @@ pub fn send(lab: &Lab, frames: &[Vec<u8>]) {
     send_by(lab, "packet:left0?slots=256", frames);
 }
 
-/// Sends frames by a port of left.
+/// Sends frames by a port of left, and waits until right0 has dealt with them: its CPU may be busy.
 pub fn send_by(lab: &Lab, name: &str, frames: &[Vec<u8>]) {
     let options =
         OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
     let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
     let queue = &mut port.queues[0];
+    let received = || right0(lab).stats.rx_packets;
+    let all = received() + frames.len() as u64;
     rings::push(queue, frames, PATIENCE);
     queue.close_tx().unwrap();
     assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
+    let deadline = Instant::now() + PATIENCE;
+    while received() < all {
+        assert!(Instant::now() < deadline, "{} of {all} have come", received());
+        std::thread::yield_now();
+    }
 }
 
 /// What is there now, given back.

@@ -21,7 +21,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
         "mirror:right0?cells=64",
     ] {
         let Some(mut port) = receiver(&lab, name) else { continue };
-        send(&lab, "left", "left0", &sent);
+        send(&lab, &sent);
         let queue = &mut port.queues[0];
         // Empties the buffer and gives it back, then one more packet closes the gap.
         let mut got = receive_now(queue);
@@ -32,7 +32,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
             }
             got.extend(more);
         }
-        send(&lab, "left", "left0", &[frame(99_999, 60, &[])]);
+        send(&lab, &[frame(99_999, 60, &[])]);
         queue.close_intake().unwrap();
         let deadline = Instant::now() + patience();
         while !queue.is_finished() && Instant::now() < deadline {
@@ -73,7 +73,7 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
         }
         set("up");
         let sent = [frame(1, 60, &[])];
-        send(&lab, "left", "left0", &sent);
+        send(&lab, &sent);
         if receive(&mut port.queues, 1).len() != 1 {
             failed.push(format!("{source}: it does not go on"));
         }

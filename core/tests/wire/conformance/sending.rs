@@ -31,7 +31,7 @@ fn check(lab: &Wire, name: &str, sent: &[Vec<u8>], goes: impl Fn(&[u8]) -> bool)
     let source = if name.starts_with("live:") { "xdp:right0?method=ring" } else { "packet:right0" };
     let mut to = open(lab, "right", source, Use::Receive);
     let expected: Vec<&Vec<u8>> = sent.iter().filter(|frame| goes(frame)).collect();
-    let stats = send_by(lab, "left", name, sent);
+    let stats = send_by(lab, name, sent);
     let refused = sent.len() - expected.len();
     assert_eq!((stats.sent, stats.refused), (expected.len() as u64, refused as u64), "{name}");
     let mut got = receive(&mut to.queues, expected.len());
@@ -85,7 +85,7 @@ fn every_method_receives_what_a_transmit_ring_sends() {
     let sent = frames(1514);
     for source in sources().into_iter().chain(xdp_sources(&lab)) {
         let Some(mut port) = receiver(&lab, &source) else { continue };
-        send_by(&lab, "left", "packet:left0?send=ring&slots=16", &sent);
+        send_by(&lab, "packet:left0?send=ring&slots=16", &sent);
         let got = receive(&mut port.queues, sent.len());
         let of = format!("{} of {}", got.len(), sent.len());
         assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{source}: {of}");
@@ -110,7 +110,7 @@ fn every_method_receives_what_live_frames_send() {
     let sent = frames(1514);
     for source in xdp_sources(&lab).into_iter().filter(|source| !source.contains("skb")) {
         let Some(mut port) = receiver(&lab, &source) else { continue };
-        send_by(&lab, "left", "live:left0?slots=16", &sent);
+        send_by(&lab, "live:left0?slots=16", &sent);
         let got = receive(&mut port.queues, sent.len());
         let of = format!("{} of {}", got.len(), sent.len());
         assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{source}: {of}");

@@ -22,7 +22,7 @@ fn a_fanout_gives_each_packet_to_one_queue() {
                 let name = format!("packet:right0/0-2?method={method}&fanout={fanout}{flags}");
                 let Some(mut port) = receiver(&lab, &name) else { continue };
                 assert_eq!(port.queues.len(), 3);
-                send(&lab, "left", "left0", &sent);
+                send(&lab, &sent);
                 let mut got = receive(&mut port.queues, sent.len());
                 // What comes twice would come now.
                 got.extend(receive(&mut port.queues, 0));
@@ -46,7 +46,7 @@ fn xdp_takes_every_queue_or_those_that_are_named() {
             let name = format!("xdp:right0{queues}?{way}");
             let Some(mut port) = receiver(&lab, &name) else { continue };
             assert_eq!(port.queues.len(), count, "{name}");
-            send(&lab, "left", "left0", &sent);
+            send(&lab, &sent);
             if count < 4 {
                 continue; // What comes to other queues is the host's.
             }
@@ -86,7 +86,7 @@ fn one_to_four_queues_receive_frames_of_all_lengths_by_xdp() {
                 port => port.unwrap(),
             };
             assert_eq!(port.queues.len(), queues as usize, "{name}");
-            send(&lab, "left", "left0", &lengths);
+            send(&lab, &lengths);
             let got = sorted(receive(&mut port.queues, lengths.len()));
             assert!(got == lengths, "{name}, {count} queues: {} of {}", got.len(), lengths.len());
             traffic::send(&lab, &flows);

@@ -24,7 +24,7 @@ fn every_method_receives_what_was_sent() {
     for source in sources().into_iter().chain(xdp_sources(&lab)) {
         let Some(mut port) = receiver(&lab, &source) else { continue };
         let before = now_ns();
-        send(&lab, "left", "left0", &sent);
+        send(&lab, &sent);
         let got = receive(&mut port.queues, sent.len());
         let after = now_ns();
         assert_eq!(got.len(), sent.len(), "{source}: packets, {:?}", port.queues[0].stats());
@@ -57,7 +57,7 @@ fn every_method_receives_frames_longer_than_a_buffer() {
     let mut failed = Vec::new();
     for source in sources() {
         let Some(mut port) = receiver(&lab, &source) else { continue };
-        send(&lab, "left", "left0", &sent);
+        send(&lab, &sent);
         let got = receive(&mut port.queues, sent.len());
         if got.len() != sent.len() {
             failed.push(format!("{source}: {}", who_lost(&mut port, got.len(), sent.len())));
@@ -101,7 +101,7 @@ fn xdp_receives_frames_of_several_buffers() {
     }
     for name in &xdp_sources(&lab) {
         let Some(mut port) = receiver(&lab, name) else { continue };
-        send(&lab, "left", "left0", &sent);
+        send(&lab, &sent);
         let got = receive(&mut port.queues, sent.len());
         assert_eq!(got.len(), sent.len(), "{name}: packets, {:?}", port.queues[0].stats());
         for (i, ((meta, bytes), sent)) in got.iter().zip(&sent).enumerate() {
@@ -154,7 +154,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
                 open(&lab, "right", &format!("pcap:{}", path.display()), Use::Send).queues;
             let (from, to) = (&mut port.queues[0], &mut file[0]);
             to.describe_sent(from.interfaces()).unwrap();
-            send(&lab, "left", "left0", &sent);
+            send(&lab, &sent);
             let deadline = Instant::now() + patience();
             // Whatever else is on the link comes too.
             let (mut moved, mut offered) = (0, u64::MAX);
