@@ -107,9 +107,14 @@ impl Others {
     }
 }
 
-/// Sends one packet of each flow, and has the queues take them until all have come, or none is left
-/// to come to the first one: how many each then has.
-fn offer(wire: &mut Queue, queues: &mut [Served], memory: &Memory, all: bool) -> [u32; 2] {
+/// Sends one packet of each flow, and has the queues take them until all have come: how many each then
+/// has. Where the first one was ended, until those of the second have, and no more.
+fn offer(
+    wire: &mut Queue,
+    queues: &mut [Served],
+    memory: &Memory,
+    of_second: Option<u32>,
+) -> [u32; 2] {
     let before = available(queues, memory);
     for flow in 0..FLOWS {
         let bytes = frame(20_000 + flow, 9000);
@@ -123,8 +128,9 @@ fn offer(wire: &mut Queue, queues: &mut [Served], memory: &Memory, all: bool) ->
         queues[1].sync_rx().unwrap();
         let [first, second] = available(queues, memory);
         let new = [first - before[0], second - before[1]];
-        let came = new[0] + new[1] == FLOWS.into() || !all && new[1] > 0 && quiet(queues, memory);
-        if came || Instant::now() > end {
+        let all = new[0] + new[1] == FLOWS.into();
+        let those = of_second.is_some_and(|all| new[1] >= all) && quiet(queues, memory);
+        if all || those || Instant::now() > end {
             return new;
         }
     }
@@ -164,7 +170,7 @@ fn every_corruption_ends_its_queue(name: &str) {
             let memory = Memory::map(region.fd(), region.bytes());
             let tx = memory.ring(queues[0].tx_offset());
             give_pieces(&mut queues[0], tx);
-            let [first, second] = offer(&mut wire, &mut queues, &memory, true);
+            let [first, second] = offer(&mut wire, &mut queues, &memory, None);
             assert_eq!(first + second, FLOWS.into(), "{name}: {}", row.sentence);
             let status = child::end(play(&format!("{role} {number}"), &region, &queues[0])).status;
             assert!(status.success(), "{}", row.sentence);
@@ -176,7 +182,7 @@ fn every_corruption_ends_its_queue(name: &str) {
             assert!(said.contains(&row.says), "{name}: {}: {said}", row.sentence);
             assert!(said.contains("right0, queue 0"), "{said}");
             // The flows of the other queue are still its own.
-            let [_, again] = offer(&mut wire, &mut queues, &memory, false);
+            let [_, again] = offer(&mut wire, &mut queues, &memory, Some(second));
             assert_eq!(again, second, "{name}: {}", row.sentence);
             drop(queues);
             assert_eq!(region.free_buffers(), BUFFERS as usize, "{name}: {}", row.sentence);
