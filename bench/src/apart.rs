@@ -1,9 +1,10 @@
 //! How far two CPUs lie apart: what a cache line takes from one to the other and back.
 //!
-//! The host of a virtual machine moves its CPUs about the chip while a bench runs, and then all that
-//! two of them share costs several times as much. Steps can be compared only where they had it alike:
-//! so a turn is put off until the CPUs lie as near each other as they ever did, and run again if they do
-//! not any more at its end. Where waiting was in vain once, no turn waits any more.
+//! The host of a virtual machine moves its CPUs about the chip while a bench runs: now a line takes some
+//! 50 ns, now 160, now 600, and in the last case all that two CPUs share costs several times as much.
+//! Steps can be compared only where they had it alike: so a turn is put off until the CPUs lie near each
+//! other, and run again if they do not any more at its end. Where waiting was in vain once, no turn
+//! waits any more.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +24,9 @@ const TRIES: u32 = 3;
 /// look to the next.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
-/// Times more than the least, up to which CPUs lie as near as ever.
+/// Up to here CPUs are near each other, even where they were nearer once.
+const NEAR: Duration = Duration::from_nanos(300);
+/// Times more than the least, up to which CPUs that are never as near as that lie as near as ever.
 const ALIKE: u32 = 2;
 /// Times that a line goes to and fro in one go, and goes of which the best counts: the others were
 /// disturbed.
@@ -110,10 +113,10 @@ impl Apart {
     }
 
     fn is_near(&self, apart: Duration) -> bool {
-        apart <= self.nearest.saturating_mul(ALIKE)
+        apart <= self.nearest.saturating_mul(ALIKE).max(NEAR)
     }
 
-    /// How far they are now; nothing where one cannot be had.
+    /// How far apart they are now; not at all where one cannot be had.
     fn look(&mut self) -> Duration {
         let Some(apart) = self.cpus.and_then(self.measure) else { return Duration::ZERO };
         self.nearest = self.nearest.min(apart);
@@ -218,6 +221,25 @@ mod tests {
         for apart in [apart(Some(CPUS), near), apart(None, near), apart(Some(CPUS), |_| None)] {
             let (runs, pauses, apart) = runs_and_pauses(apart);
             assert_eq!((runs, pauses, apart.note()), (3, 0, None));
+        }
+    }
+
+    #[test]
+    fn what_is_near_does_not_become_far_where_cpus_were_nearer_once() {
+        for (nearest, ns, near) in [
+            (50, 160, true),
+            (50, 300, true),
+            (50, 600, false),
+            (160, 600, false),
+            (500, 1000, true),
+            (500, 1001, false),
+        ] {
+            let apart = Apart { nearest: Duration::from_nanos(nearest), ..apart(None, |_| None) };
+            assert_eq!(
+                apart.is_near(Duration::from_nanos(ns)),
+                near,
+                "{ns} where it was {nearest}"
+            );
         }
     }
 
