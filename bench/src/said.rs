@@ -1,5 +1,6 @@
 //! What programs have said, and the numbers in it.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// What a program has written.
@@ -12,15 +13,16 @@ pub struct Said {
 }
 
 impl Said {
-    /// The last JSON object on standard output, which is the result of a command of this project.
-    pub fn result(&self) -> Option<Value> {
+    /// The last JSON object on standard output, which is the result of a command of this project; none
+    /// where it has not what is wanted of it.
+    pub fn result<T: DeserializeOwned>(&self) -> Option<T> {
         let line = self.out.lines().rev().find(|line| line.starts_with('{'))?;
         serde_json::from_str(line).ok()
     }
 
     /// The number in it at a path: "/ledger/out" (RFC 6901).
     pub fn number(&self, path: &str) -> Option<f64> {
-        self.result()?.pointer(path)?.as_f64()
+        self.result::<Value>()?.pointer(path)?.as_f64()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::trial::{Offer, Trial, Until};
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 const REPEATS: u32 = 3;
 
 /// The longest burst that came through.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BackToBack {
     /// Its packets; 0 where none came through.
     pub packets: u64,

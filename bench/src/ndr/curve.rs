@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::trial::{Latency, Offer, Trial, Until};
 use crate::failure::Failure;
 
 /// How long packets take at a share of the throughput.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyAt {
     /// The share, from 0 to 1.
     pub of_throughput: f64,
@@ -20,7 +20,7 @@ pub struct LatencyAt {
 }
 
 /// What is lost at a share of the most that can be offered.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LossAt {
     /// The share, from 0 to 1.
     pub of_most: f64,

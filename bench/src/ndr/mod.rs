@@ -21,7 +21,7 @@ pub mod search;
 pub mod trial;
 pub mod wire;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use burst::BackToBack;
@@ -51,7 +51,7 @@ impl Settings {
 }
 
 /// What was found out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Findings {
     /// By size of frames, in the order that was asked for.
     pub sizes: Vec<OfSize>,
@@ -60,7 +60,7 @@ pub struct Findings {
 }
 
 /// What was found out with frames of one size.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OfSize {
     /// Bytes of a frame, without its check sequence.
     pub size: u32,
@@ -68,13 +68,13 @@ pub struct OfSize {
     #[serde(flatten)]
     pub found: Found,
     /// At shares of the throughput.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<LatencyAt>,
     /// At shares of the most that can be offered.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loss: Vec<LossAt>,
     /// The longest burst.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub back_to_back: Option<BackToBack>,
 }
 
@@ -142,8 +142,6 @@ mod tests {
         let first = &findings.sizes[0];
         assert!((first.found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
         assert!(first.back_to_back.unwrap().packets > 1000);
-        let value = serde_json::to_value(&findings).unwrap();
-        assert_eq!(serde_json::from_value::<Findings>(value).unwrap(), findings);
     }
 
     #[test]

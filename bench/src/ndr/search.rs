@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::trial::{Offer, Outcome, Trial, Until};
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ pub struct Goal {
 }
 
 /// The fastest rate that was kept up.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
     /// Packets a second.
     pub pps: f64,
@@ -34,10 +34,10 @@ pub struct Throughput {
 }
 
 /// What a search has found, so far or in the end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Found {
     /// The fastest rate that was kept up; absent where packets are lost at any, or it is not known yet.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
     /// The most that the sender could offer, in packets a second.
     pub most_pps: f64,
@@ -46,10 +46,10 @@ pub struct Found {
 }
 
 /// One trial and what came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tried {
     /// What was asked of the sender, in packets a second; absent for as fast as it could.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_pps: Option<f64>,
     /// What it offered.
     pub offered_pps: f64,

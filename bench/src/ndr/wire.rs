@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
 use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
@@ -113,35 +113,56 @@ fn longest(offer: &Offer) -> Duration {
 }
 
 fn complaint(sender: &Running, sent: &Said, counted: &Said) -> Failure {
-    match sent.result() {
+    match sent.result::<Sent>() {
         None => Failure::of(format!("the sender: {}", sender.complaint())),
         Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
     }
 }
 
-/// What both commands have said, as an outcome.
-fn outcome(offer: &Offer, sent: &Said, counted: &Said) -> Option<Outcome> {
-    let (sent, counted) = (sent.result()?, counted.result()?);
-    let streams = counted.pointer("/analysis/streams")?.as_array()?;
-    let received = streams.iter().filter_map(|stream| stream.get("received")?.as_u64()).sum();
-    let latency = streams.first().and_then(|stream| latency(stream.get("latency")?));
-    // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
-    // first and behind the last knows that less well.
-    let kept = || sent.pointer("/pace/restarts")?.as_u64().filter(|&restarts| restarts == 0);
-    let seconds = match offer.rate.filter(|_| kept().is_some()) {
-        Some(rate) => sent.get("attempted")?.as_f64()? / rate,
-        None => sent.get("elapsed_s")?.as_f64()?,
-    };
-    Some(Outcome { sent: sent.get("accepted")?.as_u64()?, received, seconds, latency })
+/// Of what `sluice generate` says.
+#[derive(Deserialize)]
+struct Sent {
+    attempted: u64,
+    accepted: u64,
+    elapsed_s: f64,
+    /// Of a sender that has a rate.
+    pace: Option<Pace>,
 }
 
-fn latency(of: &Value) -> Option<Latency> {
-    let ns = |key| of.get(key)?.as_u64();
-    Some(Latency {
-        p50_ns: ns("p50_ns")?,
-        p99_ns: ns("p99_ns")?,
-        p99_9_ns: ns("p99_9_ns")?,
-        max_ns: ns("max_ns")?,
+#[derive(Deserialize)]
+struct Pace {
+    restarts: u64,
+}
+
+/// Of what `sluice count --analyze` says.
+#[derive(Deserialize)]
+struct Counted {
+    analysis: Analysis,
+}
+
+#[derive(Deserialize)]
+struct Analysis {
+    streams: Vec<Stream>,
+}
+
+#[derive(Deserialize)]
+struct Stream {
+    received: u64,
+    latency: Option<Latency>,
+}
+
+/// What both commands have said, as an outcome.
+fn outcome(offer: &Offer, sent: &Said, counted: &Said) -> Option<Outcome> {
+    let Sent { attempted, accepted, elapsed_s, pace } = sent.result()?;
+    let Counted { analysis: Analysis { streams } } = counted.result()?;
+    // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
+    // first and behind the last knows that less well.
+    let kept = pace.is_some_and(|pace| pace.restarts == 0);
+    Some(Outcome {
+        sent: accepted,
+        received: streams.iter().map(|stream| stream.received).sum(),
+        seconds: offer.rate.filter(|_| kept).map_or(elapsed_s, |rate| attempted as f64 / rate),
+        latency: streams.first().and_then(|stream| stream.latency),
     })
 }
 
@@ -182,7 +203,7 @@ mod tests {
     #[test]
     fn nothing_that_came_through_is_an_outcome_too() {
         let counted = said(r#"{"analysis":{"streams":[]}}"#);
-        let sent = said(r#"{"accepted":110,"elapsed_s":0.5}"#);
+        let sent = said(r#"{"attempted":120,"accepted":110,"elapsed_s":0.5}"#);
         let outcome = outcome(&OFFER, &sent, &counted).unwrap();
         assert_eq!((outcome.lost(), outcome.latency), (1.0, None));
     }
