@@ -6,7 +6,6 @@
 use serde::Serialize;
 
 use crate::ladder::{Kind, Sweep};
-use crate::process::SLUICE;
 use crate::report::{Report, StepReport, rates};
 use crate::statistics::Spread;
 
@@ -112,18 +111,14 @@ fn checked(bar: Bar, report: &Report) -> Checked {
         let step = step(name).ok_or_else(|| format!("{name} was not measured"))?;
         match step.figures {
             Some(_) => Ok(rates(&step.turns)),
-            None => Err(step.failed.clone().unwrap_or_else(|| format!("{name}: no turn was over"))),
+            None => Err(format!("{name}: {}", step.why_not())),
         }
     };
     let ratio = find(bar.step).and_then(|step| {
         let ratio = Spread::of_ratios(&step, &find(bar.to)?);
         ratio.ok_or_else(|| "no round has both".into())
     });
-    // What no kernel like this one can do says nothing of us.
-    let fails = |name: &str| {
-        let failed = |it: &StepReport| it.figures.is_none() && it.failed.is_some() && !it.lacks;
-        step(name).is_some_and(|it| it.by == SLUICE && failed(it))
-    };
+    let fails = |name: &str| step(name).is_some_and(StepReport::is_broken);
     let verdict = match &ratio {
         Ok(ratio) if ratio.median >= bar.at_least => Verdict::Pass,
         Ok(_) => Verdict::Short,
@@ -137,6 +132,7 @@ fn checked(bar: Bar, report: &Report) -> Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::SLUICE;
     use crate::report::tests::report;
 
     #[test]

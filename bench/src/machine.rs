@@ -1,5 +1,6 @@
 //! Where a bench ran, as far as numbers depend on it.
 
+use std::fmt::{self, Display};
 use std::fs;
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,15 @@ impl Machine {
     }
 }
 
+/// "2 CPUs (AMD EPYC, virtual), Linux 6.18".
+impl Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, model, virtual_machine, kernel } = self;
+        let kind = if *virtual_machine { ", virtual" } else { "" };
+        write!(f, "{cpus} CPUs ({model}{kind}), Linux {kernel}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +69,8 @@ mod tests {
             kernel: String::new(),
         };
         assert_eq!(machine, expected);
+        let shown = Machine { kernel: "6.18".into(), ..machine }.to_string();
+        assert_eq!(shown, "2 CPUs (A CPU, virtual), Linux 6.18");
         assert!(!Machine::here().kernel.is_empty());
     }
 }

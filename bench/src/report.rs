@@ -9,6 +9,7 @@ use crate::ladder::Kind;
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
 use crate::peers::Presence;
+use crate::process::SLUICE;
 use crate::rounds::{Bench, Climbed, Results};
 use crate::statistics::Spread;
 use crate::step::Setting;
@@ -182,6 +183,16 @@ impl StepReport {
             remark if remark.is_empty() => format!("{name}, {size} B"),
             remark => format!("{name}, {size} B, {remark}"),
         }
+    }
+
+    /// Why it has no figures.
+    pub fn why_not(&self) -> &str {
+        self.failed.as_deref().unwrap_or("no turn was over")
+    }
+
+    /// Whether it is Sluice's own and could not be run, though the kernel has all that it takes.
+    pub fn is_broken(&self) -> bool {
+        self.by == SLUICE && self.figures.is_none() && self.failed.is_some() && !self.lacks
     }
 
     fn of(climbed: &Climbed, reference: &[(u32, f64)]) -> Self {

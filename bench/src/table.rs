@@ -61,16 +61,13 @@ fn about(report: &Report) -> String {
     let Report { machine, rounds, seconds, date, version, complete, .. } = report;
     let sizes = report.ladders.iter().flat_map(|ladder| &ladder.steps);
     let size = sizes.map(|step| step.setting.size).next().unwrap_or_default();
-    let virtual_ = if machine.virtual_machine { ", virtual" } else { "" };
-    let (model, kernel) = (Plain(&machine.model), Plain(&machine.kernel));
-    let (version, date) = (Plain(version), Plain(date));
+    let machine = machine.to_string();
+    let (machine, version, date) = (Plain(&machine), Plain(version), Plain(date));
     let (up_to, stopped) =
         if *complete { ("", "") } else { ("up to ", " Stopped before its end.") };
     format!(
         "Millions of frames of {size} bytes a second, median of {up_to}{rounds} turns of {seconds} s (least–most); \
-         ratios are taken within a round. {} CPUs ({model}{virtual_}), Linux {kernel}; sluice {version}, \
-         {date}.{stopped}\n",
-        machine.cpus
+         ratios are taken within a round. {machine}; sluice {version}, {date}.{stopped}\n"
     )
 }
 

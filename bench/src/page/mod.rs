@@ -10,7 +10,7 @@ mod text;
 use std::fmt::Write;
 
 use crate::measurement::{Cause, Explanation, Figures};
-use crate::peers::Presence;
+use crate::peers::{Presence, State};
 use crate::report::{Ladder, Report, StepReport};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
@@ -52,16 +52,12 @@ macro_rules! add {
 use add;
 
 fn head(report: &Report, out: &mut String) {
-    let machine = &report.machine;
-    let kind = if machine.virtual_machine { ", virtual" } else { "" };
     add!(out, "<h1>What a packet costs</h1>");
     add!(
         out,
-        "<p class=\"faint\">{} CPUs ({}{kind}), Linux {}; sluice {}; median of {} turns of {} s, \
-         and from the smallest to the largest; {}</p>",
-        machine.cpus,
-        Escaped(&machine.model),
-        Escaped(&machine.kernel),
+        "<p class=\"faint\">{}; sluice {}; median of {} turns of {} s, and from the smallest to the \
+         largest; {}</p>",
+        Escaped(&report.machine.to_string()),
         Escaped(&report.version),
         report.rounds,
         report.seconds,
@@ -118,8 +114,7 @@ fn step(step: &StepReport, most: f64, out: &mut String) {
     match &step.figures {
         Some(figures) => measured(step, figures, most, out),
         None => {
-            let reason = step.failed.as_deref().unwrap_or("no turn was over");
-            add!(out, "<div class=\"failed\">{}</div>", Escaped(reason));
+            add!(out, "<div class=\"failed\">{}</div>", Escaped(step.why_not()));
         }
     }
     add!(out, "</div>");
@@ -197,14 +192,14 @@ fn peers(report: &Report, out: &mut String) {
         return;
     }
     add!(out, "<h2>Others' programs</h2>\n<ul>");
-    for Presence { name, version, missing } in &report.peers {
-        let (name, version) = (Escaped(name), version.as_deref().unwrap_or("of unknown version"));
-        match missing {
-            Some(remedy) => {
-                add!(out, "<li>{name}: missing; <code>{}</code></li>", Escaped(remedy));
-            }
-            None => {
+    for Presence { name, state } in &report.peers {
+        let name = Escaped(name);
+        match state {
+            State::Version(version) => {
                 add!(out, "<li>{name}: {}</li>", Escaped(version));
+            }
+            State::Missing(remedy) => {
+                add!(out, "<li>{name}: missing; <code>{}</code></li>", Escaped(remedy));
             }
         }
     }

@@ -80,17 +80,24 @@ pub const ALL: &[Peer] = &[
     clang::PEER,
 ];
 
-/// Whether a peer is there.
+/// A peer, and whether it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
     /// Its name.
     pub name: String,
-    /// What it says of its version; absent where it is missing.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub version: Option<String>,
-    /// How to get it, where it is missing.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub missing: Option<String>,
+    /// As JSON has it, one key beside the name.
+    #[serde(flatten)]
+    pub state: State,
+}
+
+/// Whether a peer is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// What it says of its version.
+    Version(String),
+    /// It is not: how to get it.
+    Missing(String),
 }
 
 impl Peer {
@@ -103,7 +110,7 @@ impl Peer {
     pub fn look(&self) -> Presence {
         let name = self.name.to_owned();
         if find(self.command).is_none() {
-            return Presence { name, version: None, missing: Some(remedy(self.command)) };
+            return Presence { name, state: State::Missing(remedy(self.command)) };
         }
         let ask = match self.version {
             Version::Itself => Program::tool(self.command, ["--version"]),
@@ -116,7 +123,7 @@ impl Peer {
         let first =
             text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
         let version = first.unwrap_or("of unknown version").into();
-        Presence { name, version: Some(version), missing: None }
+        Presence { name, state: State::Version(version) }
     }
 
     /// Its steps in a ladder.
@@ -186,15 +193,19 @@ mod tests {
     #[test]
     fn a_peer_that_is_missing_is_named_with_the_way_to_get_it() {
         let presence = Peer::new("no-such-command", &[]).look();
-        assert_eq!(presence.version, None);
-        assert_eq!(presence.missing.as_deref(), Some("apt-get install no-such-command"));
+        assert_eq!(presence.state, State::Missing("apt-get install no-such-command".into()));
+        let written = serde_json::to_string(&presence).unwrap();
+        let expected = r#"{"name":"no-such-command","missing":"apt-get install no-such-command"}"#;
+        assert_eq!(written, expected);
+        assert_eq!(serde_json::from_str::<Presence>(&written).unwrap(), presence);
         assert_eq!(remedy("nft"), "apt-get install nftables");
         assert_eq!(remedy("trafgen"), "apt-get install netsniff-ng");
     }
 
     #[test]
     fn one_that_is_there_says_its_version() {
-        let version = Peer::new("cat", &[]).look().version.expect("coreutils are everywhere");
-        assert!(version.starts_with("cat ("), "{version}");
+        let state = Peer::new("cat", &[]).look().state;
+        let is = |version: &str| version.starts_with("cat (");
+        assert!(matches!(&state, State::Version(version) if is(version)), "{state:?}");
     }
 }

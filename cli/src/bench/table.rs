@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use sluicegate_bench::compare::{Moved, What};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
-use sluicegate_bench::peers::Presence;
+use sluicegate_bench::peers::{Presence, State};
 use sluicegate_bench::report::{Ladder, Report, StepReport};
 use sluicegate_bench::show::{of_share, short};
 
@@ -17,19 +17,13 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         print_ladder(ladder, out)?;
     }
     print_loops(report, out)?;
-    for peer in &report.peers {
-        match peer {
-            Presence { name, missing: Some(remedy), .. } => {
-                writeln!(out, "{name}: missing; {remedy}")?;
-            }
-            Presence { name, version, .. } => {
-                writeln!(out, "{name}: {}", version.as_deref().unwrap_or("of unknown version"))?;
-            }
+    for Presence { name, state } in &report.peers {
+        match state {
+            State::Version(version) => writeln!(out, "{name}: {version}")?,
+            State::Missing(remedy) => writeln!(out, "{name}: missing; {remedy}")?,
         }
     }
-    let machine = &report.machine;
-    let virtual_ = if machine.virtual_machine { ", virtual" } else { "" };
-    write!(out, "{} CPUs ({}{virtual_}), Linux {}", machine.cpus, machine.model, machine.kernel)?;
+    write!(out, "{}", report.machine)?;
     if !report.ladders.is_empty() {
         write!(out, "; median of {} turns of {} s", report.rounds, report.seconds)?;
     }
@@ -74,8 +68,7 @@ fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
         let Row { name: what, by: whose, .. } = row;
         write!(out, "  {what:<name$}  {whose:<by$}  ")?;
         let Some(Figures { mpps, lost, cpu_ns, .. }) = step.figures else {
-            let reason = step.failed.as_deref().unwrap_or("no turn was over");
-            writeln!(out, "{reason}")?;
+            writeln!(out, "{}", step.why_not())?;
             continue;
         };
         writeln!(
