@@ -10,7 +10,8 @@ use crate::statistics::Spread;
 /// may be a timer's, or a signal's.
 const CHANGED: f64 = 0.02;
 
-/// A step or a hot loop that both reports have, and that moved.
+/// A step or a hot loop that both reports have, and that moved; a step of Sluice's own that has no number
+/// any more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
     /// The ladder a step belongs to; none of a hot loop.
@@ -23,8 +24,8 @@ pub struct Moved {
     pub what: What,
     /// What it was.
     pub before: Spread,
-    /// What it is.
-    pub now: Spread,
+    /// What it is, or why it could not be run.
+    pub now: Result<Spread, String>,
 }
 
 /// What is compared.
@@ -41,24 +42,25 @@ pub enum What {
 }
 
 impl Moved {
-    /// By how much: 0.1 is a tenth more than before.
+    /// By how much: 0.1 is a tenth more than before, -1 is nothing at all.
     pub fn by(&self) -> f64 {
-        self.now.median / self.before.median - 1.0
+        self.now.as_ref().map_or(-1.0, |now| now.median / self.before.median - 1.0)
     }
 
     /// Whether it says that Sluice has become slower: a rate alone may be the machine's, and others are
-    /// not for it to keep.
+    /// not for it to keep. A step of its own that ran before and does not any more is as slow as can be.
     pub fn is_worse(&self) -> bool {
-        match self.what {
-            What::Ratio => self.ours && self.by() < 0.0,
-            What::Rate => false,
-            What::Instructions => self.by() > 0.0,
+        match (&self.now, self.what) {
+            (Err(_), _) => true,
+            (_, What::Ratio) => self.ours && self.by() < 0.0,
+            (_, What::Rate) => false,
+            (_, What::Instructions) => self.by() > 0.0,
         }
     }
 }
 
 /// What moved from one report to another: steps by more than the spreads of both cover, hot loops by
-/// more than 2 %. What moved most comes first.
+/// more than 2 %. What moved most comes first: steps of Sluice's own that could not be run.
 pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     let mut moved: Vec<Moved> = now
         .ladders
@@ -76,17 +78,22 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     moved
 }
 
-fn moved(ladder: &Ladder, before: &Ladder, now: &StepReport) -> Option<Moved> {
-    let same = |step: &&StepReport| step.step == now.step && step.setting == now.setting;
+fn moved(ladder: &Ladder, before: &Ladder, step: &StepReport) -> Option<Moved> {
+    let same = |old: &&StepReport| old.step == step.step && old.setting == step.setting;
     let old = before.steps.iter().find(same)?;
-    let is_reference = now.step == ladder.reference || before.reference != ladder.reference;
-    let (what, before, now_) = match (old.ratio, now.ratio) {
-        (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
-        _ => (What::Rate, old.figures?.mpps, now.figures?.mpps),
+    let of = |what, before, now| {
+        let (kind, name, ours) = (Some(ladder.ladder), step.title(), step.by == SLUICE);
+        Some(Moved { kind, name, ours, what, before, now })
     };
-    let (kind, name, ours) = (Some(ladder.ladder), now.title(), now.by == SLUICE);
-    let moved = Moved { kind, name, ours, what, before, now: now_ };
-    (!before.overlaps(&now_) && before.median > 0.0).then_some(moved)
+    if step.is_broken() {
+        return of(What::Rate, old.figures?.mpps, Err(step.why_not().to_owned()));
+    }
+    let is_reference = step.step == ladder.reference || before.reference != ladder.reference;
+    let (what, before, now) = match (old.ratio, step.ratio) {
+        (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
+        _ => (What::Rate, old.figures?.mpps, step.figures?.mpps),
+    };
+    if before.overlaps(&now) || before.median <= 0.0 { None } else { of(what, before, Ok(now)) }
 }
 
 fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
@@ -98,7 +105,7 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     let exact = |n: f64| Spread { median: n, min: n, max: n };
     let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
     let (name, what) = (it.name.clone(), What::Instructions);
-    let moved = Moved { kind: None, name, ours: true, what, before, now };
+    let moved = Moved { kind: None, name, ours: true, what, before, now: Ok(now) };
     (before.median > 0.0 && moved.by().abs() > CHANGED).then_some(moved)
 }
 
@@ -145,6 +152,34 @@ mod tests {
         let mut others = now;
         others.ladders[0].steps.iter_mut().for_each(|step| step.by = "trafgen".into());
         assert!(compare(&before, &others).iter().all(|moved| !moved.is_worse()), "a peer's");
+    }
+
+    #[test]
+    fn a_step_of_sluice_s_own_that_cannot_be_run_any_more_is_worse() {
+        let before = report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 2.0, 2.0)]);
+        for (sentence, by, failed, lacks, named) in [
+            ("it fails", SLUICE, Some("no room"), false, true),
+            ("a kernel that has it not", SLUICE, Some("live frames (Linux 5.18)"), true, false),
+            ("it had no turn", SLUICE, None, false, false),
+            ("a peer's", "trafgen", Some("trafgen is not installed"), false, false),
+        ] {
+            let mut now = before.clone();
+            let step = &mut now.ladders[0].steps[1];
+            (step.by, step.figures, step.ratio, step.lacks) = (by.into(), None, None, lacks);
+            step.failed = failed.map(str::to_owned);
+            let moved = compare(&before, &now);
+            assert_eq!(moved.len(), usize::from(named), "{sentence}: {moved:?}");
+            assert!(moved.iter().all(Moved::is_worse), "{sentence}");
+            assert!(moved.iter().all(|it| it.now == Err("no room".into())), "{sentence}");
+            assert_eq!(compare(&now, &now), [], "{sentence}: as before");
+            assert_eq!(compare(&now, &before), [], "{sentence}: it has got better");
+        }
+        let mut now = report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 2.0, 0.1)]);
+        let step = &mut now.ladders[0].steps[0];
+        (step.figures, step.failed) = (None, Some("no room".into()));
+        let moved = compare(&before, &now);
+        assert_eq!(moved[0].name, "sendmmsg, 60 B", "nothing is further off");
+        assert_eq!(moved.len(), 2);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Args {
     seconds: Duration,
 
     /// Name what moved by more than its spread since a result that --json has written, too; what
-    /// became slower, or longer, ends with 1
+    /// became slower or longer, or cannot be run any more, ends with 1
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
     anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());
     let worse = moved.iter().filter(|it| it.is_worse()).count();
-    anyhow::ensure!(worse == 0, "{worse} became slower or longer");
+    anyhow::ensure!(worse == 0, "{worse} became slower or longer, or cannot be run any more");
     anyhow::ensure!(report.complete, "stopped before every step had had all its turns");
     Ok(())
 }

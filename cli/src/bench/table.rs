@@ -108,9 +108,13 @@ pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
             What::Rate => "Mpps",
             What::Instructions => "instructions",
         };
-        let (before, now, by) = (short(before.median), short(now.median), it.by() * 100.0);
         let kind = kind.map_or_else(String::new, |kind| format!("{kind}: "));
-        writeln!(out, "  {kind}{name}: {what} {before} -> {now} ({by:+.0} %)")?;
+        let before = short(before.median);
+        write!(out, "  {kind}{name}: {what} {before} -> ")?;
+        match now {
+            Ok(now) => writeln!(out, "{} ({:+.0} %)", short(now.median), it.by() * 100.0)?,
+            Err(reason) => writeln!(out, "none: {reason}")?,
+        }
     }
     Ok(())
 }

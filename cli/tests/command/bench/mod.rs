@@ -265,6 +265,18 @@ fn what_became_slower_or_longer_is_named_and_ends_with_1() {
         assert!(ended.err.contains(said), "{said}: {}", ended.err);
         serde_json::from_str::<Value>(&ended.out).expect("nothing else is there");
     }
+    let mut broken: Value = serde_json::from_str(&result_with(0.5, 20.0)).unwrap();
+    let step = broken["ladders"][0]["steps"][1].as_object_mut().unwrap();
+    step.retain(|key, _| !["mpps", "ratio"].contains(&key.as_str()));
+    step.extend([
+        ("failed".to_owned(), "sluice ended: no room".into()),
+        ("turns".into(), json!([])),
+    ]);
+    std::fs::write(&now, broken.to_string()).unwrap();
+    let ended = run(&["bench", "check", &now, "--compare", &before]);
+    assert_eq!(ended.status, Some(1), "{}", ended.err);
+    let said = "  rx: recvmmsg, 60 B: Mpps 1.00 -> none: sluice ended: no room\n";
+    assert!(ended.out.contains(said), "{}", ended.out);
 }
 
 /// The loops of `sluice bench instructions` with this PATH.
