@@ -90,76 +90,39 @@ fn first_number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const TCPDUMP: &str = "12 packets captured\n123 packets captured\n\
+                           130 packets received by filter\n7 packets dropped by kernel\n";
+    const NETSNIFF_NG: &str = "Running!\n\n      886784  packets incoming (0 unread on exit)\n      \
+                               886700  packets passed filter\n          84  packets failed filter\n";
+    const IPTABLES: &str = "Chain PREROUTING (policy ACCEPT 3 packets, 900 bytes)\n    \
+                            pkts      bytes target\n       0        0 DROP       udp dpt:20000\n  \
+                            123456  5678976 DROP       udp dpt:9\n";
+    const NFT: &str = "table ip t {\n\tcounter dropped {\n\t\tpackets 12 bytes 720\n\t}\n}\n";
+    const DUMPCAP: &str = "File: /dev/null\nPackets captured: 287360\n\
+                           Packets received/dropped on interface 'right0': 287360/0 (100.0%)\n";
+    const TESTPMD: &str = "  RX-packets: 5  RX-missed: 0\n  RX-packets: 1234           RX-dropped: 6   \
+                           RX-total: 1240\n  TX-packets: 0              TX-dropped: 0   TX-total: 0\n";
+    const XDP_FILTER: &str = "  XDP_DROP       1,234 pkts           72 KiB\n  XDP_PASS   9 pkts\n";
+    const TC: &str =
+        "qdisc clsact ffff:\n Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n";
+    const SNMP: &str = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n";
+    const SLUICE: &str =
+        "{\"time_s\":1,\"attempted\":3}\n{\"ledger\":{\"in\":9,\"out\":7},\"attempted\":8}\n";
+
     #[test]
     fn counts_are_found_where_programs_write_them() {
         let rows: &[(&str, &str, Count, Option<u64>)] = &[
-            (
-                "of several lines the last, as tcpdump",
-                "12 packets captured\n123 packets captured\n130 packets received by filter\n\
-                 7 packets dropped by kernel\n",
-                Count::Before("captured"),
-                Some(123),
-            ),
-            (
-                "with spaces before it, as netsniff-ng",
-                "Running!\n\n      886784  packets incoming (0 unread on exit)\n      \
-                 886700  packets passed filter\n          84  packets failed filter\n",
-                Count::Before("passed filter"),
-                Some(886_700),
-            ),
-            (
-                "of the last rule, as iptables",
-                "Chain PREROUTING (policy ACCEPT 3 packets, 900 bytes)\n    pkts      bytes target\n\
-                 \x20      0        0 DROP       udp dpt:20000\n\
-                 \x20 123456  5678976 DROP       udp dpt:9\n",
-                Count::Before("DROP"),
-                Some(123_456),
-            ),
-            (
-                "in a counter, as nft",
-                "table ip t {\n\tcounter dropped {\n\t\tpackets 12 bytes 720\n\t}\n}\n",
-                Count::After("packets "),
-                Some(12),
-            ),
-            (
-                "behind words, as dumpcap",
-                "File: /dev/null\nPackets captured: 287360\n\
-                 Packets received/dropped on interface 'right0': 287360/0 (100.0%)\n",
-                Count::After("Packets captured:"),
-                Some(287_360),
-            ),
-            (
-                "behind the last of several, as testpmd",
-                "  RX-packets: 5  RX-missed: 0\n  RX-packets: 1234           RX-dropped: 6   \
-                 RX-total: 1240\n  TX-packets: 0              TX-dropped: 0   TX-total: 0\n",
-                Count::After("RX-packets:"),
-                Some(1234),
-            ),
-            (
-                "with commas, as xdp-filter",
-                "  XDP_DROP       1,234 pkts           72 KiB\n  XDP_PASS   9 pkts\n",
-                Count::After("XDP_DROP"),
-                Some(1234),
-            ),
-            (
-                "before a comma, as tc",
-                "qdisc clsact ffff:\n Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n",
-                Count::After("(dropped"),
-                Some(5),
-            ),
-            (
-                "in a table, as the kernel",
-                "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n",
-                Count::Below("Udp:", "NoPorts"),
-                Some(12),
-            ),
-            (
-                "in a result",
-                "{\"time_s\":1,\"attempted\":3}\n{\"ledger\":{\"in\":9,\"out\":7},\"attempted\":8}\n",
-                Count::COUNTED,
-                Some(7),
-            ),
-            ("of the last result", "{\"attempted\":3}\n{\"attempted\":8}\n", Count::SENT, Some(8)),
+            ("of several lines the last", TCPDUMP, Count::Before("captured"), Some(123)),
+            ("with spaces before it", NETSNIFF_NG, Count::Before("passed filter"), Some(886_700)),
+            ("of the last rule", IPTABLES, Count::Before("DROP"), Some(123_456)),
+            ("in a counter", NFT, Count::After("packets "), Some(12)),
+            ("behind words", DUMPCAP, Count::After("Packets captured:"), Some(287_360)),
+            ("behind the last of several", TESTPMD, Count::After("RX-packets:"), Some(1234)),
+            ("with commas", XDP_FILTER, Count::After("XDP_DROP"), Some(1234)),
+            ("before a comma", TC, Count::After("(dropped"), Some(5)),
+            ("in a table", SNMP, Count::Below("Udp:", "NoPorts"), Some(12)),
+            ("in a result", SLUICE, Count::COUNTED, Some(7)),
+            ("of the last result", SLUICE, Count::SENT, Some(8)),
             ("a place that it has not", "{\"ledger\":{\"out\":7}}\n", Count::SENT, None),
             ("no rule", "Chain PREROUTING (policy ACCEPT 3 packets)", Count::Before("DROP"), None),
             ("no counter", "table ip t {}", Count::After("packets "), None),

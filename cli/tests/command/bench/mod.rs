@@ -154,18 +154,28 @@ fn what_one_program_hands_to_another_is_told_by_who_gets_it() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
-#[test]
-fn a_signal_ends_it_and_what_was_measured_is_kept() {
-    let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
-    let Some(mut running) = start(&rounds) else { return };
+/// Waits until a run has come to its turn of this number, which is the first that is not over.
+fn comes_to(running: &mut Running, turn: u32) {
+    while !running.says().trim_start().starts_with(&format!("{turn}/")) {}
+}
+
+/// Stops a run at this turn: the report of those before it.
+fn stopped_at(turn: u32, mut running: Running) -> Value {
     let pid = running.pid();
-    // The second turn begins when the first is over.
-    while !running.says().trim_start().starts_with("2/") {}
+    comes_to(&mut running, turn);
     let ended = running.stop();
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     leaves_nothing(pid);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(report["complete"], false);
+    report
+}
+
+#[test]
+fn a_signal_ends_it_and_what_was_measured_is_kept() {
+    let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
+    let Some(running) = start(&rounds) else { return };
+    let report = stopped_at(2, running);
     let steps = report["ladders"][0]["steps"].as_array().unwrap();
     assert_eq!(steps[0]["turns"].as_array().unwrap().len(), 1, "{report}");
 }
@@ -326,14 +336,8 @@ fn loops_that_were_counted_are_kept_where_it_is_stopped() {
     }
     // What takes valgrind is told at once.
     let mut command = sluice(&["bench", "instructions", "--json"]);
-    let mut running = Running::unawaited(command.env("PATH", "/nonexistent"));
-    let pid = running.pid();
-    while !running.says().trim_start().starts_with("4/") {}
-    let ended = running.stop();
-    assert_eq!(ended.status, Some(0), "{}", ended.err);
-    leaves_nothing(pid);
-    let report: Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!(report["complete"], false);
+    let running = Running::unawaited(command.env("PATH", "/nonexistent"));
+    let report = stopped_at(4, running);
     assert_eq!(report["loops"].as_array().unwrap().len(), 3, "{report}");
 }
 

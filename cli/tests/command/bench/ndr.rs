@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use sluicegate::link::{self, Lab, Shape};
 
-use super::{children, cpus, report, start};
+use super::{children, comes_to, cpus, report, start};
 use crate::support::*;
 
 /// What is wrong with a forwarder.
@@ -157,8 +157,7 @@ fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
 #[test]
 fn a_device_that_ends_is_told_and_is_not_one_that_loses_everything() {
     let Some(mut running) = start(&["ndr", "--seconds", "100ms", "--json"]) else { return };
-    // The second trial begins.
-    while !running.says().trim_start().starts_with("2/") {}
+    comes_to(&mut running, 2);
     let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
     let forwards = |pid: &u32| command(pid).is_ok_and(|words| words.contains("\0forward\0"));
     let device = children(running.pid()).into_iter().find(forwards).expect("a device");
