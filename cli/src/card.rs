@@ -1,9 +1,17 @@
 //! What an interface and the host have counted meanwhile: packets lost before a port could have them,
 //! in the card or in the host's queue between the driver and the stack; and packets sent.
 
+use std::time::{Duration, Instant};
+
 use sluicegate::ledger::{Ledger, Role};
 use sluicegate::link::{Backlog, Sample, Sampler, Sent, SentCounters};
 use sluicegate::port::{Kind, PortName};
+
+/// How much later than it took them an interface may count its last packets: cards count what has left, and
+/// a veth what its other end has taken, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
+const LATE: Duration = Duration::from_millis(500);
+/// Between two looks at the counters then.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// An interface's own counters, from the moment a run begins.
 #[derive(Debug)]
@@ -42,7 +50,7 @@ impl Card {
 
     /// Packets that the interface has sent since the beginning, and that it dropped in place of
     /// sending them; from whomever they came.
-    pub fn sent(&self) -> Option<(u64, u64)> {
+    fn sent(&self) -> Option<(u64, u64)> {
         let (counters, before) = self.sent.as_ref()?;
         let after = counters.read()?;
         let dropped = after.dropped.saturating_sub(before.dropped);
@@ -51,15 +59,23 @@ impl Card {
 
     /// The same of who sent so many, and with it the packets that wait in the host's queue, from
     /// whomever they came. Where all are sent nobody is asked about these: the answer may take time.
+    /// Those that nobody knows of are waited for.
     pub fn sent_of(&mut self, accepted: u64) -> Option<((u64, u64), u64)> {
-        let sent = self.sent()?;
-        if sent.0 >= accepted {
-            return Some((sent, 0));
+        let end = Instant::now() + LATE;
+        loop {
+            let sent = self.sent()?;
+            if sent.0 >= accepted {
+                return Some((sent, 0));
+            }
+            // What waits first: who leaves between the two looks is seen in one of them.
+            let packets = self.backlog.as_mut().map(Backlog::packets);
+            let waiting = packets.and_then(Result::ok).unwrap_or(0);
+            let sent = self.sent()?;
+            if sent.0 + sent.1 + waiting >= accepted || Instant::now() >= end {
+                return Some((sent, waiting));
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
-        // What waits first: who leaves between the two looks is seen in one of them.
-        let packets = self.backlog.as_mut().map(Backlog::packets);
-        let waiting = packets.and_then(Result::ok).unwrap_or(0);
-        Some((self.sent()?, waiting))
     }
 
     /// Adds what the counters said then, or say now. A packet that the card had no buffer for has

@@ -7,7 +7,7 @@ use sluicegate::ledger::{Ledger, Role};
 use crate::card::Card;
 
 /// Where the packets went that an interface took. Who else sends there may have his share of it: what
-/// leaves later than the counters are read, or is others', nobody can tell.
+/// is others', or leaves later than is waited for, nobody can tell.
 #[derive(Debug, Default)]
 pub struct Wire {
     /// Packets that the interface says it has sent, whoever they came from.
@@ -36,8 +36,9 @@ impl Wire {
     }
 
     /// Of so many packets that XDP redirected there, past the host's queue.
-    pub fn of_redirected(card: &Card, redirected: u64) -> Option<Self> {
-        Some(Self::of(redirected, card.sent()?, None))
+    pub fn of_redirected(card: &mut Card, redirected: u64) -> Option<Self> {
+        let (counted, _) = card.sent_of(redirected)?;
+        Some(Self::of(redirected, counted, None))
     }
 
     /// Of packets that the interface sends or drops at once; it says how many it has sent and dropped.

@@ -64,7 +64,7 @@ fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) 
     let mut directions = Vec::new();
     for (side, (outcome, (from, to))) in run.outcomes.iter().zip(ways).enumerate() {
         let Outcome { packets, bytes, stats, .. } = *outcome;
-        let card = reports[1 - side].card.as_ref();
+        let card = reports[1 - side].card.as_mut();
         let wire = card.and_then(|card| Wire::of_redirected(card, stats.offered));
         let wire = wire.unwrap_or_default();
         let report = &mut reports[side];
