@@ -355,11 +355,17 @@ pub fn without_gro(lab: &Lab, host: &str, interfaces: &[&str]) {
     interfaces.iter().for_each(|interface| ethtool.set_gro(interface, false).unwrap());
 }
 
-/// Sends a capture file from `left0` at so many packets a second.
+/// Sends a capture file from an interface at so many packets a second, and waits until the other end has
+/// dealt with all of it: only then a veth has counted them, and the CPU there may be busy.
 pub fn replay(lab: &Lab, host: &str, interface: &str, file: &Path, pps: u32) {
+    let mut capture = pcap::Capture::from_file(file).unwrap();
+    let packets = std::iter::from_fn(|| capture.next_packet().ok().map(|_| ())).count() as u64;
+    let sent = || link::interface(Some(&lab.netns(host)), interface).unwrap().stats.tx_packets;
+    let all = sent() + packets;
     let (file, pps) = (file.to_str().unwrap(), format!("--pps={pps}"));
-    let sent = on(lab, host, &["tcpreplay", "-q", "-i", interface, &pps, "--preload-pcap", file]);
-    assert_eq!(sent.status, Some(0), "tcpreplay: {}", sent.err);
+    let ended = on(lab, host, &["tcpreplay", "-q", "-i", interface, &pps, "--preload-pcap", file]);
+    assert_eq!(ended.status, Some(0), "tcpreplay: {}", ended.err);
+    eventually("all has been taken", || sent() >= all);
 }
 
 /// Reads a file, unpacked where it has to be, through libpcap: time in ns and bytes.
