@@ -178,11 +178,7 @@ pub(crate) fn rates(turns: &[Turn]) -> Vec<(u32, f64)> {
 impl StepReport {
     /// Its name, with all that is particular about its setting: "recvmmsg, 60 B, batches of 8".
     pub fn title(&self) -> String {
-        let (name, size) = (&self.step, self.setting.size);
-        match self.setting.remark() {
-            remark if remark.is_empty() => format!("{name}, {size} B"),
-            remark => format!("{name}, {size} B, {remark}"),
-        }
+        self.setting.title(&self.step)
     }
 
     /// Why it has no figures.

@@ -95,8 +95,7 @@ impl Bench {
             conditions.causes = causes && round == self.rounds;
             for climbed_ in &mut climbed {
                 let Climbed { kind, step, turns } = &mut *climbed_;
-                let shown = shown(step);
-                watch.progress(&clock.progress(&shown));
+                watch.progress(&clock.progress(&step.setting.title(&step.name)));
                 let begun = Instant::now();
                 let turn = match missing(step) {
                     Some(reason) => Err(Failure::of(reason)),
@@ -154,15 +153,6 @@ fn config(kind: Kind, setting: &Setting) -> BedConfig {
 fn missing(step: &Step) -> Option<String> {
     let name = step.needs().find(|name| peers::find(name).is_none())?;
     Some(peers::missing(name))
-}
-
-/// A step and its setting, in a line.
-fn shown(step: &Step) -> String {
-    let Setting { size, .. } = step.setting;
-    match step.setting.remark() {
-        remark if remark.is_empty() => format!("{}, {size} bytes", step.name),
-        remark => format!("{}, {size} bytes, {remark}", step.name),
-    }
 }
 
 /// How long the rest takes, by what turns have taken so far.
@@ -226,6 +216,5 @@ mod tests {
         let step = step.with(order("no-such-tool"), order("cat"));
         let reason = missing(&step).unwrap();
         assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
-        assert_eq!(shown(&step), "a step, 60 bytes");
     }
 }

@@ -24,6 +24,17 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// A step's name with all that is particular about it: "recvmmsg, 60 B, batches of 8".
+    pub fn title(&self, name: &str) -> String {
+        let mut title = format!("{name}, {} B", self.size);
+        let remark = self.remark();
+        if !remark.is_empty() {
+            title += ", ";
+            title += &remark;
+        }
+        title
+    }
+
     /// What is particular about it, for a step's name: "2 cores, 100 rules".
     pub fn remark(&self) -> String {
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -213,6 +224,8 @@ mod tests {
         assert_eq!(plain.remark(), "");
         let all = Setting { size: 60, batch: Some(64), queues: 2, cores: 2, rules: Some(1) };
         assert_eq!(all.remark(), "batches of 64, 2 queues, 2 cores, 1 rule");
+        assert_eq!(plain.title("recv"), "recv, 60 B");
+        assert_eq!(all.title("recv"), "recv, 60 B, batches of 64, 2 queues, 2 cores, 1 rule");
     }
 
     #[test]
