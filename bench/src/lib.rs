@@ -53,6 +53,7 @@ pub mod profile;
 pub mod report;
 pub mod rounds;
 pub mod said;
+mod sender;
 pub mod show;
 pub mod statistics;
 pub mod step;

@@ -3,8 +3,8 @@
 use super::{BEGUN, Place};
 use crate::bed::Line;
 use crate::device::{bridge, no_bridge, no_router, router};
-use crate::measure::{ADDRESS, LIVE_MAX};
 use crate::process::Program;
+use crate::sender::{ADDRESS, LIVE_MAX};
 use crate::step::{Intake, Job, Step, To, Way};
 
 /// The steps, from the slowest to the fastest.

@@ -13,10 +13,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::bed::{Bed, Cpus, End};
-use crate::measure::{ADDRESS, NOBODY};
 use crate::peers;
 use crate::process::{BEGUN, Program, Ready};
 use crate::said::Count;
+use crate::sender::{self, NOBODY};
 use crate::step::{Job, Order, Setting, Step};
 
 /// Which ladder.
@@ -226,11 +226,7 @@ pub(crate) fn generate<A: Into<String>>(
     port: &str,
     flags: impl IntoIterator<Item = A>,
 ) -> Job {
-    let size = place.setting.size.to_string();
-    let program = Program::sluice(["generate", port, "--json", "--size", &size])
-        .and(["--dmac", NOBODY])
-        .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", "9"])
-        .and(flags);
+    let program = sender::generate(port, place.setting.size, NOBODY).and(flags);
     Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
 }
 

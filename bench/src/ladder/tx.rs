@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Place, generate};
 use crate::bed::{End, list};
-use crate::measure::LIVE_MAX;
 use crate::process::{Program, Ready};
 use crate::said::Count;
+use crate::sender::LIVE_MAX;
 use crate::step::{Job, Order, Setting, Step, Way};
 
 /// The steps, from the slowest to the fastest.

@@ -16,8 +16,6 @@ use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
 
-pub use receive::{ADDRESS, LIVE_MAX, NOBODY};
-
 /// How turns are taken.
 #[derive(Clone, Debug)]
 pub struct Conditions {

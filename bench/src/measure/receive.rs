@@ -3,22 +3,17 @@
 use std::time::Duration;
 
 use super::{Conditions, Load, Run, lost, mpps, seen_in_xdp};
-use crate::bed::{Bed, End, Line, list};
+use crate::bed::{Bed, End, Line};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
 use crate::profile::Who;
 use crate::said::{Count, Said};
+use crate::sender::{LIVE_MAX, NOBODY, from_left};
 use crate::step::{Intake, Step, Tally, To};
 
-/// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
-pub const NOBODY: &str = "02:00:00:00:00:99";
-/// The IPv4 address that packets are sent to.
-pub const ADDRESS: &str = "198.18.0.2";
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
-/// The longest packet that `live:` sends.
-pub const LIVE_MAX: u32 = 3400;
 
 impl Run<'_> {
     /// Runs a step once.
@@ -99,12 +94,9 @@ fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Progr
         To::Router => bed.line.as_ref().map_or_else(|| bed.right.mac(), Line::mac)?.to_string(),
     };
     let method = if size > LIVE_MAX { "sendmmsg" } else { "auto" };
-    let (size, seconds) = (size.to_string(), conditions.time.as_secs_f64().to_string());
-    let cpus = list(&conditions.cpus.senders(1));
-    Ok(Program::sluice(["generate", &bed.left.interface, "--json"])
-        .and(["--method", method, "--cpus", &cpus, "--duration", &seconds])
-        .and(["--dmac", &to, "--src", "198.18.0.1", "--dst", ADDRESS])
-        .and(["--sport", "1..65535", "--dport", "9", "--size", &size]))
+    let seconds = conditions.time.as_secs_f64().to_string();
+    let program = from_left(bed, &conditions.cpus, size, &to);
+    Ok(program.and(["--method", method, "--duration", &seconds]))
 }
 
 /// What a sender has sent, and in which time.

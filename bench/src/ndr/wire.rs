@@ -10,11 +10,12 @@ use serde::Deserialize;
 use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
-use crate::bed::{Bed, Cpus, End, list};
+use crate::bed::{Bed, Cpus, End};
 use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
 use crate::said::Said;
+use crate::sender::from_left;
 use crate::watch::Watch;
 
 /// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
@@ -78,12 +79,8 @@ impl Wire<'_> {
     }
 
     fn sender(&self, offer: &Offer) -> Program {
-        let (to, size) = (self.to.to_string(), offer.bytes.to_string());
-        let cpus = list(&self.cpus.senders(1));
-        let program = Program::sluice(["generate", &self.bed.left.interface, "--json", "--stamp"])
-            .and(["--size", &size, "--cpus", &cpus, "--dmac", &to])
-            .and(["--src", "198.18.0.1", "--dst", "198.18.0.2", "--sport", "1..65535"])
-            .and(["--dport", "9"]);
+        let program = from_left(self.bed, &self.cpus, offer.bytes, &self.to.to_string());
+        let program = program.and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--catch-up", CATCH_UP]),
             None => program,

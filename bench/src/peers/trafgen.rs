@@ -1,8 +1,8 @@
 //! trafgen: sending by a transmit ring, from a description of packets.
 
 use super::{Peer, Work};
-use crate::measure::NOBODY;
 use crate::process::Program;
+use crate::sender::{ADDRESS, NOBODY};
 
 pub const PEER: Peer = Peer {
     package: "netsniff-ng",
@@ -23,7 +23,7 @@ const HEADERS: u32 = 42;
 
 fn packet(size: u32) -> String {
     format!(
-        "{{ eth(da={NOBODY}, sa=02:00:00:00:00:01), ipv4(saddr=198.18.0.1, daddr=198.18.0.2), \
+        "{{ eth(da={NOBODY}, sa=02:00:00:00:00:01), ipv4(saddr=198.18.0.1, daddr={ADDRESS}), \
          udp(sp=9, dp=9), fill(0, {}) }}\n",
         size - HEADERS
     )

@@ -3,9 +3,9 @@
 use super::{Peer, Version, Work};
 use crate::ladder::drop::{ports, rules};
 use crate::ladder::{Kind, Place};
-use crate::measure::NOBODY;
 use crate::process::{Program, Ready};
 use crate::said::Count;
+use crate::sender::NOBODY;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
 
 pub const PEER: Peer = Peer {

@@ -1,0 +1,33 @@
+//! Who sends, where that is not what is measured: `sluice generate`, and whom packets are for.
+
+use crate::bed::{Bed, Cpus, list};
+use crate::process::Program;
+
+/// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
+pub const NOBODY: &str = "02:00:00:00:00:99";
+/// The IPv4 address that packets are sent to.
+pub const ADDRESS: &str = "198.18.0.2";
+/// The longest packet that `live:` sends.
+pub const LIVE_MAX: u32 = 3400;
+
+/// Sends UDP packets of so many bytes to an Ethernet address, into a port.
+pub fn generate(port: &str, bytes: u32, to: &str) -> Program {
+    Program::sluice(["generate", port, "--json", "--size", &bytes.to_string(), "--dmac", to]).and([
+        "--src",
+        "198.18.0.1",
+        "--dst",
+        ADDRESS,
+        "--dport",
+        "9",
+    ])
+}
+
+/// Sends them from the left end and its first CPU, each from another source port.
+pub fn from_left(bed: &Bed, cpus: &Cpus, bytes: u32, to: &str) -> Program {
+    generate(&bed.left.interface, bytes, to).and([
+        "--sport",
+        "1..65535",
+        "--cpus",
+        &list(&cpus.senders(1)),
+    ])
+}
