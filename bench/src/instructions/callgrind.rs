@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Length, Unit, Work};
+use super::{Length, Loop, Unit};
 use crate::bed::End;
 use crate::failure::Failure;
 use crate::ladder::{self, Place};
@@ -40,7 +40,7 @@ pub enum Source {
     Wire,
 }
 
-impl Work for InUserSpace {
+impl Loop for InUserSpace {
     fn name(&self) -> &'static str {
         self.name
     }

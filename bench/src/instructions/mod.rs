@@ -23,7 +23,7 @@ use crate::process::Program;
 use crate::step::Setting;
 use crate::watch::{Progress, Watch};
 use callgrind::{InUserSpace, Source};
-use programs::{InKernel, Side};
+use programs::{InKernel, Owner};
 
 /// A hot loop, and how long it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub struct Counted {
 }
 
 /// How a loop is counted.
-trait Work {
+trait Loop {
     fn name(&self) -> &'static str;
 
     /// What has it run.
@@ -109,7 +109,7 @@ trait Work {
 }
 
 /// All there are, by the names of the interfaces of a lab.
-const ALL: &[&dyn Work] = &[
+const ALL: &[&dyn Loop] = &[
     &InUserSpace {
         name: "receive: ring of a packet socket",
         arguments: &["count", "packet:right0?method=ring&retire=1s&blocks=64"],
@@ -125,27 +125,27 @@ const ALL: &[&dyn Work] = &[
     &InKernel {
         name: "claim program: copies into a ring",
         program: "sluice_claim",
-        side: Side::Receives("xdp:right0?filter=udp port 9"),
+        owner: Owner::Receives("xdp:right0?filter=udp port 9"),
     },
     &InKernel {
         name: "claim program: redirects to AF_XDP",
         program: "sluice_claim",
-        side: Side::Receives("xdp:right0?method=af_xdp&filter=udp port 9"),
+        owner: Owner::Receives("xdp:right0?method=af_xdp&filter=udp port 9"),
     },
     &InKernel {
         name: "program of an interface",
         program: "sluice_ingress",
-        side: Side::Receives(programs::DROP),
+        owner: Owner::Receives(programs::DROP),
     },
     &InKernel {
         name: "generator program: live frames",
         program: "sluice_live",
-        side: Side::Sends("left0", &["--method", "live", "--sport", "1..65535"]),
+        owner: Owner::Sends("left0", &["--method", "live", "--sport", "1..65535"]),
     },
     &InKernel {
         name: "generator program: live frames from a ring",
         program: "sluice_ring",
-        side: Side::Sends("live:left0", &[]),
+        owner: Owner::Sends("live:left0", &[]),
     },
 ];
 /// How long one takes, as far as can be known.
@@ -161,16 +161,16 @@ pub fn count(watch: &dyn Watch) -> Result<Counted, Error> {
     let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
     let place = Place { bed: &bed, cpus: &cpus, setting };
     let mut counted = Counted::default();
-    for (done, work) in ALL.iter().enumerate() {
+    for (done, it) in ALL.iter().enumerate() {
         let (turns, left) = (ALL.len(), EACH * (ALL.len() - done) as u32);
-        watch.progress(&Progress { step: work.name(), done, turns, left });
-        let (length, failed) = match work.count(&place, watch) {
+        watch.progress(&Progress { step: it.name(), done, turns, left });
+        let (length, failed) = match it.count(&place, watch) {
             Ok(length) => (Some(length), None),
             Err(Failure::Stopped) => return Ok(counted),
             Err(Failure::Step { reason, .. }) => (None, Some(reason)),
         };
-        let (name, command) = (work.name().into(), work.command(&place).shown());
-        counted.loops.push(HotLoop { name, command, of: work.unit(), length, failed });
+        let (name, command) = (it.name().into(), it.command(&place).shown());
+        counted.loops.push(HotLoop { name, command, of: it.unit(), length, failed });
     }
     counted.complete = true;
     Ok(counted)
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn each_loop_has_a_name_of_its_own() {
-        let mut names: Vec<&str> = ALL.iter().map(|work| work.name()).collect();
+        let mut names: Vec<&str> = ALL.iter().map(|it| it.name()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());

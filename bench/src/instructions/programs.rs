@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sluicegate::xdp::{Loaded, RunStatistics};
 
-use super::{Length, Unit, Work};
+use super::{Length, Loop, Unit};
 use crate::bed::End;
 use crate::failure::Failure;
 use crate::ladder::{self, Place};
@@ -25,26 +25,26 @@ pub struct InKernel {
     pub name: &'static str,
     /// Its name in the kernel.
     pub program: &'static str,
-    pub side: Side,
+    pub owner: Owner,
 }
 
 /// Who has the program.
-pub enum Side {
+pub enum Owner {
     /// `sluice count` of this port.
     Receives(&'static str),
     /// `sluice generate` to this port, with these flags.
     Sends(&'static str, &'static [&'static str]),
 }
 
-impl Work for InKernel {
+impl Loop for InKernel {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn command(&self, place: &Place<'_>) -> Program {
-        match self.side {
-            Side::Receives(port) => Program::sluice(["count", port]),
-            Side::Sends(port, flags) => {
+        match self.owner {
+            Owner::Receives(port) => Program::sluice(["count", port]),
+            Owner::Sends(port, flags) => {
                 ladder::generate(place, port, flags.iter().copied()).program
             }
         }
@@ -57,9 +57,9 @@ impl Work for InKernel {
     fn count(&self, place: &Place<'_>, watch: &dyn Watch) -> Result<Length, Failure> {
         // Without it there are no times.
         let _statistics = RunStatistics::on();
-        let (port, to, flags) = match self.side {
-            Side::Receives(port) => (port, "left0", &["--method", "live"][..]),
-            Side::Sends(to, flags) => (DROP, to, flags),
+        let (port, to, flags) = match self.owner {
+            Owner::Receives(port) => (port, "left0", &["--method", "live"][..]),
+            Owner::Sends(to, flags) => (DROP, to, flags),
         };
         let receiver = ladder::count(place, port, [""; 0]).program;
         let mut receiver = receiver.start(place.bed, End::Right, place.receiver())?;
@@ -69,9 +69,9 @@ impl Work for InKernel {
         let mut sender = sender.start(place.bed, End::Left, None)?;
         sender.until(&BEGUN, watch)?;
         watch.pause(SENDING)?;
-        let pid = match self.side {
-            Side::Receives(_) => receiver.pid(),
-            Side::Sends(..) => sender.pid(),
+        let pid = match self.owner {
+            Owner::Receives(_) => receiver.pid(),
+            Owner::Sends(..) => sender.pid(),
         };
         length(self.program, &Loaded::by(pid)?)
     }
