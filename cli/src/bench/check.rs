@@ -1,6 +1,6 @@
 //! `sluice bench check`: the ratios that this project means to keep, and whether it does.
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::show::short;
 
 use super::options::turn;
+use super::output::{read, tell_moved};
 use super::progress::Watcher;
-use super::table::print_moved;
 use crate::signals::Signals;
 
 #[derive(clap::Args)]
@@ -42,9 +42,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let before = args.compare.as_deref().map(super::read).transpose()?;
+    let before = args.compare.as_deref().map(read).transpose()?;
     let report = match &args.file {
-        Some(file) => super::read(file)?,
+        Some(file) => read(file)?,
         None => measure(args)?,
     };
     let checked = check(&report);
@@ -55,10 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let moved = before.map_or_else(Vec::new, |before| compare(&before, &report));
     if args.compare.is_some() {
-        match args.json {
-            true => print_moved(&moved, &mut stderr())?,
-            false => print_moved(&moved, &mut out)?,
-        }
+        tell_moved(&moved, args.json)?;
     }
     let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
     anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());

@@ -158,7 +158,7 @@ fn report<'a>(settings: &Settings, findings: &'a Findings) -> Report<'a> {
     Report {
         command: "bench ndr",
         version: env!("CARGO_PKG_VERSION"),
-        date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        date: super::now(),
         machine: Machine::here(),
         loss,
         resolution,

@@ -41,7 +41,7 @@ fn print_loops(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if report.loops.is_empty() {
         return Ok(());
     }
-    let width = report.loops.iter().map(|it| it.name.chars().count()).max().unwrap_or(0);
+    let width = width(report.loops.iter().map(|it| it.name.as_str()), "");
     writeln!(out, "Instructions of hot loops")?;
     for it in &report.loops {
         writeln!(out, "  {:<width$}  {}", it.name, it.shown())?;
@@ -50,23 +50,19 @@ fn print_loops(report: &Report, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
-    let rows: Vec<Row> = ladder.steps.iter().map(Row::of).collect();
+    let titles: Vec<String> = ladder.steps.iter().map(StepReport::title).collect();
     let most =
         ladder.steps.iter().filter_map(|step| Some(step.figures?.mpps.median)).fold(0.0, f64::max);
-    let width = |text: fn(&Row) -> &str, head: &str| {
-        rows.iter().map(|row| text(row).chars().count()).max().unwrap_or(0).max(head.len())
-    };
-    let name = width(|row| &row.name, "step");
-    let by = width(|row| &row.by, "by");
+    let name = width(titles.iter().map(String::as_str), "step");
+    let by = width(ladder.steps.iter().map(|step| step.by.as_str()), "by");
     writeln!(out, "{} ({}); ratios are to {}", ladder.title, ladder.ladder, ladder.reference)?;
     writeln!(
         out,
         "  {:<name$}  {:<by$}  {:>7}  {:>13}  {:>6}  {:>7}  {:>6}",
         "step", "by", "Mpps", "min-max", "lost", "CPU ns", "ratio"
     )?;
-    for (row, step) in rows.iter().zip(&ladder.steps) {
-        let Row { name: what, by: whose, .. } = row;
-        write!(out, "  {what:<name$}  {whose:<by$}  ")?;
+    for (title, step) in titles.iter().zip(&ladder.steps) {
+        write!(out, "  {title:<name$}  {:<by$}  ", step.by)?;
         let Some(Figures { mpps, lost, cpu_ns, .. }) = step.figures else {
             writeln!(out, "{}", step.why_not())?;
             continue;
@@ -126,16 +122,9 @@ fn largest(causes: &[Cause]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The words of a line.
-struct Row {
-    name: String,
-    by: String,
-}
-
-impl Row {
-    fn of(step: &StepReport) -> Self {
-        Self { name: step.title(), by: step.by.clone() }
-    }
+/// Characters of the longest of these, and of what stands above them.
+fn width<'a>(texts: impl Iterator<Item = &'a str>, head: &str) -> usize {
+    texts.map(|text| text.chars().count()).fold(head.len(), usize::max)
 }
 
 /// A bar of eighths of characters.
