@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::*;
+use crate::socket_file::leave_behind;
 
 /// Says what it was asked, with a file where that is asked for, and counts who has left.
 #[derive(Default)]
@@ -21,8 +22,11 @@ impl Service for Echo {
             "file" => vec![File::open("/proc/self/status").unwrap().into()],
             _ => Vec::new(),
         };
-        let line =
-            if request == "much" { "m".repeat(8 << 20) } else { format!("{client}:{request}") };
+        let line = match request {
+            "much" => "m".repeat(8 << 20),
+            "left" => format!("{:?}", self.left),
+            _ => format!("{client}:{request}"),
+        };
         Answer { line, files, keep: request == "keep" }
     }
 
@@ -120,7 +124,11 @@ fn who_is_kept_and_goes_is_missed() {
         let mut client = Client::connect(path).unwrap();
         client.ask("keep").unwrap();
         drop(client);
-        std::thread::sleep(Duration::from_millis(50));
+        let mut other = Client::connect(path).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while other.ask("left").unwrap().0 != "[1]" {
+            assert!(Instant::now() < end, "it is not missed");
+        }
     });
     assert_eq!(echo.left, [1]);
 }
@@ -133,9 +141,7 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     let error = Server::bind(&path).unwrap_err().to_string();
     assert!(error.contains("take another --name"), "{error}");
     drop(server);
-    // As kill -9 leaves it.
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    assert!(path.exists());
+    leave_behind(&path);
     let taken = Server::bind(&path).unwrap();
     let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
     assert!(error.starts_with("nothing runs at"), "{error}");
