@@ -21,7 +21,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench bench-record readme bench-tables vm-test install clean
+.PHONY: all setup demo test lint bench bench-record bench-run readme bench-tables vm-test install clean
 
 all:
 	$(RELEASE)
@@ -39,16 +39,17 @@ test: setup
 lint: setup
 	./scripts/lint.sh
 
-bench: setup
-	$(RELEASE)
-	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
+bench: bench-run
 	$(SLUICE) bench check $(TARGET)/bench.json --compare $(BASE)
 
-bench-record: setup
-	$(RELEASE)
-	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
+bench-record: bench-run
+	@grep -q '"complete":true' $(TARGET)/bench.json || { echo "the run was stopped: $(BASE) stays" >&2; exit 1; }
 	cp $(TARGET)/bench.json $(BASE)
 	$(MAKE) readme
+
+bench-run: setup
+	$(RELEASE)
+	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
 
 readme:
 	$(RELEASE)
