@@ -1,10 +1,7 @@
 //! What time goes to.
 
-use serde::{Deserialize, Serialize};
-
 /// What time goes to, as something that one can act on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The CPU had nothing to do.
     Idle,

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::cause::Cause;
 use super::named::{Part, Place};
 use super::perf::What;
@@ -59,7 +57,7 @@ impl std::fmt::Display for Function {
 }
 
 /// What one CPU did. Shares are of the time that passed, from 0 to 1.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cpu {
     /// Its number.
     pub cpu: u32,
@@ -88,7 +86,7 @@ pub struct Cpu {
 }
 
 /// Why threads of a process left their CPUs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Waits {
     /// The process's name.
     pub process: String,

@@ -22,7 +22,6 @@ mod perf;
 mod spread;
 mod table;
 
-use serde::{Deserialize, Serialize};
 use sluicegate::error::Result;
 
 use collect::{Collector, Recording};
@@ -59,7 +58,7 @@ pub struct Achieved {
 }
 
 /// Where the time went.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     /// What measured it: `cycles`, or `cpu-clock` where the machine does not count them.
     pub clock: String,
@@ -76,10 +75,8 @@ pub struct Profile {
     /// Why threads left their CPUs, the most frequent first.
     pub waits: Vec<Waits>,
     /// What to do about it; none where nothing stands out.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
     /// Why these figures are doubtful; none where they are not.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt: Option<String>,
 }
 

@@ -5,8 +5,6 @@
 //! was. So `memcpy` is copying whoever called it, and a list helper below `try_to_wake_up` belongs to
 //! waking up.
 
-use serde::{Deserialize, Serialize};
-
 use super::cause::Cause;
 use super::functions::{KERNEL, USER, WAITS};
 
@@ -82,8 +80,7 @@ pub fn stage<'a>(chain: impl IntoIterator<Item = &'a str>) -> Stage {
 }
 
 /// Why a thread left its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Wait {
     /// It waited for packets, or for room.
     Packets,
