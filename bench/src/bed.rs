@@ -1,7 +1,7 @@
 //! The bed: two interfaces that are joined, and the CPUs that the two sides have.
 //!
 //! ```text
-//!   left: sends, from the first CPU      right: receives, on the others
+//!   left: sends, from the first CPUs     right: receives, on the others
 //!   ┌──────────────────┐                 ┌───────────────────┐
 //!   │ interface        ├─────────────────┤ interface         │
 //!   └──────────────────┘                 └───────────────────┘
@@ -9,7 +9,8 @@
 //!
 //! Where something between them is measured, a host stands there (a [`Line`]).
 //!
-//! On a veth the sender's CPU also does the kernel's share of receiving (the softirq).
+//! A CPU sends for each queue. On a veth it also does the kernel's share of receiving what it sends (the
+//! softirq), by the queue of its number: several queues get packets where several CPUs send.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -209,10 +210,10 @@ impl Cpus {
         self.0.iter().copied().take(n as usize).collect()
     }
 
-    /// `n` of them for a receiver: all but the first in turn, or the first where it is the only one.
-    pub fn receivers(&self, n: u32) -> Vec<usize> {
-        let others = if self.0.len() > 1 { &self.0[1..] } else { &self.0[..] };
-        others.iter().copied().take(n as usize).collect()
+    /// `n` of them for a receiver: those that do not send, where so many do; the last where all do.
+    pub fn receivers(&self, n: u32, senders: u32) -> Vec<usize> {
+        let first = (senders as usize).min(self.0.len().saturating_sub(1));
+        self.0[first..].iter().copied().take(n as usize).collect()
     }
 }
 
@@ -226,12 +227,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cpu_sends_and_the_others_receive() {
+    fn the_first_cpus_send_and_the_others_receive() {
         let cpus = Cpus(vec![2, 3, 5]);
         assert_eq!(cpus.senders(1), [2]);
-        assert_eq!(cpus.receivers(1), [3]);
-        assert_eq!(cpus.receivers(9), [3, 5], "there are no more");
-        assert_eq!(Cpus(vec![4]).receivers(1), [4], "one CPU does both");
+        assert_eq!(cpus.receivers(1, 1), [3]);
+        assert_eq!(cpus.receivers(9, 1), [3, 5], "there are no more");
+        assert_eq!(cpus.receivers(9, 2), [5]);
+        assert_eq!(cpus.receivers(1, 9), [5], "all send");
+        assert_eq!(Cpus(vec![4]).receivers(1, 1), [4], "one CPU does both");
         assert_eq!(list(&cpus.senders(2)), "2,3");
     }
 

@@ -74,7 +74,7 @@ fn no_middle() -> Error {
 
 fn forward(line: &Line, bed: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Running, Failure> {
     let [from, to] = [&line.from, &line.to].map(|interface| format!("xdp:{interface}"));
-    let cpus = list(&cpus.receivers(1));
+    let cpus = list(&cpus.receivers(1, 1));
     let flags = ["--cpus", &cpus, "--json", "--interval", "1s"];
     let program = Program::sluice(["forward", &from, &to]).and(flags);
     let mut running = program.start(bed, End::Middle, None)?;

@@ -1,6 +1,6 @@
 //! Who sends, where that is not what is measured: `sluice generate`, and whom packets are for.
 
-use crate::bed::{Bed, Cpus, list};
+use crate::bed::{Bed, list};
 use crate::process::Program;
 
 /// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
@@ -22,12 +22,15 @@ pub fn generate(port: &str, bytes: u32, to: &str) -> Program {
     ])
 }
 
-/// Sends them from the left end and its first CPU, each from another source port.
-pub fn from_left(bed: &Bed, cpus: &Cpus, bytes: u32, to: &str) -> Program {
+/// Sends them from the left end by a thread on each of these CPUs, each packet from another source port.
+pub fn from_left(bed: &Bed, cpus: &[usize], bytes: u32, to: &str) -> Program {
+    let threads = cpus.len().to_string();
     generate(&bed.left.interface, bytes, to).and([
         "--sport",
         "1..65535",
+        "--threads",
+        &threads,
         "--cpus",
-        &list(&cpus.senders(1)),
+        &list(cpus),
     ])
 }

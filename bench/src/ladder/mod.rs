@@ -180,9 +180,14 @@ impl Place<'_> {
         &self.bed.right.interface
     }
 
-    /// The CPU of a program that receives by one thread.
+    /// `n` CPUs of a program that receives.
+    pub fn receivers(&self, n: u32) -> Vec<usize> {
+        self.cpus.receivers(n, self.setting.queues)
+    }
+
+    /// The CPU of one that does so by one thread.
     pub fn receiver(&self) -> Option<usize> {
-        self.cpus.receivers(1).first().copied()
+        self.receivers(1).first().copied()
     }
 
     /// The CPU of a program that sends by one thread.

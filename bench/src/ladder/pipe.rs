@@ -77,7 +77,7 @@ pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
     let port = format!("memif:{}?role={role}", socket_file(place));
     let flags = ["--json", "--interval", "200ms", "--wait", "spin"];
     let program = Program::sluice(["count", &port]).and(flags);
-    let program = program.and(["--cpus", &list(&place.cpus.receivers(1))]);
+    let program = program.and(["--cpus", &list(&place.receivers(1))]);
     Member { role, job: Job { program, cpu: None, ready: has_socket(place), count: Some(RATES) } }
 }
 

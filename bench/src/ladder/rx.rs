@@ -32,7 +32,7 @@ fn step(place: &Place<'_>, name: &str, setting: Setting, port: &str, flags: &[&s
 
 /// A thread for each queue of the interface, on as many CPUs as are wanted for that.
 fn queued(place: &Place<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
-    let cpus = place.cpus.receivers(place.setting.cores.min(place.setting.queues));
+    let cpus = place.receivers(place.setting.cores.min(place.setting.queues));
     if cpus.len() < 2 {
         return step(place, name, place.plain(), port, flags);
     }
@@ -42,7 +42,7 @@ fn queued(place: &Place<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
 
 /// A ring for each of several threads, which share the packets; two of them where there is but one CPU.
 fn shared(place: &Place<'_>, fanout: &str) -> Step {
-    let cpus = place.cpus.receivers(place.setting.cores.max(2));
+    let cpus = place.receivers(place.setting.cores.max(2));
     let port = format!("packet:{}?method=ring&fanout={fanout}", place.right());
     let threads = cpus.len().max(2).to_string();
     let job = count(place, &port, ["--threads", &threads, "--cpus", &list(&cpus)]);

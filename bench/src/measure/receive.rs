@@ -10,7 +10,7 @@ use crate::process::{Program, Running};
 use crate::profile::Who;
 use crate::said::{Count, Said};
 use crate::sender::{LIVE_MAX, NOBODY, from_left};
-use crate::step::{Intake, Step, Tally, To};
+use crate::step::{Intake, Setting, Step, Tally, To};
 
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ impl Run<'_> {
         let before = asked(bed, intake.tally.as_ref())?;
         let cpu_before = job.as_ref().map(Running::cpu_ns);
         let load = Load::begin(&bed.right, conditions)?;
-        let sender = sender(bed, step.setting.size, intake.to, conditions)?;
+        let sender = sender(bed, step.setting, intake.to, conditions)?;
         let sent = Sent::by(sender, self)?;
         let loaded = load.end()?;
         watch.pause(DRAIN)?;
@@ -86,8 +86,13 @@ fn asked(bed: &Bed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
     count.of(&said).ok_or_else(none).map(Some)
 }
 
-/// The sender: the fastest there is, each packet from another source port.
-fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Program, Failure> {
+/// The sender: the fastest there is, from a CPU for each queue, each packet from another source port.
+fn sender(
+    bed: &Bed,
+    Setting { size, queues, .. }: Setting,
+    to: To,
+    conditions: &Conditions,
+) -> Result<Program, Failure> {
     let to = match to {
         To::Nobody => NOBODY.to_owned(),
         To::Host => bed.right.mac()?.to_string(),
@@ -95,7 +100,7 @@ fn sender(bed: &Bed, size: u32, to: To, conditions: &Conditions) -> Result<Progr
     };
     let method = if size > LIVE_MAX { "sendmmsg" } else { "auto" };
     let seconds = conditions.time.as_secs_f64().to_string();
-    let program = from_left(bed, &conditions.cpus, size, &to);
+    let program = from_left(bed, &conditions.cpus.senders(queues), size, &to);
     Ok(program.and(["--method", method, "--duration", &seconds]))
 }
 

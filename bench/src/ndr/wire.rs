@@ -79,7 +79,7 @@ impl Wire<'_> {
     }
 
     fn sender(&self, offer: &Offer) -> Program {
-        let program = from_left(self.bed, &self.cpus, offer.bytes, &self.to.to_string());
+        let program = from_left(self.bed, &self.cpus.senders(1), offer.bytes, &self.to.to_string());
         let program = program.and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--catch-up", CATCH_UP]),

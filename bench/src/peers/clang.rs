@@ -17,15 +17,15 @@ const REDIRECT: &str = "static long (*redirect)(unsigned int, unsigned long) = (
     __attribute__((section(\"xdp\"), used)) int out(void *ctx) { return redirect(OUT, 0); }";
 const DROP: &str = "__attribute__((section(\"xdp\"), used)) int drop(void *ctx) { return 1; }";
 
-/// A veth counts what each queue drops. All that a CPU sends comes by that of its number: only where it is
-/// the first the count is known.
+/// A veth counts what each queue drops.
 fn drop(place: &Place<'_>) -> Option<Step> {
     let device = place.right();
-    let counters = Program::tool("ethtool", ["-S", device]);
-    let tally = Tally::Says(counters, Count::After("rx_queue_0_xdp_drops:"));
+    let add = r#"awk '/xdp_drops:/ { n += $2 } END { printf "dropped %.0f\n", n }'"#;
+    let script = format!("said=$(ethtool -S {device}) && echo \"$said\" | {add}");
+    let counters = Program::script("ethtool", script);
+    let tally = Tally::Says(counters, Count::After("dropped"));
     let step = by_kernel(PEER.name, "XDP_DROP and nothing else", place.plain(), tally);
-    let first = (place.sender().unwrap_or(0) as u32).is_multiple_of(place.setting.queues);
-    (first && place.bed.is_ours()).then(|| attach(step, End::Right, device, DROP, device))
+    place.bed.is_ours().then(|| attach(step, End::Right, device, DROP, device))
 }
 
 /// A program at the other interface, too, as most drivers want one before they send for XDP.

@@ -159,6 +159,34 @@ impl Findings {
         self.causes.iter().find(|found| found.cause == cause)
     }
 
+    /// Packets that the kernel counted as they came, all CPUs together.
+    pub fn came(&self) -> u64 {
+        self.cpus.iter().map(Cpu::came).sum()
+    }
+
+    /// The CPU that all packets come to, but for a tenth at most; none where several share them. By the
+    /// kernel's counts, or, where XDP deals with packets before they are counted, by time.
+    pub fn alone(&self) -> Option<&Cpu> {
+        let are_counted = self.are_counted();
+        let part = |cpu: &Cpu| if are_counted { cpu.came() as f64 } else { cpu.receive };
+        let all: f64 = self.cpus.iter().map(part).sum();
+        self.cpus.iter().find(|cpu| part(cpu) > 0.9 * all)
+    }
+
+    /// The share of the packets that CPUs have handled and that are lost all the same: by a program that does
+    /// not keep up with them. 0 where they are not counted.
+    pub fn lost_behind(&self) -> f64 {
+        let handled: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
+        let handled = (handled as f64 / self.packets.max(1) as f64).min(1.0);
+        let arrived = 1.0 - self.lost;
+        if self.are_counted() { (handled - arrived).max(0.0) } else { 0.0 }
+    }
+
+    /// Whether the kernel's counts have the packets, and not XDP.
+    fn are_counted(&self) -> bool {
+        self.came() > self.packets / 2
+    }
+
     /// The causes as a report has them, without idling and the sampling: shares of the time in which
     /// the CPUs were not idle.
     pub fn report(&self) -> Vec<measurement::Cause> {
@@ -179,6 +207,17 @@ impl Cpu {
     /// The share of its time that it worked for what is measured.
     pub(super) fn own(&self) -> f64 {
         self.busy - self.sender - self.others - self.spinning
+    }
+
+    /// The share of its time that it has for more packets: softirqs come before other programs, and before
+    /// whoever spins.
+    pub(super) fn spare(&self) -> f64 {
+        1.0 - self.own() - self.sender
+    }
+
+    /// Packets that came to it, handled or not.
+    pub(super) fn came(&self) -> u64 {
+        self.processed + self.dropped
     }
 
     fn add(&mut self, place: &Place, cause: Cause, share: f64) {

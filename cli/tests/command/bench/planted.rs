@@ -1,21 +1,22 @@
-//! Slowdowns that are planted are named by the advice in the step that has them: a reader that sleeps and
-//! one that copies, in no other; packets that all come to one CPU. Needs root and two CPUs; the
+//! Slowdowns that are planted are named by the advice in the step that has them, and in no other: a
+//! reader that sleeps, one that copies, packets that all come to one CPU. Needs root and two CPUs; the
 //! readers (`reader.c`) a C compiler.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use sluicegate::link::Shape;
 
 use super::{cpus, report};
 use crate::support::*;
 
 /// How often a run is made in all whose figures are in doubt: another program had the CPUs, too.
 const TRIES: usize = 5;
+/// What is said where packets all come to the one that sends them.
+const ALONE: &str = "CPU 0 alone receives, ";
 
-/// Makes a run until what it advises is `right` in each step, by the step's name, these among them; and it
-/// is at once unless the step says that it is in doubt.
+/// Makes a run until what it advises is `right` in each step, by the step's name ("recv, 2 queues"), these
+/// among them; and it is at once unless the step says that it is in doubt.
 fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) -> bool) {
     let _cpus = cpus();
     for attempt in 1..=TRIES {
@@ -25,7 +26,10 @@ fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) 
             steps.iter().partition(|step| step.get("failed").is_some());
         let missing = |step: &&&Value| step["failed"].as_str().unwrap().contains("not installed");
         assert!(failed.iter().all(|step| missing(&step)), "{failed:#?}");
-        let name = |step: &Value| step["step"].as_str().unwrap().to_owned();
+        let name = |step: &Value| match (step["step"].as_str().unwrap(), &step["queues"]) {
+            (name, queues) if *queues == 1 => name.to_owned(),
+            (name, queues) => format!("{name}, {queues} queues"),
+        };
         let has = |needed: &&str| measured.iter().any(|step| name(step) == *needed);
         assert!(needed.iter().all(has), "{needed:?} of {measured:#?}");
         let is_wrong =
@@ -37,10 +41,11 @@ fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) 
 }
 
 /// Builds the reader, as a command of this name.
-fn build(folder: &Path, name: &str, sleep_us: u32, copies: u32) {
+fn build(folder: &Path, name: &str, planted: &[&str]) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command/bench/reader.c");
     let built = Command::new("cc")
-        .args(["-O2", &format!("-DSLEEP_US={sleep_us}"), &format!("-DCOPIES={copies}"), source])
+        .args(["-O2", source])
+        .args(planted.iter().map(|it| format!("-D{it}")))
         .arg("-o")
         .arg(folder.join(name))
         .output()
@@ -62,8 +67,8 @@ fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    build(folder.path(), "tcpdump", 20_000, 0);
-    build(folder.path(), "dumpcap", 0, 4);
+    build(folder.path(), "tcpdump", &["SLEEP_US=20000"]);
+    build(folder.path(), "dumpcap", &["COPIES=4"]);
     let run = || {
         let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "500ms", "--json"];
         // Other peers are not found.
@@ -82,17 +87,48 @@ fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
 }
 
 #[test]
-fn packets_that_all_come_to_one_cpu_are_named_where_that_is_the_limit() {
-    if !has_two_cpus() {
+fn packets_that_all_come_to_one_cpu_are_named_in_their_step() {
+    if !have(&["cc"]) || !has_two_cpus() {
         return;
     }
-    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    build(folder.path(), "tcpdump", &["COUNTS=1", "CPUS=1"]);
+    build(folder.path(), "dumpcap", &["COUNTS=1"]);
+    // A veth's packets come to the CPU that sends them; from there both have their share, by flows.
+    let spread = "echo 3 > /sys/class/net/right0/queues/rx-0/rps_cpus";
+    assert_eq!(on(&lab, "right", &["sh", "-c", spread]).status, Some(0));
     let [left, right] = ["left", "right"].map(|host| lab.netns(host));
     let between = format!("{left}/left0,{right}/right0");
-    let bench = ["bench", "drop", "--rules", "1", "--rounds", "1", "--seconds", "500ms", "--json"];
-    let run = || report(&mut sluice(&[&bench[..], &["--between", &between]].concat()));
-    let is_named = |said: &str| said.starts_with("CPU 0 alone receives");
-    // A veth's packets come to the CPU that sends them: as if a card had all flows on one queue. Where a
-    // program on the other CPU reads them, it depends on that one's speed which of them is the limit.
-    advises(run, &["no listener"], |step, said| step != "no listener" || is_named(said));
+    let run = || {
+        let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "500ms", "--json"];
+        let bench = [&bench[..], &["--between", &between]].concat();
+        report(sluice(&bench).env("PATH", folder.path()))
+    };
+    const PLANTED: &str = "tcpdump -w /dev/null";
+    const SPREAD: &str = "dumpcap -w /dev/null";
+    // What XDP takes never comes to be spread.
+    const BEFORE: [&str; 4] =
+        ["AF_XDP, adaptive", "AF_XDP, spin", "xdp: taken by XDP", "counted in XDP"];
+    advises(run, &[PLANTED, SPREAD], |step, said| match step {
+        PLANTED => said.starts_with(ALONE),
+        _ => BEFORE.contains(&step) || !said.contains("alone receives"),
+    });
+}
+
+#[test]
+fn packets_of_one_queue_all_come_to_one_cpu_and_those_of_two_do_not() {
+    if lab().is_none() || !has_two_cpus() {
+        return;
+    }
+    let run = || {
+        let bench = ["bench", "rx", "--queues", "1,2", "--rounds", "1", "--seconds", "500ms"];
+        report(&mut sluice(&[&bench[..], &["--json"]].concat()))
+    };
+    const ONE: &str = "counted in XDP";
+    const TWO: &str = "counted in XDP, 2 queues";
+    advises(run, &[ONE, TWO], |step, said| match step {
+        ONE => said.starts_with(ALONE),
+        _ => !step.ends_with("2 queues") || !said.contains("alone receives"),
+    });
 }

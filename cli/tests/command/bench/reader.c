@@ -4,6 +4,8 @@
  *
  *	SLEEP_US	it sleeps so long after each batch; 0: not at all
  *	COPIES		so often it copies 64 KiB for each packet
+ *	COUNTS		it leaves packets to the kernel, and asks only how many came
+ *	CPUS		meanwhile they come to these (RPS), as a mask; 0: as before
  *
  * It says what tcpdump and dumpcap say when they are ready, and at the end how many packets it got.
  */
@@ -14,11 +16,26 @@
 #include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#ifndef SLEEP_US
+#define SLEEP_US 0
+#endif
+#ifndef COPIES
+#define COPIES 0
+#endif
+#ifndef COUNTS
+#define COUNTS 0
+#endif
+#ifndef CPUS
+#define CPUS 0
+#endif
+
+#define RPS "/sys/class/net/right0/queues/rx-0/rps_cpus"
 #define BATCH 64
 #define LARGE (64 << 10)
 
@@ -30,6 +47,20 @@ static void end(int signal)
 	ended = signal;
 }
 
+/* Has packets come to these CPUs; says to which they came before. */
+static unsigned int spread(unsigned int cpus)
+{
+	unsigned int before = 0;
+	FILE *file = fopen(RPS, "r+");
+
+	if (!file || fscanf(file, "%x", &before) != 1 || fseek(file, 0, SEEK_SET) ||
+	    fprintf(file, "%x\n", cpus) < 0 || fclose(file)) {
+		perror(RPS);
+		exit(1);
+	}
+	return before;
+}
+
 int main(int count, char **arguments)
 {
 	struct sigaction action = { .sa_handler = end };
@@ -38,7 +69,10 @@ int main(int count, char **arguments)
 	struct iovec parts[BATCH];
 	struct mmsghdr messages[BATCH] = { 0 };
 	volatile size_t bytes = LARGE;
+	struct tpacket_stats came;
+	socklen_t size = sizeof(came);
 	unsigned long long read = 0;
+	unsigned int before = 0;
 	int reader, i, n;
 
 	if (count > 1 && !strcmp(arguments[1], "--version")) {
@@ -58,7 +92,11 @@ int main(int count, char **arguments)
 		perror("right0");
 		return 1;
 	}
+	if (CPUS)
+		before = spread(CPUS);
 	fprintf(stderr, "listening on right0\nFile: none\n");
+	while (COUNTS && !ended)
+		usleep(100000);
 	while (!ended) {
 		n = recvmmsg(reader, messages, BATCH, MSG_WAITFORONE, NULL);
 		if (n <= 0)
@@ -69,6 +107,10 @@ int main(int count, char **arguments)
 		if (SLEEP_US)
 			usleep(SLEEP_US);
 	}
+	if (CPUS)
+		spread(before);
+	if (COUNTS && !getsockopt(reader, SOL_PACKET, PACKET_STATISTICS, &came, &size))
+		read = came.tp_packets;
 	printf("Packets captured: %llu\n%llu packets captured\n", read, read);
 	return 0;
 }
