@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sluicegate::link::Shape;
 
@@ -266,20 +266,38 @@ fn losses_are_counted_and_marked_where_they_happened() {
     let [path, packets] = ["loss.pcapng", "traffic.cfg"].map(|name| folder.path().join(name));
     std::fs::write(&packets, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")
         .unwrap();
-    let capture = capture(&netns, "right0?blocks=2&block_size=64K", NUMBERED, &path);
+    let said = folder.path().join("lines");
+    let mut command = sluice(&["capture", "right0?blocks=2&block_size=64K", "--netns", &netns]);
+    command.args(["-f", NUMBERED, "-w", path.to_str().unwrap(), "--json", "--interval", "50ms"]);
+    let capture = Running::spawn(command.stdout(std::fs::File::create(&said).unwrap()));
+    // What it has taken in each interval.
+    let taken = || -> Vec<u64> {
+        let lines = std::fs::read_to_string(&said).unwrap();
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok();
+        lines.lines().filter_map(line).map(|line| line["packets"].as_u64().unwrap()).collect()
+    };
+    let all = || taken().iter().sum::<u64>();
+    let empties_its_ring = |before: u64| {
+        eventually("its ring is empty", || all() > before && taken().last() == Some(&0));
+    };
     // While it stands still, its ring runs full for certain.
     let flood = ["trafgen", "-i", packets.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
     let send =
         |n: &str| assert_eq!(on(&lab, "left", &[&flood[..], &["-n", n]].concat()).status, Some(0));
     for _ in 0..3 {
+        let before = all();
         capture.signal(nix::sys::signal::Signal::SIGSTOP);
         send("1000");
         capture.signal(nix::sys::signal::Signal::SIGCONT);
-        std::thread::sleep(Duration::from_millis(100));
+        empties_its_ring(before);
+        let before = all();
         send("5");
-        std::thread::sleep(Duration::from_millis(100));
+        empties_its_ring(before);
     }
-    let report = capture.stop().good();
+    assert_eq!(capture.stop().status, Some(0));
+    let report = std::fs::read_to_string(&said).unwrap();
+    let report = serde_json::from_str(report.lines().last().unwrap()).unwrap();
+    closes(&report);
     let lost = report["ledger"]["losses"]["ring_full"].as_u64().unwrap_or(0);
     assert!(lost > 1000, "{report}");
     assert_eq!(report["ledger"]["in"].as_u64(), Some(3015), "{report}");
