@@ -110,6 +110,13 @@ impl End {
         self.memory.write(self.cursor.index(i), descriptor);
     }
 
+    /// Says that this end's entry `i`, where it lies, has been filled with a packet of so many bytes.
+    #[inline]
+    pub(super) fn fill(&mut self, i: u32, region: u16, bytes: u32) {
+        self.memory.fill(self.cursor.index(i), region, bytes);
+        self.note_end(i, true);
+    }
+
     /// Remembers whether a packet that is sent ends in entry `i`.
     #[inline]
     pub(super) fn note_end(&mut self, i: u32, ends: bool) {

@@ -211,6 +211,15 @@ impl Memory {
         }
     }
 
+    /// Writes the first half of a descriptor: a whole packet of so many bytes. The rest, where it lies,
+    /// stays.
+    #[inline]
+    pub(super) fn fill(&self, index: u32, region: u16, bytes: u32) {
+        let ([c, d], [e, f, g, h]) = (region.to_ne_bytes(), bytes.to_ne_bytes());
+        // SAFETY: as in `read`.
+        unsafe { self.words(index).write_volatile(u64::from_ne_bytes([0, 0, c, d, e, f, g, h])) };
+    }
+
     /// Writes a descriptor.
     #[inline]
     pub(super) fn write(&self, index: u32, descriptor: Descriptor) {

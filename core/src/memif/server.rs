@@ -2,6 +2,9 @@
 //! copied from there, and are copied there.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+use std::ptr::NonNull;
+
 use super::end::End;
 use super::intake::{Intake, Received};
 use super::message::Breach;
@@ -124,17 +127,24 @@ impl ServerRing {
         }
         let mut room = self.end.claim(wanted)?;
         let mut used = 0;
-        for packet in ring.to_send(first) {
-            if used + AHEAD < room {
-                self.prefetch(used + AHEAD);
-            }
-            let mut pieces = self.copy(&packet, used, room)?;
+        loop {
+            let whole = self.copy_whole(
+                ring,
+                ring.after(first, sent.slots),
+                wanted - sent.slots,
+                used..room,
+            );
+            used += whole;
+            sent.slots += whole;
+            sent.packets += whole;
+            let Some(packet) = ring.to_send(ring.after(first, sent.slots)).next() else { break };
+            let mut pieces = self.copy_in_pieces(&packet, used, room)?;
             if pieces == 0 {
                 // The client's buffers may be smaller, and a packet take more of them than slots.
                 let all = self.end.claim(u32::MAX)?;
                 if all > room {
                     room = all;
-                    pieces = self.copy(&packet, used, room)?;
+                    pieces = self.copy_in_pieces(&packet, used, room)?;
                 }
             }
             match pieces {
@@ -151,43 +161,55 @@ impl ServerRing {
         Ok(sent)
     }
 
-    /// Asks for the first line of entry `i`'s buffer.
+    /// Copies the packets in `slots` slots from `at` on into as many `entries`, up to one that lies in
+    /// several slots or does not fit into a buffer. Returns how many they were.
     #[inline]
-    fn prefetch(&self, i: u32) {
-        let Descriptor { region, offset, length, .. } = self.end.read(i);
-        if let Some(start) = self.end.regions().locate(region, offset, length) {
-            prefetch_to_write(start.as_ptr());
+    fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
+        let end = entries.end.min(entries.start.saturating_add(slots));
+        let mut next = self.places(entries.start, end);
+        let mut entry = entries.start;
+        while entry < end {
+            let places = next;
+            next = self.places(entry + AHEAD, end);
+            for place in &places[..(end - entry).min(AHEAD) as usize] {
+                if ring.slot(at).continues() {
+                    return entry - entries.start;
+                }
+                // SAFETY: the program has given the slot, one of `slots`, to be sent; nobody writes its
+                // bytes while the ring is borrowed.
+                let packet = unsafe { ring.bytes_unchecked(at) };
+                let Some(place) = place.filter(|it| packet.len() <= it.bytes as usize) else {
+                    return entry - entries.start;
+                };
+                // SAFETY: `bytes` bytes from `start` on lie in a region of the client's that is mapped,
+                // the packet has no more, and our own pool, where it is, is other memory.
+                unsafe { copy_to(packet, place.start) };
+                self.end.fill(entry, place.region, packet.len() as u32);
+                at = ring.next(at);
+                entry += 1;
+            }
         }
+        entry - entries.start
     }
 
-    /// Copies a packet into the buffers of the entries from `used` on. Returns how many it took; 0 if
-    /// there are too few.
+    /// The places of the entries from `first` on, [`AHEAD`] of them, none of entry `end` and behind it.
+    /// Asks for their first lines.
     #[inline]
-    fn copy(&mut self, packet: &Packet<'_>, used: u32, room: u32) -> Result<u32, Breach> {
-        if packet.slots() == 1 && used < room && self.copy_whole(packet.head(), used)? {
-            return Ok(1);
+    fn places(&self, first: u32, end: u32) -> [Option<Place>; AHEAD as usize] {
+        let mut places = [None; AHEAD as usize];
+        for (entry, place) in (first..end).zip(&mut places) {
+            let Descriptor { region, length, offset, .. } = self.end.read(entry);
+            if let Some(start) = self.end.regions().locate(region, offset, length) {
+                prefetch_to_write(start.as_ptr());
+                *place = Some(Place { start, bytes: length, region });
+            }
         }
-        self.copy_in_pieces(packet, used, room)
+        places
     }
 
-    /// Copies a packet that lies in one piece into the buffer of entry `i`, if it is not longer.
-    #[inline]
-    fn copy_whole(&mut self, bytes: &[u8], i: u32) -> Result<bool, Breach> {
-        let entry = self.end.read(i);
-        let found = self.end.regions().locate(entry.region, entry.offset, entry.length);
-        let Some(start) = found else { return Err(nowhere(entry)) };
-        if bytes.len() > entry.length as usize {
-            return Ok(false);
-        }
-        // SAFETY: `length` bytes from `start` on lie in a region of the client's that is mapped, `bytes`
-        // are no more, and our own pool, where the packet is, is other memory.
-        unsafe { bytes.as_ptr().copy_to_nonoverlapping(start.as_ptr(), bytes.len()) };
-        self.end.write(i, Descriptor { flags: 0, length: bytes.len() as u32, ..entry });
-        self.end.note_end(i, true);
-        Ok(true)
-    }
-
-    /// As [`copy`](Self::copy), whatever pieces there are at both ends.
+    /// Copies a packet into the buffers of the entries from `used` on, whatever pieces there are at both
+    /// ends. Returns how many it took; 0 if there are too few.
+    #[inline(never)]
     fn copy_in_pieces(&mut self, packet: &Packet<'_>, used: u32, room: u32) -> Result<u32, Breach> {
         let mut segments = packet.segments();
         let mut segment = segments.next().unwrap_or_default();
@@ -223,6 +245,34 @@ impl ServerRing {
             }
         }
         Ok(0)
+    }
+}
+
+/// Where the client takes bytes.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: NonNull<u8>,
+    bytes: u32,
+    region: u16,
+}
+
+/// Copies a packet; a short one without a call.
+///
+/// # Safety
+/// There is room for it at `start`, which is other memory.
+#[inline]
+unsafe fn copy_to(packet: &[u8], start: NonNull<u8>) {
+    match (packet.first_chunk::<32>(), packet.last_chunk::<32>()) {
+        (Some(first), Some(last)) if packet.len() <= 64 => {
+            // SAFETY: as the caller says; the two overlap, with the same bytes. An array of bytes may
+            // lie anywhere.
+            unsafe {
+                start.cast().write(*first);
+                start.add(packet.len() - 32).cast().write(*last);
+            }
+        }
+        // SAFETY: as the caller says.
+        _ => unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) },
     }
 }
 

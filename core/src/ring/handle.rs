@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use super::meta::Meta;
 use super::packet::Packet;
-use super::ring::{Ring, Swapped};
+use super::ring::{Built, Ring, Swapped};
 
 /// A ring to work on, lent by its [`Queue`](crate::port::Queue). To look, it is a [`Ring`].
 #[derive(Debug)]
@@ -73,6 +73,17 @@ impl<'a> RingMut<'a> {
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> bool {
         self.0.push(packet)
+    }
+
+    /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
+    /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
+    /// one before. Gives the slots to the backend.
+    ///
+    /// # Panics
+    /// If a packet is longer than its buffer.
+    #[inline]
+    pub fn build(&mut self, most: u32, build: impl FnMut(&mut [u8]) -> Option<usize>) -> Built {
+        self.0.build(most, build)
     }
 
     /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are

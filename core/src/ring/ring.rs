@@ -247,7 +247,9 @@ impl Ring {
     /// its bytes are valid and unchanging.
     #[inline]
     pub(crate) unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
-        let slot = self.slot(index);
+        debug_assert!(index < self.num_slots);
+        // SAFETY: the index is in range, says the caller; slots are written only through `&mut self`.
+        let slot = unsafe { self.slots.add(index as usize).as_ref() };
         let start = self.start_of(slot);
         // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and
         // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
@@ -565,4 +567,5 @@ mod exchange;
 #[cfg(test)]
 mod tests;
 
+pub use exchange::Built;
 pub(crate) use exchange::Swapped;

@@ -25,6 +25,8 @@ struct Progress {
     flows: Key,
     /// The number of its next packet.
     number: u64,
+    /// Bytes of its shortest packets.
+    shortest: u64,
     own: OwnFlows,
 }
 
@@ -45,6 +47,7 @@ struct Moment<'a> {
     number: u64,
     flow: u64,
     bytes: u64,
+    shortest: u64,
     packets: &'a Key,
     flows: &'a Key,
     words: super::Words,
@@ -65,6 +68,7 @@ impl<P: Borrow<Plan>> Frames<P> {
             packets: Key::of_packets(*seed, stream, worker),
             flows: Key::of_flows(*seed, stream),
             number: 0,
+            shortest: streams[stream].sizes.shortest(&streams[stream].template) as u64,
             own: OwnFlows::of(streams[stream].flows, worker, workers),
         });
         let progress = progress.collect();
@@ -87,19 +91,45 @@ impl<P: Borrow<Plan>> Frames<P> {
         if self.turn == plan.turns.len() {
             self.turn = 0;
         }
+        let flow = progress.own.next();
+        copy(frame, &stream.template[..bytes]);
+        if stream.changes() {
+            self.change(index, number, flow, frame);
+        }
+        Some(bytes)
+    }
+
+    /// Puts into packet `number` of a stream what is its own.
+    #[inline(never)]
+    fn change(&self, stream: usize, number: u64, flow: u64, frame: &mut [u8]) {
+        let progress = &self.progress[stream];
+        let stream = &self.plan.borrow().streams[stream];
         let moment = Moment {
             worker: self.worker,
             number,
-            flow: progress.own.next(),
-            bytes: bytes as u64,
+            flow,
+            bytes: frame.len() as u64,
+            shortest: progress.shortest,
             packets: &progress.packets,
             flows: &progress.flows,
             words: stream.words,
             time_ns: self.time_ns,
         };
-        frame.copy_from_slice(&stream.template[..bytes]);
         moment.write(stream, frame);
-        Some(bytes)
+    }
+}
+
+/// Copies as many bytes; a few without a call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    let ends = from.first_chunk::<32>().zip(from.last_chunk::<32>());
+    match ends.filter(|_| from.len() <= 64) {
+        Some((first, last)) => {
+            // They overlap, with the same bytes.
+            to[..32].copy_from_slice(first);
+            to[from.len() - 32..from.len()].copy_from_slice(last);
+        }
+        None => to.copy_from_slice(from),
     }
 }
 
@@ -126,6 +156,12 @@ impl OwnFlows {
 }
 
 impl Stream {
+    /// Whether its packets differ in more than their length.
+    #[inline]
+    fn changes(&self) -> bool {
+        !self.edits.is_empty() || !self.sums.is_empty()
+    }
+
     /// How long a packet of it is.
     #[inline]
     fn size(&self, packets: &Key, number: u64) -> usize {
@@ -160,10 +196,12 @@ impl Moment<'_> {
         }
     }
 
+    #[inline]
     fn edited(&self, edit: &Edit) -> u64 {
         edit.parts.iter().fold(edit.keep, |number, part| number | self.part(part))
     }
 
+    #[inline]
     fn part(&self, part: &Part) -> u64 {
         let number = match &part.source {
             Source::Steps { index, step } => self.index(index).wrapping_mul(*step),
@@ -176,6 +214,7 @@ impl Moment<'_> {
         (number.wrapping_add(part.base) << part.shift) & part.mask
     }
 
+    #[inline]
     fn index(&self, index: &Index) -> u64 {
         let (key, number, words) = match index.per {
             Per::Packet => (self.packets, self.number, self.words.packet),
@@ -187,15 +226,16 @@ impl Moment<'_> {
         }
     }
 
+    #[inline]
     fn length(&self, headers: u16) -> u64 {
         self.bytes - u64::from(headers)
     }
 
+    #[inline]
     fn checksum(&self, sum: &Sum, stream: &Stream, frame: &[u8]) -> u16 {
-        let shortest = stream.sizes.shortest(&stream.template) as u64;
         let by_size = match sum.by_size.as_slice() {
             [] => 0,
-            sums => sums[(self.bytes - shortest) as usize],
+            sums => sums[(self.bytes - self.shortest) as usize],
         };
         let mut total = u64::from(sum.constant) + u64::from(by_size);
         for term in &sum.terms {
@@ -204,6 +244,7 @@ impl Moment<'_> {
         sum.finish.of(!fold(total))
     }
 
+    #[inline]
     fn term(&self, term: &Term, stream: &Stream, frame: &[u8]) -> u64 {
         let (number, bytes) = match term.of {
             Operand::Edit(index) => {
@@ -224,16 +265,27 @@ impl Moment<'_> {
 }
 
 impl Edit {
+    /// Each size by itself: a store where the compiler knows how long it is, else a call.
     #[inline]
     fn put(&self, frame: &mut [u8], number: u64) {
-        let bytes = usize::from(self.bytes);
-        frame[usize::from(self.at)..][..bytes].copy_from_slice(&number.to_be_bytes()[8 - bytes..]);
+        let frame = &mut frame[usize::from(self.at)..];
+        match self.bytes {
+            1 => frame[0] = number as u8,
+            2 => frame[..2].copy_from_slice(&(number as u16).to_be_bytes()),
+            4 => frame[..4].copy_from_slice(&(number as u32).to_be_bytes()),
+            _ => frame[..8].copy_from_slice(&number.to_be_bytes()),
+        }
     }
 
     #[inline]
     fn get(&self, frame: &[u8]) -> u64 {
-        let bytes = &frame[usize::from(self.at)..][..usize::from(self.bytes)];
-        bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+        match frame[usize::from(self.at)..][..usize::from(self.bytes)] {
+            [a] => a.into(),
+            [a, b] => u16::from_be_bytes([a, b]).into(),
+            [a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
+            [a, b, c, d, e, f, g, h] => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            _ => unreachable!("{} bytes in an edit", self.bytes),
+        }
     }
 }
 

@@ -33,41 +33,30 @@ impl Filler {
     /// to the backend.
     pub fn fill(&mut self, ring: &mut RingMut<'_>, most: u32) -> Filled {
         let mut filled = Filled::default();
-        let mut at = ring.head();
-        let mut room = ring.available();
-        let mut used = 0;
-        while filled.packets < most && room > 0 {
-            let whole = match self.waiting {
-                0 => self.frames.next_into(ring.buffer_mut(at)),
-                _ => None,
-            };
-            let (slots, bytes) = match whole {
-                Some(bytes) => {
-                    ring.set_bytes(at, bytes as u16, false);
-                    (1, bytes)
-                }
-                None => match self.split(ring, at, room) {
-                    Some(split) => split,
-                    None => break,
-                },
-            };
+        loop {
+            if self.waiting == 0 {
+                let frames = &mut self.frames;
+                let built = ring.build(most - filled.packets, |buffer| frames.next_into(buffer));
+                filled.packets += built.packets;
+                filled.bytes += built.bytes;
+            }
+            if filled.packets == most || ring.available() == 0 {
+                return filled;
+            }
+            let Some(bytes) = self.split(ring) else { return filled };
             filled.packets += 1;
             filled.bytes += bytes as u64;
-            used += slots;
-            room -= slots;
-            (0..slots).for_each(|_| at = ring.next(at));
         }
-        ring.release(used);
-        filled
     }
 
-    /// Puts a packet into several slots from `at` on: how many, and its bytes. `None` if it needs
-    /// more than there are; it waits then.
+    /// Puts a packet into several slots and gives them to the backend: its bytes. `None` if it needs
+    /// more slots than there are; it waits then.
     #[cold]
-    fn split(&mut self, ring: &mut RingMut<'_>, mut at: u32, room: u32) -> Option<(u32, usize)> {
+    fn split(&mut self, ring: &mut RingMut<'_>) -> Option<usize> {
         if self.waiting == 0 {
             self.waiting = self.frames.next_into(&mut self.long)?;
         }
+        let mut at = ring.head();
         let buffer = ring.buffer_mut(at).len();
         let slots = self.waiting.div_ceil(buffer.max(1)) as u32;
         if slots >= ring.num_slots() {
@@ -76,7 +65,7 @@ impl Filler {
             self.too_long += 1;
             return None;
         }
-        if slots > room || buffer == 0 {
+        if slots > ring.available() || buffer == 0 {
             return None;
         }
         let bytes = std::mem::take(&mut self.waiting);
@@ -86,6 +75,7 @@ impl Filler {
             ring.set_bytes(at, piece.len() as u16, pieces.peek().is_some());
             at = ring.next(at);
         }
-        Some((slots, bytes))
+        ring.release(slots);
+        Some(bytes)
     }
 }

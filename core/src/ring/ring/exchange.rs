@@ -1,4 +1,4 @@
-//! What moves a packet into a transmit ring: an exchange of buffers, or a copy.
+//! What brings a packet into a transmit ring: an exchange of buffers, a copy, or building it there.
 
 use super::{Ring, Slot, flags};
 use crate::ring::Packet;
@@ -8,6 +8,15 @@ use crate::ring::Packet;
 pub(crate) struct Swapped {
     pub slots: u32,
     pub packets: u32,
+    pub bytes: u64,
+}
+
+/// What was built in a transmit ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Built {
+    /// Packets, a slot each.
+    pub packets: u32,
+    /// Bytes in them.
     pub bytes: u64,
 }
 
@@ -63,6 +72,37 @@ impl Ring {
         }
         self.release(needed);
         true
+    }
+
+    /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
+    /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
+    /// one before. Gives the slots to the backend.
+    ///
+    /// # Panics
+    /// If a packet is longer than its buffer.
+    #[inline]
+    pub(crate) fn build(
+        &mut self,
+        most: u32,
+        mut build: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) -> Built {
+        let mut built = Built::default();
+        let mut at = self.head();
+        let room = self.available().min(most);
+        while built.packets < room {
+            // SAFETY: the program owns the slot, one of `available` from the head on.
+            let buffer = unsafe { self.buffer_unchecked(at) };
+            let limit = buffer.len().min(u16::MAX.into());
+            let Some(bytes) = build(buffer) else { break };
+            assert!(bytes <= limit, "{bytes} bytes built in a buffer of {limit}");
+            let slot = self.slot_mut(at);
+            (slot.ptr, slot.len, slot.flags) = (0, bytes as u16, 0);
+            built.packets += 1;
+            built.bytes += bytes as u64;
+            at = self.next(at);
+        }
+        self.release(built.packets);
+        built
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte

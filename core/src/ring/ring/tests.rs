@@ -255,7 +255,8 @@ fn a_packet_may_start_anywhere_in_its_buffer() {
 fn a_program_builds_a_packet_at_the_start_of_its_buffer() {
     let pool = pool();
     type Write = fn(&mut Ring);
-    let rows: [(Write, u16, &str); 4] = [
+    let rows: [(Write, u16, &str); 5] = [
+        (|ring| assert_eq!(ring.build(1, |_| Some(2)).packets, 1), 0, "a packet built"),
         (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[1, 2]))), 0, "a packet pushed"),
         (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[]))), 0, "an empty one pushed"),
         (|ring| ring.buffer_mut(0)[0] = 1, 0, "the whole buffer asked for"),
@@ -268,6 +269,33 @@ fn a_program_builds_a_packet_at_the_start_of_its_buffer() {
         write(&mut tx);
         assert_eq!(tx.slot(0).offset(), offset, "{why}");
     }
+}
+
+#[test]
+fn packets_are_built_as_long_as_there_is_room_and_one_comes() {
+    let mut tx = Ring::transmit(&pool(), 6).unwrap();
+    let mut number = 0u8;
+    let mut build = |tx: &mut Ring, most, last| {
+        let built = tx.build(most, |buffer| {
+            assert_eq!(buffer.len(), 2048);
+            number += 1;
+            buffer[..usize::from(number)].fill(number);
+            (number <= last).then_some(number.into())
+        });
+        (built.packets, built.bytes)
+    };
+    assert_eq!(build(&mut tx, 2, 9), (2, 3), "as many as are wanted");
+    assert_eq!(build(&mut tx, 9, 3), (1, 3), "until there is none");
+    assert_eq!(build(&mut tx, 9, 9), (2, 11), "one slot is the backend's");
+    assert_eq!(build(&mut tx, 9, 9), (0, 0), "no room");
+    let sent: Vec<_> = tx.to_send(0).map(|packet| packet.head().to_vec()).collect();
+    assert_eq!(sent, [vec![1], vec![2; 2], vec![3; 3], vec![5; 5], vec![6; 6]]);
+}
+
+#[test]
+#[should_panic(expected = "2049 bytes built in a buffer of 2048")]
+fn a_packet_that_is_longer_than_its_buffer_is_not_built() {
+    Ring::transmit(&pool(), 4).unwrap().build(1, |buffer| Some(buffer.len() + 1));
 }
 
 #[test]
