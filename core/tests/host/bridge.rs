@@ -11,6 +11,8 @@ use sluicegate::memory::{Pool, PoolConfig};
 use sluicegate::port::{HostFlows, OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
+use super::program;
+
 /// Packets that have passed so far.
 #[derive(Debug, Default)]
 pub struct Passed {
@@ -30,8 +32,9 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// On right0, by two ports of these names.
+    /// On right0, by two ports of these names, when it has no program of the bridge before.
     pub fn open(lab: &Lab, wire: &str, host: &str) -> sluicegate::Result<Self> {
+        program::gone(&lab.netns("right"), "right0");
         let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() })?;
         let options = OpenOptions {
             usage: Use::Both,

@@ -12,9 +12,9 @@ use sluicegate::link::{self, Lab, netns};
 use sluicegate::port::{OpenOptions, Port, Use, detach_host};
 
 use super::bridge::{Bridge, run_ports};
-use super::edges::traces;
+use super::edges::{nothing_is_left, traces};
 use super::through::{bytes, ping};
-use super::{child, lab, open};
+use super::{child, lab, open, program};
 
 /// Says what the process is to be: a namespace, and the names of two ports.
 const OWNER: &str = "SLUICE_TEST_HOST_OWNER";
@@ -41,6 +41,7 @@ struct Owner(Option<Child>);
 
 impl Owner {
     fn start(lab: &Lab, wire: &str, host: &str) -> Self {
+        program::gone(&lab.netns("right"), "right0");
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "killed::owner", "--nocapture"])
             .env(OWNER, format!("{} {wire} {host}", lab.netns("right")))
@@ -142,7 +143,7 @@ fn with_pass_a_connection_survives_its_owner() {
         let bridge = Bridge::open(&lab, "xdp:right0", host).unwrap();
         assert!(connection.works(), "{host}: through the next");
         drop(bridge);
-        assert_eq!(traces(&lab), [] as [&str; 0], "{host}");
+        nothing_is_left(&lab);
         assert!(connection.works(), "{host}: at the end");
     }
 }
@@ -161,12 +162,12 @@ fn with_drop_the_host_is_cut_off_until_somebody_comes() {
         let bridge = Bridge::open(&lab, &wire, "host:right0?fallback=drop").unwrap();
         assert!(connection.works(), "{mode}: through the next");
         drop(bridge);
-        assert_eq!(traces(&lab), [] as [&str; 0], "{mode}: who ends by itself leaves nothing");
+        nothing_is_left(&lab);
 
         Owner::start(&lab, &wire, "host:right0?fallback=drop").kill();
         assert!(!ping(&lab, "right", "198.18.0.1"), "{mode}: cut off again");
         detach(&lab);
         assert!(connection.works(), "{mode}: after it was taken off");
-        assert_eq!(traces(&lab), [] as [&str; 0], "{mode}");
+        nothing_is_left(&lab);
     }
 }

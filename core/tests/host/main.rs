@@ -9,6 +9,8 @@ mod flows;
 mod killed;
 #[path = "../lab/on.rs"]
 mod on;
+#[path = "../lab/program.rs"]
+mod program;
 #[path = "../lab/scratch.rs"]
 mod scratch;
 mod through;

@@ -7,8 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{self, Lab, Shape, netns};
-use sluicegate::xdp::resident::Resident;
+use sluicegate::link::{self, Lab, Shape};
 
 use crate::given::Given;
 use crate::on::on;
@@ -106,18 +105,6 @@ impl Wire {
                 assert!(Instant::now() < deadline, "{name} has no link");
                 std::thread::sleep(Duration::from_millis(20));
             }
-        }
-    }
-
-    /// Waits until a host's interface has no program of ours.
-    pub fn wait_for_no_program(&self, host: &str) {
-        let (netns, name) = (self.netns(host), format!("{host}0"));
-        let interface = link::interface(Some(&netns), &name).unwrap();
-        let find = || netns::within(Some(&netns), || Resident::find(&interface)).unwrap();
-        let deadline = Instant::now() + patience();
-        while find().is_some() {
-            assert!(Instant::now() < deadline, "the program of {name} stays");
-            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

@@ -14,6 +14,8 @@ mod modes;
 mod numbered;
 #[path = "../lab/on.rs"]
 mod on;
+#[path = "../lab/program.rs"]
+mod program;
 mod queues;
 #[path = "../exchange/rings.rs"]
 mod rings;

@@ -8,7 +8,7 @@ use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::Wait;
 
 use crate::hosts::{Wire, patience};
-use crate::rings;
+use crate::{program, rings};
 
 /// UDP to port 9 of the right host, by Ethernet's broadcast address: nobody answers. The payload
 /// is the number; each flow has an address and a port of its own.
@@ -27,10 +27,10 @@ pub fn frames(n: u32, flows: u32) -> Vec<Vec<u8>> {
 }
 
 /// Opens a port of a host. One that has a program finds its interface without: that of the port before may
-/// be there as long as a child of another test has yet to become its command, and have another mode.
+/// have another mode.
 pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
     if name.starts_with("xdp:") || name.starts_with("mirror:") {
-        wire.wait_for_no_program(host);
+        program::gone(&wire.netns(host), &format!("{host}0"));
     }
     let options = OpenOptions { usage, netns: Some(wire.netns(host)), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)

@@ -15,6 +15,8 @@ mod metadata;
 mod mirror;
 #[path = "../lab/on.rs"]
 mod on;
+#[path = "../lab/program.rs"]
+mod program;
 mod resident;
 #[path = "../exchange/rings.rs"]
 mod rings;
@@ -24,7 +26,6 @@ mod unprivileged;
 mod wire;
 
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
 
 use scratch::lab_of;
 use sluicegate::link::{self, Interface, Lab, Shape, netns};
@@ -59,14 +60,9 @@ pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
     netns::within(Some(&lab.netns("right")), || Resident::find(&interface))
 }
 
-/// Waits until right0 has no program of ours any more. The kernel lets go of a link a moment after its
-/// last holder has ended, and a child of another test that has yet to become its command is one, too.
+/// Waits until right0 has no program of ours any more.
 pub fn gone(lab: &Lab) {
-    let deadline = Instant::now() + wire::PATIENCE;
-    while find(lab).unwrap().is_some() {
-        assert!(Instant::now() < deadline, "the program stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    program::gone(&lab.netns("right"), "right0");
 }
 
 /// Runs a command on a host; it must succeed.
