@@ -101,7 +101,7 @@ fn packets_that_all_come_to_one_cpu_are_named_in_their_step() {
     let [left, right] = ["left", "right"].map(|host| lab.netns(host));
     let between = format!("{left}/left0,{right}/right0");
     let run = || {
-        let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "500ms", "--json"];
+        let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "1s", "--json"];
         let bench = [&bench[..], &["--between", &between]].concat();
         report(sluice(&bench).env("PATH", folder.path()))
     };
@@ -122,7 +122,7 @@ fn packets_of_one_queue_all_come_to_one_cpu_and_those_of_two_do_not() {
         return;
     }
     let run = || {
-        let bench = ["bench", "rx", "--queues", "1,2", "--rounds", "1", "--seconds", "500ms"];
+        let bench = ["bench", "rx", "--queues", "1,2", "--rounds", "1", "--seconds", "1s"];
         report(&mut sluice(&[&bench[..], &["--json"]].concat()))
     };
     const ONE: &str = "counted in XDP";
