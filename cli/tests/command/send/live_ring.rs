@@ -28,11 +28,7 @@ fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
         let sent = run(&["replay", file, port, "--netns", &left, "--rate", rate, "--json"]).good();
         assert_eq!((&sent["attempted"], &sent["accepted"]), (&5000.into(), &5000.into()), "{sent}");
         capture.stop().good();
-        // All but what a veth had no room for, which its interface says.
-        let came = numbers(&came);
-        assert_eq!(sent["ledger"]["out"], came.len(), "{port} {rate}: {sent}");
-        let in_order = came.is_sorted_by(|one, next| one < next);
-        assert!(in_order && came.last() < Some(&5000), "{port} {rate}: {came:?}");
+        assert!(numbers(&came).into_iter().eq(0..5000), "{port} {rate}");
         if port == "left0" && std::thread::available_parallelism().unwrap().get() > 1 {
             let fallback = &sent["fallbacks"][0];
             let reason = fallback["reason"].as_str().unwrap();
