@@ -132,10 +132,17 @@ mod tests {
         assert_eq!(address.listen().err(), Some(Errno::EADDRINUSE), "it is served");
         drop(first);
         assert_eq!(address.connect().err(), Some(Errno::ENOENT));
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let mut killed = address.listen().unwrap();
+        std::mem::forget(killed.file.take());
+        drop(killed);
         assert_eq!(address.connect().err(), Some(Errno::ECONNREFUSED), "left behind");
         let _second = address.listen().unwrap();
         assert!(address.connect().is_ok(), "it was replaced");
+    }
+
+    /// A name without a file that no other run of the tests has.
+    fn own_name(name: &str) -> String {
+        format!("@sluice-test-{}-{name}", std::process::id())
     }
 
     /// Listens as soon as no child of another test, just forked, has the last listener's socket.
@@ -153,7 +160,7 @@ mod tests {
     fn nobody_connects_to_a_socket_that_only_a_child_has_still() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        for name in [path.to_str().unwrap(), "@sluice-test-address-child"] {
+        for name in [path.to_str().unwrap(), &own_name("child")] {
             let address = Address::of(name);
             let listener = address.listen().unwrap();
             let childs = listener.socket.try_clone().unwrap();
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_name_without_a_file_is_free_again() {
-        let address = Address::of("@sluice-test-address");
+        let address = Address::of(&own_name("again"));
         for _ in 0..2 {
             let listener = listen_again(&address);
             assert_eq!(address.listen().err(), Some(Errno::EADDRINUSE));
