@@ -11,7 +11,7 @@ use sluicegate::port::{Kind, PortName};
 /// a veth what its other end has taken, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
 const LATE: Duration = Duration::from_millis(500);
 /// Between two looks at the counters then.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// An interface's own counters, from the moment a run begins.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl Card {
     }
 
     /// The same of who sent so many, and with it the packets that wait in the host's queue, from
-    /// whomever they came. Where all are sent nobody is asked about these: the answer may take time.
-    /// Those that nobody knows of are waited for.
-    pub fn sent_of(&mut self, accepted: u64) -> Option<((u64, u64), u64)> {
+    /// whomever they came, if they go that way (`queued`). Where all are sent nobody is asked about
+    /// these: the answer may take time. Those that nobody knows of are waited for.
+    pub fn sent_of(&mut self, accepted: u64, queued: bool) -> Option<((u64, u64), u64)> {
         let end = Instant::now() + LATE;
         loop {
             let sent = self.sent()?;
@@ -68,7 +68,7 @@ impl Card {
                 return Some((sent, 0));
             }
             // What waits first: who leaves between the two looks is seen in one of them.
-            let packets = self.backlog.as_mut().map(Backlog::packets);
+            let packets = self.backlog.as_mut().filter(|_| queued).map(Backlog::packets);
             let waiting = packets.and_then(Result::ok).unwrap_or(0);
             let sent = self.sent()?;
             if sent.0 + sent.1 + waiting >= accepted || Instant::now() >= end {

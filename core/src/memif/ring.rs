@@ -256,6 +256,9 @@ mod tests {
         assert_eq!(bytes[..8], [0x20, 0x1f, 0xe3, 0x03, 0, 0, 2, 1]);
         assert_eq!(bytes[64..66], [4, 3]);
         assert_eq!(bytes[240..], [1, 0, 2, 0, 60, 0, 0, 0, 0, 16, 0, 0, 9, 0, 0, 0]);
+        ring.fill(7, 1, 0x0908_0706);
+        let filled = Descriptor { flags: 0, region: 1, length: 0x0908_0706, ..said };
+        assert_eq!(ring.read(7), filled, "where it lies stays");
         assert!(ring.wants_wakeup());
     }
 

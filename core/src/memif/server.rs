@@ -12,7 +12,7 @@ use super::ring::{Descriptor, NEXT, Sent};
 use crate::memory::prefetch_to_write;
 use crate::ring::{Meta, Packet, Ring};
 
-/// So many entries before a buffer's turn it is asked for: the client had it last.
+/// The buffers of so many entries are asked for at a time, before their turn: the client had them last.
 const AHEAD: u32 = 8;
 
 /// A server's ring in either direction.
@@ -121,10 +121,10 @@ impl ServerRing {
     #[inline]
     pub(crate) fn send(&mut self, ring: &Ring, first: u32) -> Result<Sent, Breach> {
         let mut sent = Sent::default();
-        let wanted = ring.whole_slots(first, u32::MAX);
-        if wanted == 0 {
+        if ring.to_send(first).next().is_none() {
             return Ok(sent);
         }
+        let wanted = ring.whole_slots(first, u32::MAX);
         let mut room = self.end.claim(wanted)?;
         let mut used = 0;
         loop {
@@ -138,13 +138,13 @@ impl ServerRing {
             sent.slots += whole;
             sent.packets += whole;
             let Some(packet) = ring.to_send(ring.after(first, sent.slots)).next() else { break };
-            let mut pieces = self.copy_in_pieces(&packet, used, room)?;
+            let pieces = self.copy_in_pieces(&packet, used, room)?;
             if pieces == 0 {
                 // The client's buffers may be smaller, and a packet take more of them than slots.
                 let all = self.end.claim(u32::MAX)?;
                 if all > room {
                     room = all;
-                    pieces = self.copy_in_pieces(&packet, used, room)?;
+                    continue;
                 }
             }
             match pieces {
@@ -162,7 +162,7 @@ impl ServerRing {
     }
 
     /// Copies the packets in `slots` slots from `at` on into as many `entries`, up to one that lies in
-    /// several slots or does not fit into a buffer. Returns how many they were.
+    /// several slots, or finds no buffer that is long enough. Returns how many they were.
     #[inline]
     fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
         let end = entries.end.min(entries.start.saturating_add(slots));

@@ -77,7 +77,8 @@ impl<'a> RingMut<'a> {
 
     /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
     /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
-    /// one before. Gives the slots to the backend.
+    /// one before. Ends at a slot without a buffer. Metadata stay as they were. Gives the slots to the
+    /// backend.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.

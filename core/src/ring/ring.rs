@@ -374,7 +374,6 @@ impl Ring {
     /// On a receive ring; if there is no such slot.
     #[inline]
     pub fn given_since(&self, head: u32) -> Packets<'_> {
-        assert!(head < self.num_slots, "slot {head} of {}", self.num_slots);
         self.to_send(head)
     }
 
@@ -384,11 +383,12 @@ impl Ring {
     /// Whole packets only; one whose end the program still holds back is left for later.
     ///
     /// # Panics
-    /// On a receive ring, whose slots the kernel may be writing.
+    /// On a receive ring, whose slots the kernel may be writing; if there is no such slot.
     #[inline]
     pub(crate) fn to_send(&self, from: u32) -> Packets<'_> {
         // SAFETY: as in `head`.
         assert!(unsafe { (*self.header.as_ptr()).dir } == 0, "a receive ring has nothing to send");
+        assert!(from < self.num_slots, "slot {from} of {}", self.num_slots);
         Packets { ring: self, at: from, left: self.whole_slots(from, u32::MAX) }
     }
 

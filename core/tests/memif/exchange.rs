@@ -11,8 +11,10 @@ use super::{
     both, bytes_of, in_pool, noticed, open, open_with, pull, pull_some, push, socket, until,
 };
 
-/// Lengths of one piece and of several, with those about a buffer's end.
-const LENGTHS: [usize; 9] = [60, 1514, 14, 2111, 2112, 2113, 4224, 9000, 61];
+/// Lengths of one piece and of several, with those about a buffer's end, and about where copying begins to
+/// take a call.
+const LENGTHS: [usize; 15] =
+    [60, 1514, 14, 2111, 2112, 2113, 4224, 9000, 61, 31, 32, 33, 63, 64, 65];
 
 /// Sends packets from one queue to another, and looks at each.
 fn exchange(from: &mut Queue, to: &mut Queue, packets: usize, wait: Wait) {

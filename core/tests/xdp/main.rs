@@ -61,6 +61,7 @@ pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
 }
 
 /// Waits until right0 has no program of ours any more.
+#[track_caller]
 pub fn gone(lab: &Lab) {
     program::gone(&lab.netns("right"), "right0");
 }

@@ -76,7 +76,8 @@ impl Ring {
 
     /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
     /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
-    /// one before. Gives the slots to the backend.
+    /// one before. Ends at a slot without a buffer. Metadata stay as they were. Gives the slots to the
+    /// backend.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.
@@ -93,6 +94,9 @@ impl Ring {
             // SAFETY: the program owns the slot, one of `available` from the head on.
             let buffer = unsafe { self.buffer_unchecked(at) };
             let limit = buffer.len().min(u16::MAX.into());
+            if limit == 0 {
+                break;
+            }
             let Some(bytes) = build(buffer) else { break };
             assert!(bytes <= limit, "{bytes} bytes built in a buffer of {limit}");
             let slot = self.slot_mut(at);

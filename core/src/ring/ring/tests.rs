@@ -293,6 +293,14 @@ fn packets_are_built_as_long_as_there_is_room_and_one_comes() {
 }
 
 #[test]
+fn nothing_is_built_in_a_slot_without_a_buffer() {
+    let pool = pool();
+    let mut tx = Ring::transmit(&pool, 4).unwrap();
+    pool.give([tx.take_buffer(1)]);
+    assert_eq!(tx.build(3, |_| Some(0)).packets, 1);
+}
+
+#[test]
 #[should_panic(expected = "2049 bytes built in a buffer of 2048")]
 fn a_packet_that_is_longer_than_its_buffer_is_not_built() {
     Ring::transmit(&pool(), 4).unwrap().build(1, |buffer| Some(buffer.len() + 1));
