@@ -163,7 +163,7 @@ impl Sender {
 }
 
 /// Loads the ring's program.
-fn load(memory: &Memory, interface: &Interface, access: Access) -> Result<Maker> {
+pub(super) fn load(memory: &Memory, interface: &Interface, access: Access) -> Result<Maker> {
     let geometry = memory.geometry();
     let exit = Exit::by(interface)?;
     let instructions = program(geometry, &exit, access, memory).map_err(|fault| {
