@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate::memif::{AddRing, Hello, Init, Message};
 use sluicegate::port::{Port, Queue};
-use sluicegate::ring::Wait;
+use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::by_hand::{
     REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,
@@ -131,6 +131,45 @@ fn server_and_client(test: &str, options: &str) -> (String, Port, Client) {
     let server = open(&format!("memif:{name}?role=server{options}"));
     let client = Client::connect(&name);
     (name, server, client)
+}
+
+/// A server looks at several entries before it fills the first of them.
+#[test]
+fn a_buffer_that_cannot_be_ends_the_batch_there() {
+    const SENT: usize = 16;
+    let buffer = |i| 8192 + 512 * i;
+    for bad in [0, 3, 7, 8, 12] {
+        let (name, mut server, client) = server_and_client("hostile-batch", "");
+        let queue = &mut server.queues[0];
+        let given = |i| (0, 0, 512, buffer(i) as u32);
+        (0..SENT).for_each(|i| client.memory.descriptor(TO_CLIENT, i, given(i)));
+        client.memory.descriptor(TO_CLIENT, bad, (0, 0, 512, 65_025));
+        client.memory.index(TO_CLIENT + 6).store(SENT as u16, Ordering::Release);
+        for i in 0..SENT {
+            assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes_of(i + 1, 60))));
+        }
+        let reason = std::thread::scope(|scope| {
+            let reason = scope.spawn(|| client.wire.reason());
+            until("the end of the connection", || {
+                queue.sync_tx().unwrap();
+                reason.is_finished().then_some(())
+            });
+            reason.join().unwrap()
+        });
+        assert!(reason.contains("a packet of 512 bytes at 65025 in region 0"), "{bad}: {reason}");
+        let untouched = (buffer(bad)..REGION_BYTES).all(|at| client.memory.byte(at) == 0);
+        assert!(untouched, "{bad}: nothing is written there and behind");
+        assert_eq!(queue.stats().unwrap().sent, 0, "{bad}: the client was told of none");
+        let mut good = open(&format!("memif:{name}?role=client"));
+        let mut received = Vec::new();
+        until("all of them, at the next client", || {
+            queue.sync_tx().unwrap();
+            received.extend(pull(&mut good.queues[0]));
+            (received.len() >= SENT).then_some(())
+        });
+        assert!(received.iter().cloned().eq((1..=SENT).map(|i| bytes_of(i, 60))), "{bad}");
+        assert_eq!(queue.stats().unwrap().sent, SENT as u64, "{bad}");
+    }
 }
 
 #[test]
