@@ -1,7 +1,7 @@
 //! A test that is alone in its process: other tests have files and threads, too, and children that hold
 //! their files until they have become their commands.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::child;
 
@@ -16,6 +16,8 @@ pub fn is_alone(test: &str) -> bool {
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
     let again = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
-    assert!(child::end(again.spawn().unwrap()).status.success());
+    let ended = child::end(again.stdout(Stdio::piped()).spawn().unwrap());
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{test}: {said}");
     false
 }
