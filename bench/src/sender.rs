@@ -7,8 +7,6 @@ use crate::process::Program;
 pub const NOBODY: &str = "02:00:00:00:00:99";
 /// The IPv4 address that packets are sent to.
 pub const ADDRESS: &str = "198.18.0.2";
-/// The longest packet that `live:` sends.
-pub const LIVE_MAX: u32 = 3400;
 
 /// Sends UDP packets of so many bytes to an Ethernet address, into a port.
 pub fn generate(port: &str, bytes: u32, to: &str) -> Program {

@@ -1,10 +1,12 @@
 //! Passing on: from one veth to another, on a host between who sends and who receives.
 
+use sluicegate::xdp::live;
+
 use super::{BEGUN, Place};
 use crate::bed::Line;
 use crate::device::{bridge, no_bridge, no_router, router};
 use crate::process::Program;
-use crate::sender::{ADDRESS, LIVE_MAX};
+use crate::sender::ADDRESS;
 use crate::step::{Intake, Job, Step, To, Way};
 
 /// The steps, from the slowest to the fastest.
@@ -33,7 +35,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     steps.push(bridging(place, line));
     steps.push(batched("AF_XDP swap, adaptive", xdp(), &[]));
     steps.push(batched("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
-    if place.setting.size <= LIVE_MAX {
+    if place.setting.size <= live::MOST_BYTES {
         steps.push(batched("xdp: to live:, one way", live, &["--one-way"]));
     }
     steps.push(step("XDP redirect", xdp(), &["--in-kernel"]));

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use sluicegate::xdp::live;
+
 use super::{Place, generate};
 use crate::bed::{End, list};
 use crate::process::{Program, Ready};
 use crate::said::Count;
-use crate::sender::LIVE_MAX;
 use crate::step::{Job, Order, Setting, Step, Way};
 
 /// The steps, from the slowest to the fastest.
@@ -36,7 +37,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
         ),
         af_xdp(place),
     ];
-    if place.cpus.count() > 1 && place.setting.size <= LIVE_MAX {
+    if place.cpus.count() > 1 && place.setting.size <= live::MOST_BYTES {
         steps.push(live_ring(place));
     }
     steps.push(place.with_capture_file(replay(place)));
@@ -90,7 +91,7 @@ fn replay(place: &Place<'_>) -> Step {
     let cpus = place.cpus.senders(2);
     let file = place.capture_file();
     let port = match place.setting.size {
-        ..=LIVE_MAX => place.left().to_owned(),
+        ..=live::MOST_BYTES => place.left().to_owned(),
         _ => format!("packet:{}", place.left()),
     };
     let program = Program::sluice(["replay", &file, &port, "--top-speed", "--loop", "0"]).and([

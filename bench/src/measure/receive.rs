@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sluicegate::xdp::live;
+
 use super::{Conditions, Load, Run, lost, mpps, seen_in_xdp};
 use crate::bed::{Bed, End, Line};
 use crate::failure::Failure;
@@ -9,7 +11,7 @@ use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
 use crate::profile::Who;
 use crate::said::{Count, Said};
-use crate::sender::{LIVE_MAX, NOBODY, from_left};
+use crate::sender::{NOBODY, from_left};
 use crate::step::{Intake, Setting, Step, Tally, To};
 
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
@@ -98,7 +100,7 @@ fn sender(
         To::Host => bed.right.mac()?.to_string(),
         To::Router => bed.line.as_ref().map_or_else(|| bed.right.mac(), Line::mac)?.to_string(),
     };
-    let method = if size > LIVE_MAX { "sendmmsg" } else { "auto" };
+    let method = if size > live::MOST_BYTES { "sendmmsg" } else { "auto" };
     let seconds = conditions.time.as_secs_f64().to_string();
     let program = from_left(bed, &conditions.cpus.senders(queues), size, &to);
     Ok(program.and(["--method", method, "--duration", &seconds]))

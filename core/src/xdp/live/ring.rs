@@ -70,7 +70,7 @@ pub(super) const PUBLISH: u32 = 32;
 pub(crate) const LEAST_BYTES: u32 = 14;
 /// The most that a live frame can have, on pages of 4 KiB: of a page the kernel takes the headroom
 /// of 256 bytes, its own notes, and `skb_shared_info` behind (`bpf_prog_test_run_xdp`).
-pub(crate) const MOST_BYTES: u32 = 3400;
+pub const MOST_BYTES: u32 = 3400;
 /// Slots begin on lines of their own.
 const LINE: u32 = 64;
 
