@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use super::meta::Meta;
 use super::packet::Packet;
-use super::ring::{Built, Ring, Swapped};
+use super::ring::{Filled, Ring, Swapped};
 
 /// A ring to work on, lent by its [`Queue`](crate::port::Queue). To look, it is a [`Ring`].
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl<'a> RingMut<'a> {
     /// # Panics
     /// If a packet is longer than its buffer.
     #[inline]
-    pub fn build(&mut self, most: u32, build: impl FnMut(&mut [u8]) -> Option<usize>) -> Built {
+    pub fn build(&mut self, most: u32, build: impl FnMut(&mut [u8]) -> Option<usize>) -> Filled {
         self.0.build(most, build)
     }
 

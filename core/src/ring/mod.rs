@@ -22,6 +22,6 @@ pub use interface::{Interface, LINKTYPE_ETHERNET};
 pub use layout::{RingHeader, Slot, flags};
 pub use meta::{Direction, Meta, TimestampSource, now_ns};
 pub use packet::{Packet, Segments};
-pub use ring::{Built, Packets, Ring};
+pub use ring::{Filled, Packets, Ring};
 pub(crate) use served::{Incoming, Outgoing};
 pub use wait::{Readiness, Wait};

@@ -567,5 +567,5 @@ mod exchange;
 #[cfg(test)]
 mod tests;
 
-pub use exchange::Built;
+pub use exchange::Filled;
 pub(crate) use exchange::Swapped;

@@ -8,21 +8,13 @@ mod replay;
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
+pub use sluicegate::ring::Filled;
 use sluicegate::ring::RingMut;
 
 pub use made::Made;
 pub use replay::{Replay, ReplayOptions, Tempo};
 
 use crate::rate::Gaps;
-
-/// What was put into a ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
-    /// Packets.
-    pub packets: u32,
-    /// Their bytes, without the frame check sequence.
-    pub bytes: u64,
-}
 
 /// Packets that a source has left out, or sent shorter than they once were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

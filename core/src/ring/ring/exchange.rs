@@ -11,12 +11,12 @@ pub(crate) struct Swapped {
     pub bytes: u64,
 }
 
-/// What was built in a transmit ring.
+/// What was put into a transmit ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Built {
-    /// Packets, a slot each.
+pub struct Filled {
+    /// Packets.
     pub packets: u32,
-    /// Bytes in them.
+    /// Their bytes, without the frame check sequence.
     pub bytes: u64,
 }
 
@@ -86,8 +86,8 @@ impl Ring {
         &mut self,
         most: u32,
         mut build: impl FnMut(&mut [u8]) -> Option<usize>,
-    ) -> Built {
-        let mut built = Built::default();
+    ) -> Filled {
+        let mut built = Filled::default();
         let mut at = self.head();
         let room = self.available().min(most);
         while built.packets < room {
