@@ -183,7 +183,9 @@ impl ServerRing {
                 };
                 // SAFETY: `bytes` bytes from `start` on lie in a region of the client's that is mapped,
                 // the packet has no more, and our own pool, where it is, is other memory.
-                unsafe { copy_to(packet, place.start) };
+                unsafe {
+                    packet.as_ptr().copy_to_nonoverlapping(place.start.as_ptr(), packet.len());
+                }
                 self.end.fill(entry, place.region, packet.len() as u32);
                 at = ring.next(at);
                 entry += 1;
@@ -254,26 +256,6 @@ struct Place {
     start: NonNull<u8>,
     bytes: u32,
     region: u16,
-}
-
-/// Copies a packet; a short one without a call.
-///
-/// # Safety
-/// There is room for it at `start`, which is other memory.
-#[inline]
-unsafe fn copy_to(packet: &[u8], start: NonNull<u8>) {
-    match (packet.first_chunk::<32>(), packet.last_chunk::<32>()) {
-        (Some(first), Some(last)) if packet.len() <= 64 => {
-            // SAFETY: as the caller says; the two overlap, with the same bytes. An array of bytes may
-            // lie anywhere.
-            unsafe {
-                start.cast().write(*first);
-                start.add(packet.len() - 32).cast().write(*last);
-            }
-        }
-        // SAFETY: as the caller says.
-        _ => unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) },
-    }
 }
 
 /// What a client with larger buffers may well send.

@@ -47,9 +47,7 @@ struct Moment<'a> {
     number: u64,
     flow: u64,
     bytes: u64,
-    shortest: u64,
-    packets: &'a Key,
-    flows: &'a Key,
+    progress: &'a Progress,
     words: super::Words,
     time_ns: fn() -> u64,
 }
@@ -92,7 +90,7 @@ impl<P: Borrow<Plan>> Frames<P> {
             self.turn = 0;
         }
         let flow = progress.own.next();
-        copy(frame, &stream.template[..bytes]);
+        frame.copy_from_slice(&stream.template[..bytes]);
         if stream.changes() {
             self.change(index, number, flow, frame);
         }
@@ -109,27 +107,11 @@ impl<P: Borrow<Plan>> Frames<P> {
             number,
             flow,
             bytes: frame.len() as u64,
-            shortest: progress.shortest,
-            packets: &progress.packets,
-            flows: &progress.flows,
+            progress,
             words: stream.words,
             time_ns: self.time_ns,
         };
         moment.write(stream, frame);
-    }
-}
-
-/// Copies as many bytes; a few without a call.
-#[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
-    let ends = from.first_chunk::<32>().zip(from.last_chunk::<32>());
-    match ends.filter(|_| from.len() <= 64) {
-        Some((first, last)) => {
-            // They overlap, with the same bytes.
-            to[..32].copy_from_slice(first);
-            to[from.len() - 32..from.len()].copy_from_slice(last);
-        }
-        None => to.copy_from_slice(from),
     }
 }
 
@@ -185,7 +167,6 @@ impl Draw {
 }
 
 impl Moment<'_> {
-    #[inline]
     fn write(&self, stream: &Stream, frame: &mut [u8]) {
         for edit in &stream.edits {
             edit.put(frame, self.edited(edit));
@@ -196,12 +177,10 @@ impl Moment<'_> {
         }
     }
 
-    #[inline]
     fn edited(&self, edit: &Edit) -> u64 {
         edit.parts.iter().fold(edit.keep, |number, part| number | self.part(part))
     }
 
-    #[inline]
     fn part(&self, part: &Part) -> u64 {
         let number = match &part.source {
             Source::Steps { index, step } => self.index(index).wrapping_mul(*step),
@@ -214,11 +193,10 @@ impl Moment<'_> {
         (number.wrapping_add(part.base) << part.shift) & part.mask
     }
 
-    #[inline]
     fn index(&self, index: &Index) -> u64 {
         let (key, number, words) = match index.per {
-            Per::Packet => (self.packets, self.number, self.words.packet),
-            Per::Flow => (self.flows, self.flow, self.words.flow),
+            Per::Packet => (&self.progress.packets, self.number, self.words.packet),
+            Per::Flow => (&self.progress.flows, self.flow, self.words.flow),
         };
         match index.random {
             Some(draw) => below(draw.of(key, number, words), index.count),
@@ -226,16 +204,14 @@ impl Moment<'_> {
         }
     }
 
-    #[inline]
     fn length(&self, headers: u16) -> u64 {
         self.bytes - u64::from(headers)
     }
 
-    #[inline]
     fn checksum(&self, sum: &Sum, stream: &Stream, frame: &[u8]) -> u16 {
         let by_size = match sum.by_size.as_slice() {
             [] => 0,
-            sums => sums[(self.bytes - self.shortest) as usize],
+            sums => sums[(self.bytes - self.progress.shortest) as usize],
         };
         let mut total = u64::from(sum.constant) + u64::from(by_size);
         for term in &sum.terms {
@@ -244,7 +220,6 @@ impl Moment<'_> {
         sum.finish.of(!fold(total))
     }
 
-    #[inline]
     fn term(&self, term: &Term, stream: &Stream, frame: &[u8]) -> u64 {
         let (number, bytes) = match term.of {
             Operand::Edit(index) => {
@@ -266,7 +241,6 @@ impl Moment<'_> {
 
 impl Edit {
     /// Each size by itself: a store where the compiler knows how long it is, else a call.
-    #[inline]
     fn put(&self, frame: &mut [u8], number: u64) {
         let frame = &mut frame[usize::from(self.at)..];
         match self.bytes {
@@ -277,7 +251,6 @@ impl Edit {
         }
     }
 
-    #[inline]
     fn get(&self, frame: &[u8]) -> u64 {
         match frame[usize::from(self.at)..][..usize::from(self.bytes)] {
             [a] => a.into(),
