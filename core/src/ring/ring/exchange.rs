@@ -87,10 +87,10 @@ impl Ring {
         most: u32,
         mut build: impl FnMut(&mut [u8]) -> Option<usize>,
     ) -> Filled {
-        let mut built = Filled::default();
+        let mut filled = Filled::default();
         let mut at = self.head();
         let room = self.available().min(most);
-        while built.packets < room {
+        while filled.packets < room {
             // SAFETY: the program owns the slot, one of `available` from the head on.
             let buffer = unsafe { self.buffer_unchecked(at) };
             let limit = buffer.len().min(u16::MAX.into());
@@ -101,12 +101,12 @@ impl Ring {
             assert!(bytes <= limit, "{bytes} bytes built in a buffer of {limit}");
             let slot = self.slot_mut(at);
             (slot.ptr, slot.len, slot.flags) = (0, bytes as u16, 0);
-            built.packets += 1;
-            built.bytes += bytes as u64;
+            filled.packets += 1;
+            filled.bytes += bytes as u64;
             at = self.next(at);
         }
-        self.release(built.packets);
-        built
+        self.release(filled.packets);
+        filled
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
