@@ -36,8 +36,23 @@ impl Document {
     }
 }
 
-/// The table, and what has to be known of it.
+/// The table, and what has to be known of it: of the hot loops, where nothing else was measured.
 fn table(report: &Report) -> String {
+    match report.ladders.is_empty() && !report.loops.is_empty() {
+        true => of_loops(report),
+        false => of_bars(report),
+    }
+}
+
+fn of_loops(report: &Report) -> String {
+    let mut text = format!("{}\n\n| | instructions |\n| --- | --- |\n", origin(report));
+    for it in &report.loops {
+        let _ = writeln!(text, "| {} | {} |", Plain(&it.name), Plain(&it.shown()));
+    }
+    text
+}
+
+fn of_bars(report: &Report) -> String {
     let mut text = about(report);
     text.push_str("\n| | Mpps | beside | Mpps | ratio |\n| --- | ---: | --- | ---: | ---: |\n");
     let mut kind = None;
@@ -58,17 +73,22 @@ fn table(report: &Report) -> String {
 
 /// What was sent, how often, when and where.
 fn about(report: &Report) -> String {
-    let Report { machine, rounds, seconds, date, version, complete, .. } = report;
+    let Report { rounds, seconds, complete, .. } = report;
     let sizes = report.ladders.iter().flat_map(|ladder| &ladder.steps);
     let size = sizes.map(|step| step.setting.size).next().unwrap_or_default();
-    let machine = machine.to_string();
-    let (machine, version, date) = (Plain(&machine), Plain(version), Plain(date));
-    let (up_to, stopped) =
-        if *complete { ("", "") } else { ("up to ", " Stopped before its end.") };
+    let up_to = if *complete { "" } else { "up to " };
     format!(
         "Millions of frames of {size} bytes a second, median of {up_to}{rounds} turns of {seconds} s (least–most); \
-         ratios are taken within a round. {machine}; sluice {version}, {date}.{stopped}\n"
+         ratios are taken within a round. {}\n",
+        origin(report)
     )
+}
+
+/// Where, by what and when, and whether all of it.
+fn origin(Report { machine, version, date, complete, .. }: &Report) -> String {
+    let machine = machine.to_string();
+    let stopped = if *complete { "" } else { " Stopped before its end." };
+    format!("{}; sluice {}, {}.{stopped}", Plain(&machine), Plain(version), Plain(date))
 }
 
 /// A median with its spread, in a cell.
@@ -98,6 +118,7 @@ impl Display for Plain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instructions::{HotLoop, Length, Unit};
     use crate::ladder::Kind;
     use crate::report::tests::report;
 
@@ -124,6 +145,23 @@ mod tests {
             text.contains("| TPACKET_V3 ring | 3.00 (3.00–3.00) | tcpdump -w /dev/null | – | – |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn hot_loops_alone_have_a_table_of_their_own() {
+        let mut report = report(Kind::Rx, &[]);
+        report.ladders.clear();
+        let length = Some(Length { instructions: 41.2, bytes: None, ns: None });
+        report.loops = vec![HotLoop {
+            name: "receive: ring".into(),
+            command: "sluice count".into(),
+            of: Unit::Packet,
+            length,
+            failed: None,
+        }];
+        let text = table(&report);
+        assert!(text.contains("\n| receive: ring | 41.20 a packet |\n"), "{text}");
+        assert!(!text.contains("Mpps") && text.contains("; sluice "), "{text}");
     }
 
     #[test]
