@@ -68,11 +68,16 @@ impl Drop for Bridge {
 pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &AtomicBool) {
     let flows = host.host_flows().cloned();
     while !end.load(Relaxed) {
-        let flows = flows.as_ref().filter(|_| passed.gives.load(Relaxed));
-        let from_wire = pass(&mut wire, &mut host, flows);
-        let from_host = pass(&mut host, &mut wire, flows);
-        passed.from_wire.fetch_add(from_wire, Relaxed);
-        passed.from_host.fetch_add(from_host, Relaxed);
+        let give = |queue: &Queue| match &flows {
+            Some(flows) if passed.gives.load(Relaxed) => {
+                queue.rx().packets().for_each(|packet| {
+                    flows.give(&packet).unwrap();
+                });
+            }
+            _ => {}
+        };
+        let from_wire = pass(&mut wire, &mut host, &passed.from_wire, give);
+        let from_host = pass(&mut host, &mut wire, &passed.from_host, give);
         if from_wire + from_host == 0 {
             let wait = Wait::Sleep;
             wait_any(&mut [&mut wire, &mut host], wait, Duration::from_millis(20)).unwrap();
@@ -80,14 +85,14 @@ pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &Atomic
     }
 }
 
-fn pass(from: &mut Queue, to: &mut Queue, flows: Option<&HostFlows>) -> u64 {
+/// Packets are looked at when they have come, and counted before they go on: who sends or has received one
+/// has said before, or can read then, what is about it.
+fn pass(from: &mut Queue, to: &mut Queue, count: &AtomicU64, look: impl Fn(&Queue)) -> u64 {
     from.sync_rx().unwrap();
-    if let Some(flows) = flows {
-        from.rx().packets().for_each(|packet| {
-            flows.give(&packet).unwrap();
-        });
-    }
+    look(from);
     let moved = forward(from.rx_mut(), to.tx_mut());
+    let packets = u64::from(moved.swapped_slots + moved.copied_packets);
+    count.fetch_add(packets, Relaxed);
     to.sync_tx().unwrap();
-    u64::from(moved.swapped_slots + moved.copied_packets)
+    packets
 }

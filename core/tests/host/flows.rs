@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate::link::{Lab, netns};
 use sluicegate::port::{FlowCounts, Use};
@@ -12,7 +12,7 @@ use super::edges::nothing_is_left;
 use super::through::{bytes, ping, tcp_there_and_back};
 use super::{MODES, lab, open};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn passed(bridge: &Bridge) -> u64 {
     let Passed { from_wire, from_host, .. } = &*bridge.passed;
@@ -77,12 +77,7 @@ fn fragments_of_a_flow_still_come_and_what_is_taken_back_does() {
     let bridge = Bridge::open(&lab, "xdp:right0", "host:right0?flows=64").unwrap();
     let flows = bridge.flows.clone().unwrap();
     let sockets = conversation(&lab);
-    // Counts are stored after packets have gone on: what is expected comes in a moment.
     let expect = |what: &str, packets: u64, counts: FlowCounts| {
-        let deadline = Instant::now() + PATIENCE;
-        while passed(&bridge) < packets && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
         assert_eq!((passed(&bridge), flows.counts().unwrap()), (packets, counts), "{what}");
     };
     let before = passed(&bridge);
