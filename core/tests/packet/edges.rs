@@ -4,12 +4,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sluicegate::file::read::Reader;
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::Use;
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use crate::{
-    METHODS, OURS, child, collect, frame, is_ours, lab, lines, receive_from, rest, run, send,
-    send_to, try_open, wait_for_carrier,
+    METHODS, OURS, PATIENCE, child, collect, frame, is_ours, lab, lines, receive_from, rest, rings,
+    run, send, send_to, try_open, wait_for_carrier,
 };
 
 #[test]
@@ -51,13 +51,13 @@ fn several_queues_on_an_interface_that_is_down_wait_or_are_refused_with_the_reme
     wait_for_carrier(&lab, true);
     let sent: Vec<Vec<u8>> = (0..10).map(|i| frame(i, 60)).collect();
     send(&mut send_to(&lab, "left", "left0"), &sent);
-    let counts = [0, 1].map(|i| {
-        let queue: &mut Queue = &mut port.queues[i];
+    for queue in &mut port.queues {
         let answer = queue.wait_rx(Wait::Sleep, Duration::from_secs(1)).unwrap();
         assert_eq!(answer, Readiness::Down, "it is said to each");
-        rest(queue)
-    });
-    assert_eq!(counts.iter().sum::<usize>(), 10, "{counts:?}");
+    }
+    let came = rings::collect(&mut port.queues, 10, PATIENCE, is_ours).len();
+    let more: Vec<usize> = port.queues.iter_mut().map(rest).collect();
+    assert_eq!((came, &more[..]), (10, &[0, 0][..]));
 }
 
 #[test]
