@@ -15,7 +15,7 @@ use crate::port::{OpenOptions, Port, Queue, Use};
 use crate::ring::{Meta, Packet, Ring, Wait};
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: u32 = 256;
 const BUFFERS: u32 = 3000;
 /// The experimental ethertype, which nobody else speaks.

@@ -13,7 +13,7 @@ use super::on::on;
 use super::through::{HOSTS, ping};
 use super::{lab, open, run};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a command on the host `right` prints.
 pub fn printed(lab: &Lab, command: &str) -> String {

@@ -19,7 +19,7 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Use};
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {

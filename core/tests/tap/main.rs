@@ -24,7 +24,7 @@ use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::Meta;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {

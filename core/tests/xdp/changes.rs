@@ -16,7 +16,7 @@ use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
 use super::{child, exec, find, gone, lab, linux, right0, run};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits at all queues until there is something to tell or an error; lets packets go.
 fn wait_for_word(port: &mut Port) -> Result<String> {

@@ -10,7 +10,7 @@ use sluicegate::ring::{Direction, TimestampSource, Wait};
 
 use super::scratch::lab_of;
 use super::wire::{
-    Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, receive_for, send, take,
+    Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, send, take, whose,
 };
 use super::{exec, find, gone, lab, run};
 
@@ -277,9 +277,9 @@ fn the_last_queue_to_be_closed_ends_the_copies() {
         assert_eq!((port.method, port.queues.len()), ("ring", 2), "{why}");
         // Nothing in them tells one flow from another: they all come to one queue.
         send(&lab, &[frame(0, 0, 60)]);
-        let hit = |queue: &mut Queue| !receive_for(queue, Duration::from_millis(100)).is_empty();
-        let at = port.queues.iter_mut().position(hit).expect("it comes to one of them");
+        let at = whose(&mut port.queues);
         let mut busy = port.queues.remove(at);
+        assert_eq!(take(&mut busy).len(), 1, "{why}");
         let mut quiet = port.queues.remove(0);
         quiet.close_intake().unwrap();
         let sent: Vec<_> = (1..101).map(|i| frame(i, 0, 60)).collect();

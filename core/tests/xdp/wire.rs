@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::Lab;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Meta, Wait};
+use sluicegate::ring::Meta;
 
 use super::{lines, right0, rings};
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn open(lab: &Lab, name: &str) -> sluicegate::Result<Port> {
     let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
@@ -33,17 +33,24 @@ pub fn send(lab: &Lab, frames: &[Vec<u8>]) {
     send_by(lab, "packet:left0?slots=256", frames);
 }
 
-/// Sends frames by a port of left, and waits until right0 has dealt with them: its CPU may be busy.
+/// Sends frames by a port of left.
 pub fn send_by(lab: &Lab, name: &str, frames: &[Vec<u8>]) {
     let options =
         OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
     let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
     let queue = &mut port.queues[0];
+    dealt_with(lab, frames.len() as u64, || {
+        rings::push(queue, frames, PATIENCE);
+        queue.close_tx().unwrap();
+        assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
+    });
+}
+
+/// Has so many packets sent to right0, and waits until that has dealt with them: its CPU may be busy.
+pub fn dealt_with(lab: &Lab, packets: u64, send: impl FnOnce()) {
     let received = || right0(lab).stats.rx_packets;
-    let all = received() + frames.len() as u64;
-    rings::push(queue, frames, PATIENCE);
-    queue.close_tx().unwrap();
-    assert_eq!(queue.stats().unwrap().sent, frames.len() as u64);
+    let all = received() + packets;
+    send();
     let deadline = Instant::now() + PATIENCE;
     while received() < all {
         assert!(Instant::now() < deadline, "{} of {all} have come", received());
@@ -80,14 +87,16 @@ pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
     rings::collect(std::slice::from_mut(queue), n, PATIENCE, is_ours)
 }
 
-/// What comes within a time.
-pub fn receive_for(queue: &mut Queue, time: Duration) -> Vec<(Meta, Vec<u8>)> {
-    let (end, mut got) = (Instant::now() + time, Vec::new());
-    while Instant::now() < end {
-        got.extend(take(queue));
-        queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap();
+/// The place of the queue that something has come to, which stays there.
+pub fn whose(queues: &mut [Queue]) -> usize {
+    let deadline = Instant::now() + PATIENCE;
+    let mut has_some = |queue: &mut Queue| queue.sync_rx().unwrap() > 0;
+    loop {
+        if let Some(at) = queues.iter_mut().position(&mut has_some) {
+            return at;
+        }
+        assert!(Instant::now() < deadline, "nothing has come");
     }
-    got
 }
 
 pub fn is_ours(bytes: &[u8]) -> bool {

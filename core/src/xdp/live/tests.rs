@@ -15,7 +15,7 @@ use crate::link::{self, Lab, for_tests, netns};
 use crate::port::{OpenOptions, Port};
 use crate::ring::{Meta, Ordering, Packet};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const GEOMETRY: Geometry = Geometry { slots: 64, most_bytes: 1518 };
 
 /// A lab, what receives on its right side, and a sender on its left.
