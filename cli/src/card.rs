@@ -63,6 +63,8 @@ impl Card {
     pub fn sent_of(&mut self, accepted: u64, queued: bool) -> Option<((u64, u64), u64)> {
         let end = Instant::now() + LATE;
         loop {
+            // Who stood still meanwhile has not looked.
+            let last = Instant::now() >= end;
             let sent = self.sent()?;
             if sent.0 >= accepted {
                 return Some((sent, 0));
@@ -71,7 +73,7 @@ impl Card {
             let packets = self.backlog.as_mut().filter(|_| queued).map(Backlog::packets);
             let waiting = packets.and_then(Result::ok).unwrap_or(0);
             let sent = self.sent()?;
-            if sent.0 + sent.1 + waiting >= accepted || Instant::now() >= end {
+            if sent.0 + sent.1 + waiting >= accepted || last {
                 return Some((sent, waiting));
             }
             std::thread::sleep(LOOK_AGAIN);

@@ -10,7 +10,7 @@ pub struct Screen<R>(R, Vec<u8>, usize);
 /// stopped. What is written to the child is typed there.
 pub fn on_a_terminal(line: &str) -> Child {
     Command::new("timeout")
-        .args(["20", "script", "-qec", &format!("bash -mc '{line}'"), "/dev/null"])
+        .args(["60", "script", "-qec", &format!("bash -mc '{line}'"), "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -15,7 +15,7 @@ use crate::child;
 pub use crate::scratch::lab_of;
 
 /// The longest anything here waits for something to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Whatever is on its way has come within this time, on a busy machine too.
 const QUIET: Duration = Duration::from_secs(3);
 
@@ -137,6 +137,13 @@ impl Running {
     pub fn has_ended(&self) -> bool {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         state.is_ok_and(|state| state.contains(") Z "))
+    }
+
+    /// Whether a signal waits to be taken.
+    pub fn has_pending(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let set = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        set.is_some_and(|set| set.bytes().any(|digit| (b'1'..=b'f').contains(&digit)))
     }
 
     pub fn pid(&self) -> u32 {

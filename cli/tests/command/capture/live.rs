@@ -270,29 +270,24 @@ fn losses_are_counted_and_marked_where_they_happened() {
     let mut command = sluice(&["capture", "right0?blocks=2&block_size=64K", "--netns", &netns]);
     command.args(["-f", NUMBERED, "-w", path.to_str().unwrap(), "--json", "--interval", "50ms"]);
     let capture = Running::spawn(command.stdout(std::fs::File::create(&said).unwrap()));
-    // What it has taken in each interval.
-    let taken = || -> Vec<u64> {
+    // What it has taken and missed so far.
+    let seen = || -> u64 {
         let lines = std::fs::read_to_string(&said).unwrap();
         let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok();
-        lines.lines().filter_map(line).map(|line| line["packets"].as_u64().unwrap()).collect()
-    };
-    let all = || taken().iter().sum::<u64>();
-    let empties_its_ring = |before: u64| {
-        eventually("its ring is empty", || all() > before && taken().last() == Some(&0));
+        let of = |line: serde_json::Value| ["packets", "lost"].map(|it| line[it].as_u64().unwrap());
+        lines.lines().filter_map(line).flat_map(of).sum()
     };
     // While it stands still, its ring runs full for certain.
     let flood = ["trafgen", "-i", packets.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
     let send =
         |n: &str| assert_eq!(on(&lab, "left", &[&flood[..], &["-n", n]].concat()).status, Some(0));
-    for _ in 0..3 {
-        let before = all();
+    for round in 0..3 {
         capture.signal(nix::sys::signal::Signal::SIGSTOP);
         send("1000");
         capture.signal(nix::sys::signal::Signal::SIGCONT);
-        empties_its_ring(before);
-        let before = all();
+        eventually("its ring is empty", || seen() == round * 1005 + 1000);
         send("5");
-        empties_its_ring(before);
+        eventually("its ring is empty", || seen() == round * 1005 + 1005);
     }
     assert_eq!(capture.stop().status, Some(0));
     let report = std::fs::read_to_string(&said).unwrap();

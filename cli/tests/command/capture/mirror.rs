@@ -16,8 +16,8 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
     const FRAMES: u32 = 50_000;
     numbered(&sent, 0..FRAMES, 0, 1000);
     for mode in ["native", "skb"] {
-        // Room for nearly all: other tests want the CPUs too.
-        let port = format!("mirror:right0?mode={mode}&cells=32K&snaplen=128");
+        // Room for all: other tests want the CPUs too.
+        let port = format!("mirror:right0?mode={mode}&cells=64K&snaplen=128");
         let path = folder.path().join(format!("{mode}.pcapng"));
         let capture = capture(&netns, &port, NUMBERED, &path);
         let count = Running::start(&["count", &port, "--netns", &netns, "-f", NUMBERED, "--json"]);
@@ -146,12 +146,16 @@ fn of_two_that_want_everything_at_once_one_gets_it() {
     assert_eq!(run(&["attach", "right0", "--netns", &netns]).status, Some(0));
     for way in ["", "?method=ring"].repeat(4) {
         let port = format!("xdp:right0{way}");
-        let arguments = ["count", &port, "--netns", &netns, "--duration", "200ms", "--json"];
-        let both = std::thread::scope(|threads| {
-            [0, 1].map(|_| threads.spawn(|| run(&arguments))).map(|it| it.join().unwrap())
-        });
-        let won = both.iter().filter(|ended| ended.status == Some(0)).count();
-        assert_eq!(won, 1, "{way}: {} {}", both[0].err, both[1].err);
+        let arguments = ["count", &port, "--netns", &netns, "--json"];
+        let both = [(); 2].map(|()| Running::unawaited(&mut sluice(&arguments)));
+        // Who gets it keeps it until the other has been refused.
+        eventually("one is refused", || both.iter().any(Running::has_ended));
+        let (lost, won): (Vec<_>, Vec<_>) = both.into_iter().partition(Running::has_ended);
+        assert_eq!((lost.len(), won.len()), (1, 1), "{way}");
+        won[0].has_begun();
+        let lost = lost.into_iter().map(Running::end).next().unwrap();
+        assert_ne!(lost.status, Some(0), "{way}: {}", lost.err);
+        won.into_iter().for_each(|it| drop(it.stop().good()));
     }
     assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
 }

@@ -78,9 +78,10 @@ fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
 #[test]
 fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_for() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
-    let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
+    let mut running = forward(&lab, &["packet:middle0", "tap:tap0"]);
     ip(&lab, "middle", "link set tap0 down");
     pings(&lab, "5");
+    while !running.says().contains("tap0 is down") {}
     let report = running.stop().good();
     assert!(report["ledger"]["in"].as_u64() >= Some(5), "{report}");
     assert!(count(&report, "notes", "interface_down_events") > 0, "{report}");

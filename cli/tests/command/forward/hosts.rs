@@ -23,9 +23,9 @@ pub fn talk(lab: &Lab) {
         stream.read_exact(&mut bytes).unwrap();
         stream.write_all(&bytes).unwrap();
     });
-    let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap());
+    let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_secs(60)).unwrap());
     let mut stream = netns::within(within("left").as_deref(), connect).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let said: Vec<u8> = (0..BYTES).map(|i| (i * 7 % 251) as u8).collect();
     stream.write_all(&said).unwrap();
     let mut heard = vec![0; BYTES];

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use pcap::Capture;
-use sluicegate::link::Shape;
+use serde_json::Value;
+use sluicegate::link::{self, Shape};
 
 use crate::support::*;
 
@@ -96,10 +97,12 @@ fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
             assert_eq!(sent["ledger"]["out"], count, "{method}, {sentence}: {sent}");
         }
     }
+    let sent = || link::interface(Some(&left), "left0").unwrap().stats.tx_packets;
+    let before = sent();
     let running = Running::unawaited(&mut sluice(&[
         "generate", "left0", "--dmac", NOBODY, "--netns", &left, "--json",
     ]));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    eventually("packets are sent", || sent() > before || running.has_ended());
     let ended = running.stop();
     let report = ended.good();
     assert!(report["attempted"].as_u64().unwrap() > 0, "{report}");
@@ -181,27 +184,35 @@ fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
     }
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
-    let mut tc = std::process::Command::new("tc");
-    tc.args(["-n", &left, "qdisc", "add", "dev", "left0", "root"]);
-    tc.args(["tbf", "rate", "100kbit", "burst", "2kb", "latency", "100s"]);
-    if ended(&mut tc).status != Some(0) {
-        return eprintln!("skipped: needs the queueing discipline tbf; get it by modprobe sch_tbf");
-    }
+    let qdisc = |what: &str| {
+        let mut tc = std::process::Command::new("tc");
+        ended(tc.args(["-n", &left, "-j", "-s", "qdisc"]).args(what.split(' ')))
+    };
     let arguments = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--json"];
     for method in ["sendmmsg", "tx-ring"] {
+        let slow = qdisc("add dev left0 root tbf rate 1kbit burst 2kb limit 2mb");
+        if slow.status != Some(0) {
+            let why = "skipped: needs the queueing discipline tbf; get it by modprobe sch_tbf";
+            return eprintln!("{why}: {}", slow.err);
+        }
+        let waiting = || {
+            let shown: Value = serde_json::from_str(&qdisc("show dev left0").out).unwrap();
+            shown[0]["qlen"].as_u64().unwrap()
+        };
         let running = Running::start(&[&arguments[..], &["--method", method]].concat());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        eventually("hundreds wait", || waiting() > 200 || running.has_ended());
         let ended = running.stop();
         assert_eq!(ended.status, Some(0), "{method}: {ended:?}");
         let report = ended.report();
         let count = |key: &str| report[key].as_u64().unwrap();
-        // Hundreds wait in the ring, and the queue lets 150 a second go.
+        // The queue lets two a second go.
         let unsent = report["ledger"]["losses"]["unsent"].as_u64().unwrap_or(0);
         assert!(unsent > 100, "{method}: given up, and said so: {report}");
         assert_eq!(count("attempted"), count("accepted") + unsent, "{method}: {report}");
         // Those in the queue, too: all but what left while the two were looked at.
         let unexplained = report["ledger"]["unexplained"].as_i64().unwrap();
         assert!((0..20).contains(&unexplained), "{method}: {report}");
+        assert_eq!(qdisc("del dev left0 root").status, Some(0));
     }
 }
 

@@ -142,7 +142,10 @@ fn a_carrier_that_is_lost_is_said_and_so_is_its_return() {
         ("left0", &["--method", "sendmmsg"]),
         ("live:left0", &[]),
     ] {
+        let sent = || sluicegate::link::interface(Some(&left), "left0").unwrap().stats.tx_packets;
+        let before = sent();
         let mut sending = Running::unawaited(&mut sluice(&generate(port, &left, more)));
+        eventually("packets are sent", || sent() > before || sending.has_ended());
         for (state, says) in [("down", lost), ("up", back)] {
             set(state);
             let said = sending.says();

@@ -48,8 +48,10 @@ fn the_table_is_shown_and_changed() {
     generate(&lab, "left", 1, &["--smac", "02:00:00:00:00:01", "--dmac", &mac("right")]);
     generate(&lab, "upper", 1, &["--smac", "02:00:00:00:00:02", "--dmac", &mac("right")]);
     let learned = |mac: &str| behind(&shown(&lab), mac);
-    assert_eq!(learned("02:00:00:00:00:01").as_deref(), Some("left"));
-    assert_eq!(learned("02:00:00:00:00:02").as_deref(), Some("upper"));
+    for (mac, port) in [("02:00:00:00:00:01", "left"), ("02:00:00:00:00:02", "upper")] {
+        eventually("it is learned", || learned(mac).is_some());
+        assert_eq!(learned(mac).as_deref(), Some(port));
+    }
     assert!(ask(&lab, &["flush", "upper"]).out.starts_with("1 entries"), "of this port only");
     assert_eq!(learned("02:00:00:00:00:02"), None);
     ask(&lab, &["static", "02:00:00:00:00:03", "lower"]);
