@@ -101,8 +101,9 @@ fn what_is_still_there_at_a_sudden_end_is_counted() {
     queue.sync_tx().unwrap();
     queue.close_tx_within(Duration::ZERO).unwrap();
     let stats = queue.stats().unwrap();
+    // None may be left: then the program has kept up with the writer. That those left are counted is a
+    // test of its own (core/src/port/live/queue.rs).
     assert_eq!(stats.sent + stats.unsent, 8000, "{stats:?}");
-    assert!(stats.unsent > 0, "{stats:?}");
     assert_eq!(stats.refused, stats.unsent, "{stats:?}");
     while came < stats.sent {
         take(&mut to.queues[0], |_| came += 1);

@@ -162,3 +162,38 @@ impl LiveQueue {
 
 /// It never receives.
 impl Awaited for LiveQueue {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::link::for_tests;
+    use crate::memory::{Pool, PoolConfig};
+    use crate::port::LINKTYPE_ETHERNET;
+    use crate::ring::{Meta, Packet};
+    use crate::xdp::live::Geometry;
+
+    #[test]
+    fn what_has_not_been_sent_at_the_end_is_counted_wherever_it_is() {
+        let Some(lab) = for_tests::lab() else { return };
+        let netns = lab.netns("left");
+        let left0 = link::interface(Some(&netns), "left0").unwrap();
+        let geometry = Geometry { slots: 64, most_bytes: 1518 };
+        let sender = netns::within(Some(&netns), || Sender::at_rest(geometry, &left0)).unwrap();
+        let limits = Limits::of(&left0, LINKTYPE_ETHERNET);
+        let mut queue = LiveQueue::new(sender, &left0, Some(&netns), limits).unwrap();
+        let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
+        let mut ring = Ring::transmit(&pool, 256).unwrap();
+        let counts = |queue: &mut LiveQueue| {
+            let stats = queue.stats();
+            (stats.sent, stats.refused, stats.too_long, stats.unsent)
+        };
+        for bytes in [1515, 60].into_iter().chain([60; 99]) {
+            assert!(ring.push(&Packet::new(&Meta::default(), &vec![7; bytes])));
+        }
+        assert_eq!(queue.sync_tx(&mut ring).unwrap(), 65, "one is too long, 64 have room");
+        assert_eq!(counts(&mut queue), (0, 1, 1, 0), "so far");
+        queue.close_tx(&mut ring, Duration::ZERO).unwrap();
+        assert_eq!(counts(&mut queue), (0, 101, 1, 100), "64 are in the one ring, 36 in the other");
+        assert_eq!(ring.available(), 255, "the slots are free again");
+    }
+}

@@ -148,6 +148,19 @@ impl Sender {
         self.memory.counts()
     }
 
+    /// One whose thread never runs the program.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn at_rest(geometry: Geometry, interface: &Interface) -> Result<Self> {
+        let memory = Memory::new(geometry, 0, &interface.name)?;
+        let maker = load(&memory, interface, Access::Calls)?;
+        let interface = interface.clone();
+        let seat = Seat { interface, cpu: None, first_runs: FIRST_RUNS, waits: false };
+        let running = Running::start(maker, &seat, || Next::Sleep)?;
+        let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
+        let writer = Writer::new(&memory, 0);
+        Ok(Self { writer, memory, running, terms: Arc::new(terms), alone: false })
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
