@@ -99,14 +99,19 @@ fn a_packet_in_pieces_leaves_when_its_last_piece_has_come() {
     }
 }
 
-/// A slow link: its queue is full most of the time, and the kernel answers ENOBUFS.
+/// A queue that is full after a few packets, whereupon the kernel answers ENOBUFS, until it is let go.
 #[test]
 fn packets_for_a_full_queue_stay_in_the_ring_and_each_arrives_once() {
     let Some(lab) = lab() else { return };
-    run(&lab, "left", "tc qdisc add dev left0 root tbf rate 40mbit burst 2000 limit 4000");
+    let discipline = |change, rate, limit| {
+        let tbf = format!("root tbf rate {rate} burst 20000 limit {limit}");
+        run(&lab, "left", &format!("tc qdisc {change} dev left0 {tbf}"));
+    };
+    discipline("add", "8kbit", 4000);
     let sent: Vec<Vec<u8>> = (0..200).map(|i| frame(i, 1000)).collect();
     for (way, mut queue) in ways(&lab) {
         let mut port = receive_from(&lab, "right", "packet:right0");
+        discipline("change", "8kbit", 4000);
         for frame in &sent {
             assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), frame)));
         }
@@ -115,6 +120,7 @@ fn packets_for_a_full_queue_stay_in_the_ring_and_each_arrives_once() {
         } else {
             assert!(queue.sync_tx().unwrap() < 200, "{way}: the queue takes a few only");
         }
+        discipline("change", "1gbit", 400_000);
         let deadline = Instant::now() + PATIENCE;
         while queue.stats().unwrap().sent < 200 && Instant::now() < deadline {
             queue.sync_tx().unwrap();
