@@ -47,6 +47,7 @@ fn a_watcher_sees_every_packet_once_as_it_was() {
         let flags = ["--size", "60-1500", "--payload", "random", "--seed", "5"];
         let to_right = ["--smac", &mac("left"), "--dmac", &mac("right"), "--dport", "1009"];
         generate(&lab, "left", 2000, &[&flags[..], &to_right].concat());
+        eventually("these have passed", || count(&shown(&lab), "right", "sent") == 2001);
         generate(&lab, "right", 1000, &["--smac", &mac("right"), "--dmac", &mac("left")]);
         eventually("all have passed", || count(&shown(&lab), "left", "sent") == 1001);
         let (watched, filtered) = (left.stop().good(), filtered.stop().good());
