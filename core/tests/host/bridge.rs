@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluicegate::forward::forward;
 use sluicegate::link::Lab;
@@ -12,6 +12,8 @@ use sluicegate::port::{HostFlows, OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
 use super::program;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Packets that have passed so far.
 #[derive(Debug, Default)]
@@ -51,6 +53,17 @@ impl Bridge {
         let (counts, ended) = (Arc::clone(&passed), Arc::clone(&end));
         let thread = std::thread::spawn(move || run_ports([wire, host], &counts, &ended));
         Ok(Self { passed, flows, end, thread: Some(thread) })
+    }
+
+    /// Waits until so much has passed: ping ends when it has had some answers and waited a moment, whatever
+    /// is still on its way then.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&Passed) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(&self.passed) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.passed);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
