@@ -22,6 +22,9 @@ use crate::ring::Ring;
 /// What an interface with a carrier has dropped for so long is not for it, whatever the reason (the other
 /// end of a veth may have a smaller MTU), and would hold up all behind it.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// What counts at most of the time between two tries: a thread that stands still does not try, and the next
+/// one may find room.
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The sending side of a socket.
 #[derive(Debug)]
@@ -48,8 +51,19 @@ struct Progress {
     refused: u64,
     /// Of these, given up at the end.
     unsent: u64,
-    /// How many had left or been left out when the interface first dropped the next packet, and when.
-    dropped: Option<(u64, Instant)>,
+    /// What the interface has dropped, if that is the next packet still.
+    dropped: Option<Dropped>,
+}
+
+/// A packet that was dropped again and again.
+#[derive(Debug)]
+struct Dropped {
+    /// How many had left or been left out before it.
+    at: u64,
+    /// When it was dropped last.
+    last: Instant,
+    /// For how long it has been, by then.
+    time: Duration,
 }
 
 impl Sender {
@@ -200,15 +214,16 @@ impl Progress {
     }
 
     /// How long the next packet has been dropped, which it has just been again.
-    fn dropped_for(&mut self) -> Duration {
-        let done = self.sent + self.refused;
-        match self.dropped {
-            Some((at, since)) if at == done => since.elapsed(),
-            _ => {
-                self.dropped = Some((done, Instant::now()));
-                Duration::ZERO
+    fn dropped_for(&mut self, now: Instant) -> Duration {
+        let at = self.sent + self.refused;
+        let time = match &self.dropped {
+            Some(dropped) if dropped.at == at => {
+                dropped.time + now.saturating_duration_since(dropped.last).min(BETWEEN)
             }
-        }
+            _ => Duration::ZERO,
+        };
+        self.dropped = Some(Dropped { at, last: now, time });
+        time
     }
 }
 
@@ -243,7 +258,7 @@ impl Failed {
         let socket = target.socket;
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => match target.presence.look()?.running {
-                true if progress.dropped_for() > PATIENCE => Ok(Self::LeaveOut),
+                true if progress.dropped_for(Instant::now()) > PATIENCE => Ok(Self::LeaveOut),
                 true => Ok(Self::Wait),
                 // Time without a carrier does not count.
                 false => {
@@ -259,6 +274,29 @@ impl Failed {
                 .remedy("the interface is down: bring it up")),
             Some(libc::ENXIO | libc::ENODEV) => Err(socket.gone()),
             _ => Err(Error::system("send to", socket.object(), error)),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_stands_still_between_two_tries_has_not_tried_meanwhile() {
+        let ms = Duration::from_millis;
+        for (after, counts, sentence) in [
+            (ms(2), ms(2), "one that tries again and again"),
+            (ms(200), BETWEEN, "one that stood still"),
+        ] {
+            let (mut progress, start) = (Progress::default(), Instant::now());
+            for tries in 0..3 {
+                let time = progress.dropped_for(start + after * tries);
+                assert_eq!(time, counts * tries, "{sentence}");
+            }
+            progress.sent += 1;
+            let time = progress.dropped_for(start + after * 3);
+            assert_eq!(time, Duration::ZERO, "{sentence}: it is another packet");
         }
     }
 }
