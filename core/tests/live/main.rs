@@ -31,7 +31,7 @@ pub fn lab() -> Option<Lab> {
 }
 
 /// The kernel's version, as far as what it can do hangs on that.
-fn linux() -> (u32, u32) {
+pub fn linux() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap());
     (numbers.next().unwrap(), numbers.next().unwrap())

@@ -12,7 +12,7 @@
 //!
 //! The queues are the port's own, as many as asked for, whatever the card has: the rings of all have
 //! 4 GiB at most. Packets of a queue
-//! leave in order. They have 14 bytes to the interface's MTU with its header, and 3400 at most, for a
+//! leave in order. They have 14 bytes to the interface's MTU with its header, and 3368 at most, for a
 //! live frame has one page; what is longer is refused, and counted as `too_long`.
 //!
 //! Linux 5.18; CAP_BPF and CAP_NET_ADMIN, and faster with CAP_PERFMON and CAP_SYS_ADMIN. The driver takes packets that XDP redirects
