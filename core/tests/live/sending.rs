@@ -6,7 +6,7 @@ use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use super::stream::{WINDOW, frame, mix, send_and_expect, take};
-use super::{PATIENCE, lab, open, receiver, run, sender};
+use super::{PATIENCE, lab, linux, open, receiver, run, sender};
 
 #[test]
 fn frames_of_all_lengths_come_in_order_and_as_they_were() {
@@ -41,9 +41,9 @@ fn frames_of_several_slots_are_put_together_as_long_as_a_page_has_room() {
     }
     let mut to = open(&lab, "right", "packet:right0?outgoing=off", Use::Receive).unwrap();
     let mut from = sender(&lab, "");
-    let bytes_of = |number| 3400 - (number % 1500) as usize;
+    let bytes_of = |number| 3368 - (number % 1500) as usize;
     send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 5000), bytes_of);
-    push(&mut from.queues[0], &[3401, 3614, 5000]);
+    push(&mut from.queues[0], &[3369, 3614, 5000]);
     from.queues[0].close_tx().unwrap();
     let stats = from.queues[0].stats().unwrap();
     assert_eq!((stats.sent, stats.refused, stats.too_long), (5000, 3, 3), "{stats:?}");
@@ -82,28 +82,34 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
 fn what_is_still_there_at_a_sudden_end_is_counted() {
     let Some(lab) = lab() else { return };
     let mut to = receiver(&lab);
-    let mut from = sender(&lab, "?ring=128&slots=8192");
+    let mut from = sender(&lab, "?ring=128");
     let queue = &mut from.queues[0];
     let mut made = Vec::new();
-    for number in 0..8000 {
-        frame(number, 1000, &mut made);
-        assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &made)));
-    }
-    // A ring's worth is under way at a time: a veth's queue has room for it.
-    let (mut came, deadline) = (0, Instant::now() + PATIENCE);
-    while came < 4000 {
-        if came == queue.stats().unwrap().sent {
-            queue.sync_tx().unwrap();
+    let (mut pushed, mut came, deadline) = (0, 0, Instant::now() + PATIENCE);
+    // No more at a time than a veth's queue has room for, whoever is slow.
+    let mut push = |queue: &mut Queue| {
+        for _ in 0..128 {
+            frame(pushed, 1000, &mut made);
+            assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &made)));
+            pushed += 1;
         }
-        take(&mut to.queues[0], |_| came += 1);
-        assert!(Instant::now() < deadline, "{came} have come");
+        queue.sync_tx().unwrap();
+        pushed
+    };
+    for _ in 0..32 {
+        let pushed = push(queue);
+        while came < pushed {
+            queue.sync_tx().unwrap();
+            take(&mut to.queues[0], |_| came += 1);
+            assert!(Instant::now() < deadline, "{came} of {pushed}");
+        }
     }
-    queue.sync_tx().unwrap();
+    let pushed = push(queue);
     queue.close_tx_within(Duration::ZERO).unwrap();
     let stats = queue.stats().unwrap();
     // None may be left: then the program has kept up with the writer. That those left are counted is a
     // test of its own (core/src/port/live/queue.rs).
-    assert_eq!(stats.sent + stats.unsent, 8000, "{stats:?}");
+    assert_eq!(stats.sent + stats.unsent, pushed, "{stats:?}");
     assert_eq!(stats.refused, stats.unsent, "{stats:?}");
     while came < stats.sent {
         take(&mut to.queues[0], |_| came += 1);
@@ -166,11 +172,13 @@ fn it_only_sends_and_says_what_receives() {
 fn where_nothing_would_leave_it_says_why() {
     let Some(lab) = lab() else { return };
     let refused = |why: &str| open(&lab, "left", "live:left0", Use::Send).expect_err(why);
-    assert!(run(&lab, "right", "ethtool -K right0 gro off").success());
-    let error = refused("no NAPI").to_string();
     // Before 6.3 the kernel does not say.
-    assert!(error.contains("the other end needs NAPI"), "{error}");
-    assert!(run(&lab, "right", "ethtool -K right0 gro on").success());
+    if linux() >= (6, 3) {
+        assert!(run(&lab, "right", "ethtool -K right0 gro off").success());
+        let error = refused("no NAPI").to_string();
+        assert!(error.contains("the other end needs NAPI"), "{error}");
+        assert!(run(&lab, "right", "ethtool -K right0 gro on").success());
+    }
     assert!(run(&lab, "left", "ip link set left0 down").success());
     let error = refused("down").to_string();
     assert!(error.contains("left0 is down"), "{error}");
