@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// The first sleep where a target is full, or has not sent all it was given; each is twice as long
 /// as the one before while nothing moves.
 const FIRST_NAP: Duration = Duration::from_micros(50);
+/// The longest where what was given waits to be sent: who tries again seldom does not count as having
+/// been refused all the time (`packet:`, core/src/port/packet/send/mod.rs).
+const UNSENT_NAP: Duration = Duration::from_millis(5);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
 /// What cannot be sent in this time after the end is not sent.
@@ -262,7 +265,7 @@ impl Relay {
                 Wait::Adaptive(spin) if stuck.elapsed() < spin => return Ok(()),
                 Wait::Adaptive(_) | Wait::Sleep => {}
             }
-            self.nap = (self.nap * 2).min(TICK);
+            self.nap = (self.nap * 2).min(if unsent { UNSENT_NAP } else { TICK });
         }
         let (mut places, mut queues) = (Vec::new(), Vec::new());
         for (index, served) in self.queues.iter_mut().enumerate() {

@@ -62,7 +62,7 @@ struct Dropped {
     at: u64,
     /// When it was dropped last.
     last: Instant,
-    /// For how long it has been, by then.
+    /// For how long it has been dropped, of which no more than [`BETWEEN`] counts for each try.
     time: Duration,
 }
 
