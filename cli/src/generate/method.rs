@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
-use sluicegate::xdp::live::leaves_by;
+use sluicegate::xdp::live::{self, leaves_by};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::source::{Made, Source};
@@ -202,9 +202,8 @@ fn leaves_choice(port: &PortName) -> bool {
 /// What keeps a plan's packets from being live frames: they have one page, with what the kernel puts
 /// beside them, and the driver's queue drops without a word what is longer than the MTU.
 fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
-    const PAGE: usize = 3000;
     const HEADERS: usize = 14 + 2 * 4;
-    let most = PAGE.min(interface.mtu as usize + HEADERS);
+    let most = (live::MOST_BYTES as usize).min(interface.mtu as usize + HEADERS);
     let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
     if plan.longest() <= most && least >= Some(14) {
         return Ok(());
