@@ -63,7 +63,7 @@ impl Card {
     pub fn sent_of(&mut self, accepted: u64, queued: bool) -> Option<((u64, u64), u64)> {
         let end = Instant::now() + LATE;
         loop {
-            // Who stood still meanwhile has not looked.
+            // Asked before the look: one comes when the time is over, too.
             let last = Instant::now() >= end;
             let sent = self.sent()?;
             if sent.0 >= accepted {

@@ -98,8 +98,8 @@ pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &Atomic
     }
 }
 
-/// Packets are looked at when they have come, and counted before they go on: who sends or has received one
-/// has said before, or can read then, what is about it.
+/// `look` is called when packets have come, and they are counted before they go on: so what a test has set
+/// before it sent one is seen, and who has received one reads a count with it.
 fn pass(from: &mut Queue, to: &mut Queue, count: &AtomicU64, look: impl Fn(&Queue)) -> u64 {
     from.sync_rx().unwrap();
     look(from);

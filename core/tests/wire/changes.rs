@@ -8,7 +8,7 @@ use sluicegate::port::{Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use crate::MODES;
-use crate::hosts::{Wire, patience, wire, wire_in_any_order};
+use crate::hosts::{PATIENCE, Wire, wire, wire_in_any_order};
 use crate::traffic::{found, frames, open, open_if_possible, receive, send};
 
 /// A port by each mode that the driver has.
@@ -39,7 +39,7 @@ fn a_port_goes_on_when_the_link_is_back() {
 /// Waits until a queue says that its interface is down. What came before that is given back: as long
 /// as there are packets, there is no other news.
 fn wait_until_down(queue: &mut Queue, name: &str) {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + PATIENCE;
     while queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap() != Readiness::Down {
         queue.sync_rx().unwrap();
         let slots = queue.rx().available();
@@ -102,7 +102,7 @@ fn check_queues<'a>(name: &str, queues: &'a mut [Queue], before: u32, now: u32) 
 
 /// A queue that the interface has no more says so, and that it is the only reason.
 fn check_gone(name: &str, queue: &mut Queue, there: u32) {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + PATIENCE;
     let error = loop {
         match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)) {
             Ok(_) => assert!(Instant::now() < deadline, "{name}: nothing was said"),
@@ -118,7 +118,7 @@ fn check_gone(name: &str, queue: &mut Queue, there: u32) {
 
 /// A queue that was gone goes on when the interface has it again.
 fn wait_until_back(name: &str, queue: &mut Queue) {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + PATIENCE;
     while let Err(error) = queue.check() {
         assert!(Instant::now() < deadline, "{name}: {error}");
         std::thread::sleep(Duration::from_millis(20));
@@ -144,7 +144,7 @@ fn keep_sending(wire: &Wire, stop: &AtomicBool) {
 
 /// Receives until the port says what has become of the interface.
 fn receive_to_the_end(port: &mut Port, removed: &AtomicBool, remove: impl FnOnce()) {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + PATIENCE;
     let (mut packets, mut remove) = (0, Some(remove));
     let error = loop {
         let queue = &mut port.queues[0];

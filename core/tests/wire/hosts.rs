@@ -53,9 +53,7 @@ pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
 }
 
 /// How long a test waits for what must come.
-pub fn patience() -> Duration {
-    Duration::from_secs(60)
-}
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// So many packets, or fewer where these are too many.
 pub fn thinned(packets: u32) -> u32 {
@@ -99,7 +97,7 @@ impl Wire {
     /// Waits until both ends have a link: to attach a program takes that of some cards for
     /// seconds.
     pub fn wait_for_link(&self) {
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + PATIENCE;
         for (host, name) in [("left", "left0"), ("right", "right0")] {
             while !link::interface(Some(&self.netns(host)), name).unwrap().running {
                 assert!(Instant::now() < deadline, "{name} has no link");

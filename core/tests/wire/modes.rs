@@ -3,7 +3,7 @@
 use sluicegate::port::{Port, Use};
 
 use crate::MODES;
-use crate::hosts::{patience, thinned, wire_in_any_order};
+use crate::hosts::{PATIENCE, thinned, wire_in_any_order};
 use crate::traffic::{found, frames, may_be_refused, open, open_if_possible, push, receive, send};
 
 /// What was asked for is what is there; what is less than the best says why.
@@ -72,7 +72,7 @@ fn the_host_keeps_what_is_not_claimed() {
         let name = format!("xdp:right0?{}", options.join("&"));
         let Some(mut port) = open_if_possible(&wire, &name) else { continue };
         wire.wait_for_link();
-        let ping = format!("ping -q -c 3 -i 0.1 -w {} 198.18.0.2", patience().as_secs());
+        let ping = format!("ping -q -c 3 -i 0.1 -w {} 198.18.0.2", PATIENCE.as_secs());
         assert!(wire.run("left", &ping), "{asked}: ICMP is not claimed");
         send(&wire, &sent);
         assert_eq!(found(&receive(&mut port.queues, sent.len()), &sent), sent.len(), "{asked}");

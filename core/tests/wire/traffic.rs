@@ -7,7 +7,7 @@ use sluicegate::Error;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::Wait;
 
-use crate::hosts::{Wire, patience};
+use crate::hosts::{PATIENCE, Wire};
 use crate::{program, rings};
 
 /// UDP to port 9 of the right host, by Ethernet's broadcast address: nobody answers. The payload
@@ -66,7 +66,7 @@ pub fn may_be_refused(wire: &Wire, name: &str, error: &Error) -> bool {
 
 /// Puts frames into a queue and waits until they are sent.
 pub fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
-    rings::push(queue, frames, patience());
+    rings::push(queue, frames, PATIENCE);
     queue.close_tx().unwrap();
 }
 
@@ -82,7 +82,7 @@ pub fn send(wire: &Wire, frames: &[Vec<u8>]) {
 /// of its queue.
 pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(u32, Vec<u8>)> {
     let mut got = Vec::new();
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + PATIENCE;
     while got.len() < n && Instant::now() < deadline {
         for queue in &mut *queues {
             if queue.sync_rx().unwrap() == 0 {

@@ -159,5 +159,5 @@ fn holds_a_port_for_another_test() {
     let port = Port::open(&name.parse().unwrap(), &options);
     let _port = port.unwrap_or_else(|error| panic!("{error}"));
     println!("\nopened");
-    std::thread::sleep(6 * PATIENCE);
+    std::thread::sleep(2 * PATIENCE);
 }

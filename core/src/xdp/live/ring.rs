@@ -68,9 +68,9 @@ pub(super) mod slot {
 pub(super) const PUBLISH: u32 = 32;
 /// An Ethernet header: nothing shorter is a packet.
 pub(crate) const LEAST_BYTES: u32 = 14;
-/// The most that a live frame can have, on pages of 4 KiB and on any kernel: of a page it takes the headroom
-/// of 256 bytes, 320 for `skb_shared_info` behind, and for its own notes 112 to 152, the most on Linux 6.1
-/// (net/bpf/test_run.c, `xdp_page_head`).
+/// The most that a live frame can have, on pages of 4 KiB and with the usual 17 fragments of a packet
+/// (CONFIG_MAX_SKB_FRAGS): of a page the kernel takes the headroom of 256 bytes, 320 for `skb_shared_info`
+/// behind, and for its own notes 112 to 152, the most on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
 pub const MOST_BYTES: u32 = 3368;
 /// Slots begin on lines of their own.
 const LINE: u32 = 64;

@@ -7,7 +7,7 @@ use sluicegate::port::{Queue, QueueStats, Use};
 use sluicegate::ring::Meta;
 
 use super::open;
-use crate::hosts::{Wire, patience};
+use crate::hosts::{PATIENCE, Wire};
 use crate::numbered::{frame, is_ours};
 use crate::rings;
 
@@ -49,9 +49,9 @@ pub fn send_by(lab: &Wire, name: &str, frames: &[Vec<u8>]) -> QueueStats {
     let received = || link::interface(Some(&right), "right0").unwrap().stats.rx_packets;
     let (before, mut pushed) = (received(), 0);
     for some in frames.chunks(AT_ONCE) {
-        rings::push(queue, some, patience());
+        rings::push(queue, some, PATIENCE);
         pushed += some.len() as u64;
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + PATIENCE;
         loop {
             queue.sync_tx().unwrap();
             let stats = queue.stats().unwrap();
@@ -68,7 +68,7 @@ pub fn send_by(lab: &Wire, name: &str, frames: &[Vec<u8>]) -> QueueStats {
 
 /// Receives until `n` packets of our ethertype have come, or our patience has ended.
 pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
-    rings::collect(queues, n, patience(), is_ours)
+    rings::collect(queues, n, PATIENCE, is_ours)
 }
 
 /// What is there now, given back.

@@ -7,7 +7,7 @@ use sluicegate::ring::{Readiness, Wait};
 
 use super::frames::{receive, receive_now, send};
 use super::{lab, lab_in_any_order, open, receiver, sources};
-use crate::hosts::{patience, thinned};
+use crate::hosts::{PATIENCE, thinned};
 use crate::numbered::frame;
 
 #[test]
@@ -34,7 +34,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
         }
         send(&lab, &[frame(99_999, 60, &[])]);
         queue.close_intake().unwrap();
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + PATIENCE;
         while !queue.is_finished() && Instant::now() < deadline {
             got.extend(receive_now(queue));
         }
@@ -65,7 +65,7 @@ fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_bac
         let Some(mut port) = receiver(&lab, &source) else { continue };
         set("down");
         let queue = &mut port.queues[0];
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + PATIENCE;
         // What came before may be told first.
         while queue.wait_rx(Wait::Sleep, Duration::from_secs(5)).unwrap() != Readiness::Down {
             receive_now(queue);

@@ -9,7 +9,7 @@ use sluicegate::ring::{Direction, Packet, Wait};
 use super::frames::{frames, receive, send};
 use super::{METHODS, lab, lab_in_any_order, open, receiver, sources};
 use crate::child;
-use crate::hosts::patience;
+use crate::hosts::PATIENCE;
 use crate::numbered::frame;
 
 #[test]
@@ -68,7 +68,7 @@ fn promiscuous_mode_is_on_while_the_port_is_open() {
     };
     // A child of another test may have a port's sockets until it has become its command.
     let is_off_again = || {
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + PATIENCE;
         while is_promiscuous() {
             assert!(Instant::now() < deadline, "it stays on");
         }
@@ -98,7 +98,7 @@ fn a_snap_length_cuts_the_bytes_and_keeps_the_length() {
             send(&lab, &sent);
             let n = sent.len();
             let mut got = Vec::new();
-            let deadline = Instant::now() + patience();
+            let deadline = Instant::now() + PATIENCE;
             while got.len() < n && Instant::now() < deadline {
                 let queue = &mut port.queues[0];
                 if queue.sync_rx().unwrap() == 0 {

@@ -9,7 +9,7 @@ use sluicegate::ring::{Direction, Meta, Packet, TimestampSource};
 
 use super::frames::{frames, receive, send};
 use super::{lab, open, receiver, sources, xdp_sources};
-use crate::hosts::patience;
+use crate::hosts::PATIENCE;
 use crate::numbered::is_ours;
 use crate::traffic;
 
@@ -155,7 +155,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
             let (from, to) = (&mut port.queues[0], &mut file[0]);
             to.describe_sent(from.interfaces()).unwrap();
             send(&lab, &sent);
-            let deadline = Instant::now() + patience();
+            let deadline = Instant::now() + PATIENCE;
             // Whatever else is on the link comes too.
             let (mut moved, mut offered) = (0, u64::MAX);
             while moved < offered.max(sent.len() as u64) && Instant::now() < deadline {

@@ -221,8 +221,8 @@ impl Piece<'_> {
         // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
         asm.jlt(R1, 1, same);
         asm.jge(R1, WINDOW_WORDS as i32, all);
-        // A word is emptied when it is entered: ahead of LAST nothing is marked. No loop: Linux 7.2 goes
-        // round for ever in one whose end it does not see.
+        // A word is emptied when it is entered: ahead of LAST nothing is marked. No loop: in one that
+        // counts R1 down Linux 7.2's verifier goes on below 0 ("BPF program is too large").
         for words in 1..WINDOW_WORDS as i32 {
             asm.add(R2, 1);
             asm.mov(R0, R2);
