@@ -83,7 +83,7 @@ impl Outgoing {
         while self.image.tail != ring.tail() {
             let at = self.image.tail;
             let slot = *ring.slot(at);
-            let (buf, ptr) = (ring.take_buffer(at), slot.offset().into());
+            let (buf, ptr) = (ring.take(at).buffer(), slot.offset().into());
             self.image.hand_out(Slot { buf, flags: 0, len: slot.len, ptr }, &self.held);
             n += 1;
         }

@@ -253,13 +253,11 @@ impl Intake {
     /// come back with a length that cannot be is ours, too.
     #[inline]
     fn admit(&mut self, descriptor: xdp_desc) -> Option<Place> {
-        let frame = self.umem.locate(descriptor.addr, 0)?;
-        if !self.lent.remove(frame.buffer) {
-            return None;
-        }
+        let buffer = self.umem.frame_of(descriptor.addr)?;
+        self.lent.take_back(buffer)?;
         let place = self.umem.locate(descriptor.addr, descriptor.len);
         if place.is_none() {
-            self.spare.push(frame.buffer);
+            self.spare.push(buffer);
         }
         place
     }
@@ -278,7 +276,7 @@ impl Intake {
         let n = self.fill.reserve(self.spare.len() as u32);
         let kept = self.spare.len() - n as usize;
         for (i, &buffer) in (0..n).zip(self.spare[kept..].iter().rev()) {
-            let is_new = self.lent.insert(buffer);
+            let is_new = self.lent.lend(buffer, false);
             debug_assert!(is_new, "buffer {buffer} has two holders");
             self.fill.write(i, self.umem.address(buffer, 0));
         }

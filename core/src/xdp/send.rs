@@ -64,6 +64,24 @@ pub(super) struct Limits {
     pub(super) slots: u32,
 }
 
+/// A packet that is to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    slots: u32,
+    bytes: u32,
+    /// All its pieces are bytes of frames, and the last one ends it.
+    is_sound: bool,
+}
+
+impl Ahead {
+    /// Whether the kernel would take it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
+    #[inline]
+    fn keeps_to(&self, limits: Limits) -> bool {
+        let fits = (LEAST_BYTES..=limits.bytes).contains(&self.bytes);
+        self.is_sound && fits && self.slots <= limits.slots
+    }
+}
+
 impl Sender {
     pub(super) fn new(mut outlet: Outlet, socket: &Arc<XskSocket>) -> Self {
         outlet.copied = socket.copies();
@@ -162,8 +180,8 @@ pub(super) struct Outlet {
     next: u32,
     /// Frames that the kernel has; as many as there are slots from `done` to `next`.
     lent: Frames,
-    /// Of these, those that end a packet.
-    last: Frames,
+    /// The packets in them.
+    packets: u32,
     stats: SenderStats,
 }
 
@@ -183,7 +201,7 @@ impl Outlet {
             done: 0,
             next: 0,
             lent: umem.no_frames(),
-            last: umem.no_frames(),
+            packets: 0,
             stats: SenderStats::default(),
         }
     }
@@ -196,12 +214,14 @@ impl Outlet {
         let most = if self.copied { COPIED_A_CALL } else { u32::MAX };
         let room = self.tx.reserve(ring.distance(self.next, ring.head())).min(most);
         let mut written = 0;
-        while let Some(slots) = self.whole_packet(ring) {
-            if !self.can_go(ring, slots) {
-                freed += self.refuse(ring, slots);
-            } else if written + slots <= room {
-                (0..slots).for_each(|i| self.write(ring, written + i));
-                written += slots;
+        while let Some(packet) = self.next_packet(ring) {
+            if !packet.keeps_to(self.limits) {
+                freed += self.refuse(ring, packet.slots);
+            } else if written + packet.slots <= room {
+                for i in written..written + packet.slots {
+                    self.write(ring, i);
+                }
+                written += packet.slots;
             } else {
                 break;
             }
@@ -221,13 +241,15 @@ impl Outlet {
         let found = self.completion.peek();
         let mut freed = 0;
         for i in 0..found {
-            match self.umem.locate(self.completion.read(i), 0) {
-                Some(frame) if self.lent.remove(frame.buffer) => {
-                    self.stats.sent += u64::from(self.last.remove(frame.buffer));
-                    self.put_back(ring, frame.buffer);
+            let buffer = self.umem.frame_of(self.completion.read(i));
+            match buffer.and_then(|buffer| Some((buffer, self.lent.take_back(buffer)?))) {
+                Some((buffer, ends)) => {
+                    self.packets -= u32::from(ends);
+                    self.stats.sent += u64::from(ends);
+                    self.put_back(ring, buffer);
                     freed += 1;
                 }
-                _ => self.stats.strays += 1,
+                None => self.stats.strays += 1,
             }
         }
         if found > 0 {
@@ -242,56 +264,49 @@ impl Outlet {
 
     /// Packets at the kernel, and those that wait for room there.
     fn unsent(&self, ring: &Ring) -> u64 {
-        u64::from(self.last.count()) + ring.to_send(self.next).count() as u64
+        u64::from(self.packets) + ring.to_send(self.next).count() as u64
     }
 
-    /// How many slots the next packet has; None if there is none, or its end has not come.
+    /// The next packet; None if there is none, or its end has not come.
     #[inline]
-    fn whole_packet(&self, ring: &Ring) -> Option<u32> {
+    fn next_packet(&self, ring: &Ring) -> Option<Ahead> {
         let released = ring.distance(self.next, ring.head());
-        let ends = |&i: &u32| !ring.slot(ring.after(self.next, i)).continues();
-        match (0..released).find(ends) {
-            Some(last) => Some(last + 1),
-            // It has all the slots there are, and will never end.
-            None if released > 0 && released == ring.num_slots() - 1 => Some(released),
-            None => None,
+        let mut packet = Ahead { slots: 0, bytes: 0, is_sound: true };
+        let mut at = self.next;
+        while packet.slots < released {
+            let slot = ring.slot(at);
+            packet.slots += 1;
+            packet.bytes += u32::from(slot.bytes());
+            packet.is_sound &= slot.bytes() > 0
+                && !slot.is_indirect()
+                && self.umem.has(slot.buffer(), slot.offset(), slot.bytes());
+            if !slot.continues() {
+                return Some(packet);
+            }
+            at = ring.next(at);
         }
-    }
-
-    /// Whether the kernel would take a packet (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
-    #[inline]
-    fn can_go(&self, ring: &Ring, slots: u32) -> bool {
-        let mut total = 0;
-        let pieces_fit = (0..slots).all(|i| {
-            let slot = ring.slot(ring.after(self.next, i));
-            let address = self.umem.address(slot.buffer(), slot.offset());
-            let place = self.umem.locate(address, slot.bytes().into());
-            total += u32::from(slot.bytes());
-            let own = slot.buffer() != 0 && !slot.is_indirect();
-            own && slot.bytes() > 0 && place.is_some_and(|it| it.buffer == slot.buffer())
-        });
-        let ends = !ring.slot(ring.after(self.next, slots - 1)).continues();
-        let fits = (LEAST_BYTES..=self.limits.bytes).contains(&total);
-        pieces_fit && ends && fits && slots <= self.limits.slots
+        // It has all the slots there are, and will never end.
+        let is_endless = released > 0 && released == ring.num_slots() - 1;
+        is_endless.then_some(Ahead { is_sound: false, ..packet })
     }
 
     /// Lends the next slot's frame to the kernel, as the `i`th entry of the batch.
     #[inline]
     fn write(&mut self, ring: &mut Ring, i: u32) {
-        let slot = *ring.slot(self.next);
-        let continues = slot.continues();
+        let slot = ring.take(self.next);
+        let (buffer, offset) = (slot.buffer(), slot.offset());
         if self.copied {
             // What came in on another CPU, for all at once in place of one by one.
-            prefetch(self.umem.first_byte(slot.buffer(), slot.offset()));
+            prefetch(self.umem.first_byte(buffer, offset));
         }
         let descriptor = xdp_desc {
-            addr: self.umem.address(slot.buffer(), slot.offset()),
+            addr: self.umem.address(buffer, offset),
             len: slot.bytes().into(),
-            options: if continues { libc::XDP_PKT_CONTD } else { 0 },
+            options: if slot.continues() { libc::XDP_PKT_CONTD } else { 0 },
         };
-        let buffer = ring.take_buffer(self.next);
-        let is_new = self.lent.insert(buffer) && (continues || self.last.insert(buffer));
+        let is_new = self.lent.lend(buffer, !slot.continues());
         debug_assert!(is_new, "buffer {buffer} has two holders");
+        self.packets += u32::from(!slot.continues());
         self.tx.write(i, descriptor);
         self.next = ring.next(self.next);
     }
@@ -300,7 +315,7 @@ impl Outlet {
     fn refuse(&mut self, ring: &mut Ring, slots: u32) -> u32 {
         self.stats.refused += 1;
         for _ in 0..slots {
-            let buffer = ring.take_buffer(self.next);
+            let buffer = ring.take(self.next).buffer();
             self.next = ring.next(self.next);
             self.put_back(ring, buffer);
         }

@@ -25,7 +25,9 @@ const FRAME_BYTES: [u32; 2] = [2048, 4096];
 pub(super) struct Umem {
     pool: Arc<Pool>,
     frames: u32,
-    frame_bytes: u32,
+    /// A frame has 2 to the power of this many bytes: an address is taken apart by shifts, four
+    /// times a packet that is forwarded, where a division would be what takes longest.
+    frame_bits: u32,
 }
 
 /// Where a packet lies, or a part of one.
@@ -45,7 +47,8 @@ impl Umem {
                  make it with one of these"
             )));
         }
-        Ok(Self { pool: Arc::clone(pool), frames: pool.buffers(), frame_bytes })
+        let frame_bits = frame_bytes.trailing_zeros();
+        Ok(Self { pool: Arc::clone(pool), frames: pool.buffers(), frame_bits })
     }
 
     pub(super) fn pool(&self) -> &Arc<Pool> {
@@ -58,7 +61,7 @@ impl Umem {
         libc::xdp_umem_reg {
             addr: self.pool.address(0).as_ptr().expose_provenance() as u64,
             len: self.bytes(),
-            chunk_size: self.frame_bytes,
+            chunk_size: 1 << self.frame_bits,
             headroom: 0,
             flags: 0,
             tx_metadata_len: 0,
@@ -67,13 +70,13 @@ impl Umem {
 
     /// Bytes of all frames.
     pub(super) fn bytes(&self) -> u64 {
-        u64::from(self.frames) * u64::from(self.frame_bytes)
+        u64::from(self.frames) << self.frame_bits
     }
 
     /// The address of a byte in a buffer.
     #[inline]
     pub(super) fn address(&self, buffer: u32, offset: u16) -> u64 {
-        u64::from(buffer) * u64::from(self.frame_bytes) + u64::from(offset)
+        (u64::from(buffer) << self.frame_bits) + u64::from(offset)
     }
 
     /// Where a packet lies in memory.
@@ -82,37 +85,60 @@ impl Umem {
         self.pool.address(buffer).as_ptr().wrapping_add(offset.into())
     }
 
+    /// The buffer that an address lies in; None if it lies in none.
+    #[inline]
+    pub(super) fn frame_of(&self, address: u64) -> Option<u32> {
+        let buffer = address >> self.frame_bits;
+        (buffer < u64::from(self.frames)).then_some(buffer as u32)
+    }
+
+    /// Whether a buffer has these bytes, and may be lent.
+    #[inline]
+    pub(super) fn has(&self, buffer: u32, offset: u16, bytes: u16) -> bool {
+        let end = u32::from(offset) + u32::from(bytes);
+        (1..self.frames).contains(&buffer) && end <= 1 << self.frame_bits
+    }
+
     /// Which bytes of which buffer an address and a length mean; None if they are not in one.
     #[inline]
     pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<Place> {
-        let frame_bytes = u64::from(self.frame_bytes);
-        let (buffer, offset) = (address / frame_bytes, address % frame_bytes);
-        let fits = buffer < u64::from(self.frames) && offset + u64::from(bytes) <= frame_bytes;
+        let buffer = self.frame_of(address)?;
+        let frame_bytes = 1 << self.frame_bits;
+        let offset = address & (frame_bytes - 1);
         // A frame has 4096 bytes at most, so both fit.
-        fits.then_some(Place { buffer: buffer as u32, offset: offset as u16, bytes: bytes as u16 })
+        let (offset, bytes, end) = (offset as u16, bytes as u16, offset + u64::from(bytes));
+        (end <= frame_bytes).then_some(Place { buffer, offset, bytes })
     }
 
-    /// An empty set of its frames.
+    /// No frame lent.
     pub(super) fn no_frames(&self) -> Frames {
-        Frames { words: vec![0; (self.frames as usize).div_ceil(64)], count: 0 }
+        Frames { lent: vec![Lent::No; self.frames as usize], count: 0 }
     }
 }
 
-/// A set of frames, one bit each: those lent to the kernel through one ring.
+/// Which frames are lent to the kernel through one ring.
 #[derive(Debug)]
 pub(super) struct Frames {
-    words: Vec<u64>,
+    lent: Vec<Lent>,
     count: u32,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lent {
+    No,
+    Yes,
+    /// With the end of a packet in it.
+    End,
+}
+
 impl Frames {
-    /// Adds a frame. False if it is there already, or is none of the pool's.
+    /// Lends a frame; whether a packet ends in it comes back with it. False if it is lent already,
+    /// or is none of the pool's.
     #[inline]
-    pub(super) fn insert(&mut self, buffer: u32) -> bool {
-        let bit = 1 << (buffer % 64);
-        match self.words.get_mut(buffer as usize / 64) {
-            Some(word) if *word & bit == 0 => {
-                *word |= bit;
+    pub(super) fn lend(&mut self, buffer: u32, ends: bool) -> bool {
+        match self.lent.get_mut(buffer as usize) {
+            Some(lent) if *lent == Lent::No => {
+                *lent = if ends { Lent::End } else { Lent::Yes };
                 self.count += 1;
                 true
             }
@@ -120,34 +146,25 @@ impl Frames {
         }
     }
 
-    /// Takes a frame out. False if it is not in it.
+    /// Takes a frame back, and says whether a packet ended in it. None if it was not lent.
     #[inline]
-    pub(super) fn remove(&mut self, buffer: u32) -> bool {
-        let bit = 1 << (buffer % 64);
-        match self.words.get_mut(buffer as usize / 64) {
-            Some(word) if *word & bit != 0 => {
-                *word &= !bit;
-                self.count -= 1;
-                true
-            }
-            _ => false,
-        }
+    pub(super) fn take_back(&mut self, buffer: u32) -> Option<bool> {
+        let lent = self.lent.get_mut(buffer as usize).filter(|lent| **lent != Lent::No)?;
+        self.count -= 1;
+        Some(std::mem::replace(lent, Lent::No) == Lent::End)
     }
 
-    /// How many there are.
+    /// How many are lent.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes all out.
+    /// Takes all back.
     pub(super) fn drain(&mut self) -> Vec<u32> {
-        let words = self.words.iter().zip((0u32..).step_by(64));
-        let frames = words.flat_map(|(word, first)| {
-            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| first + bit)
-        });
-        let frames = frames.collect();
-        self.words.fill(0);
+        let lent = (0..).zip(&self.lent).filter(|(_, lent)| **lent != Lent::No);
+        let frames = lent.map(|(buffer, _)| buffer).collect();
+        self.lent.fill(Lent::No);
         self.count = 0;
         frames
     }
@@ -187,6 +204,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_slot_names_is_checked() {
+        let umem = umem(2048).unwrap();
+        let rows = [
+            (2, 0, 2048, true, "a whole buffer"),
+            (2, 1, 2048, false, "one byte beyond it"),
+            (2, 2048, 0, true, "nothing, at its end"),
+            (99, 256, 60, true, "in the last one"),
+            (100, 0, 60, false, "in the one after it"),
+            (0, 0, 60, false, "in the one that stands for none"),
+            (1, u16::MAX, u16::MAX, false, "more than fits the field"),
+        ];
+        for (buffer, offset, bytes, expected, why) in rows {
+            assert_eq!(umem.has(buffer, offset, bytes), expected, "{why}");
+        }
+    }
+
+    #[test]
     fn only_frames_that_the_kernel_takes_can_be() {
         for (bytes, fits) in [(1024, false), (2048, true), (4096, true), (8192, false)] {
             let umem = umem(bytes);
@@ -202,13 +236,14 @@ mod tests {
     #[test]
     fn a_frame_is_lent_once_and_comes_back_once() {
         let mut lent = umem(2048).unwrap().no_frames();
-        assert!(lent.insert(2) && lent.insert(63) && lent.insert(64) && lent.insert(99));
-        assert!(!lent.insert(64), "it is lent already");
-        assert!(lent.remove(2) && !lent.remove(2), "it has come back already");
-        assert!(!lent.remove(3), "it was never lent");
-        assert!(!lent.insert(100_000) && !lent.remove(u32::MAX), "there is no such frame");
-        assert_eq!(lent.count(), 3);
-        assert_eq!(lent.drain(), [63, 64, 99]);
-        assert_eq!((lent.count(), lent.remove(63)), (0, false));
+        assert!([2, 63, 64, 99].into_iter().all(|buffer| lent.lend(buffer, buffer == 2)));
+        assert!(!lent.lend(64, true), "it is lent already");
+        assert_eq!((lent.take_back(2), lent.take_back(63)), (Some(true), Some(false)));
+        assert_eq!(lent.take_back(2), None, "it has come back already");
+        assert_eq!(lent.take_back(3), None, "it was never lent");
+        assert!(!lent.lend(100, false) && lent.take_back(u32::MAX).is_none(), "no such frame");
+        assert_eq!(lent.count(), 2);
+        assert_eq!(lent.drain(), [64, 99]);
+        assert_eq!((lent.count(), lent.take_back(64)), (0, None));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Meta, Packets, Ring, assert_fits, flags};
+use super::{Meta, Packets, Ring, Slot, assert_fits, flags};
 
 impl Ring {
     /// The packets in [`from`, head) of a transmit ring: what the program has given to send.
@@ -103,11 +103,11 @@ impl Ring {
         Some(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), n.into()) })
     }
 
-    /// Takes the buffer out of a slot the backend owns: the caller holds it from now on, and the
-    /// slot has none until [`fill_at`](Self::fill_at) gives it one. 0 if it had none.
+    /// Empties a slot the backend owns: the caller holds its buffer from now on, and the slot has
+    /// none until [`fill_at`](Self::fill_at) gives it one.
     #[inline]
-    pub(crate) fn take_buffer(&mut self, index: u32) -> u32 {
-        std::mem::take(self.slot_mut(index)).buf
+    pub(crate) fn take(&mut self, index: u32) -> Slot {
+        std::mem::take(self.slot_mut(index))
     }
 
     /// Points a slot the backend owns at bytes outside the pool. Its metadata is the caller's

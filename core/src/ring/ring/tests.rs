@@ -296,7 +296,7 @@ fn packets_are_built_as_long_as_there_is_room_and_one_comes() {
 fn nothing_is_built_in_a_slot_without_a_buffer() {
     let pool = pool();
     let mut tx = Ring::transmit(&pool, 4).unwrap();
-    pool.give([tx.take_buffer(1)]);
+    pool.give([tx.take(1).buffer()]);
     assert_eq!(tx.build(3, |_| Some(0)).packets, 1);
 }
 

@@ -180,9 +180,10 @@ fn a_packet_whose_end_has_not_come_waits_and_one_without_an_end_is_refused() {
         assert_eq!(piece(&mut scene, true), 0, "two frames may still come back");
     }
     assert_eq!(scene.outlet.stats().refused, 0);
-    let frames: Vec<u32> = (0..64).filter(|&it| scene.outlet.lent.remove(it)).collect();
-    for frame in frames {
-        assert!(scene.outlet.lent.insert(frame));
+    let lent = &mut scene.outlet.lent;
+    let frames: Vec<_> = (0..64).filter_map(|it| Some((it, lent.take_back(it)?))).collect();
+    for (frame, ends) in frames {
+        assert!(scene.outlet.lent.lend(frame, ends));
         assert!(scene.completion.put(u64::from(frame) * 2048));
     }
     scene.send();
