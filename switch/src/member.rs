@@ -36,6 +36,8 @@ pub struct Member {
     pub(crate) id: u64,
     /// The interface, where it is one.
     pub(crate) presence: Option<Presence>,
+    /// The interface's namespace, as it was named.
+    netns: Option<String>,
     pub(crate) receives: bool,
     pub(crate) queues: Vec<Queue>,
     /// The queues that send, by their place in `queues`; none of a port that only receives.
@@ -90,6 +92,7 @@ pub struct Opened {
     /// What is likely to go wrong with it, and the remedy.
     pub advice: Option<String>,
     presence: Option<Presence>,
+    netns: Option<String>,
     receives: bool,
 }
 
@@ -125,7 +128,7 @@ impl Opened {
         }
         let receives = usage != Use::Send;
         let advice = if receives { advice(&port, options.netns.as_deref()) } else { None };
-        Ok(Self { port: opened, advice, presence, receives })
+        Ok(Self { port: opened, advice, presence, netns: options.netns, receives })
     }
 }
 
@@ -171,7 +174,7 @@ impl Member {
         config: MemberConfig,
         now: Instant,
     ) -> Self {
-        let Opened { port, presence, receives, .. } = opened;
+        let Opened { port, presence, netns, receives, .. } = opened;
         let mut queues = port.queues;
         // A ring of one slot holds nothing: the queue has none to send by.
         let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
@@ -180,6 +183,7 @@ impl Member {
             name,
             id,
             presence,
+            netns,
             receives,
             queues,
             senders,
@@ -193,6 +197,14 @@ impl Member {
             leaving: None,
             watchers: Vec::new(),
         }
+    }
+
+    /// Whether one sends by the wire that the other receives from: what comes in would come back.
+    pub(crate) fn echoes(&self, other: &Self) -> bool {
+        let wire = |member: &Self| member.presence.as_ref().map(Presence::index);
+        let same = wire(self).is_some() && wire(self) == wire(other) && self.netns == other.netns;
+        let sends = |member: &Self| !member.senders.is_empty();
+        same && (self.receives && sends(other) || other.receives && sends(self))
     }
 
     /// Whether packets may be given to it.

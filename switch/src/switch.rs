@@ -108,10 +108,20 @@ impl Switch {
     /// Adds a port. `id` stands in its [`MemberState`]s.
     ///
     /// # Errors
-    /// The name is taken, or there are as many ports as can be.
+    /// The name is taken, there are as many ports as can be, or what comes in by one would go out by
+    /// the other where it came from.
     pub fn add(&mut self, name: &str, id: u64, opened: Opened, config: MemberConfig) -> Result<()> {
         if self.number(name).is_some() {
             return Err(name_taken(name));
+        }
+        let member = Member::new((name.to_owned(), id), opened, config, Instant::now());
+        let mut there = self.members.iter().flatten().filter(|there| there.leaving.is_none());
+        if let Some(there) = there.find(|there| there.echoes(&member)) {
+            return Err(Error::Usage(format!(
+                "ports '{}' and '{name}' are the same interface: what comes in there would go out there \
+                 again; name it once",
+                there.name
+            )));
         }
         let free = self.members.iter().position(Option::is_none);
         let place = free.unwrap_or(self.members.len());
@@ -121,7 +131,6 @@ impl Switch {
         if place == self.members.len() {
             self.members.push(None);
         }
-        let member = Member::new((name.to_owned(), id), opened, config, Instant::now());
         self.members[place] = Some(Box::new(member));
         Ok(())
     }

@@ -66,6 +66,8 @@ fn the_table_is_shown_and_changed() {
         (&["static", "02:00:00:00:00:03", "nobody"], "no port 'nobody'"),
         (&["static", "ff:ff:ff:ff:ff:ff", "left"], "a group's"),
         (&["add", "left=null:"], "already"),
+        (&["add", "again=packet:middle0"], "ports 'left' and 'again' are the same interface"),
+        (&["add", "again=live:middle0"], "the same interface"),
         (&["add", "null:", "--access", "3"], "knows no VLANs"),
         (&["add", "xdp:nothing0"], "nothing0"),
     ] {
