@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
-use sluicegate::port::{detach_host, host_owner};
+use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
 
@@ -164,6 +164,8 @@ struct Shown {
     claims: Vec<Claim>,
     /// Who has what the host sends out of it, by a host: port.
     host: Option<String>,
+    /// Whether one that has ended left filters there.
+    host_left: bool,
 }
 
 #[derive(Serialize)]
@@ -242,7 +244,9 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
         (Some(program), claims.into_iter().map(Claim::of).collect())
     });
     let host = args.place.with(host_owner)?;
-    let shown = Shown { command: "claims", interface: args.place.interface, program, claims, host };
+    let host_left = args.place.with(host_left)?;
+    let interface = args.place.interface;
+    let shown = Shown { command: "claims", interface, program, claims, host, host_left };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &shown)?;
@@ -258,7 +262,18 @@ impl Shown {
         if let Some(host) = &self.host {
             writeln!(out, "{}: what the host sends there comes to {host}", self.interface)?;
         }
+        if self.host_left {
+            writeln!(
+                out,
+                "{0}: a host: port that has ended left filters there, which with fallback=drop cut \
+                 the host off; `sluice detach {0}` takes them away",
+                self.interface
+            )?;
+        }
         let Some(program) = &self.program else {
+            if self.host_left {
+                return writeln!(out, "{}: no XDP program", self.interface);
+            }
             return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
         };
         let Program { id, mode, kept, packets, bytes } = program;

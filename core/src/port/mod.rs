@@ -25,7 +25,7 @@ mod watch;
 mod xdp;
 
 pub use crate::xdp::flows::FlowCounts;
-pub use host::{HostFlows, detach_host, host_owner};
+pub use host::{HostFlows, detach_host, host_left, host_owner};
 pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;

@@ -50,6 +50,7 @@ fn flows_that_are_left_to_the_host_do_not_come() {
     let claims = run(&["claims", "right0", "--netns", &lab.netns("right"), "--json"]).report();
     assert!(claims["host"].as_str().unwrap().starts_with("host:right0 of sluice ("), "{claims}");
     assert_eq!(claims["claims"][0]["filter"], "(flows of the host)", "{claims}");
+    assert_eq!(claims["host_left"], false, "it has not ended: {claims}");
     let report = running.stop().good();
     assert!(report["packets"].as_u64().unwrap() < 100, "{report}");
     assert!(count(&report, "notes", "host_flows_from_wire") > 200, "{report}");
@@ -69,8 +70,14 @@ fn detach_connects_a_host_that_was_cut_off() {
     let ping = ["ping", "-q", "-c", "2", "-i", "0.1", "-W", "1", "198.18.0.1"];
     assert_ne!(on(&lab, "right", &ping).status, Some(0), "cut off");
     let netns = lab.netns("right");
+    let claims = || run(&["claims", "right0", "--netns", &netns, "--json"]).report();
+    let told = run(&["claims", "right0", "--netns", &netns]).out;
+    assert!(told.contains("`sluice detach right0` takes them away"), "{told}");
+    assert!(!told.contains("all packets are the host's"), "{told}");
+    assert_eq!(claims()["host_left"], true);
     let detached = run(&["detach", "right0", "--netns", &netns]);
     assert_eq!(detached.status, Some(0), "{}", detached.err);
+    assert_eq!(claims()["host_left"], false);
     assert!(detached.out.contains("goes out without a port again"), "{}", detached.out);
     assert_eq!(on(&lab, "right", &ping).status, Some(0), "connected");
 }

@@ -123,6 +123,12 @@ pub(super) fn clear(interface: u32) -> io::Result<bool> {
     Ok(any || !places.is_empty())
 }
 
+/// Whether filters of ours are on an interface of this thread's network namespace.
+pub(super) fn any_filters(interface: u32) -> io::Result<bool> {
+    let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
+    Ok(!filters(&mut netlink, interface)?.is_empty())
+}
+
 /// Takes a program off if it is one of ours that a link holds.
 fn detach_ours(found: TcxProgram) -> io::Result<bool> {
     let Some(link) = found.link else { return Ok(false) };

@@ -237,6 +237,17 @@ pub fn host_owner(interface: &link::Interface) -> Result<Option<String>> {
     device::owner(interface)
 }
 
+/// Whether a `host:` port that has ended left filters on an interface of this thread's network
+/// namespace. They do what its `fallback` says until [`detach_host`], or until another port comes.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn host_left(interface: &link::Interface) -> Result<bool> {
+    let any = hooks::any_filters(interface.index)
+        .map_err(|error| lacking(error, "list the filters of", &interface.name))?;
+    Ok(any && device::owner(interface)?.is_none())
+}
+
 /// Takes the programs of a `host:` port off an interface of this thread's network namespace,
 /// whoever uses them: the host's packets go the usual way again, and a port that is open ends with
 /// an error. What an owner that was killed has left goes, too. False: there is nothing.
