@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use sluicegate::link::Lab;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::Meta;
@@ -56,6 +57,15 @@ pub fn dealt_with(lab: &Lab, packets: u64, send: impl FnOnce()) {
         assert!(Instant::now() < deadline, "{} of {all} have come", received());
         std::thread::yield_now();
     }
+    softirqs_have_ended();
+}
+
+/// Waits until what the kernel's softirqs are at has been done: a veth counts the packets of a poll before
+/// the stack has the last of them (veth_poll, drivers/net/veth.c). A packet socket ends when nobody in one
+/// can be at it any more (synchronize_net in packet_release, net/packet/af_packet.c).
+fn softirqs_have_ended() {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    drop(socket(AddressFamily::Packet, SockType::Raw, flags, None).unwrap());
 }
 
 /// What is there now, given back.
