@@ -10,8 +10,10 @@ use crate::{
     wait_for_carrier,
 };
 
-/// What an interface with a carrier drops so often, and so long after each other, is refused.
-const GIVEN_UP_AFTER: (u32, Duration) = (20, Duration::from_millis(5));
+/// What an interface with a carrier drops so often is refused.
+const GIVEN_UP_AFTER: u32 = 20;
+/// So long after each other the times are that count.
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 
 /// Frames of a few lengths, which tell their number.
 fn frames(n: u32) -> Vec<Vec<u8>> {
@@ -154,8 +156,8 @@ fn a_packet_is_not_given_up_for_the_time_in_which_there_was_no_carrier() {
         wait_for_carrier(&lab, false);
         push(&mut queue, std::slice::from_ref(&sent));
         assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: there is no carrier");
-        for _ in 0..GIVEN_UP_AFTER.0 {
-            std::thread::sleep(GIVEN_UP_AFTER.1);
+        for _ in 0..GIVEN_UP_AFTER {
+            std::thread::sleep(BETWEEN_TRIES);
             assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: nor is there yet");
         }
         run(&lab, "right", "ip link set right0 up");
