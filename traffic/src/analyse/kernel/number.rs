@@ -218,19 +218,18 @@ impl Piece<'_> {
         asm.mov(R1, LAST);
         asm.rsh(R1, 6);
         asm.sub(R1, R2);
-        // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
-        asm.jlt(R1, 1, same);
         asm.jge(R1, WINDOW_WORDS as i32, all);
         // A word is emptied when it is entered: ahead of LAST nothing is marked. No loop: in one that
-        // counts R1 down Linux 7.2's verifier goes on below 0 ("BPF program is too large").
+        // counts R1 down Linux 7.2's verifier goes on below 0 ("BPF program is too large"). Linux 6.1
+        // learns a bound from "less", not from "equal".
         for words in 1..WINDOW_WORDS as i32 {
+            asm.jlt(R1, words, same);
             asm.add(R2, 1);
             asm.mov(R0, R2);
             asm.and(R0, WINDOW_WORDS as i32 - 1);
             asm.lsh(R0, 3);
             asm.add(R0, TRACK);
             asm.store(Size::DW, R0 + track::WINDOW, 0);
-            asm.jle(R1, words, same);
         }
         asm.jump(same);
         asm.place(all);
