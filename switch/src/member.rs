@@ -36,8 +36,8 @@ pub struct Member {
     pub(crate) id: u64,
     /// The interface, where it is one.
     pub(crate) presence: Option<Presence>,
-    /// The interface's namespace, as it was named.
-    netns: Option<String>,
+    kind: Kind,
+    wire: Wire,
     pub(crate) receives: bool,
     pub(crate) queues: Vec<Queue>,
     /// The queues that send, by their place in `queues`; none of a port that only receives.
@@ -92,7 +92,7 @@ pub struct Opened {
     /// What is likely to go wrong with it, and the remedy.
     pub advice: Option<String>,
     presence: Option<Presence>,
-    netns: Option<String>,
+    wire: Wire,
     receives: bool,
 }
 
@@ -115,6 +115,7 @@ impl Opened {
         let usage = usage.map_or_else(|| usual(&port), Ok)?;
         let options = OpenOptions { usage, ..options.clone() };
         let presence = presence(&port, options.netns.as_deref())?;
+        let wire = wire(&port, options.netns.as_deref())?;
         let opened = Port::open(&port, &options).or_else(|error| match options.pool {
             // One that has no room for it, or other buffers than the port needs.
             Some(_) => {
@@ -128,7 +129,7 @@ impl Opened {
         }
         let receives = usage != Use::Send;
         let advice = if receives { advice(&port, options.netns.as_deref()) } else { None };
-        Ok(Self { port: opened, advice, presence, netns: options.netns, receives })
+        Ok(Self { port: opened, advice, presence, wire, receives })
     }
 }
 
@@ -157,6 +158,20 @@ fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
     })
 }
 
+/// A copy is of what the host gets anyway, and of what a `host:` port gives it.
+const HOST_HAS_IT: &str = "the host would get its packets twice and more; use xdp: beside host:";
+
+/// The interface that a port is a side of: its namespace, as it was named, and its number.
+type Wire = Option<(Option<String>, u32)>;
+
+fn wire(port: &PortName, netns: Option<&str>) -> Result<Wire> {
+    let kinds = [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Host];
+    if !kinds.contains(&port.kind()) {
+        return Ok(None);
+    }
+    Ok(Some((netns.map(str::to_owned), link::interface(netns, port.name())?.index)))
+}
+
 /// A look at the interface that a port is, if it is one.
 fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<Presence>> {
     if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
@@ -174,7 +189,7 @@ impl Member {
         config: MemberConfig,
         now: Instant,
     ) -> Self {
-        let Opened { port, presence, netns, receives, .. } = opened;
+        let Opened { port, presence, wire, receives, .. } = opened;
         let mut queues = port.queues;
         // A ring of one slot holds nothing: the queue has none to send by.
         let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
@@ -183,7 +198,8 @@ impl Member {
             name,
             id,
             presence,
-            netns,
+            kind: port.name.kind(),
+            wire,
             receives,
             queues,
             senders,
@@ -199,12 +215,21 @@ impl Member {
         }
     }
 
-    /// Whether one sends by the wire that the other receives from: what comes in would come back.
-    pub(crate) fn echoes(&self, other: &Self) -> bool {
-        let wire = |member: &Self| member.presence.as_ref().map(Presence::index);
-        let same = wire(self).is_some() && wire(self) == wire(other) && self.netns == other.netns;
-        let sends = |member: &Self| !member.senders.is_empty();
-        same && (self.receives && sends(other) || other.receives && sends(self))
+    /// Why the other cannot be beside it: what one of them is given would come in again by the other.
+    pub(crate) fn echo(&self, other: &Self) -> Option<&'static str> {
+        if self.wire.is_none() || self.wire != other.wire {
+            return None;
+        }
+        let echoes = |to: &Self, from: &Self| from.receives && !to.senders.is_empty();
+        let copies = |member: &Self| matches!(member.kind, Kind::Packet | Kind::Mirror);
+        match (self.kind == Kind::Host, other.kind == Kind::Host) {
+            (false, false) if echoes(self, other) || echoes(other, self) => {
+                Some("what comes in there would go out there again; name it once")
+            }
+            (true, false) if copies(other) && echoes(self, other) => Some(HOST_HAS_IT),
+            (false, true) if copies(self) && echoes(other, self) => Some(HOST_HAS_IT),
+            _ => None,
+        }
     }
 
     /// Whether packets may be given to it.

@@ -115,13 +115,13 @@ impl Switch {
             return Err(name_taken(name));
         }
         let member = Member::new((name.to_owned(), id), opened, config, Instant::now());
-        let mut there = self.members.iter().flatten().filter(|there| there.leaving.is_none());
-        if let Some(there) = there.find(|there| there.echoes(&member)) {
-            return Err(Error::Usage(format!(
-                "ports '{}' and '{name}' are the same interface: what comes in there would go out there \
-                 again; name it once",
-                there.name
-            )));
+        for there in self.members.iter().flatten().filter(|there| there.leaving.is_none()) {
+            if let Some(why) = there.echo(&member) {
+                let there = &there.name;
+                return Err(Error::Usage(format!(
+                    "ports '{there}' and '{name}' are the same interface: {why}"
+                )));
+            }
         }
         let free = self.members.iter().position(Option::is_none);
         let place = free.unwrap_or(self.members.len());

@@ -47,11 +47,6 @@ impl Presence {
         Self { socket, index: interface.index, name: interface.name.clone() }
     }
 
-    /// Its number (ifindex), which it keeps within its namespace.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
     /// What it is now.
     ///
     /// # Errors

@@ -52,6 +52,17 @@ fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
     }
 }
 
+/// What the host is given comes in again by a socket, and would go round without end.
+#[test]
+fn a_host_is_not_given_what_it_has_already() {
+    let Some(lab) = star() else { return };
+    let netns = lab.netns("middle");
+    for ports in [["w=packet:middle3", "h=host:middle3"], ["h=host:middle3", "w=packet:middle3"]] {
+        let name = ["--name", lab.name(), "--netns", &netns];
+        refused(&[&["switch"], &ports[..], &name].concat(), "use xdp: beside host:");
+    }
+}
+
 #[test]
 fn another_process_takes_part_by_a_pipe() {
     let Some(lab) = star() else { return };
