@@ -28,9 +28,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// The first sleep where a target is full, or has not sent all it was given; each is twice as long
 /// as the one before while nothing moves.
 const FIRST_NAP: Duration = Duration::from_micros(50);
-/// The longest where what was given waits to be sent: who tries again seldom does not count as having
-/// been refused all the time (`packet:`, core/src/port/packet/send/mod.rs).
-const UNSENT_NAP: Duration = Duration::from_millis(5);
+/// The longest of these.
+const LONGEST_NAP: Duration = Duration::from_millis(5);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
 /// What cannot be sent in this time after the end is not sent.
@@ -254,8 +253,8 @@ impl Relay {
             std::thread::sleep(DRAIN);
             return Ok(());
         }
-        let unsent = self.queues.iter().any(Served::is_sending);
-        let busy = unsent || self.ways.iter().any(|way| way.blocked);
+        let busy =
+            self.queues.iter().any(Served::is_sending) || self.ways.iter().any(|way| way.blocked);
         let timeout = if busy { self.nap } else { TICK };
         if busy {
             let stuck = self.stuck.get_or_insert_with(Instant::now);
@@ -265,7 +264,7 @@ impl Relay {
                 Wait::Adaptive(spin) if stuck.elapsed() < spin => return Ok(()),
                 Wait::Adaptive(_) | Wait::Sleep => {}
             }
-            self.nap = (self.nap * 2).min(if unsent { UNSENT_NAP } else { TICK });
+            self.nap = (self.nap * 2).min(LONGEST_NAP);
         }
         let (mut places, mut queues) = (Vec::new(), Vec::new());
         for (index, served) in self.queues.iter_mut().enumerate() {
