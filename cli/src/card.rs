@@ -13,6 +13,15 @@ const LATE: Duration = Duration::from_millis(500);
 /// Between two looks at the counters then.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// The way of packets to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The host's queue, where they may wait.
+    HostQueue,
+    /// XDP redirects them, past that.
+    Redirect,
+}
+
 /// An interface's own counters, from the moment a run begins.
 #[derive(Debug)]
 pub struct Card {
@@ -58,9 +67,9 @@ impl Card {
     }
 
     /// The same of who sent so many, and with it the packets that wait in the host's queue, from
-    /// whomever they came, if they go that way (`queued`). Where all are sent nobody is asked about
+    /// whomever they came, if they go that way. Where all are sent nobody is asked about
     /// these: the answer may take time. Those that nobody knows of are waited for.
-    pub fn sent_of(&mut self, accepted: u64, queued: bool) -> Option<((u64, u64), u64)> {
+    pub fn sent_of(&mut self, accepted: u64, by: By) -> Option<((u64, u64), u64)> {
         let end = Instant::now() + LATE;
         loop {
             // Asked before the look: one comes when the time is over, too.
@@ -70,7 +79,8 @@ impl Card {
                 return Some((sent, 0));
             }
             // What waits first: who leaves between the two looks is seen in one of them.
-            let packets = self.backlog.as_mut().filter(|_| queued).map(Backlog::packets);
+            let packets =
+                self.backlog.as_mut().filter(|_| by == By::HostQueue).map(Backlog::packets);
             let waiting = packets.and_then(Result::ok).unwrap_or(0);
             let sent = self.sent()?;
             if sent.0 + sent.1 + waiting >= accepted || last {

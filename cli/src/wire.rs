@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use sluicegate::error::Error;
 use sluicegate::ledger::{Ledger, Role};
 
-use crate::card::Card;
+use crate::card::{By, Card};
 
 /// Where the packets went that an interface took. Who else sends there may have his share of it: what
 /// is others', or leaves later than is waited for, nobody can tell.
@@ -30,14 +30,14 @@ pub struct LiveThreads {
 impl Wire {
     /// Of so many packets; none where the interface cannot be asked any more.
     pub fn look(card: &mut Card, taken: u64, live: Option<LiveThreads>) -> Option<Self> {
-        let (counted, waiting) = card.sent_of(taken, true)?;
+        let (counted, waiting) = card.sent_of(taken, By::HostQueue)?;
         let waiting = waiting.min(taken.saturating_sub(counted.0));
         Some(Self { waiting, ..Self::of(taken - waiting, counted, live) })
     }
 
     /// Of so many packets that XDP redirected there, past the host's queue.
     pub fn of_redirected(card: &mut Card, redirected: u64) -> Option<Self> {
-        let (counted, _) = card.sent_of(redirected, false)?;
+        let (counted, _) = card.sent_of(redirected, By::Redirect)?;
         Some(Self::of(redirected, counted, None))
     }
 
