@@ -409,8 +409,9 @@ fn send_live(interface: &str, sent: impl Fn() -> u64) -> sluicegate::error::Resu
     asm.exit();
     let maker = Maker::load(c"all_alike", &asm.finish().unwrap(), vec![0; 60])?;
     let deadline = Instant::now() + PATIENCE;
-    for _ in 0..20 {
-        let all = sent() + u64::from(AT_ONCE);
+    let before = sent();
+    for times in 1..=20 {
+        let all = before + times * u64::from(AT_ONCE);
         let ended = maker.run(AT_ONCE)?;
         if ended != Ended::Done {
             return Ok(ended);

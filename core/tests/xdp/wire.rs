@@ -97,12 +97,15 @@ pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
     rings::collect(std::slice::from_mut(queue), n, PATIENCE, is_ours)
 }
 
-/// The place of the queue that something has come to, which stays there.
+/// The place of the queue that some of our frames have come to, which stay there.
 pub fn whose(queues: &mut [Queue]) -> usize {
     let deadline = Instant::now() + PATIENCE;
-    let mut has_some = |queue: &mut Queue| queue.sync_rx().unwrap() > 0;
+    let has_some = |queue: &mut Queue| {
+        queue.sync_rx().unwrap();
+        queue.rx().packets().any(|packet| is_ours(packet.head()))
+    };
     loop {
-        if let Some(at) = queues.iter_mut().position(&mut has_some) {
+        if let Some(at) = queues.iter_mut().position(has_some) {
             return at;
         }
         assert!(Instant::now() < deadline, "nothing has come");

@@ -71,6 +71,21 @@ pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
     rings::collect(queues, n, PATIENCE, is_ours)
 }
 
+/// Closes a queue's intake, and receives what had come of ours.
+pub fn receive_rest(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
+    queue.close_intake().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut got = Vec::new();
+    loop {
+        let more = receive_now(queue);
+        if more.is_empty() && queue.is_finished() {
+            return got;
+        }
+        got.extend(more.into_iter().filter(|(_, bytes)| is_ours(bytes)));
+        assert!(Instant::now() < deadline, "it does not end");
+    }
+}
+
 /// What is there now, given back.
 pub fn receive_now(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     queue.sync_rx().unwrap();
