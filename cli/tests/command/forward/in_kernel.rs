@@ -66,6 +66,22 @@ fn who_is_killed_leaves_the_host_connected() {
 }
 
 #[test]
+fn a_target_that_vanishes_ends_it_and_is_not_said_to_have_failed() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
+    ended(&mut generate(&lab, &["--count", "1000", "--method", "live"])).good();
+    eventually("they pass", || received(&lab, "right", "right0") >= 1000);
+    on(&lab, "middle", &["ip", "link", "del", "middle1"]);
+    let ended = running.end();
+    assert_eq!(ended.status, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("middle1"), "{}", ended.err);
+    let report = ended.report();
+    closes(&report);
+    assert!(report["ledger"]["out"].as_u64() >= Some(1000), "{report}");
+    assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+}
+
+#[test]
 fn what_the_kernel_cannot_do_by_itself_is_refused() {
     for (arguments, said) in [
         (&["xdp:lo", "null:", "--one-way"][..], "two xdp: ports"),

@@ -34,15 +34,15 @@ pub(crate) struct InKernel {
     last: Option<Tally>,
     taken: (u64, u64),
     taken_at: Instant,
-    _kept: Kept,
+    kept: Kept,
     checked: Instant,
 }
 
 /// What has to stay as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// The program on the interface that they go out by.
-    pub _there: Option<Resident>,
+    /// The interface that they go out by, and the program there.
+    pub target: Option<(link::Interface, Resident)>,
     pub _promiscuous: Option<Promiscuous>,
 }
 
@@ -67,14 +67,14 @@ impl InKernel {
             last: None,
             taken: (0, 0),
             taken_at: now,
-            _kept: Kept::default(),
+            kept: Kept::default(),
             checked: now,
         }
     }
 
     /// Keeps something as long as it is there.
     pub(super) fn keep(self, kept: Kept) -> Self {
-        Self { _kept: kept, ..self }
+        Self { kept, ..self }
     }
 
     /// What was counted where the packets are: at our place, or, of all, at the end of the chain.
@@ -102,14 +102,18 @@ impl InKernel {
         news
     }
 
-    /// Looks whether the interface is still there, and the program on it.
+    /// Looks whether the interface is still there, and the program on it; and the interface that
+    /// packets go out by.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
-        match self.netlink.again(&self.interface) {
-            Err(error @ Error::Gone { .. }) => Err(error),
+        let target = self.kept.target.as_ref().map(|(interface, _)| interface);
+        for interface in std::iter::once(&self.interface).chain(target) {
             // Where there is no answer, the next look may tell.
-            _ => self.resident.check_attached(),
+            if let Err(error @ Error::Gone { .. }) = self.netlink.again(interface) {
+                return Err(error);
+            }
         }
+        self.resident.check_attached()
     }
 
     /// From now on the packets are the host's.

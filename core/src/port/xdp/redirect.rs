@@ -23,7 +23,7 @@ impl Port {
     /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
     /// them ([`take_counted`](Queue::take_counted)); it is to be waited for, synced and closed like
     /// others, and when it goes, or its process is killed, the packets are the host's again. What
-    /// the other interface does not send shows in its own counters.
+    /// the other interface does not send shows in its own counters; it is gone when either is.
     ///
     /// Linux 5.10; a driver that sends what XDP redirects to it (`ndo_xdp_xmit`), with most only while
     /// a program is attached: so one is.
@@ -36,7 +36,7 @@ impl Port {
         let netns = options.netns.as_deref();
         let [source, target] = [from, to].map(|name| ethernet(name, netns));
         let (source, target) = (source?, target?);
-        netns::within(netns, || redirect(from, &config, source, (to, &target)))
+        netns::within(netns, || redirect(from, &config, source, (to, target)))
     }
 }
 
@@ -52,12 +52,12 @@ fn redirect(
     from: &PortName,
     config: &Config,
     source: link::Interface,
-    (to, target): (&PortName, &link::Interface),
+    (to, target): (&PortName, link::Interface),
 ) -> Result<Port> {
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let (resident, reason) = Resident::join(&source, config.mode)?;
-    let (there, _) = Resident::join(target, Config::of(to)?.mode)?;
+    let (there, _) = Resident::join(&target, Config::of(to)?.mode)?;
     let resident = Arc::new(resident);
     if filter.is_none() {
         refuse_second_whole(from, &resident)?;
@@ -72,7 +72,7 @@ fn redirect(
         .map_err(|error| Error::system("redirect to", &target.name, error))?;
     let program = load_forwarding(&stage, &resident, filter.as_ref(), &map)?;
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
-    let kept = Kept { _there: Some(there), _promiscuous: promiscuous.transpose()? };
+    let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
     stage.complete(Some(program.as_fd()))?;
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
