@@ -68,7 +68,7 @@ pub struct Relay {
     number: usize,
     pub queues: Vec<Served>,
     pub ways: Vec<Way>,
-    /// Most slots that move along a way at once.
+    /// Most packets that move along a way at once.
     pub batch: u32,
     /// What becomes of headers of packets from each side, if anything.
     pub rewriters: [Option<Rewriter>; 2],
@@ -211,8 +211,8 @@ impl Relay {
         let side = source.side;
         // No more packets than slots: enough for all in nearly every batch.
         let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };
-        let most = there.min(self.batch).min(room);
-        let wanted = shared.wanted.reserve(most);
+        let most = there.min(room);
+        let wanted = shared.wanted.reserve(most.min(self.batch));
         let slots = match wanted < most {
             true => first_packets(&source.queue, wanted),
             false => most,

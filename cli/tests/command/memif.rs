@@ -69,3 +69,24 @@ fn a_receiver_that_is_killed_again_and_again_does_not_end_the_sender() {
     let lost = sent["ledger"]["losses"]["disconnected"].as_u64().unwrap_or(0);
     assert_eq!(sent["accepted"].as_u64(), Some(1_000_000 - lost), "{sent}");
 }
+
+#[test]
+fn packets_of_several_slots_move_in_batches_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, file) = (folder.path().join("socket"), folder.path().join("long.pcap"));
+    let port = |role| format!("memif:{}?role={role}", path.display());
+    let long_ones = format!("pcap:{}", file.display());
+    let long = ["generate", &long_ones, "--size", "5000", "--count", "300", "--dst", "198.18.0.2"];
+    ended(&mut sluice(&[&long[..], &["--json"]].concat())).good();
+    let steps = ["--one-way", "--batch", "1", "--count", "300"];
+    let (server, client) = (port("server"), port("client"));
+    let takes = start(&[&["forward", &server, "null:"][..], &steps].concat());
+    let gives = start(&["forward", &long_ones, &client, "--one-way"]).end().good();
+    assert_eq!(gives["ledger"]["out"], 300, "{gives}");
+    let report = takes.end().good();
+    assert_eq!(
+        (&report["packets"], &report["bytes"]),
+        (&300.into(), &1_500_000.into()),
+        "{report}"
+    );
+}
