@@ -23,7 +23,7 @@ impl Port {
     /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
     /// them ([`take_counted`](Queue::take_counted)); it is to be waited for, synced and closed like
     /// others, and when it goes, or its process is killed, the packets are the host's again. What
-    /// the other interface does not send shows in its own counters; it is gone when either is.
+    /// the other interface does not send shows in its own counters. Where it is gone the port is.
     ///
     /// Linux 5.10; a driver that sends what XDP redirects to it (`ndo_xdp_xmit`), with most only while
     /// a program is attached: so one is.
