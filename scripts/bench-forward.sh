@@ -47,7 +47,8 @@ count_right() {
         --cpus "$send_cpu" --dmac "$nobody" --src 198.18.0.1 --dst 198.18.0.2 --dport 9 \
         >"$scratch/sent" 2>&1 &
     sender_pid=$!
-    sleep 0.5
+    # In the first second or two rates go up and down, most where a CPU was idle before.
+    sleep 2
     from=$(date +%s%N)
     before=$(seen)
     sleep "$seconds"
