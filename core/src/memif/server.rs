@@ -75,9 +75,9 @@ impl ServerRing {
             };
             let continues = flags & NEXT != 0;
             // SAFETY: `start` and `length` lie in a region of the client's that stays mapped as long
-            // as `self`, whose entry is given back only in a sync after the slot was released. The
-            // client may write there all the same: then the packet's bytes are not what they were,
-            // and who reads them has to take them as they come.
+            // as `self`, whose entry is given back only in a sync or a wait after the slot was
+            // released. The client may write there all the same: then the packet's bytes are not
+            // what they were, and who reads them has to take them as they come.
             unsafe { ring.point(at, start, bytes, continues) };
             Ok((bytes, continues))
         })?;
@@ -166,6 +166,10 @@ impl ServerRing {
     #[inline]
     fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
         let end = entries.end.min(entries.start.saturating_add(slots));
+        if slots == 0 || ring.slot(at).continues() {
+            // No places are asked for in vain.
+            return 0;
+        }
         let mut next = self.places(entries.start, end);
         let mut entry = entries.start;
         while entry < end {

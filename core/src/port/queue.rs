@@ -197,7 +197,8 @@ impl Queue {
     }
 
     /// Waits until there is something to receive, for `timeout` at most. Of several queues
-    /// [`wait_any`](super::wait_any) does it at once.
+    /// [`wait_any`](super::wait_any) does it at once. Slots that were released may be given back, as
+    /// by a sync.
     ///
     /// # Errors
     /// The source is gone.
@@ -218,7 +219,10 @@ impl Queue {
             Backend::Live(live) => &mut **live,
             Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
-            Backend::Memif(memif) => &mut **memif,
+            Backend::Memif(memif) => {
+                memif.give_back(&self.rx);
+                &mut **memif
+            }
             Backend::Monitor(monitor) => &mut **monitor,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate::port::{OpenOptions, Port};
+use sluicegate::ring::{Readiness, Wait};
 
 use super::by_hand::{RING_ENTRIES, TO_CLIENT, TO_SERVER, connect_by_hand};
 use super::{both, bytes_of, noticed, open, pull, push, socket, until};
@@ -127,12 +128,74 @@ fn slots_outlive_the_peer_whose_packets_they_show() {
             server.sync_rx().unwrap();
             let first = server.rx().packets().next().unwrap();
             assert_eq!(first.head(), bytes_of(3, 1000));
+            // Copies hold up nobody: there the next one's may come.
+            if options.is_empty() {
+                let told = server.wait_rx(Wait::Sleep, Duration::from_micros(100)).unwrap();
+                assert_eq!(told, Readiness::TimedOut, "nothing comes before these are released");
+            }
         }
         until("the next peer", || {
             push(&mut next.queues[0], &bytes_of(4, 99));
             pull(server).contains(&bytes_of(4, 99)).then_some(())
         });
     }
+}
+
+/// Packets of a peer that is gone, which the program has not taken, keep those of the next one back, but
+/// not what is sent to it.
+#[test]
+fn the_next_peer_is_sent_to_while_the_old_ones_packets_wait() {
+    for (receiver, sender) in
+        [("server", "client"), ("client", "server"), ("server&copy=on", "client")]
+    {
+        let name = format!("memif:{}", socket(&format!("waiting-{sender}")));
+        let mut port = open(&format!("{name}?role={receiver}&slots=4"));
+        let queue = &mut port.queues[0];
+        let mut old = open(&format!("{name}?role={sender}"));
+        noticed(queue, "connected to");
+        // More than the queue has room for: the rest waits in the peer's ring.
+        until("eight packets sent", || {
+            push(&mut old.queues[0], &bytes_of(3, 1000));
+            queue.sync_rx().unwrap();
+            (old.queues[0].stats().unwrap().sent >= 8).then_some(())
+        });
+        drop(old);
+        noticed(queue, "is gone");
+        let mut next = open(&format!("{name}?role={sender}"));
+        noticed(queue, "connected to");
+        push(queue, &bytes_of(5, 60));
+        until("a packet to the next peer", || {
+            queue.sync_rx().unwrap();
+            queue.sync_tx().unwrap();
+            pull(&mut next.queues[0]).contains(&bytes_of(5, 60)).then_some(())
+        });
+        assert_eq!(queue.rx().available(), 3, "what had come is there");
+        let mut olds = 0;
+        until("the next peer's packets", || {
+            push(&mut next.queues[0], &bytes_of(4, 99));
+            let packets = pull(queue);
+            olds += packets.iter().filter(|packet| **packet == bytes_of(3, 1000)).count();
+            packets.contains(&bytes_of(4, 99)).then_some(())
+        });
+        assert!(olds >= 8, "{receiver}: {olds} of the old peer's");
+    }
+}
+
+#[test]
+fn what_is_released_goes_back_before_a_wait() {
+    let name = socket("release");
+    let mut server = open(&format!("memif:{name}?role=server"));
+    let server = &mut server.queues[0];
+    let (_wire, memory, _event) = connect_by_hand(&name);
+    memory.descriptor(TO_SERVER, 0, (0, 0, 60, 8192));
+    memory.index(TO_SERVER + 6).store(1, Ordering::Release);
+    until("a packet", || (server.sync_rx().unwrap() > 0).then_some(()));
+    let given_back = || memory.index(TO_SERVER + 64).load(Ordering::Acquire);
+    server.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
+    assert_eq!(given_back(), 0, "it is looked at");
+    server.rx_mut().release(1);
+    server.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
+    assert_eq!(given_back(), 1);
 }
 
 #[test]

@@ -42,8 +42,9 @@ pub(super) enum End {
 /// What the control thread and the queues share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Changes with every connection that begins or ends. Relaxed: what it announces is read
-    /// behind the lock.
+    /// Changes with every connection that begins or ends. Released where it is announced, acquired by
+    /// the queues: who sees that a peer has gone sees all that it had handed over. The rings
+    /// themselves are read behind the lock.
     changes: AtomicU32,
     state: Mutex<State>,
     /// Wakes the control thread.
@@ -108,7 +109,7 @@ impl Control {
     /// Changes with every connection that begins or ends.
     #[inline]
     pub(super) fn changes(&self) -> u32 {
-        self.shared.changes.load(Ordering::Relaxed)
+        self.shared.changes.load(Ordering::Acquire)
     }
 
     /// What has changed for a queue: up to which change that is so, the connection's number, and the
@@ -122,7 +123,11 @@ impl Control {
     /// Ends a connection whose peer has broken the protocol.
     pub(super) fn break_off(&self, connection: u32, breach: Breach) {
         let mut state = self.shared.state();
-        state.breach.get_or_insert((connection, breach));
+        let current = state.connection;
+        // The first that is of this connection.
+        if state.breach.as_ref().is_none_or(|(of, _)| *of != current) {
+            state.breach = Some((connection, breach));
+        }
         drop(state);
         let _ = self.shared.wake.write(1);
     }
@@ -173,8 +178,9 @@ impl Shared {
         state.connection = state.connection.wrapping_add(u32::from(!pairs.is_empty()));
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        drop(state);
+        self.changes.fetch_add(1, Ordering::Release);
+        // Behind the lock, too: who takes the rings finds the nudge that goes with them, and none
+        // comes later that nobody would take.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
         }
@@ -336,7 +342,8 @@ impl Worker {
                     (false, None) => {}
                 }
             }
-            if said {
+            // Who comes right behind the client's end may be seen when that was not, yet.
+            if said || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
                 return channel.hear_end();
             }
             if called && let End::Server(listener) = &self.end {

@@ -29,6 +29,16 @@ enum Side {
     Server(ServerRing),
 }
 
+impl Side {
+    /// Of a new ring.
+    fn of(ways: Ways, end: End, buffers: &mut Vec<u32>, pool: &Arc<Pool>) -> Self {
+        match ways.client {
+            true => Self::Client(ClientRing::new(end, std::mem::take(buffers), pool)),
+            false => Self::Server(ServerRing::new(end)),
+        }
+    }
+}
+
 /// Buffers for the entries of a client's rings, while no ring has them.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
@@ -58,13 +68,17 @@ pub(crate) struct MemifQueue {
     ways: Ways,
     /// Up to which change the rings are those that there are.
     seen: u32,
+    /// Whose `tx` is, and `rx` unless the next one waits.
     connection: u32,
     rx: Option<Side>,
+    /// Where packets of the next peer come, if it has a ring for that, while those of the old one are
+    /// not all received and released.
+    next_rx: Option<Option<End>>,
     tx: Option<Side>,
     buffers: Buffers,
     /// Senders wake it, for it sleeps or did.
     asks: bool,
-    /// The peer has broken the protocol: nothing more is taken from it.
+    /// Who sends to `rx` has broken the protocol: nothing more is taken from there.
     broken: bool,
     /// The first slot of the transmit ring that is not sent.
     next: u32,
@@ -93,6 +107,7 @@ impl MemifQueue {
             seen: 0,
             connection: 0,
             rx: None,
+            next_rx: None,
             tx: None,
             buffers,
             asks: false,
@@ -113,8 +128,13 @@ impl MemifQueue {
             self.hush();
         }
         let slots = self.receive(ring);
-        if slots == 0 && self.control.changes() != self.seen {
-            self.turn(ring);
+        if slots == 0 {
+            if self.control.changes() != self.seen {
+                self.adopt();
+            }
+            if self.next_rx.is_some() {
+                self.turn(ring);
+            }
         }
         Ok(slots)
     }
@@ -138,50 +158,50 @@ impl MemifQueue {
                 received.slots
             }
             Err(breach) => {
-                self.break_off(breach);
+                match self.next_rx {
+                    // It is gone already, or was cut off.
+                    Some(_) => self.broken = true,
+                    None => self.break_off(breach),
+                }
                 0
             }
         }
     }
 
-    /// The peer has changed, and nothing has come: takes the new one's rings once the old one's are
-    /// empty and no slot points there any more.
+    /// The peer has changed: sends to the one that there is now, if there is one. Its packets are
+    /// received after the old one's.
     #[cold]
-    fn turn(&mut self, ring: &Ring) {
-        let broken = self.broken;
-        let drained = match &mut self.rx {
-            Some(Side::Server(server)) => {
-                server.give_back(ring);
-                !server.is_lent() && (broken || server.arrived(1) == 0)
-            }
-            Some(Side::Client(client)) => broken || client.arrived(1) == 0,
-            None => true,
-        };
-        if drained {
-            self.adopt();
-        }
-    }
-
-    /// Takes the rings that there are now, in place of those that were.
     fn adopt(&mut self) {
         self.end_sending();
+        let (seen, connection, pair) = self.control.take(self.number);
+        self.control.nudged(self.number);
+        (self.seen, self.connection) = (seen, connection);
+        let Pair { rx, tx } = pair.unwrap_or_default();
+        let tx = tx.filter(|_| self.ways.sends);
+        self.tx = tx.map(|end| Side::of(self.ways, end, &mut self.buffers.tx, &self.pool));
+        self.next_rx = Some(rx.filter(|_| self.ways.receives && self.left.is_none()));
+    }
+
+    /// Receives from the next peer, once what the old one has handed over is received, and no slot
+    /// points there any more.
+    #[cold]
+    fn turn(&mut self, ring: &Ring) {
+        self.give_back(ring);
+        let no_more = self.broken || self.left == Some(0);
+        let drained = match &mut self.rx {
+            Some(Side::Server(server)) => !server.is_lent() && (no_more || server.arrived(1) == 0),
+            Some(Side::Client(client)) => no_more || client.arrived(1) == 0,
+            None => true,
+        };
+        if !drained {
+            return;
+        }
         if let Some(Side::Client(client)) = self.rx.take() {
             self.buffers.rx = client.into_buffers();
         }
-        let (seen, connection, pair) = self.control.take(self.number);
-        self.control.nudged(self.number);
-        (self.seen, self.connection, self.broken) = (seen, connection, false);
-        let Some(Pair { rx, tx }) = pair else { return };
-        let pool = &self.pool;
-        let client = self.ways.client;
-        let side = |end, buffers: &mut Vec<u32>| match client {
-            true => Side::Client(ClientRing::new(end, std::mem::take(buffers), pool)),
-            false => Side::Server(ServerRing::new(end)),
-        };
-        self.tx = tx.filter(|_| self.ways.sends).map(|end| side(end, &mut self.buffers.tx));
-        self.rx = rx
-            .filter(|_| self.ways.receives && self.left.is_none())
-            .map(|end| side(end, &mut self.buffers.rx));
+        self.broken = false;
+        let next = self.next_rx.take().flatten();
+        self.rx = next.map(|end| Side::of(self.ways, end, &mut self.buffers.rx, &self.pool));
         if let Some(Side::Client(client)) = &mut self.rx {
             client.offer();
         }
@@ -199,8 +219,7 @@ impl MemifQueue {
     #[inline]
     pub(crate) fn sync_tx(&mut self, ring: &mut Ring, rx: &Ring) -> Result<u32> {
         if self.control.changes() != self.seen {
-            // Nothing more goes to the old one.
-            self.end_sending();
+            self.adopt();
             self.turn(rx);
         }
         let sent = match &mut self.tx {
@@ -226,22 +245,37 @@ impl MemifQueue {
         Ok(sent.slots)
     }
 
+    /// Ends the connection with a peer that breaks the protocol.
     #[cold]
     fn break_off(&mut self, breach: Breach) {
-        self.broken = true;
+        match &mut self.next_rx {
+            // What is received is the old peer's.
+            Some(next) => *next = None,
+            None => self.broken = true,
+        }
         self.end_sending();
         self.control.break_off(self.connection, breach);
     }
 
-    /// Whether a sync would bring something.
+    /// Gives a client back what the program has released of its packets.
+    pub(crate) fn give_back(&mut self, ring: &Ring) {
+        if let Some(Side::Server(server)) = &mut self.rx {
+            server.give_back(ring);
+        }
+    }
+
+    /// Whether there is something for a sync: packets, or rings of another peer. Slots that show the old
+    /// one's packets hold these up, and nobody releases slots in a wait; those that were released before
+    /// it were given back when it began.
     fn has_news(&mut self) -> bool {
-        let arrived = match &mut self.rx {
-            _ if self.broken => 0,
-            Some(Side::Client(client)) => client.arrived(1),
-            Some(Side::Server(server)) => server.arrived(1),
-            None => 0,
+        let (arrived, lent) = match &mut self.rx {
+            Some(Side::Client(client)) => (client.arrived(1), false),
+            Some(Side::Server(server)) => (server.arrived(1), server.is_lent()),
+            None => (0, false),
         };
-        arrived > 0 || self.control.changes() != self.seen
+        arrived > 0 && !self.broken
+            || self.next_rx.is_some() && !lent
+            || self.control.changes() != self.seen
     }
 
     /// Where packets come.
@@ -278,6 +312,7 @@ impl MemifQueue {
             None => 0,
         };
         self.left.get_or_insert(arrived);
+        self.next_rx = self.next_rx.take().map(|_| None);
     }
 
     pub(crate) fn is_finished(&self) -> bool {
