@@ -232,7 +232,11 @@ impl Watch {
                 self.compare(state, now.mtu);
             }
             // A socket of the port's goes on under another name.
-            Err(Error::Gone { .. }) => self.removed.store(true, Relaxed),
+            Err(Error::Gone { .. }) => {
+                self.removed.store(true, Relaxed);
+                // And this name may be another's.
+                return;
+            }
             // The next answer may tell.
             Err(_) => {}
         }
