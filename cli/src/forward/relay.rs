@@ -32,8 +32,10 @@ const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
-/// What cannot be sent in this time after the end is not sent.
+/// What is not forwarded in this time after the end, and then not sent in as much again, is not sent.
 const LAST_SENT: Duration = Duration::from_secs(1);
+/// So long at least a target's other end has to take what was sent, however slow others were.
+const LAST_MOMENT: Duration = Duration::from_millis(40);
 /// Packets from before an interface went down are here within this time after.
 const LAST_PACKETS: Duration = Duration::from_millis(100);
 /// How often it asks the kernel for its statistics and for what has become of the interfaces.
@@ -346,13 +348,34 @@ impl Relay {
         }
     }
 
+    /// Sends what targets were given, all of them until the same moment: slow ones take no time from
+    /// others.
+    fn send_last(&mut self, last: Instant) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            let mut left = false;
+            for served in self.queues.iter_mut().filter(|served| served.is_sending()) {
+                match served.send() {
+                    Ok((_, down)) => left |= !down && served.is_sending(),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+            if !left || Instant::now() >= last {
+                return result;
+            }
+            std::thread::sleep(DRAIN);
+        }
+    }
+
     /// Ends sending, and notes what all queues have counted.
     fn end(&mut self) -> Result<()> {
-        let mut result = Ok(());
+        let last = Instant::now() + LAST_SENT;
+        let mut result = self.send_last(last);
         for served in &mut self.queues {
             let passed = &mut self.passed[served.side];
             if served.sends {
-                result = result.and(served.end());
+                let left = last.saturating_duration_since(Instant::now()).max(LAST_MOMENT);
+                result = result.and(served.end(left));
             }
             match served.queue.stats() {
                 Ok(stats) => passed.stats = passed.stats.plus(stats),

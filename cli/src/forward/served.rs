@@ -1,6 +1,6 @@
 //! What a relay has in its hands: queues, and the ways between them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
@@ -72,9 +72,9 @@ impl Served {
         }
     }
 
-    /// Sends what it can of what it was given, and no more after that.
-    pub fn end(&mut self) -> Result<()> {
-        match self.queue.close_tx() {
+    /// Sends what it can of what it was given in this time, and no more after that.
+    pub fn end(&mut self, patience: Duration) -> Result<()> {
+        match self.queue.close_tx_within(patience) {
             // What is not sent is counted.
             Err(error) if self.may_come_up(&error) => Ok(()),
             result => result,
