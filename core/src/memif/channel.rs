@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg, sockopt};
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, Shutdown, UnixAddr, getsockopt, recvmsg, sendmsg, shutdown, sockopt,
+};
 
 use super::message::{Breach, MESSAGE_BYTES, Message};
 
@@ -157,6 +159,13 @@ impl Channel {
     }
 }
 
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A child that is between fork and exec has the socket, too: the peer shall not wait for that.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+}
+
 /// The files that came with a message, which are in the one control message that there can be: no
 /// option asks for another. nix shows none where some were left out (MSG_CTRUNC), and so would leave
 /// the others open.
@@ -197,4 +206,26 @@ pub(crate) fn wait<const N: usize>(
         Err(error) => return Err(Ended::System(error)),
     }
     Ok(polled.map(|file| file.any().unwrap_or(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_channel_ends_when_a_child_has_its_socket_still() {
+        let (one, other) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .unwrap();
+        let childs = one.try_clone().unwrap();
+        let (one, other) = (Channel::new(one), Channel::new(other));
+        one.disconnect("that was all");
+        drop(one);
+        let told = other.hear_end();
+        assert!(matches!(&told, Ended::Told(reason) if reason == "that was all"), "{told:?}");
+        assert!(matches!(other.hear_end(), Ended::Closed));
+        drop(childs);
+    }
 }

@@ -9,8 +9,9 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept, bind, connect, listen, recvmsg, sendmsg, socket as new_socket,
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag,
+    SockType, UnixAddr, accept, bind, connect, listen, recvmsg, sendmsg, shutdown,
+    socket as new_socket,
 };
 use nix::unistd::ftruncate;
 use sluicegate::memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
@@ -69,6 +70,13 @@ impl Wire {
     fn tell(&self, message: &Message, files: &[RawFd]) -> bool {
         self.send(message, files);
         matches!(self.hear(), Some((Message::Ack, _)))
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Children of other tests, just forked, have the socket, too.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
 
