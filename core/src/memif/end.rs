@@ -163,6 +163,11 @@ impl End {
     pub(crate) fn hush(&self) {
         self.bell.hush(&self.memory);
     }
+
+    /// Whether a sleeper would be woken now.
+    pub(crate) fn rings(&self) -> bool {
+        self.bell.rings()
+    }
 }
 
 /// Readable where who waits for what comes here is woken.

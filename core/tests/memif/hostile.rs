@@ -398,6 +398,37 @@ fn a_server_that_says_what_cannot_be_is_refused() {
     }
 }
 
+/// Who has gone and still writes into its ring holds up nobody.
+#[test]
+fn what_is_sent_after_the_end_is_not_received() {
+    let name = socket("hostile-after");
+    // With fewer slots than are in its ring, there is always more.
+    let mut server = open(&format!("memif:{name}?role=server&slots=4"));
+    let queue = &mut server.queues[0];
+    let Client { wire, memory, event: _event } = Client::connect(&name);
+    for place in 0..RING_ENTRIES {
+        memory.descriptor(TO_SERVER, place, (0, 0, 60, 8192));
+    }
+    let fill_up = || {
+        let taken = memory.index(TO_SERVER + 64).load(Ordering::Acquire);
+        memory
+            .index(TO_SERVER + 6)
+            .store(taken.wrapping_add(RING_ENTRIES as u16), Ordering::Release);
+    };
+    until("a packet", || {
+        fill_up();
+        (!pull(queue).is_empty()).then_some(())
+    });
+    drop(wire);
+    noticed(queue, "is gone");
+    let mut next = open(&format!("memif:{name}?role=client"));
+    until("the next one's packet", || {
+        fill_up();
+        push(&mut next.queues[0], &bytes_of(4, 99));
+        pull(queue).contains(&bytes_of(4, 99)).then_some(())
+    });
+}
+
 /// Anything in the rings, while the queue works on them.
 #[test]
 fn whatever_is_in_the_rings_the_process_lives() {

@@ -2,7 +2,8 @@
 //!
 //! Queues have nothing to do with it but for one number that changes when a connection begins or
 //! ends: they look at it once a batch, and it stays in their cache as long as nothing happens. A
-//! queue that sees it change drains what the old peer left, and takes its rings of the new one.
+//! queue that sees it change takes its rings of the new peer: it sends there at once, and receives
+//! there when it has drained what the old one left.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,12 +57,14 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Which connection there is, or was.
+    /// Which connection there is, or was last.
     connection: u32,
+    /// There is one.
+    connected: bool,
     /// Rings of the connection that queues have not taken.
     pairs: Vec<Option<Pair>>,
-    /// What a queue found the peer of that connection to do.
-    breach: Option<(u32, Breach)>,
+    /// What a queue found its peer to do.
+    breach: Option<Breach>,
     notices: VecDeque<String>,
 }
 
@@ -120,16 +123,14 @@ impl Control {
         (self.changes(), state.connection, pair)
     }
 
-    /// Ends a connection whose peer has broken the protocol.
+    /// Ends a connection whose peer has broken the protocol, unless it has ended.
     pub(super) fn break_off(&self, connection: u32, breach: Breach) {
         let mut state = self.shared.state();
-        let current = state.connection;
-        // The first that is of this connection.
-        if state.breach.as_ref().is_none_or(|(of, _)| *of != current) {
-            state.breach = Some((connection, breach));
+        if state.connected && state.connection == connection {
+            state.breach.get_or_insert(breach);
+            // Behind the lock: no later handshake is woken.
+            let _ = self.shared.wake.write(1);
         }
-        drop(state);
-        let _ = self.shared.wake.write(1);
     }
 
     /// What users should know, each once.
@@ -175,7 +176,8 @@ impl Shared {
     /// Tells the queues of a connection, or of none.
     fn announce(&self, pairs: Vec<Pair>) {
         let mut state = self.state();
-        state.connection = state.connection.wrapping_add(u32::from(!pairs.is_empty()));
+        state.connected = !pairs.is_empty();
+        state.connection = state.connection.wrapping_add(u32::from(state.connected));
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
@@ -190,8 +192,7 @@ impl Shared {
     fn orders(&self) -> (bool, Option<Breach>) {
         let _ = self.wake.read();
         let mut state = self.state();
-        let breach = state.breach.take().filter(|(of, _)| *of == state.connection);
-        (state.stop, breach.map(|(_, breach)| breach))
+        (state.stop, state.breach.take())
     }
 }
 
@@ -296,8 +297,8 @@ impl Worker {
             true => format!("; it has {there} of {} queues", pairs.len()),
             false => String::new(),
         };
-        self.say(&format!("connected to {peer}{fewer}"));
         self.shared.announce(pairs);
+        self.say(&format!("connected to {peer}{fewer}"));
         let why = self.watch(channel);
         self.shared.announce(Vec::new());
         // A new peer may have the same fault.

@@ -37,6 +37,19 @@ impl Side {
             false => Self::Server(ServerRing::new(end)),
         }
     }
+
+    /// Pieces of packets that have come and are in no slot; looks only where fewer are known than wanted.
+    fn arrived(&mut self, wanted: u16) -> u32 {
+        match self {
+            Self::Client(client) => client.arrived(wanted.into()),
+            Self::Server(server) => server.arrived(wanted.into()),
+        }
+    }
+
+    /// Whether slots that the program has point into the peer's memory.
+    fn is_lent(&self) -> bool {
+        matches!(self, Self::Server(server) if server.is_lent())
+    }
 }
 
 /// Buffers for the entries of a client's rings, while no ring has them.
@@ -82,8 +95,11 @@ pub(crate) struct MemifQueue {
     broken: bool,
     /// The first slot of the transmit ring that is not sent.
     next: u32,
-    /// Pieces of packets still to be taken since the intake was closed.
+    /// Pieces of packets still to be taken from `rx`, where no more shall come: who sends them has gone,
+    /// or the intake was closed. What one that has gone writes there yet is nothing.
     left: Option<u32>,
+    /// Nothing is taken of the next peers.
+    closed: bool,
     received: u64,
     sent: u64,
     too_long: u64,
@@ -114,6 +130,7 @@ impl MemifQueue {
             broken: false,
             next: 0,
             left: None,
+            closed: false,
             received: 0,
             sent: 0,
             too_long: 0,
@@ -127,14 +144,12 @@ impl MemifQueue {
         if self.asks {
             self.hush();
         }
+        if self.control.changes() != self.seen {
+            self.adopt();
+        }
         let slots = self.receive(ring);
-        if slots == 0 {
-            if self.control.changes() != self.seen {
-                self.adopt();
-            }
-            if self.next_rx.is_some() {
-                self.turn(ring);
-            }
+        if slots == 0 && self.next_rx.is_some() {
+            self.turn(ring);
         }
         Ok(slots)
     }
@@ -173,13 +188,20 @@ impl MemifQueue {
     #[cold]
     fn adopt(&mut self) {
         self.end_sending();
+        self.take_no_more();
         let (seen, connection, pair) = self.control.take(self.number);
         self.control.nudged(self.number);
         (self.seen, self.connection) = (seen, connection);
         let Pair { rx, tx } = pair.unwrap_or_default();
         let tx = tx.filter(|_| self.ways.sends);
         self.tx = tx.map(|end| Side::of(self.ways, end, &mut self.buffers.tx, &self.pool));
-        self.next_rx = Some(rx.filter(|_| self.ways.receives && self.left.is_none()));
+        self.next_rx = Some(rx.filter(|_| self.ways.receives && !self.closed));
+    }
+
+    /// What has come to `rx` so far is the last that is taken there.
+    fn take_no_more(&mut self) {
+        let arrived = self.rx.as_mut().map_or(0, |side| side.arrived(u16::MAX));
+        self.left.get_or_insert(arrived);
     }
 
     /// Receives from the next peer, once what the old one has handed over is received, and no slot
@@ -187,19 +209,14 @@ impl MemifQueue {
     #[cold]
     fn turn(&mut self, ring: &Ring) {
         self.give_back(ring);
-        let no_more = self.broken || self.left == Some(0);
-        let drained = match &mut self.rx {
-            Some(Side::Server(server)) => !server.is_lent() && (no_more || server.arrived(1) == 0),
-            Some(Side::Client(client)) => no_more || client.arrived(1) == 0,
-            None => true,
-        };
-        if !drained {
+        let drained = self.rx.is_none() || self.broken || self.left == Some(0);
+        if !drained || self.rx.as_ref().is_some_and(Side::is_lent) {
             return;
         }
         if let Some(Side::Client(client)) = self.rx.take() {
             self.buffers.rx = client.into_buffers();
         }
-        self.broken = false;
+        (self.broken, self.left) = (false, self.closed.then_some(0));
         let next = self.next_rx.take().flatten();
         self.rx = next.map(|end| Side::of(self.ways, end, &mut self.buffers.rx, &self.pool));
         if let Some(Side::Client(client)) = &mut self.rx {
@@ -268,14 +285,12 @@ impl MemifQueue {
     /// one's packets hold these up, and nobody releases slots in a wait; those that were released before
     /// it were given back when it began.
     fn has_news(&mut self) -> bool {
-        let (arrived, lent) = match &mut self.rx {
-            Some(Side::Client(client)) => (client.arrived(1), false),
-            Some(Side::Server(server)) => (server.arrived(1), server.is_lent()),
-            None => (0, false),
+        let lent = self.rx.as_ref().is_some_and(Side::is_lent);
+        let arrived = match &mut self.rx {
+            Some(side) if !self.broken && self.left != Some(0) => side.arrived(1),
+            _ => 0,
         };
-        arrived > 0 && !self.broken
-            || self.next_rx.is_some() && !lent
-            || self.control.changes() != self.seen
+        arrived > 0 || self.next_rx.is_some() && !lent || self.control.changes() != self.seen
     }
 
     /// Where packets come.
@@ -306,17 +321,13 @@ impl MemifQueue {
 
     /// What the peer has handed over so far is the last that is taken.
     pub(crate) fn close_intake(&mut self) {
-        let arrived = match &mut self.rx {
-            Some(Side::Client(client)) => client.arrived(u32::MAX),
-            Some(Side::Server(server)) => server.arrived(u32::from(u16::MAX)),
-            None => 0,
-        };
-        self.left.get_or_insert(arrived);
+        self.take_no_more();
+        self.closed = true;
         self.next_rx = self.next_rx.take().map(|_| None);
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.left.is_some_and(|left| left == 0 || self.rx.is_none() || self.broken)
+        self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
     }
 
     pub(crate) fn take_notice(&self) -> Option<String> {
@@ -371,6 +382,10 @@ impl Awaited for MemifQueue {
     fn alarm(&mut self) -> Alarm<'_> {
         if self.asks {
             self.hush();
+            // Not forgotten: an event that does not come to rest shall not keep this awake.
+            if self.rx_end().is_some_and(End::rings) {
+                return Alarm::Nap(NAP);
+            }
         }
         if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts) {
             end.ask();
