@@ -47,6 +47,14 @@ struct {
 	__type(value, __u32);
 } sluice_direct SEC(".maps");
 
+/* Where those who forward have packets go out; gone with the interface. Key: stage. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, SLUICE_STAGES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sluice_out SEC(".maps");
+
 /* Counters; room for all CPUs is made when it is loaded. Key: cpu * SLUICE_STAGES + stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -83,6 +91,30 @@ static __always_inline struct sluice_tally *tally_of(__u32 stage)
 	return bpf_map_lookup_elem(&sluice_tallies, &key);
 }
 
+/* Whoever has a stage that does something lives, and has completed it. */
+static __always_inline int is_alive(__u32 stage)
+{
+	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
+}
+
+/* Has a packet go out by the interface of who forwards everything, and counts it there. */
+static __always_inline int to_interface(struct xdp_md *ctx)
+{
+	struct sluice_tally *tally;
+
+	if (!is_alive(SLUICE_FORWARD))
+		return XDP_PASS;
+	tally = tally_of(SLUICE_FORWARD);
+	if (!tally)
+		return XDP_PASS;
+	if (bpf_redirect_map(&sluice_out, SLUICE_FORWARD, 0) != XDP_REDIRECT)
+		return XDP_PASS;
+	tally->packets++;
+	tally->bytes += wire_bytes(ctx);
+	tally->taken++;
+	return XDP_REDIRECT;
+}
+
 /* The place of who gets all packets of a queue; 0 if nobody does. */
 static __always_inline __u32 direct_place(__u32 queue)
 {
@@ -116,16 +148,14 @@ static __always_inline int to_direct(struct xdp_md *ctx)
 /* What becomes of a packet that no stage took. */
 static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
 {
+	if (present & 1ULL << SLUICE_FORWARD && to_interface(ctx) == XDP_REDIRECT)
+		return XDP_REDIRECT;
 	if (present & 1ULL << SLUICE_DIRECT && to_direct(ctx) == XDP_REDIRECT)
 		return XDP_REDIRECT;
-	if (present & 1ULL << SLUICE_DROP) {
-		__u32 stage = SLUICE_DROP;
-
-		if (bpf_map_lookup_elem(&sluice_alive, &stage)) {
-			tally->dropped++;
-			tally->dropped_bytes += wire_bytes(ctx);
-			return XDP_DROP;
-		}
+	if (present & 1ULL << SLUICE_DROP && is_alive(SLUICE_DROP)) {
+		tally->dropped++;
+		tally->dropped_bytes += wire_bytes(ctx);
+		return XDP_DROP;
 	}
 	return XDP_PASS;
 }
@@ -141,7 +171,8 @@ int sluice_end(struct xdp_md *ctx)
 	return at_the_end(ctx, control.present, tally);
 }
 
-/* Stages are looked at in groups of eight: most have nobody. */
+/* Stages are looked at in groups: most have nobody. */
+#define PROGRAMS 0xffffffffULL
 #define GROUP(first) (0xffULL << (first))
 
 #define RUN(stage)                                                                                 \
@@ -158,16 +189,18 @@ int sluice_ingress(struct xdp_md *ctx)
 		return XDP_PASS;
 	tally->packets++;
 	tally->bytes += wire_bytes(ctx);
-	if (present & GROUP(0)) {
-		RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)
-	}
-	RUN(8)
-	RUN(15)
-	if (present & GROUP(16)) {
-		RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
-	}
-	if (present & GROUP(24)) {
-		RUN(24) RUN(25) RUN(26) RUN(27) RUN(28) RUN(29) RUN(30) RUN(31)
+	if (present & PROGRAMS) {
+		if (present & GROUP(0)) {
+			RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)
+		}
+		RUN(8)
+		RUN(15)
+		if (present & GROUP(16)) {
+			RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
+		}
+		if (present & GROUP(24)) {
+			RUN(24) RUN(25) RUN(26) RUN(27) RUN(28) RUN(29) RUN(30) RUN(31)
+		}
 	}
 	return at_the_end(ctx, present, tally);
 }

@@ -7,7 +7,7 @@
 #define SLUICE_INGRESS_H
 
 /* Changes with every layout or meaning here: users of another version keep away. */
-#define SLUICE_VERSION 3
+#define SLUICE_VERSION 4
 
 /*
  * Stages: places in the program array, run from the lowest up. Each is a program of one owner,
@@ -17,8 +17,10 @@
  *	8	scrubber	none yet
  *	15	flows		of the host: pass them, past the claims
  *	16..31	claims		take matching packets
- *	60	ingress		the resident program, where a program that reads what the driver
+ *	59	ingress		the resident program, where a program that reads what the driver
  *			knows runs before it and goes on here
+ *	60	forward		the end has everything go out by another interface: no program,
+ *				only a mark
  *	61	drop		the end drops everything: no program, only a mark
  *	62	direct		the end gives everything to `direct`: no program, only a mark.
  *				Who has which queue has a place of the claims, and counts there
@@ -31,7 +33,8 @@ enum sluice_stage {
 	SLUICE_FLOWS = 15,
 	SLUICE_CLAIMS = 16,
 	SLUICE_CLAIMS_MAX = 16,
-	SLUICE_INGRESS = 60,
+	SLUICE_INGRESS = 59,
+	SLUICE_FORWARD = 60,
 	SLUICE_DROP = 61,
 	SLUICE_DIRECT = 62,
 	SLUICE_END = 63,

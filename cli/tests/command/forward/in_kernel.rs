@@ -47,6 +47,40 @@ fn what_is_sent_at_full_speed_is_out_or_lost_by_name() {
 }
 
 #[test]
+fn what_others_have_a_filter_for_is_theirs_and_the_rest_goes_on() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let netns = lab.netns("middle");
+    let one_way = ["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"];
+    let count = |port| Running::start(&["count", "--netns", &netns, "--json", port]);
+    // Packets that match, and those that do not, come to the end by their programs.
+    let passed = count("xdp:middle0?action=pass&filter=udp dst portrange 7-9");
+    let dropped = count("xdp:middle0?action=drop&filter=udp dst port 7");
+    let left = count("xdp:middle0?action=drop");
+    let forwarding = forward(&lab, &one_way);
+    let second = ended(&mut sluice(&[&["forward", "--netns", &netns], &one_way[..]].concat()));
+    assert_ne!(second.status, Some(0));
+    assert!(second.err.contains("takes all its packets already"), "{}", second.err);
+    let send = |port: &str| {
+        let arguments = ["--count", "1000", "--rate", "50kpps", "--dport", port];
+        ended(&mut generate(&lab, &arguments)).good();
+    };
+    send("7");
+    send("9");
+    eventually("they are out", || received(&lab, "right", "right0") >= 1000);
+    let counted = forwarding.stop().good();
+    // Where nobody forwards any more, who drops everything gets it.
+    send("9");
+    eventually("all have come", || received(&lab, "middle", "middle0") >= 3000);
+    let [passed, dropped, left] =
+        [passed, dropped, left].map(|it| it.stop().good()["packets"].clone());
+    assert_eq!((&passed, &dropped), (&3000.into(), &1000.into()));
+    let (forwarded, rest) = (counted["packets"].as_u64().unwrap(), left.as_u64().unwrap());
+    // Beside them the host's own talk, of which there is little.
+    assert!((1000..1100).contains(&forwarded), "{counted}");
+    assert!((1000..1100).contains(&rest), "{left}");
+}
+
+#[test]
 fn who_is_killed_leaves_the_host_connected() {
     if !have(&["ping"]) {
         return;

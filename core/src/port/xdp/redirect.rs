@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::config::Config;
 use super::in_kernel::{self, InKernel, Kept};
 use super::{fallbacks, mode_name};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
@@ -15,8 +15,7 @@ use crate::port::packet::Promiscuous;
 use crate::port::queue::{Backend, Queue};
 use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
 use crate::ring::Ring;
-use crate::xdp::bpf;
-use crate::xdp::resident::{Action, FILTERED, Owner, Resident, Stage, WHOLE, load_forwarding};
+use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, Stage, load_forwarding};
 
 impl Port {
     /// A port whose packets go out by the interface of another, in the kernel: those that match
@@ -64,16 +63,17 @@ fn redirect(
     }
     let expression = filter.as_ref().map_or("", Filter::expression);
     let owner = Owner::myself(Action::Forward, expression, 0..=source.rx_queues.max(1) - 1);
-    let places = if filter.is_some() { FILTERED } else { WHOLE };
+    // Everything the resident program forwards itself; a filter needs a program.
+    let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let netlink = Netlink::open(None)?;
     let before = resident.total();
     let stage = Stage::take(&resident, places, &owner)?;
-    let map = bpf::create_interface_map(c"sluice_out", target.index)
-        .map_err(|error| Error::system("redirect to", &target.name, error))?;
-    let program = load_forwarding(&stage, &resident, filter.as_ref(), &map)?;
+    stage.forward_to(&target)?;
+    let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
+    let program = program.transpose()?;
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
     let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
-    stage.complete(Some(program.as_fd()))?;
+    stage.complete(program.as_ref().map(AsFd::as_fd))?;
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);

@@ -37,7 +37,7 @@ pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
 pub use shared::{Action, Tally};
-pub(crate) use shared::{DROP, FILTERED, FLOWS, MIRRORS, QUEUES_MAX, WHOLE};
+pub(crate) use shared::{DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage};
 
 use std::io;
@@ -66,6 +66,7 @@ pub struct Resident {
     owned: OwnedFd,
     alive: OwnedFd,
     direct: OwnedFd,
+    out: OwnedFd,
     owners: OwnedFd,
     control: Control,
     /// Its memory, for programs that count.
@@ -206,6 +207,7 @@ impl Resident {
             owned: take("sluice_owned")?.fd,
             alive: take("sluice_alive")?.fd,
             direct: take("sluice_direct")?.fd,
+            out: take("sluice_out")?.fd,
             owners: take("sluice_owners")?.fd,
             control,
             tallies_fd: tallies.fd,

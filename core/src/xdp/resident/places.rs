@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::owner::{Entry, OWNER_BYTES, Owner};
-use super::shared::{CLAIMS, DROP, FLOWS, MIRRORS};
+use super::shared::{CLAIMS, DROP, FLOWS, FORWARD, MIRRORS, has_program};
 use super::{Claimed, Resident};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
@@ -22,7 +22,7 @@ const KEY: i16 = -8;
 
 /// All that somebody can have, in the order in which they see a packet.
 fn places() -> impl Iterator<Item = u32> {
-    MIRRORS.chain(FLOWS).chain(CLAIMS).chain([DROP])
+    MIRRORS.chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
 }
 
 /// Places that have an owner that lives, at one moment.
@@ -138,7 +138,8 @@ impl Resident {
         self.control.clear_present(place);
         self.control.clear_direct_of(place);
         bpf::remove(self.alive.as_fd(), place)?;
-        if place < DROP {
+        bpf::remove(self.out.as_fd(), place)?;
+        if has_program(place) {
             bpf::remove(self.stages.as_fd(), place)?;
         }
         bpf::write_entry(self.owners.as_fd(), place, &[0; OWNER_BYTES], Write::Any)

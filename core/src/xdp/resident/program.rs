@@ -21,7 +21,7 @@ pub(crate) use flows::load_flows;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shared::{Action, CLAIMS, DIRECT, DROP, END, FLOWS, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::shared::{Action, CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, STAGES, tally};
 use super::{Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
@@ -47,20 +47,19 @@ pub(crate) struct Sockets<'a> {
     pub stamp: Stamp,
 }
 
-/// Makes the program of a stage that has the packets go out by the interface in a map of one.
+/// Makes the program of a stage that has packets go out by [its interface](Stage::forward_to).
 pub(crate) fn load_forwarding(
     stage: &Stage,
     resident: &Resident,
-    filter: Option<&Filter>,
-    interface: &OwnedFd,
+    filter: &Filter,
 ) -> Result<OwnedFd> {
     let mut program = Program::new(stage, resident);
     let next = program.asm.label();
-    program.select(filter, next)?;
-    program.forward(interface, next);
+    program.select(Some(filter), next)?;
+    program.forward(next);
     program.asm.place(next);
     program.go_on();
-    program.finish(filter)
+    program.finish(Some(filter))
 }
 
 /// Makes the program of a stage; `sockets` if it is to take packets.
@@ -189,11 +188,11 @@ impl<'a> Program<'a> {
 
     /// Has the packet go out by another interface, as long as that is there, and whoever wants it
     /// lives.
-    fn forward(&mut self, interface: &OwnedFd, next: Label) {
+    fn forward(&mut self, next: Label) {
         self.owner_is_alive(next);
-        let asm = &mut self.asm;
-        asm.load_map(R1, interface);
-        asm.mov(R2, 0);
+        let (asm, place) = (&mut self.asm, self.place.cast_signed());
+        asm.load_map(R1, &self.resident.out);
+        asm.mov(R2, place);
         asm.mov(R3, 0);
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, next);
@@ -269,7 +268,8 @@ impl<'a> Program<'a> {
             self.asm.place(nobody);
         }
         let pass = self.asm.label();
-        self.asm.rsh(R9, DROP.min(DIRECT).cast_signed());
+        // There the marks of what the end does begin.
+        self.asm.rsh(R9, FORWARD.cast_signed());
         self.asm.jeq(R9, 0, pass);
         self.tail_call(END);
         self.asm.place(pass);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memory::{Mmap, PAGE_BYTES};
 
 /// Users of another version keep away from each other.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// Places for programs that copy packets and pass them on.
 pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
 /// The place of who leaves the host the flows that are its own.
@@ -19,7 +19,9 @@ pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
 pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
 /// The resident program itself, for a reader that runs before it.
-pub(super) const INGRESS: u32 = 60;
+pub(super) const INGRESS: u32 = 59;
+/// No program, only a mark: the end has everything go out by another interface.
+pub(crate) const FORWARD: u32 = 60;
 /// No program, only a mark: the end drops everything.
 pub(crate) const DROP: u32 = 61;
 /// No program, only a mark: the end gives everything to the sockets of `sluice_direct`.
@@ -30,6 +32,11 @@ pub(crate) const END: u32 = 63;
 pub(crate) const STAGES: u32 = 64;
 /// Receive queues that a map of sockets has room for.
 pub(crate) const QUEUES_MAX: u32 = 256;
+
+/// Whether who has a place puts a program there.
+pub(super) fn has_program(place: u32) -> bool {
+    place < INGRESS
+}
 
 /// `struct sluice_control`.
 #[repr(C)]
@@ -74,6 +81,8 @@ const _: () = {
     assert!(offset_of!(ControlLayout, present) == 8);
     assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
+    // The end's marks stand behind all that has a program.
+    assert!(INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
     // A place fits a byte, and 0 is none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(size_of::<TallyLayout>() == 64);

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::owner::{Entry, Owner};
-use super::{LOOK_AGAIN, LOOKS, Resident, Tally};
+use super::{LOOK_AGAIN, LOOKS, Resident, Tally, privileged};
 use crate::error::Result;
+use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
 
 /// A place in the chain that is ours.
@@ -55,6 +56,18 @@ impl Stage {
         bpf::put(resident.alive.as_fd(), self.number, &self._token, Write::Any).map_err(failed)?;
         resident.control.set_present(self.number);
         Ok(())
+    }
+
+    /// Has what it forwards go out by an interface of this thread's network namespace. The kernel
+    /// takes it out of the map when it is removed; then the packets are the host's.
+    pub fn forward_to(&self, interface: &Interface) -> Result<()> {
+        bpf::write_entry(
+            self.resident.out.as_fd(),
+            self.number,
+            &interface.index.to_ne_bytes(),
+            Write::Any,
+        )
+        .map_err(|error| privileged(error, "redirect to", &interface.name))
     }
 
     /// Lets it act no more. A packet that is on its way through may still be counted.

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::shared::has_program;
 use super::*;
 use crate::link::{self, Lab, for_tests, netns};
 
@@ -28,7 +29,7 @@ fn owner() -> Owner {
 /// A claim that drops everything, complete, with a program where its place has one.
 fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
     let stage = Stage::take(resident, places, &owner()).unwrap();
-    let program = (stage.number() < DROP)
+    let program = has_program(stage.number())
         .then(|| load_program(&stage, resident, Action::Drop, None, None, None).unwrap());
     stage.complete(program.as_ref().map(AsFd::as_fd)).unwrap();
     stage
@@ -48,25 +49,34 @@ fn whoever_joins_takes_away_what_the_killed_have_left() {
     let resident = join(&lab, &interface);
     let program_in = |place: u32| {
         let mut id = [0; 4];
-        place < DROP && bpf::read_entry(resident.stages.as_fd(), place, &mut id).unwrap()
+        has_program(place) && bpf::read_entry(resident.stages.as_fd(), place, &mut id).unwrap()
+    };
+    let goes_out = |place: u32| {
+        let mut index = [0; 4];
+        bpf::read_entry(resident.out.as_fd(), place, &mut index).unwrap()
     };
     let left_in = |place: u32| {
         let direct = resident.control.has_direct();
-        (program_in(place), resident.owner(place).unwrap().is_some(), direct)
+        (program_in(place), resident.owner(place).unwrap().is_some(), direct, goes_out(place))
     };
     let living = take(&resident, FILTERED);
-    for places in [MIRRORS, FILTERED, WHOLE, DROP..DROP + 1] {
+    for places in [MIRRORS, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
         let stage = take(&resident, places.clone());
         let place = stage.number();
         let is_whole = places == WHOLE;
         if is_whole {
             resident.control.set_direct(3, place);
         }
+        let forwards = places.start == FORWARD || places == FILTERED;
+        if forwards {
+            netns::within(Some(&lab.netns("right")), || stage.forward_to(&interface)).unwrap();
+        }
         kill(&resident, stage);
-        assert_eq!(left_in(place), (place < DROP, true, is_whole), "{places:?}: as it was left");
+        let left = (has_program(place), true, is_whole, forwards);
+        assert_eq!(left_in(place), left, "{places:?}: as it was left");
         assert!(resident.control.is_present(place));
         join(&lab, &interface);
-        assert_eq!(left_in(place), (false, false, false), "{places:?}: cleaned up");
+        assert_eq!(left_in(place), (false, false, false, false), "{places:?}: cleaned up");
         assert!(!resident.control.is_present(place));
         let again = take(&resident, places.clone());
         assert_eq!(again.number(), place, "{places:?}: and free");
