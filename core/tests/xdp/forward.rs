@@ -1,16 +1,21 @@
-//! Forwarding between interfaces: in one pool not a byte is copied.
+//! Forwarding between interfaces: in one pool not a byte is copied, in the kernel nothing is looked at.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use sluicegate::forward::forward;
-use sluicegate::link::Shape;
+use sluicegate::link::{self, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
+use sluicegate::xdp::resident::{Action, Resident};
 
-use super::run;
 use super::scratch::lab_of;
+use super::wire::{PATIENCE, bytes_of, frame, is_ours, send};
+use super::{program, rings, run};
+
+/// What a test's own frames match.
+const OURS: &str = "ether proto 0x88b5";
 
 /// Packets of both directions that were swapped, and copied.
 fn pass(from: &mut Queue, to: &mut Queue) -> (u32, u32) {
@@ -45,4 +50,45 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
     let (swapped, copied) = bridge.join().unwrap();
     assert!(swapped >= 400, "{swapped}");
     assert_eq!(copied, 0);
+}
+
+#[test]
+fn the_kernel_forwards_all_that_matches_and_counts_it() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let middle = lab.netns("middle");
+    let interface = link::interface(Some(&middle), "middle0").unwrap();
+    let claims = || {
+        let within = || Resident::find(&interface)?.map(|it| it.claims()).transpose();
+        netns::within(Some(&middle), within).unwrap().unwrap_or_default()
+    };
+    let frames: Vec<_> = (0..500).map(|n| frame(n, 0, 60 + 3 * n as usize % 1455)).collect();
+    let bytes: usize = frames.iter().map(Vec::len).sum();
+    for (mode, filter) in [("native", ""), ("native", OURS), ("skb", ""), ("skb", OURS)] {
+        let way = format!("{mode}, {filter:?}");
+        let netns = |host: &str| OpenOptions { netns: Some(lab.netns(host)), ..Default::default() };
+        let mut there = Port::open(&"packet:right0".parse().unwrap(), &netns("right")).unwrap();
+        let mut from = format!("xdp:middle0?mode={mode}");
+        if !filter.is_empty() {
+            from += &format!("&filter={filter}");
+        }
+        let to = format!("xdp:middle1?mode={mode}").parse().unwrap();
+        let mut port = Port::redirect(&from.parse().unwrap(), &to, &netns("middle")).unwrap();
+        send(&lab, &frames);
+        let came = rings::collect(&mut there.queues, frames.len(), PATIENCE, is_ours);
+        assert!(bytes_of(came) == frames, "{way}: as they were, in their order");
+        let [claim] = &claims()[..] else { panic!("{way}: {:?}", claims()) };
+        assert_eq!((claim.owner.action, claim.owner.filter.as_str()), (Action::Forward, filter));
+        let (packets, counted_bytes) = port.queues[0].take_counted();
+        assert_eq!(claim.tally.taken, claim.tally.packets, "{way}");
+        if filter.is_empty() {
+            // The hosts' own talk is forwarded, too.
+            assert!(packets >= 500 && counted_bytes >= bytes as u64, "{way}: {packets}");
+        } else {
+            assert_eq!((packets, counted_bytes), (500, bytes as u64), "{way}");
+        }
+        drop(port);
+        for name in ["middle0", "middle1"] {
+            program::gone(&middle, name);
+        }
+    }
 }
