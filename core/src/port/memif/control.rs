@@ -128,7 +128,7 @@ impl Control {
         let mut state = self.shared.state();
         if state.connected && state.connection == connection {
             state.breach.get_or_insert(breach);
-            // Behind the lock: no later handshake is woken.
+            // Under the lock, so that the connection is still there: no later handshake is woken.
             let _ = self.shared.wake.write(1);
         }
     }
@@ -181,7 +181,7 @@ impl Shared {
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
-        // Behind the lock, too: who takes the rings finds the nudge that goes with them, and none
+        // Under the lock, too: who takes the rings finds the nudge that goes with them, and none
         // comes later that nobody would take.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
@@ -368,5 +368,40 @@ fn remedy(breach: &Breach) -> &'static str {
         }
         said if said.contains("copy=on") => "; a larger buffer= takes more",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_of_a_peer_that_has_gone_is_not_heard() {
+        let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        let shared = Arc::new(Shared {
+            changes: AtomicU32::new(0),
+            state: Mutex::default(),
+            wake: event(),
+            nudges: vec![event()],
+        });
+        let control = Control { shared: Arc::clone(&shared), thread: None };
+        let complain = |connection| control.break_off(connection, Breach("it lies".into()));
+        let connect = || {
+            shared.announce(vec![Pair::default()]);
+            control.take(0).1
+        };
+        let first = connect();
+        complain(first);
+        assert!(shared.wake.read().is_ok(), "the thread is woken");
+        let heard = shared.orders().1;
+        assert_eq!(heard.map(|breach| breach.0).as_deref(), Some("it lies"));
+        for (sentence, then) in [("nobody is there", None), ("another is there", Some(()))] {
+            let old = connect();
+            shared.announce(Vec::new());
+            then.map(|()| connect());
+            complain(old);
+            assert!(shared.wake.read().is_err(), "{sentence}: nobody is woken");
+            assert!(shared.orders().1.is_none(), "{sentence}");
+        }
     }
 }

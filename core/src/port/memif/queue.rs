@@ -96,7 +96,7 @@ pub(crate) struct MemifQueue {
     /// The first slot of the transmit ring that is not sent.
     next: u32,
     /// Pieces of packets still to be taken from `rx`, where no more shall come: who sends them has gone,
-    /// or the intake was closed. What one that has gone writes there yet is nothing.
+    /// or the intake was closed. What it still writes there does not count.
     left: Option<u32>,
     /// Nothing is taken of the next peers.
     closed: bool,
@@ -200,8 +200,9 @@ impl MemifQueue {
 
     /// What has come to `rx` so far is the last that is taken there.
     fn take_no_more(&mut self) {
-        let arrived = self.rx.as_mut().map_or(0, |side| side.arrived(u16::MAX));
-        self.left.get_or_insert(arrived);
+        if self.left.is_none() {
+            self.left = Some(self.rx.as_mut().map_or(0, |side| side.arrived(u16::MAX)));
+        }
     }
 
     /// Receives from the next peer, once what the old one has handed over is received, and no slot
@@ -286,11 +287,15 @@ impl MemifQueue {
     /// it were given back when it began.
     fn has_news(&mut self) -> bool {
         let lent = self.rx.as_ref().is_some_and(Side::is_lent);
-        let arrived = match &mut self.rx {
-            Some(side) if !self.broken && self.left != Some(0) => side.arrived(1),
-            _ => 0,
-        };
+        let listens = self.listens();
+        let side = self.rx.as_mut().filter(|_| listens);
+        let arrived = side.map_or(0, |side| side.arrived(1));
         arrived > 0 || self.next_rx.is_some() && !lent || self.control.changes() != self.seen
+    }
+
+    /// Whether what the peer writes counts still.
+    fn listens(&self) -> bool {
+        !self.broken && self.left != Some(0)
     }
 
     /// Where packets come.
@@ -382,12 +387,12 @@ impl Awaited for MemifQueue {
     fn alarm(&mut self) -> Alarm<'_> {
         if self.asks {
             self.hush();
-            // Not forgotten: an event that does not come to rest shall not keep this awake.
+            // It rings still, behind `hush`: no reason to look at once, again and again.
             if self.rx_end().is_some_and(End::rings) {
                 return Alarm::Nap(NAP);
             }
         }
-        if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts) {
+        if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts && self.listens()) {
             end.ask();
             self.asks = true;
             if self.has_news() {
@@ -395,7 +400,7 @@ impl Awaited for MemifQueue {
             }
         }
         let nudge = self.control.nudge(self.number);
-        match self.rx_end() {
+        match self.rx_end().filter(|_| self.listens()) {
             Some(end) if self.asks => Alarm::Either([nudge, end.as_fd()], LOOK_AGAIN),
             Some(_) => Alarm::Nap(NAP),
             None => Alarm::Descriptor(nudge),
