@@ -91,7 +91,7 @@ static __always_inline struct sluice_tally *tally_of(__u32 stage)
 	return bpf_map_lookup_elem(&sluice_tallies, &key);
 }
 
-/* Whoever has a stage that does something lives, and has completed it. */
+/* Whether a stage's owner lives, and has completed it. */
 static __always_inline int is_alive(__u32 stage)
 {
 	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
@@ -171,8 +171,9 @@ int sluice_end(struct xdp_md *ctx)
 	return at_the_end(ctx, control.present, tally);
 }
 
-/* Stages are looked at in groups: most have nobody. */
+/* Stages are looked at in groups: most have nobody. All that have programs are below bit 32. */
 #define PROGRAMS 0xffffffffULL
+_Static_assert(SLUICE_CLAIMS + SLUICE_CLAIMS_MAX <= 32, "a claim is not in PROGRAMS");
 #define GROUP(first) (0xffULL << (first))
 
 #define RUN(stage)                                                                                 \

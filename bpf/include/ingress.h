@@ -10,8 +10,9 @@
 #define SLUICE_VERSION 4
 
 /*
- * Stages: places in the program array, run from the lowest up. Each is a program of one owner,
- * and passes on to the next that is present, the last to the end.
+ * Stages: places in the program array. Up to 31 each is a program of one owner, run from the
+ * lowest up, which passes on to the next that is present, the last to the end. That looks at its
+ * marks: forward, direct, drop.
  *
  *	0..7	mirrors		copy matching packets, and pass on
  *	8	scrubber	none yet

@@ -53,6 +53,31 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
 }
 
 #[test]
+fn of_two_that_have_everything_the_second_is_refused() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let options = OpenOptions { netns: Some(lab.netns("middle")), ..OpenOptions::default() };
+    let [from, to] = ["xdp:middle0", "xdp:middle1"].map(|name| name.parse().unwrap());
+    let refused = |second: sluicegate::Result<Port>, what: &str| {
+        let error = second.expect_err(what).to_string();
+        assert!(error.contains("takes all packets of that queue already"), "{what}: {error}");
+    };
+    let forward = || Port::redirect(&from, &to, &options);
+    for taker in
+        ["", "timestamp=off", "method=af_xdp", "method=af_xdp&timestamp=off", "mode=native"]
+    {
+        let name = format!("xdp:middle0?{taker}").parse().unwrap();
+        let take = || Port::open(&name, &options);
+        let first = forward().unwrap();
+        refused(forward(), "another forwarder");
+        refused(take(), taker);
+        drop(first);
+        let first = take().unwrap();
+        refused(forward(), taker);
+        drop(first);
+    }
+}
+
+#[test]
 fn the_kernel_forwards_all_that_matches_and_counts_it() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let middle = lab.netns("middle");

@@ -3,65 +3,29 @@
 
 use std::time::Duration;
 
+use super::whole::{Whole, overlap, who};
 use super::{Method, Taking, hardware};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::mirror::{Job, Size};
 use crate::port::{Fallback, Port, Use};
-use crate::xdp::resident::{Action, Claimed, FILTERED, Owner, WHOLE};
+use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode};
 
 impl Taking<'_> {
     /// Who else takes packets of our queues.
     pub(super) fn others(&self) -> Result<Vec<Owner>> {
-        Ok(self.overlapping()?.into_iter().map(|claim| claim.owner).collect())
+        let owners = self.resident.claims()?.into_iter().map(|claim| claim.owner);
+        let take = |owner: &Owner| owner.action == Action::Take && overlap(owner, &self.queues);
+        Ok(owners.filter(take).collect())
     }
 
-    fn overlapping(&self) -> Result<Vec<Claimed>> {
-        let ours = &self.queues;
-        let mut claims = self.resident.claims()?;
-        claims.retain(|Claimed { owner, .. }| {
-            let end = owner.first_queue.saturating_add(owner.queues);
-            owner.action == Action::Take && owner.first_queue <= *ours.end() && *ours.start() < end
-        });
-        Ok(claims)
-    }
-
-    /// Of two that take everything from a queue, one would get nothing.
-    pub(super) fn refuse_second_whole(&self, others: &[Owner]) -> Result<()> {
-        let whole = others.iter().find(|owner| owner.filter.is_empty());
-        match (&self.filter, whole) {
-            (None, Some(owner)) if self.options.usage != Use::Send => Err(self.second_to(owner)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives way to another process that takes everything, too, and was a moment faster.
-    pub(super) fn give_way(&self, port: Port) -> Result<Port> {
-        if self.filter.is_some() || self.options.usage == Use::Send {
-            return Ok(port);
-        }
-        let (mut ours, mut theirs) = (None, None);
-        for claim in self.overlapping()?.into_iter().filter(|it| it.owner.filter.is_empty()) {
-            match claim.owner.pid == std::process::id() {
-                true => ours = Some(claim.place),
-                false => theirs = theirs.or(Some(claim)),
-            }
-        }
-        match (ours, theirs) {
-            (Some(ours), Some(first)) if first.place < ours => Err(self.second_to(&first.owner)),
-            _ => Ok(port),
-        }
-    }
-
-    fn second_to(&self, owner: &Owner) -> Error {
-        self.name.error(format!(
-            "{} takes all packets of that queue already: a filter says which of them are to come \
-             here (`sluice claims {}` shows more)",
-            who(owner),
-            self.interface.name
-        ))
+    /// Everything that comes to our queues, where that is what shall come.
+    pub(super) fn whole(&self) -> Option<Whole<'_>> {
+        let wanted = self.filter.is_none() && self.options.usage != Use::Send;
+        let (resident, queues) = (&self.resident, self.queues.clone());
+        wanted.then_some(Whole { name: self.name, resident, queues })
     }
 
     /// Takes the packets by copying them where that is the fastest way, or the one asked for;
@@ -175,8 +139,4 @@ impl Taking<'_> {
             queues: job.open(self.options)?,
         })
     }
-}
-
-fn who(owner: &Owner) -> String {
-    format!("{} (process {})", owner.command, owner.pid)
 }

@@ -39,6 +39,7 @@ mod in_kernel;
 mod outlet;
 mod queue;
 mod redirect;
+mod whole;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
@@ -51,6 +52,7 @@ use std::time::Duration;
 
 use claim::Claim;
 use config::{Config, Method};
+use whole::Whole;
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
@@ -141,7 +143,7 @@ fn take(
         promiscuous: promiscuous.map(Arc::new),
     };
     let others = taking.others()?;
-    taking.refuse_second_whole(&others)?;
+    taking.whole().map_or(Ok(()), |it| it.refuse_second())?;
     let patience = patience(!others.is_empty());
     let port = match taking.by_faster_copies(&others, patience)? {
         Some(port) => port,
@@ -152,7 +154,8 @@ fn take(
             result => result?,
         },
     };
-    taking.give_way(port)
+    taking.whole().map_or(Ok(()), |it| it.give_way())?;
+    Ok(port)
 }
 
 /// How long a queue is tried again: who lives keeps it for longer than a moment.
@@ -343,7 +346,8 @@ fn count_in_kernel(
     let (resident, reason) = Resident::join(&interface, config.mode)?;
     let resident = Arc::new(resident);
     let expression = filter.as_ref().map_or("", Filter::expression);
-    let owner = Owner::myself(config.action, expression, 0..=interface.rx_queues.max(1) - 1);
+    let queues = 0..=interface.rx_queues.max(1) - 1;
+    let owner = Owner::myself(config.action, expression, queues.clone());
     let netlink = Netlink::open(None)?;
     // Before anything is dropped.
     let before = resident.total();
@@ -355,6 +359,9 @@ fn count_in_kernel(
         (_, None, Some(_)) => Some(MIRRORS),
         (_, None, None) => None,
     };
+    if places == Some(WHOLE) {
+        Whole { name, resident: &resident, queues }.refuse_second()?;
+    }
     let stage = match places {
         Some(places) => {
             let stage = Stage::take(&resident, places, &owner)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::in_kernel::{self, InKernel, Kept};
+use super::whole::Whole;
 use super::{fallbacks, mode_name};
 use crate::error::Result;
 use crate::filter::Filter;
@@ -58,11 +59,12 @@ fn redirect(
     let (resident, reason) = Resident::join(&source, config.mode)?;
     let (there, _) = Resident::join(&target, Config::of(to)?.mode)?;
     let resident = Arc::new(resident);
-    if filter.is_none() {
-        refuse_second_whole(from, &resident)?;
-    }
+    let queues = 0..=source.rx_queues.max(1) - 1;
+    let whole = Whole { name: from, resident: &resident, queues: queues.clone() };
+    let whole = filter.is_none().then_some(whole);
+    whole.as_ref().map_or(Ok(()), Whole::refuse_second)?;
     let expression = filter.as_ref().map_or("", Filter::expression);
-    let owner = Owner::myself(Action::Forward, expression, 0..=source.rx_queues.max(1) - 1);
+    let owner = Owner::myself(Action::Forward, expression, queues);
     // Everything the resident program forwards itself; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let netlink = Netlink::open(None)?;
@@ -74,6 +76,7 @@ fn redirect(
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
     let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
     stage.complete(program.as_ref().map(AsFd::as_fd))?;
+    whole.as_ref().map_or(Ok(()), Whole::give_way)?;
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
@@ -89,22 +92,4 @@ fn redirect(
         fallbacks: fallbacks(reason),
         queues: vec![Queue::new(0, rx, tx, backend, vec![described])],
     })
-}
-
-/// Of two that take everything one would get nothing.
-fn refuse_second_whole(name: &PortName, resident: &Resident) -> Result<()> {
-    let claims = resident.claims()?;
-    let whole = claims.iter().map(|claim| &claim.owner).find(|owner| {
-        matches!(owner.action, Action::Take | Action::Forward) && owner.filter.is_empty()
-    });
-    match whole {
-        Some(owner) => Err(name.error(format!(
-            "{} (process {}) takes all its packets already: a filter says which of them are to go \
-             here (`sluice claims {}` shows more)",
-            owner.command,
-            owner.pid,
-            name.name()
-        ))),
-        None => Ok(()),
-    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The kernel takes a dead owner's sockets out of `sluice_owned` and `sluice_alive`, so that its
 //! place does nothing and can be had. What it does not take away, the program in its place with
-//! all the memory that it knows, its mark and its entry among the owners, whoever joins next does.
+//! all the memory that it knows, the interface that it forwards to, its mark and its entry among the
+//! owners, whoever joins next does.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,7 +21,8 @@ const PACKET_BYTES: usize = 64;
 /// Where a map's key stands on the stack.
 const KEY: i16 = -8;
 
-/// All that somebody can have, in the order in which they see a packet.
+/// All that somebody can have, in the order in which they see a packet; but what `sluice_direct` gives
+/// to sockets, counted at places of claims, it gives behind FORWARD.
 fn places() -> impl Iterator<Item = u32> {
     MIRRORS.chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
 }

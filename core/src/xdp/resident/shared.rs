@@ -33,7 +33,7 @@ pub(crate) const STAGES: u32 = 64;
 /// Receive queues that a map of sockets has room for.
 pub(crate) const QUEUES_MAX: u32 = 256;
 
-/// Whether who has a place puts a program there.
+/// Whether a place holds a program of its owner, not only a mark.
 pub(super) fn has_program(place: u32) -> bool {
     place < INGRESS
 }
@@ -197,7 +197,7 @@ pub struct Tally {
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
     pub bytes: u64,
-    /// Packets redirected to a socket, or copied.
+    /// Packets redirected to a socket or an interface, or copied.
     pub taken: u64,
     /// Packets to be taken, for which there was no socket or no room.
     pub missed: u64,

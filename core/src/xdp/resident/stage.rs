@@ -28,8 +28,11 @@ impl Stage {
     pub fn take(resident: &Arc<Resident>, places: Range<u32>, owner: &Owner) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
-        let Some(number) = occupy(resident, places, &token).map_err(failed)? else {
-            let taken = failed(io::Error::other("all places for claims are taken"));
+        let Some(number) = occupy(resident, places.clone(), &token).map_err(failed)? else {
+            let taken = failed(io::Error::other(match places.len() {
+                1 => "somebody does the same there already",
+                _ => "all places for claims are taken",
+            }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
         };
         // What a dead owner left does nothing any more, and makes room.
@@ -58,8 +61,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Has what it forwards go out by an interface of this thread's network namespace. The kernel
-    /// takes it out of the map when it is removed; then the packets are the host's.
+    /// Has what it forwards go out by an interface of this thread's network namespace; to be called
+    /// before it is [complete](Self::complete). The kernel takes an interface that is removed out of
+    /// the map; then the packets are the host's.
     pub fn forward_to(&self, interface: &Interface) -> Result<()> {
         bpf::write_entry(
             self.resident.out.as_fd(),
