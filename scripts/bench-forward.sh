@@ -17,6 +17,9 @@ shape=line
 lab_up
 results=$scratch/results
 : >"$results"
+: >"$scratch/turns"
+# In so many turns those that forward in the kernel have their seconds of a round.
+parts=20
 counter_pid=
 
 # Beside what lab.sh ends.
@@ -40,73 +43,114 @@ in_middle() {
     "$sluice" lab exec --name "$lab" middle -- "$@"
 }
 
-# count_right TABLE WHAT: counts at right0 for a while, and adds a line to the results: table, what,
-# packets a microsecond.
-count_right() {
+# In the first second or two rates go up and down, most where a CPU was idle before.
+start_sender() {
     "$sluice" lab exec --name "$lab" left -- "$sluice" generate left0 --method live \
         --cpus "$send_cpu" --dmac "$nobody" --src 198.18.0.1 --dst 198.18.0.2 --dport 9 \
         >"$scratch/sent" 2>&1 &
     sender_pid=$!
-    # In the first second or two rates go up and down, most where a CPU was idle before.
     sleep 2
-    from=$(date +%s%N)
-    before=$(seen)
-    sleep "$seconds"
-    to=$(date +%s%N)
-    after=$(seen)
-    stop "$sender_pid" INT
-    sender_pid=
-    [ "$after" -gt "$before" ] || die 1 "$2: nothing comes: $(cat "$scratch/said" "$scratch/sent")"
-    awk -v OFS='\t' -v table="$1" -v what="$2" -v n="$((after - before))" -v ns="$((to - from))" \
-        'BEGIN { print table, what, n / ns * 1e3 }' >>"$results"
 }
 
-# measure TABLE WHAT SETTLE COMMAND…: the command forwards from middle0 to middle1; SETTLE seconds
-# later packets are sent.
-measure() {
-    table=$1 what=$2 settle=$3
-    shift 3
+end_sender() {
+    stop "$sender_pid" INT
+    sender_pid=
+}
+
+# count_right TABLE WHAT DURATION: counts at right0 for so many seconds, and notes it as a turn: table,
+# what, packets, ns.
+count_right() {
+    from=$(date +%s%N)
+    before=$(seen)
+    sleep "$3"
+    to=$(date +%s%N)
+    after=$(seen)
+    [ "$after" -gt "$before" ] || die 1 "$2: nothing comes: $(cat "$scratch/said" "$scratch/sent")"
+    printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$((after - before))" "$((to - from))" >>"$scratch/turns"
+}
+
+# The turns of a round become its results: table, what, packets a microsecond.
+sum_turns() {
+    awk -F '\t' -v OFS='\t' '{
+            what = $1 OFS $2
+            if (!ns[what]) names[++count] = what
+            n[what] += $3; ns[what] += $4
+        }
+        END { for (i = 1; i <= count; i++) print names[i], n[names[i]] / ns[names[i]] * 1e3 }' \
+        "$scratch/turns" >>"$results"
+    : >"$scratch/turns"
+}
+
+# middle_begins WHAT SETTLE COMMAND…: the command forwards from middle0 to middle1, and is ready SETTLE
+# seconds later.
+middle_begins() {
+    what=$1 settle=$2
+    shift 2
     # No function: it is to be ended by its number.
     "$sluice" lab exec --name "$lab" middle -- taskset -c "$receive_cpu" "$@" \
         >"$scratch/said" 2>&1 &
     tool_pid=$!
     sleep "$settle"
     kill -0 "$tool_pid" 2>/dev/null || die 1 "$what ended early: $(cat "$scratch/said")"
-    count_right "$table" "$what"
+}
+
+middle_ends() {
     stop "$tool_pid" INT
     tool_pid=
 }
 
-# forward TABLE PORT PORT [FLAG…]
+# measure WHAT SETTLE COMMAND…: a row of the first table.
+measure() {
+    what=$1
+    middle_begins "$@"
+    start_sender
+    count_right rings "$what" "$seconds"
+    end_sender
+    middle_ends
+}
+
+# forward PORT PORT [FLAG…]
 forward() {
-    table=$1
-    shift
-    measure "$table" "sluice forward $*" 1 "$sluice" forward "$@" --json
+    measure "sluice forward $*" 1 "$sluice" forward "$@" --json
 }
 
 rings() {
-    forward rings xdp:middle0 xdp:middle1
-    forward rings xdp:middle0 xdp:middle1 --wait spin
-    forward rings xdp:middle0 "live:middle1?cpu=$receive_cpu" --one-way
-    forward rings packet:middle0 packet:middle1
+    forward xdp:middle0 xdp:middle1
+    forward xdp:middle0 xdp:middle1 --wait spin
+    forward xdp:middle0 "live:middle1?cpu=$receive_cpu" --one-way
+    forward packet:middle0 packet:middle1
     command -v dpdk-testpmd >/dev/null || return 0
     # shellcheck disable=SC2086 # a list of words
-    measure rings "dpdk-testpmd io, two net_af_xdp" 4 dpdk-testpmd $environment \
+    measure "dpdk-testpmd io, two net_af_xdp" 4 dpdk-testpmd $environment \
         --vdev net_af_xdp0,iface=middle0 --vdev net_af_xdp1,iface=middle1 -- $io
 }
 
+# bare_redirect WORD…: what ip is to do with it; on middle1, too, as most drivers want a program there.
+bare_redirect() {
+    for interface in middle0 middle1; do
+        in_middle ip link set dev "$interface" xdpdrv "$@"
+    done
+}
+
+# These two are near each other, and a machine that is shared changes its speed by a quarter for a
+# second or two at a time. So their seconds of a round are many short turns, beside one sender.
 in_kernel() {
-    forward kernel xdp:middle0 xdp:middle1 --in-kernel
-    [ -f "$scratch/redirect.o" ] || return 0
-    # A program on middle1, too, as most drivers want one.
-    for interface in middle0 middle1; do
-        in_middle ip link set dev "$interface" xdpdrv object "$scratch/redirect.o" section xdp
+    start_sender
+    part=$(awk -v s="$seconds" -v n="$parts" 'BEGIN { print s / n }')
+    for _ in $(seq "$parts"); do
+        middle_begins "sluice forward --in-kernel" 0.5 \
+            "$sluice" forward xdp:middle0 xdp:middle1 --in-kernel --json
+        count_right kernel "sluice forward xdp:middle0 xdp:middle1 --in-kernel" "$part"
+        middle_ends
+        if [ -f "$scratch/redirect.o" ]; then
+            bare_redirect object "$scratch/redirect.o" section xdp
+            : >"$scratch/said"
+            sleep 0.5
+            count_right kernel "bpf_redirect and nothing else" "$part"
+            bare_redirect off
+        fi
     done
-    : >"$scratch/said"
-    count_right kernel "bpf_redirect and nothing else"
-    for interface in middle0 middle1; do
-        in_middle ip link set dev "$interface" xdpdrv off
-    done
+    end_sender
 }
 
 # From nowhere to nowhere: what remains is the framework's own cost.
@@ -128,6 +172,7 @@ null() {
 round() {
     rings
     in_kernel
+    sum_turns
     null
 }
 
@@ -152,7 +197,8 @@ rounds
 about_machine
 cat <<END
 - peers: DPDK $(dpkg-query -W -f '${Version}' dpdk-dev 2>/dev/null || echo "not there")
-- median of $runs runs of $seconds s, in turns: \`RUNS=$runs SECONDS=$seconds scripts/bench-forward.sh\`
+- median of $runs runs of $seconds s, in turns, in the kernel each run in $parts parts:
+  \`RUNS=$runs SECONDS=$seconds scripts/bench-forward.sh\`
 END
 table rings "Forwarding from veth to veth" "dpdk-testpmd io, two net_af_xdp"
 table kernel "Forwarding in the kernel, from veth to veth" "bpf_redirect and nothing else"
