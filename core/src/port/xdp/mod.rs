@@ -143,7 +143,9 @@ fn take(
         promiscuous: promiscuous.map(Arc::new),
     };
     let others = taking.others()?;
-    taking.whole().map_or(Ok(()), |it| it.refuse_second())?;
+    if let Some(whole) = taking.whole() {
+        whole.refuse_second()?;
+    }
     let patience = patience(!others.is_empty());
     let port = match taking.by_faster_copies(&others, patience)? {
         Some(port) => port,
@@ -154,7 +156,9 @@ fn take(
             result => result?,
         },
     };
-    taking.whole().map_or(Ok(()), |it| it.give_way())?;
+    if let Some(whole) = taking.whole() {
+        whole.give_way()?;
+    }
     Ok(port)
 }
 

@@ -62,7 +62,9 @@ fn redirect(
     let queues = 0..=source.rx_queues.max(1) - 1;
     let whole = Whole { name: from, resident: &resident, queues: queues.clone() };
     let whole = filter.is_none().then_some(whole);
-    whole.as_ref().map_or(Ok(()), Whole::refuse_second)?;
+    if let Some(whole) = &whole {
+        whole.refuse_second()?;
+    }
     let expression = filter.as_ref().map_or("", Filter::expression);
     let owner = Owner::myself(Action::Forward, expression, queues);
     // Everything the resident program forwards itself; a filter needs a program.
@@ -76,7 +78,9 @@ fn redirect(
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
     let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
     stage.complete(program.as_ref().map(AsFd::as_fd))?;
-    whole.as_ref().map_or(Ok(()), Whole::give_way)?;
+    if let Some(whole) = &whole {
+        whole.give_way()?;
+    }
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
