@@ -7,17 +7,18 @@
 #define SLUICE_INGRESS_H
 
 /* Changes with every layout or meaning here: users of another version keep away. */
-#define SLUICE_VERSION 4
+#define SLUICE_VERSION 5
 
 /*
- * Stages: places in the program array. Up to 31 each is a program of one owner, run from the
- * lowest up, which passes on to the next that is present, the last to the end. That looks at its
- * marks: forward, direct, drop.
+ * Stages. Places 0 to 31 hold programs, one owner each, run from the lowest up: each passes on to the
+ * next that is present, the last to the end. The end looks at marks: forward, direct, drop.
  *
  *	0..7	mirrors		copy matching packets, and pass on
  *	8	scrubber	none yet
  *	15	flows		of the host: pass them, past the claims
  *	16..31	claims		take matching packets
+ *	58	turn		no program: who wants everything has it owned while it looks whether
+ *				somebody has that, and takes a place
  *	59	ingress		the resident program, where a program that reads what the driver
  *			knows runs before it and goes on here
  *	60	forward		the end has everything go out by another interface: no program,
@@ -34,6 +35,7 @@ enum sluice_stage {
 	SLUICE_FLOWS = 15,
 	SLUICE_CLAIMS = 16,
 	SLUICE_CLAIMS_MAX = 16,
+	SLUICE_TURN = 58,
 	SLUICE_INGRESS = 59,
 	SLUICE_FORWARD = 60,
 	SLUICE_DROP = 61,

@@ -22,6 +22,7 @@ mod tap;
 mod together;
 mod wait;
 mod watch;
+mod whole;
 mod xdp;
 
 pub use crate::xdp::flows::FlowCounts;

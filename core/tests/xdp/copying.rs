@@ -134,7 +134,7 @@ fn everything_is_taken_once_at_most() {
     let Some(lab) = lab() else { return };
     let all = open(&lab, "xdp:right0").unwrap();
     let error = open(&lab, "xdp:right0").unwrap_err().to_string();
-    assert!(error.contains("takes all packets of that queue already"), "{error}");
+    assert!(error.contains("has all packets of right0/0 already"), "{error}");
     assert!(error.contains(&std::process::id().to_string()), "says who: {error}");
     // What a filter names can still be had.
     let mut some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();

@@ -139,31 +139,6 @@ fn those_who_attach_at_once_all_have_it_kept() {
 }
 
 #[test]
-fn of_two_that_want_everything_at_once_one_gets_it() {
-    let Some(lab) = lab() else { return };
-    let netns = lab.netns("right");
-    // Neither has to attach the program first.
-    assert_eq!(run(&["attach", "right0", "--netns", &netns]).status, Some(0));
-    for way in ["", "?method=ring"].repeat(4) {
-        let port = format!("xdp:right0{way}");
-        let arguments = ["count", &port, "--netns", &netns, "--json"];
-        let both = [(); 2].map(|()| Running::unawaited(&mut sluice(&arguments)));
-        // Who gets it keeps it until the other has been refused.
-        eventually("one is refused", || both.iter().any(Running::has_ended));
-        let (lost, won): (Vec<_>, Vec<_>) = both.into_iter().partition(Running::has_ended);
-        assert_eq!((lost.len(), won.len()), (1, 1), "{way}");
-        won[0].has_begun();
-        let lost = lost.into_iter().map(Running::end).next().unwrap();
-        assert_eq!(lost.status, Some(2), "{way}: {}", lost.err);
-        let why =
-            "takes all packets of that queue already: a filter says which of them are to come here";
-        assert!(lost.err.contains(why), "{way}: {}", lost.err);
-        won.into_iter().for_each(|it| drop(it.stop().good()));
-    }
-    assert_eq!(run(&["detach", "right0", "--netns", &netns]).status, Some(0));
-}
-
-#[test]
 fn two_processes_count_different_packets_of_one_queue() {
     if !have(&["tcpreplay"]) {
         return;

@@ -66,7 +66,7 @@ fn what_others_have_a_filter_for_is_theirs_and_the_rest_goes_on() {
     ] {
         let second = ended(&mut sluice(&[second, &["--netns", &netns]].concat()));
         assert_ne!(second.status, Some(0));
-        assert!(second.err.contains("takes all packets of that queue already"), "{}", second.err);
+        assert!(second.err.contains("has all packets of middle0/0 already"), "{}", second.err);
     }
     let send = |port: &str| {
         let arguments = ["--count", "1000", "--rate", "50kpps", "--dport", port];
@@ -91,6 +91,42 @@ fn what_others_have_a_filter_for_is_theirs_and_the_rest_goes_on() {
     for counted in [forwarded, rest] {
         // Beside ours the hosts' own talk, of which there is little.
         assert!((1000..1100).contains(&counted["packets"].as_u64().unwrap()), "{counted}");
+    }
+}
+
+#[test]
+fn of_two_that_want_everything_at_once_one_gets_it() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let netns = lab.netns("middle");
+    // Neither has to attach the program first.
+    assert_eq!(run(&["attach", "middle0", "--netns", &netns]).status, Some(0));
+    let ways = [
+        &["count", "xdp:middle0"][..],
+        &["count", "xdp:middle0?method=ring"],
+        &["count", "xdp:middle0?method=af_xdp&timestamp=off"],
+        &["count", "xdp:middle0?action=drop", "--analyze"],
+        &["forward", "xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"],
+    ];
+    for (at, one) in ways.iter().enumerate() {
+        for other in &ways[at..] {
+            let both = [one, other].map(|way| {
+                Running::unawaited(&mut sluice(&[way, &["--netns", &netns, "--json"][..]].concat()))
+            });
+            // Who gets it keeps it until the other has been refused.
+            eventually("one is refused", || both.iter().any(Running::has_ended));
+            let (lost, won): (Vec<_>, Vec<_>) = both.into_iter().partition(Running::has_ended);
+            let pair = format!("{one:?} beside {other:?}");
+            assert_eq!((lost.len(), won.len()), (1, 1), "{pair}");
+            won[0].has_begun();
+            let lost = lost.into_iter().map(Running::end).next().unwrap();
+            assert_eq!(lost.status, Some(2), "{pair}: {}", lost.err);
+            assert!(
+                lost.err.contains("has all packets of middle0/0 already"),
+                "{pair}: {}",
+                lost.err
+            );
+            won.into_iter().for_each(|it| drop(it.stop().good()));
+        }
     }
 }
 
@@ -142,6 +178,17 @@ fn a_target_that_vanishes_ends_it_and_is_not_said_to_have_failed() {
     closes(&report);
     assert!(report["ledger"]["out"].as_u64() >= Some(1000), "{report}");
     assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{report}");
+}
+
+#[test]
+fn a_target_whose_program_is_taken_away_ends_it() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
+    let detached = run(&["detach", "middle1", "--netns", &lab.netns("middle")]);
+    assert_eq!(detached.status, Some(0), "{}", detached.err);
+    let ended = running.end();
+    assert_eq!(ended.status, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("middle1"), "{}", ended.err);
 }
 
 #[test]

@@ -23,8 +23,8 @@
 //!
 //! The port outlives its peers. One that has gone is waited for, or connected to again every 100 ms;
 //! meanwhile nothing comes, and what is to be sent stays in the ring. What the next one sends comes
-//! once all that the old one had sent is received and, at a server without `copy=on`, released; what one
-//! sends that comes and goes before that is not received. What the peer had been handed and not taken
+//! once all that the old one had sent is received and, at a server without `copy=on`, released; of a
+//! peer that comes and goes before then nothing is received. What the peer had been handed and not taken
 //! is counted ([`QueueStats::disconnected`](super::QueueStats)). Of a client that has gone the server
 //! cannot know what it had taken when it had not offered the buffers again: these it counts, too.
 //!

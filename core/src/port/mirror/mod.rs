@@ -35,14 +35,14 @@ use super::queue::{Backend, Queue};
 use super::together::Needs;
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
-use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup, whole};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, netns};
 use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
 use crate::xdp::copies::{Copies, Geometry, MOST_SNAPLEN, Reader, Sharing};
-use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, Stage, load_copying};
+use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, load_copying};
 
 /// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
 pub(super) const HEADER_BYTES: u32 = 22;
@@ -145,7 +145,7 @@ impl Job<'_> {
         };
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());
-        let stage = Arc::new(Stage::take(self.resident, self.places.clone(), &owner)?);
+        let stage = Arc::new(whole::take(self.name, self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
         if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.snaplen) {
             let then = "are cut to that: start again to have them whole";

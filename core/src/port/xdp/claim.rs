@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::port::{PortName, whole};
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::resident::{
     Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Sockets, Stage, WHOLE, load_program,
@@ -34,13 +35,14 @@ impl Claim {
     /// Makes a claim without sockets, which takes nothing yet. The stamp will be in front of each
     /// packet.
     pub fn new(
+        name: &PortName,
         resident: &Arc<Resident>,
         filter: Option<&Filter>,
         stamp: Stamp,
         owner: &Owner,
     ) -> Result<Self> {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
-        let stage = Stage::take(resident, places, owner)?;
+        let stage = whole::take(name, resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
             return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage, queues: Vec::new() });
         }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::whole::{Whole, overlap, who};
 use super::{Method, Taking, hardware};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::mirror::{Job, Size};
+use crate::port::whole::{self, overlap, who};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
@@ -15,17 +15,17 @@ use crate::xdp::{BindMode, Mode};
 
 impl Taking<'_> {
     /// Who else takes packets of our queues.
+    ///
+    /// # Errors
+    /// Somebody has all of them, and so would we: nothing need be made for that.
     pub(super) fn others(&self) -> Result<Vec<Owner>> {
-        let owners = self.resident.claims()?.into_iter().map(|claim| claim.owner);
+        let claims = self.resident.claims()?;
+        if self.options.usage != Use::Send {
+            whole::refuse_second(self.name, &claims, &self.owner(), WHOLE.start)?;
+        }
+        let owners = claims.into_iter().map(|claim| claim.owner);
         let take = |owner: &Owner| owner.action == Action::Take && overlap(owner, &self.queues);
         Ok(owners.filter(take).collect())
-    }
-
-    /// Everything that comes to our queues, where that is what shall come.
-    pub(super) fn whole(&self) -> Option<Whole<'_>> {
-        let wanted = self.filter.is_none() && self.options.usage != Use::Send;
-        let (resident, queues) = (&self.resident, self.queues.clone());
-        wanted.then_some(Whole { name: self.name, resident, queues })
     }
 
     /// Takes the packets by copying them where that is the fastest way, or the one asked for;

@@ -102,18 +102,21 @@ impl InKernel {
         news
     }
 
-    /// Looks whether the interface is still there, and the program on it; and the interface that
-    /// packets go out by.
+    /// Looks whether the interface is still there, and the program on it; and the same of the interface
+    /// that packets go out by.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
-        let target = self.kept.target.as_ref().map(|(interface, _)| interface);
-        for interface in std::iter::once(&self.interface).chain(target) {
+        let target = self.kept.target.as_ref().map(|(interface, there)| (interface, there));
+        for (interface, resident) in
+            std::iter::once((&self.interface, &*self.resident)).chain(target)
+        {
             // Where there is no answer, the next look may tell.
             if let Err(error @ Error::Gone { .. }) = self.netlink.again(interface) {
                 return Err(error);
             }
+            resident.check_attached()?;
         }
-        self.resident.check_attached()
+        Ok(())
     }
 
     /// From now on the packets are the host's.

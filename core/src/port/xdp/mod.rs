@@ -39,7 +39,6 @@ mod in_kernel;
 mod outlet;
 mod queue;
 mod redirect;
-mod whole;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
@@ -52,21 +51,22 @@ use std::time::Duration;
 
 use claim::Claim;
 use config::{Config, Method};
-use whole::Whole;
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
 use super::together::Needs;
 use super::watch::Watch;
-use super::{Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use super::{
+    Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup, whole,
+};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Deferred, Ethtool, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{
-    Action, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, Stage, WHOLE, load_program,
+    Action, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, WHOLE, load_program,
 };
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
@@ -143,23 +143,16 @@ fn take(
         promiscuous: promiscuous.map(Arc::new),
     };
     let others = taking.others()?;
-    if let Some(whole) = taking.whole() {
-        whole.refuse_second()?;
-    }
     let patience = patience(!others.is_empty());
-    let port = match taking.by_faster_copies(&others, patience)? {
-        Some(port) => port,
+    match taking.by_faster_copies(&others, patience)? {
+        Some(port) => Ok(port),
         None => match taking.by_sockets(config.bind, patience) {
             Err(error) if taking.may_copy(&error) => {
-                taking.by_copies_beside(&taking.others()?, &error)?
+                taking.by_copies_beside(&taking.others()?, &error)
             }
-            result => result?,
+            result => result,
         },
-    };
-    if let Some(whole) = taking.whole() {
-        whole.give_way()?;
     }
-    Ok(port)
 }
 
 /// How long a queue is tried again: who lives keeps it for longer than a moment.
@@ -192,7 +185,8 @@ impl Taking<'_> {
         let claim = match receives {
             true => {
                 let owner = self.owner();
-                let claim = Claim::new(resident, self.filter.as_ref(), self.stamp, &owner)?;
+                let claim =
+                    Claim::new(self.name, resident, self.filter.as_ref(), self.stamp, &owner)?;
                 Some(Arc::new(Mutex::new(claim)))
             }
             false => None,
@@ -351,32 +345,25 @@ fn count_in_kernel(
     let resident = Arc::new(resident);
     let expression = filter.as_ref().map_or("", Filter::expression);
     let queues = 0..=interface.rx_queues.max(1) - 1;
-    let owner = Owner::myself(config.action, expression, queues.clone());
+    let owner = Owner::myself(config.action, expression, queues);
     let netlink = Netlink::open(None)?;
     // Before anything is dropped.
     let before = resident.total();
-    // Where a program is needed. One that looks at all that comes stands before everybody who takes
-    // some of it.
+    // A program that looks at all that comes stands before everybody who takes some of it.
     let places = match (config.action, &filter, inspect) {
         (_, Some(_), _) => Some(FILTERED),
         (Action::Drop, None, Some(_)) => Some(WHOLE),
         (_, None, Some(_)) => Some(MIRRORS),
+        (Action::Drop, None, None) => Some(DROP..DROP + 1),
         (_, None, None) => None,
     };
-    if places == Some(WHOLE) {
-        Whole { name, resident: &resident, queues }.refuse_second()?;
-    }
     let stage = match places {
         Some(places) => {
-            let stage = Stage::take(&resident, places, &owner)?;
-            let filter = filter.as_ref();
-            let program = load_program(&stage, &resident, config.action, filter, None, inspect)?;
-            stage.complete(Some(program.as_fd()))?;
-            Some(stage)
-        }
-        None if config.action == Action::Drop => {
-            let stage = Stage::take(&resident, DROP..DROP + 1, &owner)?;
-            stage.complete(None)?;
+            let stage = whole::take(name, &resident, places, &owner)?;
+            let load =
+                || load_program(&stage, &resident, config.action, filter.as_ref(), None, inspect);
+            let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
+            stage.complete(program.as_ref().map(AsFd::as_fd))?;
             Some(stage)
         }
         None => None,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::in_kernel::{self, InKernel, Kept};
-use super::whole::Whole;
 use super::{fallbacks, mode_name};
 use crate::error::Result;
 use crate::filter::Filter;
@@ -14,9 +13,9 @@ use crate::link::{self, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::port::packet::Promiscuous;
 use crate::port::queue::{Backend, Queue};
-use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup};
+use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, whole};
 use crate::ring::Ring;
-use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, Stage, load_forwarding};
+use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, load_forwarding};
 
 impl Port {
     /// A port whose packets go out by the interface of another, in the kernel: those that match
@@ -29,7 +28,7 @@ impl Port {
     /// a program is attached: so one is.
     ///
     /// # Errors
-    /// As [`open`](Self::open); somebody takes all packets of the interface already.
+    /// As [`open`](Self::open); somebody has all packets of the interface already.
     pub fn redirect(from: &PortName, to: &PortName, options: &OpenOptions) -> Result<Self> {
         let config = Config::of(from)?;
         in_kernel::refuse_unused(from)?;
@@ -60,27 +59,19 @@ fn redirect(
     let (there, _) = Resident::join(&target, Config::of(to)?.mode)?;
     let resident = Arc::new(resident);
     let queues = 0..=source.rx_queues.max(1) - 1;
-    let whole = Whole { name: from, resident: &resident, queues: queues.clone() };
-    let whole = filter.is_none().then_some(whole);
-    if let Some(whole) = &whole {
-        whole.refuse_second()?;
-    }
     let expression = filter.as_ref().map_or("", Filter::expression);
     let owner = Owner::myself(Action::Forward, expression, queues);
     // Everything the resident program forwards itself; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let netlink = Netlink::open(None)?;
     let before = resident.total();
-    let stage = Stage::take(&resident, places, &owner)?;
+    let stage = whole::take(from, &resident, places, &owner)?;
     stage.forward_to(&target)?;
     let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
     let program = program.transpose()?;
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
     let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
     stage.complete(program.as_ref().map(AsFd::as_fd))?;
-    if let Some(whole) = &whole {
-        whole.give_way()?;
-    }
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);

@@ -38,7 +38,7 @@ pub(crate) use program::{
 };
 pub use shared::{Action, Tally};
 pub(crate) use shared::{DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
-pub(crate) use stage::{Direct, Stage};
+pub(crate) use stage::{Direct, Stage, Turn};
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -78,6 +78,11 @@ impl Owner {
             filter: filter.to_owned(),
         }
     }
+
+    /// Its queues. What stands there is another process's word.
+    pub(crate) fn range(&self) -> std::ops::RangeInclusive<u32> {
+        self.first_queue..=self.first_queue.saturating_add(self.queues.saturating_sub(1))
+    }
 }
 
 impl Entry {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memory::{Mmap, PAGE_BYTES};
 
 /// Users of another version keep away from each other.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Places for programs that copy packets and pass them on.
 pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
 /// The place of who leaves the host the flows that are its own.
@@ -18,6 +18,8 @@ pub(crate) const FLOWS: std::ops::Range<u32> = 15..16;
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
 pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
+/// Neither program nor mark: whose turn it is to look who has everything, and to take a place.
+pub(super) const TURN: u32 = 58;
 /// The resident program itself, for a reader that runs before it.
 pub(super) const INGRESS: u32 = 59;
 /// No program, only a mark: the end has everything go out by another interface.
@@ -35,7 +37,7 @@ pub(crate) const QUEUES_MAX: u32 = 256;
 
 /// Whether a place holds a program of its owner, not only a mark.
 pub(super) fn has_program(place: u32) -> bool {
-    place < INGRESS
+    place < TURN
 }
 
 /// `struct sluice_control`.
@@ -82,7 +84,7 @@ const _: () = {
     assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
     // The end's marks stand behind all that has a program.
-    assert!(INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
+    assert!(TURN < INGRESS && INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
     // A place fits a byte, and 0 is none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(size_of::<TallyLayout>() == 64);

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::owner::{Entry, Owner};
+use super::shared::TURN;
 use super::{LOOK_AGAIN, LOOKS, Resident, Tally, privileged};
 use crate::error::Result;
 use crate::link::Interface;
@@ -92,6 +93,29 @@ impl Stage {
     /// What it has counted since it is ours.
     pub fn tally(&self) -> Tally {
         self.resident.tallies.of_place(self.number).since(self.before)
+    }
+}
+
+/// Ours is the turn to look who has what, and to take a place: who takes one by what stands there waits
+/// for it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// In `sluice_owned` as long as it is open.
+    _token: OwnedFd,
+}
+
+impl Turn {
+    /// Waits for it, a second at most: who has it only looks and takes.
+    pub fn wait(resident: &Resident) -> Result<Self> {
+        let failed = |error| resident.failed("take packets from", error);
+        let token = bpf::token().map_err(failed)?;
+        match occupy(resident, TURN..TURN + 1, &token).map_err(failed)? {
+            Some(_) => Ok(Self { _token: token }),
+            None => {
+                Err(failed(io::Error::other("another process has begun to, and does not go on"))
+                    .remedy("if one is stopped (state T in `ps`), let it go on or end it"))
+            }
+        }
     }
 }
 

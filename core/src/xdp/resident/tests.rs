@@ -207,3 +207,24 @@ fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
         assert_eq!(ghosts, [0, 0], "the dead are not shown because somebody else looks");
     });
 }
+
+#[test]
+fn who_has_the_turn_lets_the_others_wait_and_no_longer() {
+    let Some((lab, interface)) = lab() else { return };
+    let resident = join(&lab, &interface);
+    let turn = Turn::wait(&resident).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let turn = Turn::wait(&resident);
+            (turn.is_ok(), over.load(Ordering::Relaxed))
+        });
+        std::thread::sleep(5 * LOOK_AGAIN);
+        over.store(true, Ordering::Relaxed);
+        drop(turn);
+        assert_eq!(next.join().unwrap(), (true, true));
+    });
+    let _turn = Turn::wait(&resident).unwrap();
+    let error = Turn::wait(&resident).unwrap_err().to_string();
+    assert!(error.contains("another process has begun to"), "{error}");
+}

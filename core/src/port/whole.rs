@@ -1,0 +1,73 @@
+//! Who has everything that comes to some queues: of two, one would get nothing, so the second is
+//! refused.
+
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::port::PortName;
+use crate::xdp::resident::{Action, Claimed, Owner, Resident, Stage, Turn, WHOLE};
+
+/// Takes the first of some places that nobody has, for a port.
+///
+/// # Errors
+/// As [`Stage::take`]; somebody has everything, and so would its owner.
+pub(super) fn take(
+    name: &PortName,
+    resident: &Arc<Resident>,
+    places: Range<u32>,
+    owner: &Owner,
+) -> Result<Stage> {
+    if !is_whole(owner, places.start) {
+        return Stage::take(resident, places, owner);
+    }
+    // Until our entry stands among the owners, nobody else looks for it there.
+    let _turn = Turn::wait(resident)?;
+    refuse_second(name, &resident.claims()?, owner, places.start)?;
+    Stage::take(resident, places, owner)
+}
+
+/// Refuses what an owner wants, for a port, where another has it by now.
+///
+/// # Errors
+/// Both want everything, and share a queue.
+pub(super) fn refuse_second(
+    name: &PortName,
+    claims: &[Claimed],
+    owner: &Owner,
+    place: u32,
+) -> Result<()> {
+    let whole = |it: &&Claimed| is_whole(&it.owner, it.place) && overlap(&it.owner, &owner.range());
+    match claims.iter().find(whole) {
+        Some(first) if is_whole(owner, place) => Err(second_to(name, &first.owner)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an owner of a place has everything there is. Who only drops what others leave has not, nor
+/// who only looks.
+fn is_whole(owner: &Owner, place: u32) -> bool {
+    let takes = matches!(owner.action, Action::Take | Action::Forward);
+    owner.filter.is_empty() && (takes || WHOLE.contains(&place))
+}
+
+fn second_to(name: &PortName, owner: &Owner) -> Error {
+    let interface = name.name();
+    let (first, last) = owner.range().into_inner();
+    let queues = if first == last { first.to_string() } else { format!("{first}-{last}") };
+    name.error(format!(
+        "{} has all packets of {interface}/{queues} already: a filter says which of them this is for \
+         (`sluice claims {interface}` shows more)",
+        who(owner)
+    ))
+}
+
+/// Whether some queues are among an owner's.
+pub(super) fn overlap(owner: &Owner, queues: &RangeInclusive<u32>) -> bool {
+    let (first, last) = owner.range().into_inner();
+    first <= *queues.end() && *queues.start() <= last
+}
+
+pub(super) fn who(owner: &Owner) -> String {
+    format!("{} (process {})", owner.command, owner.pid)
+}
