@@ -45,7 +45,9 @@ fn a_child_that_hangs_is_killed_with_its_own_and_named() {
     let mut child = shell("echo so far >&2; sleep 1000 & echo $!; wait; echo over");
     let (said, _rest) = lines::until(child.id(), child.stdout.take().unwrap(), "");
     let sleeper = Pid::from_raw(said.trim().parse().unwrap());
-    let sleeps = || fs::read(format!("/proc/{sleeper}/comm")).is_ok_and(|it| it == b"sleep\n");
+    // Its name is there a moment before its arguments.
+    let words = format!("/proc/{sleeper}/cmdline");
+    let sleeps = || fs::read(&words).is_ok_and(|it| it == b"sleep\x001000\0");
     eventually("it sleeps", sleeps);
     let id = child.id();
     let said = failure(|| child::limited_to(Duration::ZERO, id, || child.wait_with_output()));
