@@ -3,8 +3,9 @@
 //! The host of a virtual machine moves its CPUs about the chip while a bench runs: now a line takes some
 //! 50 ns, now 160, now 600, and in the last case all that two CPUs share costs several times as much.
 //! Steps can be compared only where they had it alike: so a turn is put off until the CPUs lie near each
-//! other, and run again if they do not any more at its end. Where waiting was in vain once, no turn
-//! waits any more.
+//! other, and run again if they do not any more at its end. CPUs at rest may lie elsewhere than those
+//! that work: where a turn has looked while it ran, that counts. Where waiting was in vain, no turn waits
+//! until they were near again.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +43,7 @@ pub(crate) struct Apart {
     nearest: Duration,
     /// What it was at the end of each turn that counts.
     turns: Vec<Duration>,
-    /// They were waited for, and stayed apart.
+    /// They were waited for, and have stayed apart since.
     in_vain: bool,
     /// [`round_trip`].
     measure: fn([usize; 2]) -> Option<Duration>,
@@ -71,7 +72,10 @@ impl Apart {
         loop {
             let near = self.comes_near(watch)?;
             let turn = run()?;
-            let apart = self.look();
+            let apart = match turn.apart_ns {
+                Some(ns) => self.saw(Duration::from_nanos(ns)),
+                None => self.look(),
+            };
             if near && !self.is_near(apart) && tries < TRIES {
                 tries += 1;
                 continue;
@@ -95,13 +99,14 @@ impl Apart {
         ))
     }
 
-    /// Waits until they are near, or for long enough, and not again where that was in vain: whether they
-    /// are.
+    /// Waits until they are near, or for long enough, and where that was in vain not again before they
+    /// were: whether they are.
     fn comes_near(&mut self, watch: &dyn Watch) -> Result<bool, Failure> {
         let looks = if self.in_vain { 1 } else { LOOKS };
         for look in 1..=looks {
             let apart = self.look();
             if self.is_near(apart) {
+                self.in_vain = false;
                 return Ok(true);
             }
             if look < looks {
@@ -119,9 +124,20 @@ impl Apart {
     /// How far apart they are now; not at all where one cannot be had.
     fn look(&mut self) -> Duration {
         let Some(apart) = self.cpus.and_then(self.measure) else { return Duration::ZERO };
+        self.saw(apart)
+    }
+
+    fn saw(&mut self, apart: Duration) -> Duration {
         self.nearest = self.nearest.min(apart);
         apart
     }
+}
+
+/// What a cache line takes now between the first two of these and back, in nanoseconds; none where
+/// there is one only. Work on these CPUs delays the answer by milliseconds and does not change it.
+pub(crate) fn apart_ns(cpus: &Cpus) -> Option<u64> {
+    let two = <[usize; 2]>::try_from(cpus.senders(2)).ok()?;
+    round_trip(two).map(|apart| apart.as_nanos() as u64)
 }
 
 /// What a cache line takes from the one CPU to the other and back; none if they are not to be had.
@@ -253,6 +269,31 @@ mod tests {
         let note = apart.note().unwrap();
         assert!(note.starts_with("4 of 5 turns ran while CPU 0 and 1 lay"), "{note}");
         assert!(note.ends_with("up to 600 ns to the other and back, not 160"), "{note}");
+    }
+
+    #[test]
+    fn a_turn_that_says_that_cpus_were_apart_runs_again_however_near_they_are_behind_it() {
+        let mut apart = apart(Some(CPUS), |_| Some(Duration::from_nanos(160)));
+        let mut said = [600, 100].into_iter();
+        let run = || Ok(Measurement { apart_ns: said.next(), ..Measurement::default() });
+        let turn = apart.turn(&Hasty::default(), run).unwrap();
+        assert_eq!(turn.apart_ns, Some(100));
+        assert_eq!((apart.turns.len(), apart.nearest), (1, Duration::from_nanos(100)));
+    }
+
+    #[test]
+    fn cpus_that_came_near_again_are_waited_for_again() {
+        /// Apart until they were waited for in vain, then near for one turn, then apart for good.
+        fn near_once(_: [usize; 2]) -> Option<Duration> {
+            static LOOK: AtomicU32 = AtomicU32::new(0);
+            // Behind the first turn is looked, too, and before and behind the second.
+            let second = LOOKS + 1..LOOKS + 3;
+            let look = LOOK.fetch_add(1, Ordering::Relaxed);
+            Some(Duration::from_nanos(if second.contains(&look) { 160 } else { 600 }))
+        }
+        let (runs, pauses, apart) = runs_and_pauses(apart(Some(CPUS), near_once));
+        assert_eq!((runs, pauses), (3, 2 * (LOOKS - 1)));
+        assert!(apart.note().unwrap().starts_with("2 of 3 turns"));
     }
 
     #[test]

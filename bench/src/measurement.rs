@@ -50,6 +50,10 @@ pub struct Measurement {
     /// Why.
     #[serde(flatten)]
     pub explanation: Explanation,
+    /// What a cache line took at most while it ran, from the sender's CPU to the receiver's and back, in
+    /// nanoseconds; none where it was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart_ns: Option<u64>,
 }
 
 /// Where the CPUs' time went, as far as that was looked at.

@@ -131,7 +131,8 @@ impl Loaded {
         let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
         let profile = self.recorded.as_ref().map(|recorded| recorded.explain(who, achieved));
         let Profile { causes, advice, doubt, .. } = profile.unwrap_or_default();
-        Measurement { figures, explanation: Explanation { cpus, causes, advice, doubt } }
+        let explanation = Explanation { cpus, causes, advice, doubt };
+        Measurement { figures, explanation, apart_ns: None }
     }
 }
 

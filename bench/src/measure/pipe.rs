@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Load, Run};
+use crate::apart::apart_ns;
 use crate::bed::End;
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
@@ -23,12 +24,14 @@ impl Run<'_> {
         // Of the interval in which packets begin to come nothing is to be learned, nor of the one in
         // which the measurement begins.
         ends.tells(self, 1)?;
+        let apart_before = ends.apart_ns(self);
         let load = Load::begin(&self.bed.right, self.conditions)?;
         let (from, cpu_before, told) = (Instant::now(), ends.cpu_ns(), ends.rates().len());
         self.watch.pause(self.conditions.time)?;
         let rates = ends.tells(self, told + 2)?;
         let (time, cpu_ns) = (from.elapsed(), ends.cpu_ns().saturating_sub(cpu_before));
         let loaded = load.end()?;
+        let apart_ns = apart_before.max(ends.apart_ns(self));
         let whole = rates[told + 1..].iter().map(|&pps| pps as f64);
         let pps = Spread::of(whole).map_or(0.0, |rates| rates.median);
         let packets = pps * time.as_secs_f64();
@@ -38,7 +41,7 @@ impl Run<'_> {
             ..Figures::default()
         };
         let who = Who { measured: Some(ends.pids()), ..Who::default() };
-        Ok(loaded.explain(&who, packets as u64, figures))
+        Ok(Measurement { apart_ns, ..loaded.explain(&who, packets as u64, figures) })
     }
 }
 
@@ -82,6 +85,11 @@ impl<'a> Ends<'a> {
 
     fn cpu_ns(&self) -> u64 {
         self.all().map(Running::cpu_ns).sum()
+    }
+
+    /// How far their CPUs lie apart now, where there are two.
+    fn apart_ns(&self, run: Run<'_>) -> Option<u64> {
+        self.sender.as_ref().and_then(|_| apart_ns(&run.conditions.cpus))
     }
 
     /// The rates that the receiver has told since packets came, in packets a second.
