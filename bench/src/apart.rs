@@ -23,8 +23,8 @@ use crate::watch::Watch;
 const TRIES: u32 = 3;
 /// How often is looked whether CPUs that have moved apart are near again, and how long it is from one
 /// look to the next.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const LOOKS: u32 = 20;
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 /// Up to here CPUs are near each other, even where they were nearer once.
 const NEAR: Duration = Duration::from_nanos(300);
 /// Times more than the least, up to which CPUs that are never as near as that lie as near as ever.
@@ -117,8 +117,13 @@ impl Apart {
         Ok(false)
     }
 
+    /// The longest that a line takes between CPUs that are near each other.
+    pub fn near(&self) -> Duration {
+        self.nearest.saturating_mul(ALIKE).max(NEAR)
+    }
+
     fn is_near(&self, apart: Duration) -> bool {
-        apart <= self.nearest.saturating_mul(ALIKE).max(NEAR)
+        apart <= self.near()
     }
 
     /// How far apart they are now; not at all where one cannot be had.

@@ -88,7 +88,8 @@ impl Bench {
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
         let mut apart = Apart::of(&cpus);
-        let mut conditions = Conditions { time: self.time, cpus, causes: false };
+        let near = apart.near();
+        let mut conditions = Conditions { time: self.time, cpus, causes: false, near };
         let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);
         for round in 1..=self.rounds {
             // Once is enough, and leaves the other rounds undisturbed.
@@ -101,6 +102,7 @@ impl Bench {
                     Some(reason) => Err(Failure::of(reason)),
                     None => {
                         let bed = bed(*kind, &step.setting)?;
+                        conditions.near = apart.near();
                         apart.turn(watch, || measure(bed, step, &conditions, watch))
                     }
                 };

@@ -25,6 +25,8 @@ pub struct Conditions {
     pub cpus: Cpus,
     /// Whether is told where the time went.
     pub causes: bool,
+    /// The longest that a cache line takes between CPUs that are near each other.
+    pub near: Duration,
 }
 
 /// Runs a step once.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Load, Run};
-use crate::apart::apart_ns;
+use crate::apart::{self, apart_ns};
 use crate::bed::End;
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
@@ -24,7 +24,7 @@ impl Run<'_> {
         // Of the interval in which packets begin to come nothing is to be learned, nor of the one in
         // which the measurement begins.
         ends.tells(self, 1)?;
-        let apart_before = ends.apart_ns(self);
+        let apart_before = ends.come_near(self)?;
         let load = Load::begin(&self.bed.right, self.conditions)?;
         let (from, cpu_before, told) = (Instant::now(), ends.cpu_ns(), ends.rates().len());
         self.watch.pause(self.conditions.time)?;
@@ -85,6 +85,20 @@ impl<'a> Ends<'a> {
 
     fn cpu_ns(&self) -> u64 {
         self.all().map(Running::cpu_ns).sum()
+    }
+
+    /// Waits until their CPUs are near each other, or for long enough: how far they lie apart then.
+    fn come_near(&self, run: Run<'_>) -> Result<Option<u64>, Failure> {
+        let near = |ns| Duration::from_nanos(ns) <= run.conditions.near;
+        let mut apart = self.apart_ns(run);
+        for _ in 1..apart::LOOKS {
+            if apart.is_none_or(near) {
+                break;
+            }
+            run.watch.pause(apart::PAUSE)?;
+            apart = self.apart_ns(run);
+        }
+        Ok(apart)
     }
 
     /// How far their CPUs lie apart now, where there are two.
