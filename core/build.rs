@@ -14,22 +14,24 @@ fn main() {
     // Debian keeps <asm/types.h> apart for each architecture.
     let headers = format!("/usr/include/{machine}-linux-gnu");
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
-    let built = SkeletonBuilder::new()
-        .source(Path::new(BPF).join("ingress.bpf.c"))
-        .obj(Path::new(&out).join("ingress.bpf.o"))
-        .clang_args([
-            "-Wall",
-            "-Werror",
-            "-mcpu=v3",
-            "-I",
-            &headers,
-            "-I",
-            &libbpf,
-            "-I",
-            "../bpf/include",
-        ])
-        .build();
-    if let Err(error) = built {
-        println!("cargo::error=bpf/ingress.bpf.c: {error:#}; scripts/setup.sh installs clang");
+    for name in ["ingress", "redirects"] {
+        let built = SkeletonBuilder::new()
+            .source(Path::new(BPF).join(format!("{name}.bpf.c")))
+            .obj(Path::new(&out).join(format!("{name}.bpf.o")))
+            .clang_args([
+                "-Wall",
+                "-Werror",
+                "-mcpu=v3",
+                "-I",
+                &headers,
+                "-I",
+                &libbpf,
+                "-I",
+                "../bpf/include",
+            ])
+            .build();
+        if let Err(error) = built {
+            println!("cargo::error=bpf/{name}.bpf.c: {error:#}; scripts/setup.sh installs clang");
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::wait::{Awaited, wait_for};
 use super::xdp;
 use crate::error::Result;
 use crate::ring::{Readiness, Ring, RingMut, Wait};
+use crate::xdp::RedirectCounts;
 
 /// The kernel takes the last packets within this time, or not at all.
 const LAST_SENT: Duration = Duration::from_secs(1);
@@ -29,8 +30,14 @@ pub struct QueueStats {
     pub lost_full: u64,
     /// How often the buffer ran full.
     pub freezes: u64,
-    /// Packets sent; for a file, written.
+    /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
+    /// interface.
     pub sent: u64,
+    /// Of these, redirected by XDP to an interface: what is known to have become of them.
+    pub redirects: RedirectCounts,
+    /// Of these, redirected by XDP where the kernel does not tell which of them failed: without
+    /// CAP_PERFMON, or BTF.
+    pub untraced: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
     /// Of these, longer than the port can send; of live frames and `memif:` only.
@@ -49,6 +56,8 @@ impl QueueStats {
             lost_full: self.lost_full + other.lost_full,
             freezes: self.freezes + other.freezes,
             sent: self.sent + other.sent,
+            redirects: self.redirects.plus(other.redirects),
+            untraced: self.untraced + other.untraced,
             refused: self.refused + other.refused,
             too_long: self.too_long + other.too_long,
             unsent: self.unsent + other.unsent,

@@ -44,6 +44,7 @@
 //! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
 //! | `trial`, `loaded` | trying a program on packets from nowhere; how long programs are, and how often they ran |
 //! | [`live`] | sending without a socket: packets that a program makes |
+//! | `redirects` | what the kernel did with frames that were redirected |
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
@@ -57,6 +58,7 @@ pub mod live;
 mod loaded;
 mod open;
 mod receive;
+pub(crate) mod redirects;
 pub mod resident;
 mod ring;
 mod rings;
@@ -79,6 +81,7 @@ pub use clock::wall_ahead_ns;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use loaded::{Loaded, RunStatistics};
 pub use receive::{Received, Receiver, ReceiverStats};
+pub use redirects::RedirectCounts;
 pub(crate) use room::{HEADROOM_BYTES, buffer_bytes};
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};

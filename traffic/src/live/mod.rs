@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
+use sluicegate::xdp::RedirectCounts;
 use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, Sheet};
 
 use crate::plan::Plan;
@@ -38,7 +39,7 @@ pub struct Live {
     sheet: Arc<Sheet>,
     gaps: Table,
     maker: Maker,
-    interface: Interface,
+    exit: Arc<Exit>,
     paced: bool,
     worker: (u32, u32),
 }
@@ -87,7 +88,7 @@ impl Live {
                 remedy: "send by another method".into(),
             });
         }
-        let exit = Exit::by(interface)?;
+        let exit = Arc::new(Exit::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
         let job = Job { plan, worker, workers, exit: Some(&exit), most_behind };
         let sheet = Sheet::new(&program::sheet(&job))?;
@@ -106,7 +107,7 @@ impl Live {
             sheet: Arc::new(sheet),
             gaps: sheet::Sheet::gaps(plan),
             maker,
-            interface: interface.clone(),
+            exit,
             paced: dial.is_some(),
             worker: (worker, workers),
         })
@@ -126,7 +127,7 @@ impl Live {
     /// # Errors
     /// The system has no thread left, or no socket.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        let Self { sheet, gaps, maker, interface, paced, worker } = self;
+        let Self { sheet, gaps, maker, exit, paced, worker } = self;
         let limit = packets.unwrap_or(u64::MAX);
         sheet.set(word::LIMIT as usize / 8, limit);
         let made = Arc::clone(&sheet);
@@ -148,7 +149,7 @@ impl Live {
                 (_, false) => Next::Run(u64::MAX),
             }
         };
-        let seat = Seat { interface, cpu, first_runs: FIRST_RUNS, waits: false };
+        let seat = Seat { exit, cpu, first_runs: FIRST_RUNS, waits: false };
         let running = Running::start(maker, &seat, next)?;
         Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
     }
@@ -179,6 +180,11 @@ impl Sending {
             refused: count(word::REFUSED),
             restarts: count(word::RESTARTS),
         }
+    }
+
+    /// What became of the packets handed to the interface: exact once it has been ended.
+    pub fn redirects(&self) -> RedirectCounts {
+        self.running.redirects()
     }
 
     /// How late packets were against the timetable, each burst's first.

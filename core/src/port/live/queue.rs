@@ -148,10 +148,14 @@ impl LiveQueue {
     }
 
     pub(crate) fn stats(&mut self) -> QueueStats {
+        // The fate of a packet is counted after it was handed over.
+        let redirects = self.sender.redirects();
         let counts = self.sender.counts();
         let left = if self.ended { u64::from(self.sender.waiting()) } else { 0 };
         QueueStats {
             sent: counts.sent,
+            redirects,
+            untraced: counts.sent.saturating_sub(redirects.total()),
             refused: self.refused + counts.refused + left,
             too_long: self.too_long,
             unsent: self.unsent + left,

@@ -10,6 +10,7 @@ use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, PortName, QueueStats};
 use crate::ring::Readiness;
+use crate::xdp::redirects::RedirectSender;
 use crate::xdp::resident::{Action, Resident, Stage, Tally};
 
 /// Between two looks at the counters.
@@ -43,6 +44,8 @@ pub(crate) struct InKernel {
 pub(super) struct Kept {
     /// The interface that they go out by, and the program there.
     pub target: Option<(link::Interface, Resident)>,
+    /// What counts where the packets went then.
+    pub redirects: Option<RedirectSender>,
     pub _promiscuous: Option<Promiscuous>,
 }
 
@@ -136,7 +139,16 @@ impl InKernel {
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
-        QueueStats { offered: self.counted().0, ..QueueStats::default() }
+        let offered = self.counted().0;
+        let sent = if self.action == Action::Forward { offered } else { 0 };
+        let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
+        QueueStats {
+            offered,
+            sent,
+            untraced: if redirects.is_some() { 0 } else { sent },
+            redirects: redirects.unwrap_or_default(),
+            ..QueueStats::default()
+        }
     }
 }
 

@@ -70,7 +70,11 @@ fn redirect(
     let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
     let program = program.transpose()?;
     let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
-    let kept = Kept { target: Some((target, there)), _promiscuous: promiscuous.transpose()? };
+    let kept = Kept {
+        redirects: stage.count_redirects(&source, &target),
+        target: Some((target, there)),
+        _promiscuous: promiscuous.transpose()?,
+    };
     stage.complete(program.as_ref().map(AsFd::as_fd))?;
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;

@@ -287,6 +287,11 @@ pub(crate) fn token() -> io::Result<OwnedFd> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
 }
 
+/// A map's number.
+pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(map_info(map)?.id)
+}
+
 /// A map's type, sizes and name.
 pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: a structure of numbers; its pointers are null.

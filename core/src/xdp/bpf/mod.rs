@@ -21,9 +21,9 @@ pub use link::Mode;
 pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
 pub(crate) use map::{
     LruHash, Write, create_interface_map, create_mapped_array, create_per_cpu_value,
-    create_socket_map, put, read_entry, remove, remove_socket, token, write_entry,
+    create_socket_map, map_id, put, read_entry, remove, remove_socket, token, write_entry,
 };
-pub(crate) use object::{kept, pin};
+pub(crate) use object::{kept, pin, silence_libbpf};
 pub(crate) use program::{
     Map, count_runs, load, load_bound, load_tc, maps_of, program, program_id, program_info,
     program_name, run, run_live, run_times, tie,

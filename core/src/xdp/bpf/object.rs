@@ -6,6 +6,15 @@ use std::ffi::{CStr, CString, c_void};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Once;
+
+/// Keeps libbpf from printing to the user's terminal; its errors come back as values.
+pub(crate) fn silence_libbpf() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(None);
+    });
+}
 
 /// A negative answer is an errno.
 pub(super) fn checked(answer: i32) -> io::Result<i32> {

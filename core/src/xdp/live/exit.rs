@@ -1,21 +1,32 @@
-//! Where a program's frames leave: a map of interfaces with one in it (`DEVMAP`, Linux 4.14).
+//! The interface by which a program's frames leave: a map of interfaces with one in it (`DEVMAP`, Linux
+//! 4.14), and what became of the frames.
 //!
 //! A redirect by number has the kernel look for the interface anew for each frame; by a map it does
 //! not (net/core/filter.c, `__xdp_do_redirect_frame`), which is some 3 % of what a frame costs. An
 //! interface that is removed leaves the map by itself.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use super::privileged;
+use super::{Sheet, privileged};
 use crate::error::Result;
-use crate::filter::ebpf::Reg::{R1, R2, R3};
-use crate::filter::ebpf::{Assembler, Helper, xdp_action};
+use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
+use crate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 use crate::link::Interface;
+use crate::xdp::RedirectCounts;
 use crate::xdp::bpf;
+use crate::xdp::redirects::{RedirectSender, ThreadMark};
 
-/// An interface that frames leave by, as a program knows it. The program keeps it.
+/// An interface that frames leave by, as one program knows it.
 #[derive(Debug)]
-pub struct Exit(OwnedFd);
+pub struct Exit {
+    interface: Interface,
+    map: OwnedFd,
+    /// One counter: frames for which the map was empty.
+    removed: Sheet,
+    /// Absent without CAP_PERFMON, or where the kernel has no BTF.
+    redirects: Option<Arc<RedirectSender>>,
+}
 
 impl Exit {
     /// An interface of this thread's network namespace.
@@ -24,17 +35,44 @@ impl Exit {
     /// There is none of its number; a missing privilege.
     pub fn by(interface: &Interface) -> Result<Self> {
         let failed = |error| privileged(error, "make a map for live frames to", &interface.name);
-        let map = bpf::create_interface_map(c"sluice_exit", interface.index);
-        map.map(Self).map_err(failed)
+        let map = bpf::create_interface_map(c"sluice_exit", interface.index).map_err(failed)?;
+        let redirects = RedirectSender::new(map.as_fd(), 0).ok().map(Arc::new);
+        let removed = Sheet::new(&[0])?;
+        Ok(Self { interface: interface.clone(), map, removed, redirects })
+    }
+
+    /// The interface, as it was when the exit was made.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     /// Ends a program: the frame leaves here. R1 to R3 are lost.
     pub fn leave(&self, asm: &mut Assembler) {
-        asm.load_map(R1, &self.0);
+        let end = asm.label();
+        asm.load_map(R1, &self.map);
         asm.mov(R2, 0);
-        // What it answers if the interface is gone.
+        // What it answers if the interface was removed.
         asm.mov(R3, xdp_action::DROP);
         asm.call(Helper::REDIRECT_MAP);
+        asm.jeq(R0, xdp_action::REDIRECT, end);
+        asm.load_map_value(R1, &self.removed, 0);
+        // The program is all that writes it, and it runs on one CPU at a time.
+        asm.load(Size::DW, R2, R1 + 0);
+        asm.add(R2, 1);
+        asm.store(Size::DW, R1 + 0, R2);
+        asm.place(end);
         asm.exit();
+    }
+
+    /// What became of the frames that left here. Without CAP_PERFMON, or BTF, only those are known
+    /// for which the interface was removed.
+    pub fn counts(&self) -> RedirectCounts {
+        let traced = self.redirects.as_ref().map(|sender| sender.counts()).unwrap_or_default();
+        RedirectCounts { removed: self.removed.get(0), ..traced }
+    }
+
+    /// Counts the frames that the calling thread sends, as long as it keeps the answer.
+    pub(super) fn mark_thread(&self) -> Option<ThreadMark> {
+        self.redirects.as_ref()?.mark_thread().ok()
     }
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::exit::Exit;
 use super::maker::{Ended, Maker};
 use super::signal;
 use super::stretch::Stretch;
 use crate::error::{Error, Result};
-use crate::link::{Busy, Interface, Presence, pin_thread};
+use crate::link::{Busy, Presence, pin_thread};
+use crate::xdp::RedirectCounts;
 
 /// Between two looks at an interface that is down.
 const DOWN: Duration = Duration::from_millis(50);
@@ -36,9 +38,9 @@ pub enum Next {
 /// Where a thread runs, and what it sends out of.
 #[derive(Clone, Debug)]
 pub struct Seat {
-    /// Of this thread's network namespace. When it goes down or is removed, the thread ends with an
-    /// error: the program does not see it.
-    pub interface: Interface,
+    /// By an interface of this thread's network namespace. When it goes down or is removed, the
+    /// thread ends with an error: the program does not see it.
+    pub exit: Arc<Exit>,
     /// The CPU, if it is pinned to one.
     pub cpu: Option<usize>,
     /// How often the program is run at first, from the start and from each waking: long enough for
@@ -60,6 +62,7 @@ pub struct Running {
     _maker: Option<Maker>,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,
+    exit: Arc<Exit>,
 }
 
 impl Running {
@@ -75,21 +78,22 @@ impl Running {
         let failed = |error| Error::system("start", "a thread for live frames", error);
         signal::receive().map_err(|error| failed(error.into()))?;
         let ends = Arc::new(AtomicBool::new(false));
-        let mtu = Arc::new(AtomicU32::new(seat.interface.mtu));
+        let mtu = Arc::new(AtomicU32::new(seat.exit.interface().mtu));
         let quick = maker.is_quick();
         let mut runs = Runs {
             maker,
-            presence: Presence::of(&seat.interface)?,
+            presence: Presence::of(seat.exit.interface())?,
             looked: Instant::now(),
             stretch: Stretch::new(seat.first_runs, quick),
             waits: seat.waits,
             ends: Arc::clone(&ends),
             mtu: Arc::clone(&mtu),
         };
-        let cpu = seat.cpu;
+        let (cpu, exit) = (seat.cpu, Arc::clone(&seat.exit));
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
             let clocks = Busy::begin();
+            let _mark = exit.mark_thread();
             let ran = signal::only()
                 .map_err(|error| Error::system("take", "signals", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
@@ -97,7 +101,7 @@ impl Running {
             Ending { ran, busy: clocks.share(), maker: runs.maker }
         });
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { thread, busy: 0.0, _maker: None, ends, mtu })
+        Ok(Self { thread, busy: 0.0, _maker: None, ends, mtu, exit: Arc::clone(&seat.exit) })
     }
 
     /// Whether it has ended, for whatever reason.
@@ -144,6 +148,11 @@ impl Running {
         let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (self.busy, self._maker) = (ended.busy, Some(ended.maker));
         ended.ran
+    }
+
+    /// What became of its frames: exact once it has been ended.
+    pub fn redirects(&self) -> RedirectCounts {
+        self.exit.counts()
     }
 
     /// The share of its time that it was on a CPU, once it has been ended.

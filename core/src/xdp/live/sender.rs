@@ -12,6 +12,7 @@ use super::ring::{Counts, Geometry, Memory, Writer};
 use super::running::{Next, Running, Seat};
 use crate::error::{Error, Result};
 use crate::link::{Allowed, Interface};
+use crate::xdp::RedirectCounts;
 
 /// A look at an empty ring takes 30 to 80 ns. After so many in a row the thread goes to sleep.
 const IDLE_LOOKS: u64 = 1 << 13;
@@ -53,17 +54,17 @@ impl Sender {
         cpu: Option<usize>,
         waits: bool,
     ) -> Result<Self> {
-        let seat = Seat { interface: interface.clone(), cpu, first_runs: FIRST_RUNS, waits };
-        Self::starting_at(0, geometry, seat)
+        let exit = Arc::new(Exit::by(interface)?);
+        Self::starting_at(0, geometry, Seat { exit, cpu, first_runs: FIRST_RUNS, waits })
     }
 
     /// The same with indices that do not begin at 0.
     pub(super) fn starting_at(start: u32, geometry: Geometry, seat: Seat) -> Result<Self> {
-        let Seat { interface, cpu, .. } = &seat;
-        let memory = Memory::new(geometry, start, &interface.name)?;
-        let maker = load(&memory, interface, Access::Direct).or_else(|error| match error {
+        let Seat { exit, cpu, .. } = &seat;
+        let memory = Memory::new(geometry, start, &exit.interface().name)?;
+        let maker = load(&memory, exit, Access::Direct).or_else(|error| match error {
             // Also without CAP_PERFMON, and slower.
-            Error::Unsupported { .. } => load(&memory, interface, Access::Calls),
+            Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
             error => Err(error),
         })?;
         let allowed = Allowed::here()?;
@@ -143,18 +144,23 @@ impl Sender {
         }
     }
 
-    /// What has become of the others.
+    /// Of the others, how many were handed to the interface, and how many refused.
     pub fn counts(&self) -> Counts {
         self.memory.counts()
+    }
+
+    /// What became of those that were handed to the interface: exact once it has been ended.
+    pub fn redirects(&self) -> RedirectCounts {
+        self.running.redirects()
     }
 
     /// One whose thread never runs the program.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn at_rest(geometry: Geometry, interface: &Interface) -> Result<Self> {
         let memory = Memory::new(geometry, 0, &interface.name)?;
-        let maker = load(&memory, interface, Access::Calls)?;
-        let interface = interface.clone();
-        let seat = Seat { interface, cpu: None, first_runs: FIRST_RUNS, waits: false };
+        let exit = Arc::new(Exit::by(interface)?);
+        let maker = load(&memory, &exit, Access::Calls)?;
+        let seat = Seat { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
         let running = Running::start(maker, &seat, || Next::Sleep)?;
         let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
         let writer = Writer::new(&memory, 0);
@@ -176,10 +182,9 @@ impl Sender {
 }
 
 /// Loads the ring's program.
-pub(super) fn load(memory: &Memory, interface: &Interface, access: Access) -> Result<Maker> {
+pub(super) fn load(memory: &Memory, exit: &Exit, access: Access) -> Result<Maker> {
     let geometry = memory.geometry();
-    let exit = Exit::by(interface)?;
-    let instructions = program(geometry, &exit, access, memory).map_err(|fault| {
+    let instructions = program(geometry, exit, access, memory).map_err(|fault| {
         Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
     })?;
     Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])

@@ -1,9 +1,9 @@
 //! Numbers that a program and this process share.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
 use super::privileged;
 use crate::error::Result;
@@ -39,7 +39,13 @@ impl Sheet {
         let failed = |error| privileged(error, "make a map for", purpose);
         let bytes = (words * 8).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
         let map = bpf::create_mapped_array(c"sluice_live", bytes as u32, 1).map_err(failed)?;
-        let memory = Mmap::shared(map.as_fd(), bytes).map_err(failed)?;
+        Self::over(map, bytes / 8).map_err(failed)
+    }
+
+    /// The first words of an array map that can be mapped, and is as long.
+    pub(crate) fn over(map: OwnedFd, words: usize) -> io::Result<Self> {
+        let bytes = (words * 8).next_multiple_of(PAGE_BYTES);
+        let memory = Mmap::shared(map.as_fd(), bytes)?;
         Ok(Self { map, memory, words: bytes / 8 })
     }
 

@@ -31,9 +31,11 @@ impl Bench {
         let receiver = receiver(&lab);
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
-        let seat =
-            || Seat { interface: interface.clone(), cpu: None, first_runs: 1 << 13, waits: false };
-        let open = || Sender::starting_at(start, GEOMETRY, seat());
+        let open = || {
+            let exit = Arc::new(Exit::by(&interface)?);
+            let seat = Seat { exit, cpu: None, first_runs: 1 << 13, waits: false };
+            Sender::starting_at(start, GEOMETRY, seat)
+        };
         let sender = match netns::within(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
                 println!("skipped: {error}");
@@ -141,14 +143,14 @@ fn a_run_ends_by_itself_though_more_is_to_be_done() {
     }
     let maker = dropping(60);
     // It drops all: nothing is sent to it.
-    let interface = link::interface(None, "lo").unwrap();
+    let exit = Arc::new(Exit::by(&link::interface(None, "lo").unwrap()).unwrap());
     let asked = Arc::<AtomicU64>::default();
     let asked_there = Arc::clone(&asked);
     let next = move || {
         asked_there.fetch_add(1, Ordering::Relaxed);
         Next::Run(u64::MAX)
     };
-    let seat = Seat { interface, cpu: None, first_runs: 1 << 10, waits: false };
+    let seat = Seat { exit, cpu: None, first_runs: 1 << 10, waits: false };
     let mut running = Running::start(maker, &seat, next).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while asked.load(Ordering::Relaxed) < 50 && !running.is_finished() {
@@ -200,7 +202,8 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
         let memory = Memory::new(GEOMETRY, 7, "a test").unwrap();
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
-        let maker = netns::within(Some(&left), || load(&memory, &interface, access)).unwrap();
+        let load = || load(&memory, &Exit::by(&interface)?, access);
+        let maker = netns::within(Some(&left), load).unwrap();
         let mut writer = Writer::new(&memory, 7);
         // Here the program runs when it is told to, and as often.
         let run = |times| maker.run(times).map(|ended| assert_eq!(ended, Ended::Done));

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Once;
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
 
@@ -114,11 +113,7 @@ fn refused(error: io::Error, interface: &Interface, mode: Mode) -> Error {
 
 /// Brings the program and its maps into the kernel, with the last stage in its place.
 fn load(interface: &Interface) -> Result<Object> {
-    static QUIET: Once = Once::new();
-    // libbpf would speak to the user past us.
-    QUIET.call_once(|| {
-        libbpf_rs::set_print(None);
-    });
+    bpf::silence_libbpf();
     let failed = |error: libbpf_rs::Error| {
         let error = match error.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),

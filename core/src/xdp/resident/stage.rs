@@ -11,6 +11,7 @@ use super::{LOOK_AGAIN, LOOKS, Resident, Tally, privileged};
 use crate::error::Result;
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
+use crate::xdp::redirects::RedirectSender;
 
 /// A place in the chain that is ours.
 #[derive(Debug)]
@@ -73,6 +74,14 @@ impl Stage {
             Write::Any,
         )
         .map_err(|error| privileged(error, "redirect to", &interface.name))
+    }
+
+    /// Counts what becomes of the packets that it [forwards](Self::forward_to) from the interface of its
+    /// program to another; none without CAP_PERFMON or BTF.
+    pub fn count_redirects(&self, from: &Interface, to: &Interface) -> Option<RedirectSender> {
+        let mut sender = RedirectSender::new(self.resident.out.as_fd(), self.number).ok()?;
+        sender.forwards(from.index, to.index).ok()?;
+        Some(sender)
     }
 
     /// Lets it act no more. A packet that is on its way through may still be counted.
