@@ -41,6 +41,11 @@ tests() {
         { fflush() }'
 }
 
+# A BPF file system for programs that are pinned: init systems mount it, containers often have none.
+if [ "$(id -u)" -eq 0 ] && ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
+    mount -t bpf bpf /sys/fs/bpf || echo "no BPF file system: some tests are skipped"
+fi
+
 echo "== unit tests"
 tests cargo test --workspace --lib --bins --examples --quiet
 

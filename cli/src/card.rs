@@ -1,116 +1,175 @@
-//! What an interface and the host have counted meanwhile: packets lost before a port could have them,
-//! in the card or in the host's queue between the driver and the stack; and packets sent.
+//! What an interface and the host have counted during a run: packets lost before a port could have
+//! them, in the card or in the host's queue between driver and stack, and packets sent.
 
 use std::time::{Duration, Instant};
 
 use sluicegate::ledger::{Ledger, Role};
-use sluicegate::link::{Backlog, Sample, Sampler, Sent, SentCounters};
+use sluicegate::link::{
+    self, Backlog, Backlogged, Interface, LinkStats, Netlink, TxCounters, TxCounts, cpu_counters,
+};
 use sluicegate::port::{Kind, PortName};
 
-/// How much later than it took them an interface may count its last packets: cards count what has left, and
-/// a veth what its other end has taken, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
-const LATE: Duration = Duration::from_millis(500);
+/// An interface may count its last packets this much later than it took them: cards count what has left,
+/// and a veth what its far end took, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
+const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks at the counters then.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// The way of packets to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// The host's queue, where they may wait.
-    HostQueue,
-    /// XDP redirects them, past that.
-    Redirect,
-}
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An interface's own counters, from the moment a run begins.
 #[derive(Debug)]
 pub struct Card {
-    sampler: Sampler,
-    before: Sample,
-    after: Option<Sample>,
-    /// What it has sent, and had when the run began.
-    sent: Option<(SentCounters, Sent)>,
-    /// What waits in the host's queue; nobody knows where it cannot be asked.
-    backlog: Option<Backlog>,
+    netlink: Netlink,
+    interface: Interface,
+    softnet_before: u64,
+    after: Option<Received>,
+    tx: Option<(TxCounters, TxCounts)>,
+    queue: Option<(Backlog, Backlogged)>,
     /// Packets that the card missed might not have passed.
     filtered: bool,
 }
 
+/// What was received when nothing more was let in.
+#[derive(Debug)]
+struct Received {
+    stats: LinkStats,
+    softnet_dropped: u64,
+}
+
+/// What an interface and its queue did with packets of all senders since the run began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transmitted {
+    pub sent: u64,
+    pub dropped: u64,
+    pub errors: u64,
+    pub queue_dropped: u64,
+    pub waiting: u64,
+    pub removed: Option<Removed>,
+}
+
+/// An interface that was removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Removed {
+    /// It had a queue, whose packets went uncounted.
+    pub queue: bool,
+}
+
 impl Card {
-    /// Looks at the counters now; none for ports that are no interface, or where they cannot be
+    /// Looks at the counters now; none for ports that are not an interface, or where they cannot be
     /// read: the ledger goes without them then.
     pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
         if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
             return None;
         }
-        let mut sampler = Sampler::open(netns, &[port.name().to_owned()]).ok()?;
-        let before = sampler.sample().ok()?;
-        let filtered = port.option("filter").is_some();
-        let backlog = Backlog::open(netns, port.name()).ok();
-        let sent = SentCounters::open(netns, port.name()).ok();
-        let sent = sent.and_then(|counters| counters.read().map(|before| (counters, before)));
-        Some(Self { sampler, before, after: None, sent, backlog, filtered })
+        let mut netlink = Netlink::open(netns).ok()?;
+        let interface = link::interface(netns, port.name()).ok()?;
+        let tx = TxCounters::open(netns, &interface).ok();
+        let tx = tx.and_then(|mut counters| counters.read().map(|before| (counters, before)));
+        // XDP and live frames go past it.
+        let queued = port.kind() == Kind::Packet && port.option("qdisc") != Some("bypass");
+        let queue = queued.then(|| Backlog::open(netns, &interface).ok()).flatten();
+        let queue = queue.and_then(|mut queue| queue.read().ok().map(|before| (queue, before)));
+        Some(Self {
+            softnet_before: softnet_dropped()?,
+            interface: netlink.again(&interface).ok()?,
+            netlink,
+            after: None,
+            tx,
+            queue,
+            filtered: port.option("filter").is_some(),
+        })
     }
 
-    /// Looks at the counters for the last time.
+    /// Looks at what was received for the last time.
     pub fn look(&mut self) {
-        self.after = self.sampler.sample().ok();
+        let now = self.netlink.again(&self.interface).ok();
+        self.after = now
+            .zip(softnet_dropped())
+            .map(|(now, softnet_dropped)| Received { stats: now.stats, softnet_dropped });
     }
 
-    /// Packets that the interface has sent since the beginning, and that it dropped in place of
-    /// sending them; from whomever they came.
-    fn sent(&self) -> Option<(u64, u64)> {
-        let (counters, before) = self.sent.as_ref()?;
-        let after = counters.read()?;
-        let dropped = after.dropped.saturating_sub(before.dropped);
-        Some((after.packets.saturating_sub(before.packets), dropped))
+    /// The packets of all senders that the interface has sent so far; none if it was removed.
+    pub fn sent_now(&mut self) -> Option<u64> {
+        let sent = self.transmitted_now()?.sent;
+        (!self.is_removed()).then_some(sent)
     }
 
-    /// The same of who sent so many, and with it the packets that wait in the host's queue, from
-    /// whomever they came, if they go that way. Where all are sent nobody is asked about
-    /// these: the answer may take time. Those that nobody knows of are waited for.
-    pub fn sent_of(&mut self, accepted: u64, by: By) -> Option<((u64, u64), u64)> {
-        let end = Instant::now() + LATE;
+    fn transmitted_now(&mut self) -> Option<TxCounts> {
+        let (counters, before) = self.tx.as_mut()?;
+        Some(counters.read()?.since(*before))
+    }
+
+    fn is_removed(&self) -> bool {
+        self.tx.as_ref().is_some_and(|(counters, _)| counters.is_removed())
+    }
+
+    /// What the interface and its queue did, once they have counted so many packets or some time is over;
+    /// without `rejected` attempts, which one of the two counted as dropped. Where the interface has sent all, and nothing besides, the
+    /// queue is not asked: its answer may take time.
+    pub fn transmitted(&mut self, packets: u64, rejected: u64) -> Option<Transmitted> {
+        let end = Instant::now() + COUNTING_TIMEOUT;
         loop {
             // Asked before the look: one comes when the time is over, too.
             let last = Instant::now() >= end;
-            let sent = self.sent()?;
-            if sent.0 >= accepted {
-                return Some((sent, 0));
+            // The queue first: a packet that leaves it between the two looks is seen in one of them.
+            let queue = match self.transmitted_now()? {
+                TxCounts { sent, dropped: 0, errors: 0 } if sent == packets => {
+                    Backlogged::default()
+                }
+                _ => self.queue_now(),
+            };
+            let TxCounts { sent, dropped, errors } = self.transmitted_now()?;
+            let removed = self.is_removed();
+            let by_queue = rejected.min(queue.dropped.into());
+            let all = Transmitted {
+                sent,
+                dropped: dropped.saturating_sub(rejected - by_queue),
+                errors,
+                queue_dropped: u64::from(queue.dropped) - by_queue,
+                waiting: queue.waiting.into(),
+                removed: removed.then_some(Removed { queue: self.has_queue() }),
+            };
+            let lost = all.dropped + errors + all.queue_dropped + all.waiting;
+            if sent.saturating_add(lost) >= packets || last {
+                return Some(all);
             }
-            // What waits first: who leaves between the two looks is seen in one of them.
-            let packets =
-                self.backlog.as_mut().filter(|_| by == By::HostQueue).map(Backlog::packets);
-            let waiting = packets.and_then(Result::ok).unwrap_or(0);
-            let sent = self.sent()?;
-            if sent.0 + sent.1 + waiting >= accepted || last {
-                return Some((sent, waiting));
-            }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 
-    /// Adds what the counters said then, or say now. A packet that the card had no buffer for has
-    /// come in and is lost; where there is a filter, nobody knows whether it would have passed.
-    /// Returns what the host has dropped, of all its interfaces together: a note, for once a run.
+    /// What waits in the host's queue, and what that dropped meanwhile.
+    fn queue_now(&mut self) -> Backlogged {
+        let Some((queue, before)) = &mut self.queue else { return Backlogged::default() };
+        let now = queue.read().unwrap_or(*before);
+        Backlogged { dropped: now.dropped.wrapping_sub(before.dropped), ..now }
+    }
+
+    fn has_queue(&self) -> bool {
+        self.queue.as_ref().is_some_and(|(_, before)| before.exists)
+    }
+
+    /// Adds what was received to a ledger. A packet that the card had no buffer for has come in and is
+    /// lost; where there is a filter, nobody knows whether it would have passed. Returns what the host
+    /// has dropped, of all its interfaces together: a note, for once a run.
     pub fn account(mut self, ledger: &mut Ledger) -> u64 {
         if self.after.is_none() {
             self.look();
         }
-        let Some(after) = self.after else { return 0 };
-        let stats = |sample: &Sample| sample.interfaces.first().map(|i| i.interface.stats);
-        if let (Some(before), Some(after)) = (stats(&self.before), stats(&after)) {
-            let missed = after.rx_missed.saturating_sub(before.rx_missed);
-            if self.filtered {
-                ledger.add(Role::Note, "card_missed", missed);
-            } else if missed > 0 {
-                ledger.add(Role::In, "card_missed", missed);
-                ledger.add(Role::Loss, "card_missed", missed);
-            }
-            let received = after.rx_packets.saturating_sub(before.rx_packets);
-            ledger.add(Role::Note, "card_received", received);
+        let Some(Received { stats, softnet_dropped }) = self.after else { return 0 };
+        let before = self.interface.stats;
+        let missed = stats.rx_missed.saturating_sub(before.rx_missed);
+        if self.filtered {
+            ledger.add(Role::Note, "card_missed", missed);
+        } else if missed > 0 {
+            ledger.add(Role::In, "card_missed", missed);
+            ledger.add(Role::Loss, "card_missed", missed);
         }
-        let dropped = |sample: &Sample| sample.cpus.iter().map(|cpu| cpu.dropped).sum::<u64>();
-        dropped(&after).saturating_sub(dropped(&self.before))
+        let received = stats.rx_packets.saturating_sub(before.rx_packets);
+        ledger.add(Role::Note, "card_received", received);
+        softnet_dropped.saturating_sub(self.softnet_before)
     }
+}
+
+/// What the host has dropped before any socket, of all its interfaces together.
+fn softnet_dropped() -> Option<u64> {
+    Some(cpu_counters().ok()?.iter().map(|cpu| cpu.dropped).sum())
 }

@@ -17,6 +17,7 @@ mod notice;
 mod overwrite;
 mod print;
 mod privileges;
+mod remedy;
 mod replay;
 mod report;
 mod run;

@@ -12,6 +12,7 @@ use sluicegate::port::{Fallback, Port, PortName};
 use crate::analysis::JsonAnalysis;
 use crate::args::Common;
 use crate::card::Card;
+use crate::remedy::remedies;
 use crate::run::Outcome;
 use crate::send::Paced;
 use crate::switch::Switching;
@@ -328,6 +329,21 @@ impl Report {
         }
     }
 
+    /// Fails where nearly nothing of what came in went out, at most: under 1 %.
+    pub fn check_sent(&self) -> anyhow::Result<()> {
+        let (attempted, sent) = (self.ledger.total(Role::In), self.ledger.max_out());
+        if attempted == 0 || sent >= attempted.div_ceil(100) {
+            return Ok(());
+        }
+        let port = self.to.as_ref().unwrap_or(&self.port);
+        let share = show_percent(sent, attempted);
+        let reason = match remedies(&self.ledger).first() {
+            Some((loss, remedy)) => format!("{}; {remedy}", loss.replace('_', " ")),
+            None => "for no known reason; see whether other programs use the interface".into(),
+        };
+        anyhow::bail!("{port}: {share} of {} packets were sent: {reason}", show_count(attempted))
+    }
+
     /// Prints it, as JSON or for people.
     pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
         if json {
@@ -395,11 +411,19 @@ impl Report {
                 writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {name}")?;
             }
         }
-        let lost = self.ledger.total(Role::Loss);
-        if lost == 0 {
+        let (lost, unexplained) = (self.ledger.total(Role::Loss), self.ledger.unexplained());
+        if (lost, unexplained) == (0, 0) {
             writeln!(out, "  lost {:>17}           nothing", 0)?;
         }
-        writeln!(out, "  {:<5}{:>17}           unexplained", "", self.ledger.unexplained())?;
+        for entry in self.ledger.entries(Role::Uncertain).filter(|entry| entry.packets > 0) {
+            let share = show_percent(entry.packets, whole).to_string();
+            let count = show_count(entry.packets).to_string();
+            writeln!(out, "  {:<5}{count:>17}{share:>9}  uncertain: sent or lost", "")?;
+        }
+        writeln!(out, "  {:<5}{unexplained:>17}           unexplained", "")?;
+        for (loss, remedy) in remedies(&self.ledger) {
+            writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
+        }
         for entry in self.ledger.entries(Role::Note).filter(|entry| entry.packets > 0) {
             let name = match entry.name {
                 // Nothing stops the two counts at once.
@@ -412,7 +436,8 @@ impl Report {
     }
 }
 
-/// `{in, out, losses {name: count}, unexplained, notes {name: count}}`.
+/// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes
+/// {name: count}}`. Of the uncertain packets at least `min` and at most `max` are out.
 pub fn ledger_value(ledger: &Ledger) -> Value {
     let names = |role| -> Value {
         let pairs = ledger.entries(role).filter(|entry| entry.packets > 0);
@@ -425,6 +450,15 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     object.insert("in".into(), ledger.total(Role::In).into());
     object.insert("out".into(), ledger.total(Role::Out).into());
     object.insert("losses".into(), names(Role::Loss));
+    let remedies = remedies(ledger);
+    if !remedies.is_empty() {
+        let remedies = remedies.into_iter().map(|(loss, text)| (loss.to_owned(), text.into()));
+        object.insert("remedies".into(), remedies.collect::<Map<_, _>>().into());
+    }
+    let uncertain = ledger.total(Role::Uncertain);
+    if uncertain > 0 {
+        object.insert("uncertain".into(), serde_json::json!({"min": 0, "max": uncertain}));
+    }
     object.insert("unexplained".into(), ledger.unexplained().into());
     object.insert("notes".into(), names(Role::Note));
     object.into()

@@ -1,85 +1,172 @@
-//! What became of packets that an interface took to send, by its own counters.
+//! What became of packets that were handed to an interface.
+//!
+//! The kernel tells the fate of each frame that XDP redirects (`QueueStats::redirects`). Of other
+//! packets only the interface's counters tell, which contain everybody's: they give bounds. With A
+//! packets handed over by this command, and S sent, L lost and W waiting by the interface's counters
+//! in the same time, others handed over S + L + W - A. Of ours at most min(A, S) are out, and at least
+//! A - L - W, because each packet that the interface took stands in one of its counters.
 
 use nix::errno::Errno;
 use sluicegate::error::Error;
 use sluicegate::ledger::{Ledger, Role};
+use sluicegate::port::QueueStats;
+use sluicegate::xdp::RedirectCounts;
 
-use crate::card::{By, Card};
+use crate::card::{Card, Removed, Transmitted};
 
-/// Where the packets went that an interface took. Who else sends there may have his share of it: what
-/// is others', or leaves later than is waited for, nobody can tell.
-#[derive(Debug, Default)]
-pub struct Wire {
-    /// Packets that the interface says it has sent, whoever they came from.
-    pub interface_sent: u64,
-    /// Of those taken, packets that are out.
-    pub sent: u64,
-    /// Of those taken, packets that still wait in the host's queue.
-    pub waiting: u64,
-    losses: [(&'static str, u64); 2],
+/// Packets that a command handed to an interface.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HandedOver {
+    pub packets: u64,
+    /// Attempts besides, which the interface or its queue counted as dropped.
+    pub rejected: u64,
+    /// Of `packets`, those that XDP redirected and whose fate is known.
+    pub redirects: RedirectCounts,
+    /// Of `packets`, those that may have vanished before the interface counted them.
+    pub untraced: u64,
 }
 
-/// Threads that sent live frames, for what no counter has of these.
-#[derive(Clone, Copy, Debug)]
-pub struct LiveThreads {
-    pub count: usize,
-    /// The interface went down meanwhile.
-    pub down: bool,
+impl From<&QueueStats> for HandedOver {
+    fn from(stats: &QueueStats) -> Self {
+        Self {
+            packets: stats.sent,
+            rejected: stats.rejected,
+            redirects: stats.redirects,
+            untraced: stats.untraced,
+        }
+    }
+}
+
+/// Where the packets went.
+#[derive(Debug, Default)]
+pub struct Wire {
+    /// Packets that the interface sent meanwhile, whoever they came from; none where it does not tell.
+    pub interface_sent: Option<u64>,
+    /// Packets that are out for certain.
+    pub sent: u64,
+    /// Packets that are out or lost: others sent at the same time.
+    pub uncertain: u64,
+    losses: Vec<(&'static str, u64)>,
 }
 
 impl Wire {
-    /// Of so many packets; none where the interface cannot be asked any more.
-    pub fn look(card: &mut Card, taken: u64, live: Option<LiveThreads>) -> Option<Self> {
-        let (counted, waiting) = card.sent_of(taken, By::HostQueue)?;
-        let waiting = waiting.min(taken.saturating_sub(counted.0));
-        Some(Self { waiting, ..Self::of(taken - waiting, counted, live) })
-    }
-
-    /// Of so many packets that XDP redirected there, past the host's queue.
-    pub fn of_redirected(card: &mut Card, redirected: u64) -> Option<Self> {
-        let (counted, _) = card.sent_of(redirected, By::Redirect)?;
-        Some(Self::of(redirected, counted, None))
-    }
-
-    /// Of packets that the interface sends or drops at once; it says how many it has sent and dropped.
-    fn of(taken: u64, (counted, dropped): (u64, u64), live: Option<LiveThreads>) -> Self {
-        let sent = taken.min(counted);
-        let dropped = dropped.min(taken - sent);
-        let unseen =
-            live.map_or(("", 0), |threads| threads.unseen(taken - sent - dropped, dropped));
-        Self {
-            interface_sent: counted,
-            sent,
-            waiting: 0,
-            losses: [("interface_dropped", dropped), unseen],
+    /// The packets handed over to the interface behind a card; none if it is not an interface.
+    pub fn of(mut card: Option<&mut Card>, handed: HandedOver) -> Option<Self> {
+        let HandedOver { packets, rejected, redirects, untraced } = handed;
+        let known = redirects.total();
+        if known == packets && known > 0 {
+            let interface_sent = card.as_mut().and_then(|card| card.sent_now());
+            let (sent, losses) = (redirects.sent, redirect_losses(redirects));
+            return Some(Self { interface_sent, sent, uncertain: 0, losses });
         }
+        let card = card?;
+        if known > packets {
+            // Others redirect between the same interfaces.
+            let lost = redirect_losses(redirects);
+            let bounds = Bounds::of(packets, redirects.sent, lost, Vanished::default());
+            return Some(bounds.wire(card.sent_now()));
+        }
+        let rest = packets - known;
+        let Some(counters) = card.transmitted(packets, rejected) else {
+            let losses = redirect_losses(redirects);
+            let (sent, uncertain) = (redirects.sent, rest);
+            return Some(Self { interface_sent: None, sent, uncertain, losses });
+        };
+        let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed } = counters;
+        let lost = vec![
+            ("interface_dropped", dropped.saturating_sub(redirects.dropped)),
+            ("interface_errors", errors),
+            ("queue_dropped", queue_dropped),
+            ("unsent", waiting),
+        ];
+        let vanished = match removed {
+            // What waited in its queue.
+            Some(Removed { queue: true }) => Vanished::at_most(rest, "interface_removed"),
+            _ if untraced > 0 => Vanished::at_most(untraced, "redirect_failed"),
+            _ => Vanished::default(),
+        };
+        let bounds = Bounds::of(rest, sent.saturating_sub(redirects.sent), lost, vanished);
+        let mut wire = bounds.wire(removed.is_none().then_some(sent));
+        wire.sent += redirects.sent;
+        wire.losses.extend(redirect_losses(redirects));
+        Some(wire)
     }
 
-    /// Those lost, whatever the name.
-    pub fn lost(&self) -> u64 {
-        self.losses.iter().map(|(_, packets)| packets).sum()
+    /// Packets that still waited in the host's queue.
+    pub fn waiting(&self) -> u64 {
+        let waiting = self.losses.iter().find(|(name, _)| *name == "unsent");
+        waiting.map_or(0, |(_, packets)| *packets)
     }
 
-    /// Names what is lost; what is out, each command names itself.
-    pub fn account_losses(&self, ledger: &mut Ledger) {
-        for (name, packets) in self.losses.iter().filter(|(name, _)| !name.is_empty()) {
-            ledger.add(Role::Loss, name, *packets);
+    /// Adds what became of the packets to a ledger.
+    pub fn account(&self, ledger: &mut Ledger) {
+        ledger.add(Role::Out, "sent", self.sent);
+        ledger.add(Role::Uncertain, "sent_or_lost", self.uncertain);
+        for &(name, packets) in &self.losses {
+            ledger.add(Role::Loss, name, packets);
         }
     }
 }
 
-impl LiveThreads {
-    /// Live frames that no counter of the interface has, by the reason: the program that redirects them
-    /// does not see what becomes of them. Nobody takes them while the interface is down, which is
-    /// noticed half a second later; and a veth counts what it drops of them without a lock, so that
-    /// counts are lost where several threads send to one of its queues.
-    fn unseen(self, left: u64, dropped: u64) -> (&'static str, u64) {
-        match self.down {
-            true => ("interface_down", left),
-            false if self.count > 1 => ("interface_uncounted", left.min(dropped)),
-            false => ("interface_uncounted", 0),
-        }
+/// Bounds of how many packets are out, by counters that contain others' packets, too.
+#[derive(Debug, PartialEq, Eq)]
+struct Bounds {
+    sent: u64,
+    uncertain: u64,
+    losses: Vec<(&'static str, u64)>,
+}
+
+/// Packets that no counter has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Vanished {
+    max: u64,
+    /// The name of those that vanished for certain; without one they are unexplained.
+    name: Option<&'static str>,
+}
+
+impl Vanished {
+    fn at_most(max: u64, name: &'static str) -> Self {
+        Self { max, name: Some(name) }
     }
+}
+
+impl Bounds {
+    /// The bounds of so many packets, where `sent` and `lost` were counted of all senders together.
+    fn of(
+        packets: u64,
+        sent: u64,
+        mut losses: Vec<(&'static str, u64)>,
+        vanished: Vanished,
+    ) -> Self {
+        let max_lost = losses.iter().map(|(_, packets)| packets).sum::<u64>() + vanished.max;
+        let max = packets.min(sent);
+        let min = packets.saturating_sub(max_lost).min(max);
+        // Those that cannot be out, as far as they have a name.
+        let mut left = packets - max;
+        for (_, packets) in &mut losses {
+            *packets = left.min(*packets);
+            left -= *packets;
+        }
+        losses.extend(vanished.name.map(|name| (name, left)));
+        Self { sent: min, uncertain: max - min, losses }
+    }
+
+    fn wire(self, interface_sent: Option<u64>) -> Wire {
+        let Self { sent, uncertain, losses } = self;
+        Wire { interface_sent, sent, uncertain, losses }
+    }
+}
+
+/// What the kernel did with redirected frames that it did not send, by name.
+fn redirect_losses(counts: RedirectCounts) -> Vec<(&'static str, u64)> {
+    vec![
+        ("interface_dropped", counts.dropped),
+        ("too_long", counts.too_long),
+        ("interface_down", counts.down),
+        ("interface_removed", counts.removed),
+        ("no_xdp_transmit", counts.unsupported),
+        ("redirect_failed", counts.failed),
+    ]
 }
 
 /// Whether an interface that is down is what failed.
@@ -92,20 +179,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interface_took_is_sent_or_has_a_name_as_far_as_its_counters_go() {
-        let live = |count, down| Some(LiveThreads { count, down });
-        for (counted, threads, sent, lost, sentence) in [
-            ((100, 0), None, 100, 0, "all are out"),
-            ((90, 10), None, 90, 10, "the rest was dropped"),
-            ((200, 30), None, 100, 0, "others send there, too"),
-            ((90, 4), None, 90, 4, "nobody knows of six"),
-            ((90, 4), live(1, false), 90, 4, "one thread's drops are all counted"),
-            ((90, 4), live(2, false), 90, 8, "two threads' may count for one"),
-            ((90, 4), live(1, true), 90, 10, "it went down"),
+    fn the_truth_lies_within_the_bounds_whatever_others_send() {
+        for (counted, max_vanished, sent, uncertain, lost, sentence) in [
+            ((100, 0), 0, 100, 0, 0, "all are out"),
+            ((90, 10), 0, 90, 0, 10, "the rest was dropped"),
+            ((200, 0), 0, 100, 0, 0, "others sent, and nothing was lost"),
+            ((200, 30), 0, 70, 30, 0, "others sent, and the 30 may be ours"),
+            ((90, 14), 0, 86, 4, 10, "four are others', and may be among either"),
+            ((20, 500), 0, 0, 20, 80, "nearly all was lost"),
+            ((90, 4), 0, 90, 0, 4, "nobody knows of six"),
+            ((90, 4), 100, 0, 90, 10, "live frames that nobody traced: all 90 may be others'"),
+            ((0, 0), 100, 0, 0, 100, "and if the interface sent none, ours are lost"),
         ] {
-            let wire = Wire::of(100, counted, threads);
-            assert_eq!((wire.sent, wire.lost()), (sent, lost), "{sentence}");
-            assert_eq!(wire.interface_sent, counted.0, "{sentence}");
+            let (interface_sent, dropped) = counted;
+            let vanished = match max_vanished {
+                0 => Vanished::default(),
+                max => Vanished::at_most(max, "redirect_failed"),
+            };
+            let losses = vec![("interface_dropped", dropped)];
+            let bounds = Bounds::of(100, interface_sent, losses, vanished);
+            let named: u64 = bounds.losses.iter().map(|(_, packets)| packets).sum();
+            assert_eq!(
+                (bounds.sent, bounds.uncertain, named),
+                (sent, uncertain, lost),
+                "{sentence}"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Packets come in at named places, go out at named places, and are lost at named places.
 //! What the names do not cover stands as [`unexplained`](Ledger::unexplained), which is
 //! zero when all is well; it can be negative, when more came out than is known to have come in.
+//! Where others use the same counters, some packets are [`uncertain`](Role::Uncertain): out or lost.
 //! Notes are figures that help to read the rest (the host's own drops, say) and take no part
 //! in the sum.
 
@@ -15,6 +16,9 @@ pub enum Role {
     Out,
     /// Packets that were lost.
     Loss,
+    /// Packets that went out or were lost, and nobody can tell which: the truth lies between `Out` and
+    /// `Out` with these.
+    Uncertain,
     /// A figure beside the sum.
     Note,
 }
@@ -30,7 +34,7 @@ pub struct Entry {
     pub packets: u64,
 }
 
-/// Where every packet went: in = out + losses + unexplained.
+/// Where every packet went: in = out + losses + uncertain + unexplained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     entries: Vec<Entry>,
@@ -62,9 +66,14 @@ impl Ledger {
         self.entries(role).map(|e| e.packets).sum()
     }
 
+    /// The most packets that can have gone out.
+    pub fn max_out(&self) -> u64 {
+        self.total(Role::Out) + self.total(Role::Uncertain)
+    }
+
     /// Packets that came in and are neither out nor known to be lost.
     pub fn unexplained(&self) -> i64 {
-        let known = self.total(Role::Out) + self.total(Role::Loss);
+        let known = self.max_out() + self.total(Role::Loss);
         self.total(Role::In).wrapping_sub(known).cast_signed()
     }
 }
@@ -84,7 +93,10 @@ mod tests {
         assert_eq!(ledger.total(Role::Loss), 7);
         assert_eq!(ledger.unexplained(), 3);
         ledger.add(Role::Out, "file", 5);
-        assert_eq!(ledger.unexplained(), -2, "more out than in is said, not hidden");
+        assert_eq!(ledger.unexplained(), -2, "more out than in is shown, not hidden");
+        ledger.add(Role::In, "socket", 10);
+        ledger.add(Role::Uncertain, "sent_or_lost", 8);
+        assert_eq!((ledger.max_out(), ledger.unexplained()), (103, 0), "8 of 10 are out or lost");
     }
 
     #[test]

@@ -80,8 +80,6 @@ pub struct MemberState {
     pub down: bool,
     /// The port has failed: what it had then is gone with it.
     pub failed: bool,
-    /// Queues that live frames send for.
-    pub live: usize,
 }
 
 /// A port that is open, and can be added to a switch.

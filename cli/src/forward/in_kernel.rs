@@ -11,7 +11,7 @@ use crate::report::{Direction, Report, Traffic};
 use crate::run::{Nothing, Outcome, Run, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::wire::Wire;
+use crate::wire::{HandedOver, Wire};
 use crate::{exit, notice};
 
 /// Refuses what the kernel cannot do by itself.
@@ -65,20 +65,13 @@ fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) 
     for (side, (outcome, (from, to))) in run.outcomes.iter().zip(ways).enumerate() {
         let Outcome { packets, bytes, stats, .. } = *outcome;
         let card = reports[1 - side].card.as_mut();
-        let wire = card.and_then(|card| Wire::of_redirected(card, stats.offered));
+        let wire = Wire::of(card, HandedOver::from(&stats));
         let report = &mut reports[side];
         report.traffic = Traffic::over(packets, bytes, run.elapsed);
         report.ledger.add(Role::In, "received", stats.offered);
         match wire {
-            Some(wire) => {
-                report.ledger.add(Role::Out, "sent_by_interface", wire.sent);
-                wire.account_losses(&mut report.ledger);
-                // Nobody counts what never came as far as the driver: the interface was down.
-                let failed = stats.offered - wire.sent - wire.lost();
-                report.ledger.add(Role::Loss, "redirect_failed", failed);
-            }
-            // It is gone, and says no more what it has sent.
-            None => report.ledger.add(Role::Out, "redirected", stats.offered),
+            Some(wire) => wire.account(&mut report.ledger),
+            None => report.ledger.add(Role::Uncertain, "redirected", stats.offered),
         }
         let (from, to) = (from.to_string(), to.to_string());
         directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });

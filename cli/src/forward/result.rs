@@ -1,29 +1,24 @@
 //! What became of what was forwarded: for each direction how much, in what way, and where it went.
 
 use sluicegate::ledger::Role;
-use sluicegate::port::{Port, QueueStats};
+use sluicegate::port::Port;
 
 use super::passed::Passed;
 use super::relay::Relayed;
 use crate::args::Common;
 use crate::report::{Direction, Report, Thread, Traffic};
 use crate::run::Run;
-use crate::wire::{LiveThreads, Wire, is_down};
+use crate::wire::{HandedOver, Wire};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
     reports: [Report; 2],
-    /// Threads that send live frames out of each.
-    live: [usize; 2],
 }
 
 impl Sides {
     /// Of ports that have just been opened: from now on their interfaces' counters count.
     pub fn of(ports: &[Port; 2], common: &Common) -> Self {
-        Self {
-            reports: [0, 1].map(|side| Report::of_port("forward", &ports[side], common)),
-            live: [0, 1].map(|side| ports[side].queues.iter().filter(|it| it.sends_live()).count()),
-        }
+        Self { reports: [0, 1].map(|side| Report::of_port("forward", &ports[side], common)) }
     }
 
     /// Reads the interfaces' counters: when nothing more is let in.
@@ -37,7 +32,10 @@ impl Sides {
             run.outcomes.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side]))
         });
         let names = [0, 1].map(|side| self.reports[side].port.clone());
-        let wires = [0, 1].map(|side| self.wire_of(side, passed[1 - side].stats, run));
+        let wires = [0, 1].map(|side| {
+            let handed = HandedOver::from(&passed[1 - side].stats);
+            Wire::of(self.reports[1 - side].card.as_mut(), handed)
+        });
         let mut directions = Vec::new();
         for &side in sources {
             let Passed { swapped, copied, bytes, .. } = passed[side];
@@ -63,16 +61,6 @@ impl Sides {
         whole
     }
 
-    /// What the other side's interface made of what it was given to send, where it is one.
-    fn wire_of(&mut self, side: usize, sent: QueueStats, run: &Run<Relayed>) -> Option<Wire> {
-        let card = self.reports[1 - side].card.as_mut()?;
-        let failed = run.outcomes.iter().filter_map(|it| it.error.as_ref()).any(is_down);
-        let down = failed || run.outcomes.iter().any(|it| it.sides[1 - side].downs > 0);
-        let count = self.live[1 - side];
-        let threads = (count > 0).then_some(LiveThreads { count, down });
-        Wire::look(card, sent.sent, threads)
-    }
-
     /// Says in a port's ledger where the packets went that came in there.
     fn account(&mut self, side: usize, passed: &[Passed; 2], wire: Option<&Wire>) {
         let (source, target) = (&passed[side], &passed[1 - side]);
@@ -81,22 +69,15 @@ impl Sides {
         let ledger = &mut report.ledger;
         let after_end = source.after_end.min(received.offered);
         ledger.add(Role::In, "received", received.offered - after_end);
-        let waiting = match wire {
-            Some(wire) => {
-                ledger.add(Role::Out, "sent_by_interface", wire.sent);
-                wire.account_losses(ledger);
-                wire.waiting
-            }
-            None => {
-                ledger.add(Role::Out, "sent", sent.sent);
-                0
-            }
-        };
+        match wire {
+            Some(wire) => wire.account(ledger),
+            None => ledger.add(Role::Out, "sent", sent.sent),
+        }
         ledger.add(Role::Loss, "ring_full", received.lost_full);
         let named = sent.too_long + sent.unsent + sent.disconnected;
         ledger.add(Role::Loss, "refused", sent.refused - named);
         ledger.add(Role::Loss, "too_long", sent.too_long + source.too_long);
-        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent + waiting);
+        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
         ledger.add(Role::Loss, "disconnected", sent.disconnected);
         ledger.add(Role::Note, "after_end", after_end);
         ledger.add(Role::Note, "ring_full_events", received.freezes);

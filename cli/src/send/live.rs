@@ -85,11 +85,14 @@ impl LiveSender {
         self.sending
             .iter()
             .map(|sending| {
-                let counters = sending.counters();
+                let (redirects, counters) = (sending.redirects(), sending.counters());
                 Done {
                     packets: counters.packets + counters.refused,
                     bytes: counters.bytes,
                     accepted: counters.packets,
+                    redirects,
+                    untraced: counters.packets.saturating_sub(redirects.total()),
+                    rejected: 0,
                     unsent: 0,
                     disconnected: 0,
                     left_out: LeftOut::default(),

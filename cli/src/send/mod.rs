@@ -68,5 +68,6 @@ pub fn send(
         true => report.print(&mut stderr().lock(), common.json)?,
         false => report.print(&mut stdout().lock(), common.json)?,
     }
-    Ok(ended.result?)
+    ended.result?;
+    report.check_sent()
 }

@@ -10,13 +10,11 @@ use super::steering::Steering;
 use crate::args::Common;
 use crate::report::{Report, Sending, Thread, Traffic};
 use crate::units::show_count;
-use crate::wire::{LiveThreads, Wire, is_down};
+use crate::wire::{HandedOver, Wire};
 
 /// The report of a run.
 pub struct Sent {
     report: Report,
-    /// Where it goes to an interface, whose counters say what became of it.
-    to_interface: bool,
     /// It sends live frames, a thread for each worker.
     live: bool,
     cpus: Vec<usize>,
@@ -41,7 +39,6 @@ impl Sent {
         };
         Self {
             other_link_type: if ethernet { "not_ethernet" } else { "other_link_type" },
-            to_interface: report.card.is_some(),
             live,
             report,
             cpus: common.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.0.clone()),
@@ -55,11 +52,18 @@ impl Sent {
         let done = sender.done();
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let (attempted, mut accepted) = (sum(|done| done.packets), sum(|done| done.accepted));
-        let down = ended.result.as_ref().is_err_and(is_down);
-        let threads = self.live.then_some(LiveThreads { count: done.len(), down });
-        let card = self.report.card.take();
-        let wire = card.and_then(|mut card| Wire::look(&mut card, accepted, threads));
+        let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
+        let (unsent, disconnected) = (sum(|done| done.unsent), sum(|done| done.disconnected));
+        let named = accepted + left_out.packets() + unsent + disconnected;
+        let refused = attempted.saturating_sub(named);
         let report = &mut self.report;
+        let handed = HandedOver {
+            packets: accepted,
+            rejected: sum(|done| done.rejected),
+            redirects: done.iter().fold(<_>::default(), |all, done| done.redirects.plus(all)),
+            untraced: sum(|done| done.untraced),
+        };
+        let wire = Wire::of(report.card.take().as_mut(), handed);
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
         let cpu = |index: usize| self.cpus.get(index % self.cpus.len().max(1)).copied();
@@ -71,14 +75,7 @@ impl Sent {
         };
         report.threads = done.iter().enumerate().map(thread).collect();
         report.ledger.add(Role::In, "attempted", attempted);
-        let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
-        let mut unsent = sum(|done| done.unsent);
-        if let Some(Wire { waiting, .. }) = wire {
-            (accepted, unsent) = (accepted - waiting, unsent + waiting);
-        }
-        let disconnected = sum(|done| done.disconnected);
-        let named = accepted + left_out.packets() + unsent + disconnected;
-        report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
+        report.ledger.add(Role::Loss, "refused", refused);
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);
         if left_out.too_long > 0 {
             report.notices.push(too_long(left_out.too_long, report, self.live));
@@ -93,18 +90,17 @@ impl Sent {
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
         match &wire {
             Some(wire) => {
-                report.ledger.add(Role::Out, "sent_by_interface", wire.sent);
-                wire.account_losses(&mut report.ledger);
-                report.ledger.add(Role::Note, "interface_sent", wire.interface_sent);
+                wire.account(&mut report.ledger);
+                accepted -= wire.waiting();
+                let interface_sent = wire.interface_sent.unwrap_or_default();
+                report.ledger.add(Role::Note, "interface_sent", interface_sent);
             }
-            // An interface that cannot be asked any more explains nothing.
-            None if self.to_interface => {}
             None => report.ledger.add(Role::Out, "accepted", accepted),
         }
         report.sending = Some(Sending {
             attempted,
             accepted,
-            interface_sent: wire.map(|wire| wire.interface_sent),
+            interface_sent: wire.and_then(|wire| wire.interface_sent),
             pace: (steering.is_some() || gaps.count() > 0).then(|| {
                 let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
                 Paced::of(steering, achieved_pps, &gaps, sum(|done| done.restarts))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::{Error, Result};
+use sluicegate::xdp::RedirectCounts;
 use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
@@ -48,6 +49,11 @@ pub struct Done {
     pub bytes: u64,
     /// Of these, packets that were taken.
     pub accepted: u64,
+    /// Of these, redirected by XDP: what is known to have become of them, and how many nobody traced.
+    pub redirects: RedirectCounts,
+    pub untraced: u64,
+    /// Attempts that the kernel answered with a drop.
+    pub rejected: u64,
     /// Of the others, packets that cannot be sent there.
     pub left_out: LeftOut,
     /// And those that were still to be sent at the end.

@@ -7,7 +7,7 @@ use sluicegate::ledger::{Ledger, Role};
 use sluicegate_switch::{CAUSES, MemberState};
 
 use crate::report::{Report, Thread, Traffic};
-use crate::wire::{LiveThreads, Wire};
+use crate::wire::{HandedOver, Wire};
 
 /// What goes on to other ports of the switch, and so does not leave it here.
 const HANDED_ON: &str = "handed_on";
@@ -75,11 +75,7 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
     ledger.add(Role::In, "to_port", counts.given);
     ledger.add(Role::Out, HANDED_ON, counts.forwarded + counts.flooded);
     match wire {
-        Some(wire) => {
-            ledger.add(Role::Out, "sent_by_interface", wire.sent);
-            wire.account_losses(&mut ledger);
-            ledger.add(Role::Loss, "unsent", wire.waiting);
-        }
+        Some(wire) => wire.account(&mut ledger),
         None => ledger.add(Role::Out, "sent", stats.sent),
     }
     ledger.add(Role::Loss, "ring_full", stats.lost_full);
@@ -115,7 +111,7 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
         // The card's own losses came in, too.
         let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "card_missed");
         missed.for_each(|entry| ledger.add(Role::In, entry.name, entry.packets));
-        for role in [Role::Loss, Role::Note] {
+        for role in [Role::Loss, Role::Uncertain, Role::Note] {
             let entries = port.ledger.entries(role);
             entries.for_each(|entry| ledger.add(role, entry.name, entry.packets));
         }
@@ -127,10 +123,7 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
-    let down = state.down || state.counts.down > 0;
-    let live = (state.live > 0).then_some(LiveThreads { count: state.live, down });
-    let card = report.card.as_mut();
-    let wire = card.and_then(|card| Wire::look(card, state.stats.sent, live));
+    let wire = Wire::of(report.card.as_mut(), HandedOver::from(&state.stats));
     report.ledger = port_ledger(state, wire.as_ref());
     report.account_card();
     report.switching = Some(Switching::of(state));

@@ -7,6 +7,7 @@ mod capture;
 mod child;
 mod forward;
 mod lab;
+mod ledger;
 #[path = "../../../core/tests/child/lines.rs"]
 mod lines;
 mod memif;

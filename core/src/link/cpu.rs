@@ -34,7 +34,10 @@ pub struct CpuCounters {
 }
 
 /// Reads all CPUs' counters, by number.
-pub(super) fn read() -> Result<Vec<CpuCounters>> {
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn read() -> Result<Vec<CpuCounters>> {
     let stat = file("/proc/stat")?;
     let softirqs = file("/proc/softirqs")?;
     let softnet = file("/proc/net/softnet_stat")?;

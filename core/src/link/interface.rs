@@ -252,18 +252,21 @@ impl Netlink {
         self.get(by_name(name), parse).map_err(|e| Error::system("look up", name, e))
     }
 
-    /// What an interface that is in use is now, without its addresses.
+    /// An interface in use as it is now, without its addresses. It is known by its index: a new name
+    /// changes nothing.
     ///
     /// # Errors
-    /// [`Error::Gone`] if there is none of its name any more, or another; any other where the
-    /// kernel does not answer, and the next question may tell.
-    pub(crate) fn again(&mut self, interface: &Interface) -> Result<Interface> {
-        match self.link(&interface.name) {
-            Ok(now) if now.index == interface.index => Ok(now),
-            Ok(_) | Err(Error::Usage(_) | Error::Gone { .. }) => {
+    /// [`Error::Gone`] if it was removed; any other where the kernel does not answer, and the next
+    /// question may tell.
+    pub fn again(&mut self, interface: &Interface) -> Result<Interface> {
+        let mut message = LinkMessage::default();
+        message.header.index = interface.index;
+        match self.get(RouteNetlinkMessage::GetLink(message), parse_link) {
+            Ok(now) => now.ok_or_else(|| Error::removed(&interface.name)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                 Err(Error::removed(&interface.name))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(Error::system("look up", &interface.name, error)),
         }
     }
 
@@ -292,7 +295,7 @@ fn by_name(name: &str) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-fn parse_link(body: &[u8]) -> Option<Interface> {
+pub(super) fn parse_link(body: &[u8]) -> Option<Interface> {
     let header = LinkHeader::parse(body).ok()?;
     let flags = header.flags;
     let mut link = Interface {
@@ -387,16 +390,15 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_itself_as_long_as_it_has_its_name_and_number() {
+    fn an_interface_is_itself_as_long_as_it_has_its_number() {
         let lo = super::super::interface(None, "lo").unwrap();
         let mut netlink = Netlink::open(None).unwrap();
         assert_eq!(netlink.again(&lo).unwrap().index, 1);
-        let other = Interface { index: 1 << 30, ..lo.clone() };
-        let unnamed = Interface { name: "no-such-iface".into(), ..lo };
-        for (interface, why) in [(other, "another of its name"), (unnamed, "none of its name")] {
-            let error = netlink.again(&interface).unwrap_err();
-            assert!(matches!(error, Error::Gone { .. }), "{why}: {error}");
-        }
+        let renamed = Interface { name: "no-such-iface".into(), ..lo.clone() };
+        assert_eq!(netlink.again(&renamed).unwrap().name, "lo", "it has another name now");
+        let other = Interface { index: 1 << 30, ..lo };
+        let error = netlink.again(&other).unwrap_err();
+        assert!(matches!(error, Error::Gone { .. }), "another of its name: {error}");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use super::netns;
+use super::interface::parse_link;
+use super::{Interface, netns};
 use crate::error::{Error, Result};
 
 // linux/netlink.h
@@ -20,6 +21,8 @@ const NLMSG_NOOP: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLMSG_ALIGN: usize = 4;
+// linux/rtnetlink.h
+const RTMGRP_LINK: u32 = 1;
 
 /// Larger than the 32 KiB the kernel fills at most in one go of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -133,6 +136,58 @@ impl Netlink {
                         NLMSG_DONE | NLMSG_ERROR => return status(message.payload()),
                         _ => each(message.flags(), message.payload()),
                     }
+                }
+                let length = message.length() as usize;
+                rest = rest.get(length.next_multiple_of(NLMSG_ALIGN)..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// Hears of interfaces that are removed from a network namespace, or move to another.
+#[derive(Debug)]
+pub(super) struct LinkRemovals {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl LinkRemovals {
+    /// Listens from now on, in a namespace or in this thread's.
+    ///
+    /// # Errors
+    /// As [`netns::within`], or no socket is to be had.
+    pub fn open(netns: Option<&str>) -> Result<Self> {
+        let socket = netns::within(netns, || {
+            let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
+                socket.bind(&SocketAddr::new(0, RTMGRP_LINK))?;
+                socket.set_non_blocking(true)?;
+                Ok(socket)
+            });
+            socket.map_err(|e| Error::system("open", "a netlink socket", e))
+        })?;
+        Ok(Self { socket, buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// The last state of an interface that was removed; none where the socket's buffer was too full for
+    /// the message. Earlier messages are dropped.
+    pub fn take(&mut self, index: u32) -> Option<Interface> {
+        let mut found = None;
+        loop {
+            let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
+                Ok(bytes) => bytes,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return found,
+                // Some messages did not fit; those that did are still there.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
+                Err(_) => return found,
+            };
+            let mut rest = self.buffer.get(..bytes).unwrap_or_default();
+            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
+                let body = message.payload();
+                // A bridge tells by the same message of ports that leave it.
+                let whole =
+                    body.first().is_some_and(|&family| i32::from(family) == libc::AF_UNSPEC);
+                if message.message_type() == libc::RTM_DELLINK && whole {
+                    found = parse_link(body).filter(|link| link.index == index).or(found);
                 }
                 let length = message.length() as usize;
                 rest = rest.get(length.next_multiple_of(NLMSG_ALIGN)..).unwrap_or_default();

@@ -1,22 +1,26 @@
-//! Whether an interface is there and switched on, asked so that nobody waits: these questions take
-//! no lock of the kernel's (net/core/dev_ioctl.c, `dev_ifsioc_locked`), as netlink's do (rtnl).
+//! Link state, queried without the kernel's rtnl lock (net/core/dev_ioctl.c, `dev_ifsioc_locked`).
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::Interface;
+use super::{Interface, Netlink};
 use crate::error::{Error, Result};
+
+/// An interface is asked about by its name, which may change meanwhile.
+const MAX_ASKS: usize = 8;
 
 /// A way to ask about one interface. It is known by its number: a new name changes nothing.
 #[derive(Debug)]
 pub struct Presence {
     socket: OwnedFd,
-    index: u32,
-    name: String,
+    /// Asks with the lock held.
+    netlink: Mutex<Netlink>,
+    interface: Interface,
 }
 
 /// What an interface is at one moment.
@@ -39,12 +43,8 @@ impl Presence {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
             .map_err(|e| Error::system("open a socket to watch", interface.name.as_str(), e))?;
-        Ok(Self::by(socket, interface))
-    }
-
-    /// Of an interface of a socket's network namespace; any kind of socket will do.
-    pub(crate) fn by(socket: OwnedFd, interface: &Interface) -> Self {
-        Self { socket, index: interface.index, name: interface.name.clone() }
+        let netlink = Mutex::new(Netlink::open(None)?);
+        Ok(Self { socket, netlink, interface: interface.clone() })
     }
 
     /// What it is now.
@@ -52,10 +52,7 @@ impl Presence {
     /// # Errors
     /// It was removed.
     pub fn look(&self) -> Result<State> {
-        self.ask().map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV | libc::ENXIO) => Error::removed(&self.name),
-            _ => Error::system("look at", self.name.as_str(), error),
-        })
+        self.ask().map_err(|error| self.failed(error))
     }
 
     /// Whether packets may be sent to it.
@@ -64,20 +61,70 @@ impl Presence {
     /// It was removed, or is down.
     pub fn check_up(&self) -> Result<State> {
         let state = self.look()?;
-        if state.up {
-            return Ok(state);
+        if state.up { Ok(state) } else { Err(self.down()) }
+    }
+
+    /// The error for an interface that is down, or is being removed: the kernel switches it off first.
+    /// With its lock held it tells one from the other.
+    pub(crate) fn down(&self) -> Error {
+        let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
+        match netlink.again(&self.interface) {
+            Err(removed @ Error::Gone { .. }) => removed,
+            _ => {
+                let down = io::Error::from_raw_os_error(libc::ENETDOWN);
+                Error::system("send to", self.interface.name.as_str(), down)
+                    .remedy("the interface is down: bring it up")
+            }
         }
-        let down = io::Error::from_raw_os_error(libc::ENETDOWN);
-        Err(Error::system("send to", self.name.as_str(), down)
-            .remedy("the interface is down: bring it up"))
+    }
+
+    /// Its number.
+    pub(crate) fn index(&self) -> u32 {
+        self.interface.index
+    }
+
+    /// Its name now.
+    ///
+    /// # Errors
+    /// It was removed.
+    pub(crate) fn name(&self) -> Result<String> {
+        let request = self.named().map_err(|error| self.failed(error))?;
+        let bytes =
+            request.ifr_name.iter().map(|c| c.cast_unsigned()).take_while(|&byte| byte != 0);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned())
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => Error::removed(&self.interface.name),
+            _ => Error::system("look at", self.interface.name.as_str(), error),
+        }
+    }
+
+    /// A request that names it.
+    fn named(&self) -> io::Result<libc::ifreq> {
+        let mut request = libc::ifreq {
+            ifr_name: [0 as c_char; libc::IFNAMSIZ],
+            ifr_ifru: libc::__c_anonymous_ifr_ifru {
+                ifru_ifindex: self.interface.index.cast_signed(),
+            },
+        };
+        self.call(libc::SIOCGIFNAME, &mut request)?;
+        Ok(request)
     }
 
     fn ask(&self) -> io::Result<State> {
-        let mut request = libc::ifreq {
-            ifr_name: [0 as c_char; libc::IFNAMSIZ],
-            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: self.index.cast_signed() },
-        };
-        self.call(libc::SIOCGIFNAME, &mut request)?;
+        for _ in 1..MAX_ASKS {
+            match self.ask_by(self.named()?) {
+                // It got another name between the questions.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                answer => return answer,
+            }
+        }
+        self.ask_by(self.named()?)
+    }
+
+    fn ask_by(&self, mut request: libc::ifreq) -> io::Result<State> {
         self.call(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the kernel has just written this field; any bits are a number.
         let flags = unsafe { request.ifr_ifru.ifru_flags };

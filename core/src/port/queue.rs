@@ -38,6 +38,9 @@ pub struct QueueStats {
     /// Of these, redirected by XDP where the kernel does not tell which of them failed: without
     /// CAP_PERFMON, or BTF.
     pub untraced: u64,
+    /// Attempts to send that the kernel answered with a drop, which the interface or its queue counted.
+    /// Most packets are tried again.
+    pub rejected: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
     /// Of these, longer than the port can send; of live frames and `memif:` only.
@@ -58,6 +61,7 @@ impl QueueStats {
             sent: self.sent + other.sent,
             redirects: self.redirects.plus(other.redirects),
             untraced: self.untraced + other.untraced,
+            rejected: self.rejected + other.rejected,
             refused: self.refused + other.refused,
             too_long: self.too_long + other.too_long,
             unsent: self.unsent + other.unsent,

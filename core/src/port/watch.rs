@@ -209,7 +209,7 @@ impl Watch {
     /// Whether the interface was switched on when somebody last [looked](Self::look).
     ///
     /// # Errors
-    /// It was removed, or has another name.
+    /// It was removed.
     pub fn is_up(&self) -> Result<bool> {
         match self.removed.load(Relaxed) {
             true => Err(Error::removed(&self.interface.name)),
@@ -217,30 +217,22 @@ impl Watch {
         }
     }
 
-    /// What ends a port whose program is gone: that, or that the interface was removed, and its
-    /// program with it.
-    pub fn explain(&self, no_program: Error) -> Error {
+    /// The error of an interface that was removed, if that is behind `error`.
+    pub fn explain(&self, error: Error) -> Error {
         self.ask(&mut self.state());
-        self.is_up().err().unwrap_or(no_program)
+        self.is_up().err().unwrap_or(error)
     }
 
     fn ask(&self, state: &mut State) {
-        match state.netlink.again(&self.interface) {
-            Ok(now) => {
-                self.up.store(now.up, Relaxed);
-                self.removed.store(false, Relaxed);
-                self.compare(state, now.mtu);
-            }
-            // A socket of the port's goes on under another name.
-            Err(Error::Gone { .. }) => {
-                self.removed.store(true, Relaxed);
-                // And this name may be another's.
-                return;
-            }
+        let now = match state.netlink.again(&self.interface) {
+            Ok(now) => now,
+            Err(Error::Gone { .. }) => return self.removed.store(true, Relaxed),
             // The next answer may tell.
-            Err(_) => {}
-        }
-        let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
+            Err(_) => return,
+        };
+        self.up.store(now.up, Relaxed);
+        self.compare(state, now.mtu);
+        let there = self.direction.queues(&mut state.ethtool, &now.name);
         let Some(there) = there else { return };
         self.there.store(there, Relaxed);
         if self.all && there > state.most {

@@ -198,6 +198,5 @@ pub(super) fn state(member: &mut Member, learned: u32) -> MemberState {
         watchers_lost: member.watchers.iter().map(|(_, writer)| writer.lost()).sum(),
         down: member.down,
         failed: false,
-        live: member.queues.iter().filter(|queue| queue.sends_live()).count(),
     }
 }

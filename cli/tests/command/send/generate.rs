@@ -162,7 +162,9 @@ fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
 #[test]
 fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
     let made = run(&["generate", "null:?slots=16", "--size", "60000", "--count", "5", "--json"]);
-    let report = made.good();
+    assert_eq!(made.status, Some(1), "nothing went out: {}", made.err);
+    let report = made.report();
+    closes(&report);
     assert_eq!(report["ledger"]["losses"]["too_long"], 5, "{report}");
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");

@@ -88,21 +88,19 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         config.clock = clock;
         fallbacks.extend(fallback);
     }
-    let sockets = netns::within(netns, || {
-        (0..count).map(|_| Socket::open(&name.short())).collect::<Result<Vec<_>>>()
-    })?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => own_pool(&config, options.usage, count)?,
     };
 
-    let mut opened = Vec::with_capacity(count);
-    for socket in sockets {
-        socket.attach_filter(REJECT_ALL)?;
-        let usage = options.usage;
-        let queue = PacketQueue::new(socket, &config, &interface, &pool, usage, &mut fallbacks)?;
-        opened.push(queue);
-    }
+    let opened = netns::within(netns, || {
+        let open = |_| {
+            let (socket, usage) = (Socket::open(&name.short())?, options.usage);
+            socket.attach_filter(REJECT_ALL)?;
+            PacketQueue::new(socket, &config, &interface, &pool, usage, &mut fallbacks)
+        };
+        (0..count).map(open).collect::<Result<Vec<_>>>()
+    })?;
     if options.usage != Use::Send {
         let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());
         receive_from(interface.index, sockets, &config, interface.up)?;

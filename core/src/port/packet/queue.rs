@@ -202,6 +202,7 @@ impl PacketQueue {
         }
         self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
         self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
+        self.stats.rejected = self.sender.as_ref().map_or(0, Sender::rejected);
         self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
         Ok(self.stats)
     }

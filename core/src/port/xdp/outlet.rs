@@ -62,6 +62,7 @@ impl Outlet {
                 let counts = sender.stats();
                 QueueStats {
                     sent: counts.sent - counts.dropped.min(counts.sent),
+                    rejected: counts.dropped,
                     refused: counts.refused + counts.dropped + *unsent,
                     unsent: *unsent,
                     ..QueueStats::default()

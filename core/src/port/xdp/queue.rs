@@ -100,7 +100,11 @@ impl XdpQueue {
     #[inline]
     pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         match &mut self.outlet {
-            Some(outlet) => outlet.sync(ring),
+            Some(outlet) => outlet.sync(ring).map_err(|error| match error.errno() {
+                // The kernel switches an interface off before it removes it.
+                Some(libc::ENETDOWN) => self.upkeep.watch.explain(error),
+                _ => error,
+            }),
             None => Ok(0),
         }
     }

@@ -51,6 +51,8 @@ struct Progress {
     refused: u64,
     /// Of these, given up at the end.
     unsent: u64,
+    /// Attempts that the queue or the driver answered with a drop.
+    rejected: u64,
     /// What the interface has dropped, if that is the next packet still.
     dropped: Option<Dropped>,
 }
@@ -102,10 +104,7 @@ impl Sender {
                 }
             },
         };
-        let another = socket.fd().try_clone_to_owned();
-        let another = another.map_err(|error| Error::system("open", socket.object(), error))?;
-        let presence = Presence::by(another, interface);
-        Ok(Self { way, progress: Progress::default(), presence })
+        Ok(Self { way, progress: Progress::default(), presence: Presence::of(interface)? })
     }
 
     /// The way in use.
@@ -127,7 +126,12 @@ impl Sender {
         self.progress.refused
     }
 
-    /// Of these, packets that were still to be sent at the end.
+    /// Attempts that the queue or the driver answered with a drop.
+    pub(super) fn rejected(&self) -> u64 {
+        self.progress.rejected
+    }
+
+    /// Of the refused, packets that were still to be sent at the end.
     pub(super) fn unsent(&self) -> u64 {
         self.progress.unsent
     }
@@ -213,6 +217,12 @@ impl Progress {
         self.next = ring.after(self.next, slots);
     }
 
+    /// The queue or the driver has dropped a packet just now. Whether the interface has a carrier.
+    fn rejected(&mut self, target: &Target<'_>) -> Result<bool> {
+        self.rejected += 1;
+        Ok(target.presence.look()?.running)
+    }
+
     /// How long the next packet has been dropped, which it has just been again.
     fn dropped_for(&mut self, now: Instant) -> Duration {
         let at = self.sent + self.refused;
@@ -257,7 +267,7 @@ impl Failed {
     ) -> Result<Self> {
         let socket = target.socket;
         match error.raw_os_error() {
-            Some(libc::ENOBUFS) => match target.presence.look()?.running {
+            Some(libc::ENOBUFS) => match progress.rejected(target)? {
                 true if progress.dropped_for(Instant::now()) > PATIENCE => Ok(Self::LeaveOut),
                 true => Ok(Self::Wait),
                 // Time without a carrier does not count.
@@ -270,8 +280,7 @@ impl Failed {
             Some(libc::EMSGSIZE | libc::EINVAL) => Ok(Self::LeaveOut),
             // The socket says it once for a time when the interface was down.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
-            Some(libc::ENETDOWN) => Err(Error::system("send to", socket.object(), error)
-                .remedy("the interface is down: bring it up")),
+            Some(libc::ENETDOWN) => Err(target.presence.down()),
             Some(libc::ENXIO | libc::ENODEV) => Err(socket.gone()),
             _ => Err(Error::system("send to", socket.object(), error)),
         }

@@ -1,0 +1,56 @@
+//! The interface is renamed or removed meanwhile.
+
+use super::*;
+
+const PORT: u16 = 9;
+
+#[test]
+fn what_was_sent_before_the_interface_was_removed_is_out() {
+    for (method, exact) in [("live", true), ("sendmmsg", false), ("xdp", false)] {
+        let Some(lab) = lab() else { return };
+        let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
+        let stream = Stream::generate(&lab, "left", "left0", PORT, &["--method", method]);
+        eventually("frames arrive", || receiver.came(PORT) > 1000);
+        ip(&lab, "left", "link del left0");
+        let ended = stream.end();
+        assert_eq!(ended.status, Some(1), "{method}: {}", ended.err);
+        assert!(ended.err.contains("was removed"), "{method}: {}", ended.err);
+        let report = ended.report();
+        let out = out(&report);
+        assert!(*out.start() > 1000, "{method}: {report}");
+        assert!(!exact || out.start() == out.end(), "{method}: {report}");
+    }
+}
+
+#[test]
+fn an_interface_is_the_same_under_another_name() {
+    for method in ["live", "sendmmsg", "xdp"] {
+        let Some(lab) = lab() else { return };
+        let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
+        let mut stream = Stream::generate(&lab, "left", "left0", PORT, &["--method", method]);
+        stream.attempts(100);
+        ip(&lab, "left", "link set left0 name other0");
+        stream.attempts(1000);
+        let report = stream.stop().good();
+        let came = receiver.came(PORT);
+        assert_eq!(out(&report), came..=came, "{method}: {report}");
+    }
+}
+
+#[test]
+fn forwarding_in_the_kernel_goes_on_when_an_interface_is_renamed() {
+    let Some(lab) = lab_of(sluicegate::link::Shape::Line, 1) else { return };
+    let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
+    let middle = lab.netns("middle");
+    let ports = ["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way", "-f", "udp dst port 9"];
+    let mut forward = Stream::start(&[&["forward", "--netns", &middle], &ports[..]].concat());
+    let source = Stream::generate(&lab, "left", "left0", PORT, &[]);
+    forward.attempts(100);
+    ip(&lab, "middle", "link set middle1 name other1");
+    ip(&lab, "middle", "link set middle0 name other0");
+    forward.attempts(20_000);
+    source.stop();
+    let report = forward.stop().good();
+    let came = receiver.came(PORT);
+    assert_eq!(out(&report), came..=came, "{report}");
+}

@@ -1,0 +1,85 @@
+//! Other senders use the same interface at the same time: their packets do not stand in for one's own.
+
+use sluicegate::link::Shape;
+
+use super::*;
+
+/// The UDP ports of the sender under test, and of the other.
+const OURS: u16 = 9;
+const OTHERS: u16 = 10;
+
+#[test]
+fn live_frames_that_the_mtu_refuses_are_not_hidden_by_anothers_packets() {
+    for method in ["sendmmsg", "live"] {
+        let Some(lab) = lab() else { return };
+        let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
+        let mut ours = Stream::generate(&lab, "left", "left0", OURS, &["--size", "1400"]);
+        let mut others = Stream::generate(&lab, "left", "left0", OTHERS, &["--method", method]);
+        ours.attempts(1000);
+        others.attempts(1000);
+        ip(&lab, "left", "link set left0 mtu 1000");
+        ours.attempts(10_000);
+        others.attempts(10_000);
+        let (ours, others) = (ours.stop().report(), others.stop().report());
+        assert_eq!(out(&ours), receiver.came(OURS)..=receiver.came(OURS), "{method}: {ours}");
+        assert!(lost(&ours, "too_long") > 0, "{method}: {ours}");
+        let came = receiver.came(OTHERS);
+        assert!(out(&others).contains(&came), "{method}: {came} came: {others}");
+        if method == "live" {
+            assert_eq!(out(&others), came..=came, "{others}");
+        }
+    }
+}
+
+#[test]
+fn a_forwarder_beside_another_sender_knows_its_own_packets() {
+    for (ports, exact) in [
+        (&["packet:middle0", "packet:middle1"][..], false),
+        (&["xdp:middle0", "xdp:middle1"], false),
+        (&["xdp:middle0", "xdp:middle1?send=live"], true),
+        (&["xdp:middle0", "xdp:middle1", "--in-kernel"], true),
+        (&["xdp:middle0?mode=skb", "xdp:middle1?mode=skb", "--in-kernel"], false),
+    ] {
+        let Some(lab) = lab_of(Shape::Line, 1) else { return };
+        let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
+        let middle = lab.netns("middle");
+        let forward = ["forward", "--netns", &middle, "--one-way", "-f", "udp dst port 9"];
+        let mut forward = Stream::start(&[&forward, ports].concat());
+        let mut others = Stream::generate(&lab, "middle", "middle1", OTHERS, &[]);
+        let source = Stream::generate(&lab, "left", "left0", OURS, &[]);
+        others.attempts(1000);
+        forward.attempts(10_000);
+        source.stop().report();
+        let forwarded = forward.stop().report();
+        // The other goes on until the forwarder has read the counters.
+        let others = others.stop().report();
+        let (out, came) = (out(&forwarded), receiver.came(OURS));
+        assert!(out.contains(&came), "{ports:?}: {came} came: {forwarded}");
+        assert!(!exact || out == (came..=came), "{ports:?}: {came} came: {forwarded}");
+        let (out, came) = (super::out(&others), receiver.came(OTHERS));
+        assert_eq!(out, came..=came, "{ports:?}: {others}");
+    }
+}
+
+#[test]
+fn a_foreign_xdp_redirect_between_the_same_interfaces_is_not_ours() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
+    let middle = lab.netns("middle");
+    let forward = |filter| {
+        let forward = ["forward", "--netns", &middle, "--one-way", "--in-kernel", "-f", filter];
+        Stream::start(&[&forward[..], &["xdp:middle0", "xdp:middle1"]].concat())
+    };
+    let (mut one, mut other) = (forward("udp dst port 9"), forward("udp dst port 10"));
+    let sources = [OURS, OTHERS].map(|port| Stream::generate(&lab, "left", "left0", port, &[]));
+    one.attempts(10_000);
+    other.attempts(10_000);
+    for source in sources {
+        source.stop().report();
+    }
+    for (forward, port) in [(one, OURS), (other, OTHERS)] {
+        let report = forward.stop().report();
+        let came = receiver.came(port);
+        assert!(out(&report).contains(&came), "{came} came to {port}: {report}");
+    }
+}

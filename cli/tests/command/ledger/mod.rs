@@ -1,0 +1,129 @@
+//! Ledgers of senders, against an independent count at the receiver: nftables counts frames by their
+//! UDP port, which tells one sender's from another's.
+
+mod changes;
+mod foreign;
+mod nothing;
+mod refused;
+
+use std::io::{BufRead, BufReader, Read};
+use std::ops::RangeInclusive;
+use std::process::ChildStdout;
+
+use serde_json::Value;
+use sluicegate::link::Lab;
+
+use crate::support::*;
+
+/// Counters of nftables on an interface of a host, one for each UDP port; all packets end there.
+struct Receiver<'a> {
+    lab: &'a Lab,
+    host: &'a str,
+}
+
+impl<'a> Receiver<'a> {
+    /// Counts what comes to `interface`; nothing where nftables is missing.
+    fn on(lab: &'a Lab, host: &'a str, interface: &str, ports: &[u16]) -> Option<Self> {
+        if !have(&["nft"]) {
+            return None;
+        }
+        let rules: String =
+            ports.iter().map(|port| format!("udp dport {port} counter drop; ")).collect();
+        let chain =
+            format!("type filter hook ingress device {interface} priority 0; {rules} drop;");
+        let table = format!("table netdev count {{\nchain in {{\n{chain}\n}}\n}}\n");
+        let ended = crate::support::on(lab, host, &["nft", &table]);
+        assert_eq!(ended.status, Some(0), "nft: {}", ended.err);
+        Some(Self { lab, host })
+    }
+
+    /// Packets to a port that came so far.
+    fn came(&self, port: u16) -> u64 {
+        let ended = crate::support::on(
+            self.lab,
+            self.host,
+            &["nft", "-j", "list", "table", "netdev", "count"],
+        );
+        let listed: Value = serde_json::from_str(&ended.out).unwrap();
+        let rules = listed["nftables"].as_array().unwrap().iter().map(|it| &it["rule"]["expr"]);
+        let of_port = |expr: &&Value| expr[0]["match"]["right"] == port;
+        let rule = rules.clone().find(of_port).unwrap_or_else(|| panic!("{}", ended.out));
+        let counters = rule.as_array().unwrap().iter().filter_map(|it| it.get("counter"));
+        counters.filter_map(|counter| counter["packets"].as_u64()).sum()
+    }
+}
+
+/// A sender that tells its progress.
+struct Stream {
+    running: Running,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Stream {
+    /// Starts a command of ours that sends.
+    fn start(arguments: &[&str]) -> Self {
+        let all = [arguments, &["--json", "--interval", "20ms"]].concat();
+        let mut running = Running::unawaited(&mut sluice(&all));
+        let lines = BufReader::new(running.child().stdout.take().unwrap());
+        Self { running, lines }
+    }
+
+    /// `sluice generate` from an interface of a host to a UDP port, at a rate that leaves the machine room
+    /// for other tests.
+    fn generate(lab: &Lab, host: &str, interface: &str, port: u16, more: &[&str]) -> Self {
+        let (netns, port) = (lab.netns(host), port.to_string());
+        let to = ["--dst", "198.18.0.2", "--dmac", NOBODY, "--dport", &port, "--rate", "100kpps"];
+        Self::start(&[&["generate", interface, "--netns", &netns], &to[..], more].concat())
+    }
+
+    /// Waits until it has attempted so many more packets.
+    fn attempts(&mut self, packets: u64) {
+        let mut seen = 0;
+        while seen < packets {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).unwrap();
+            assert!(read > 0, "it ended before it attempted {packets} more");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            seen += line["packets"].as_u64().unwrap();
+        }
+    }
+
+    /// Asks it to end.
+    fn stop(self) -> Ended {
+        self.running.signal(nix::sys::signal::Signal::SIGINT);
+        self.end()
+    }
+
+    /// Waits for its own end.
+    fn end(mut self) -> Ended {
+        let mut out = String::new();
+        self.lines.read_to_string(&mut out).unwrap();
+        Ended { out, ..self.running.end() }
+    }
+}
+
+/// From how many packets to how many a report says are out; its ledger closes.
+fn out(report: &Value) -> RangeInclusive<u64> {
+    closes(report);
+    let out = report["ledger"]["out"].as_u64().unwrap();
+    out..=out + report["ledger"]["uncertain"]["max"].as_u64().unwrap_or(0)
+}
+
+/// A loss in a report's ledger.
+fn lost(report: &Value, name: &str) -> u64 {
+    report["ledger"]["losses"][name].as_u64().unwrap_or(0)
+}
+
+/// Runs `ip` on a host.
+fn ip(lab: &Lab, host: &str, arguments: &str) {
+    let command: Vec<&str> = ["ip"].into_iter().chain(arguments.split(' ')).collect();
+    let ended = on(lab, host, &command);
+    assert_eq!(ended.status, Some(0), "ip {arguments}: {}", ended.err);
+}
+
+/// Switches GRO of an interface of a host on or off: a veth takes redirected frames only while its far
+/// end has it.
+fn set_gro(lab: &Lab, host: &str, interface: &str, on: bool) {
+    let mut ethtool = sluicegate::link::Ethtool::open(Some(&lab.netns(host))).unwrap();
+    ethtool.set_gro(interface, on).unwrap();
+}

@@ -1,0 +1,141 @@
+//! The kernel refuses frames behind a redirect: each has a name, and is not out.
+
+use std::path::PathBuf;
+
+use sluicegate::link::Shape;
+
+use super::*;
+
+const PORT: u16 = 9;
+
+/// A way to send live frames out of `left0`, or of `middle1` what comes to `middle0`.
+#[derive(Debug)]
+enum By {
+    Generate,
+    Replay(PathBuf),
+    LivePort(PathBuf),
+    ForwardToLive,
+    ForwardSendLive,
+    ForwardInKernel,
+    Switch,
+}
+
+#[test]
+fn frames_that_an_interface_refuses_meanwhile_have_a_name_however_they_are_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("udp.pcap");
+    let frames: Vec<Vec<u8>> = (0..100).map(|_| udp(1000)).collect();
+    pcap_file(&file, &frames);
+    for by in [
+        By::Generate,
+        By::Replay(file.clone()),
+        By::LivePort(file),
+        By::ForwardToLive,
+        By::ForwardSendLive,
+        By::ForwardInKernel,
+        By::Switch,
+    ] {
+        for (name, gro) in [("too_long", true), ("no_xdp_transmit", false)] {
+            let Some(lab) = lab_of(Shape::Line, 1) else { return };
+            refuses(&lab, &by, name, gro);
+        }
+    }
+}
+
+/// Sends, has the interface refuse what comes from then on, and compares.
+fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
+    let (left, middle) = (lab.netns("left"), lab.netns("middle"));
+    let forward = |ports: &[&str]| {
+        let all = [&["forward", "--netns", &middle, "--one-way"], ports].concat();
+        Some(Stream::start(&all))
+    };
+    let source = || Stream::generate(lab, "left", "left0", PORT, &["--size", "1000"]);
+    // At top speed replay chooses live frames by itself.
+    let replay = |file: &PathBuf, port, pace: &[&str]| {
+        let file = file.to_str().unwrap();
+        let replay = ["replay", file, port, "--netns", &left, "--loop", "0"];
+        Stream::start(&[&replay, pace].concat())
+    };
+    let relayed =
+        matches!(by, By::ForwardToLive | By::ForwardSendLive | By::ForwardInKernel | By::Switch);
+    // The interface that refuses, and where its frames arrive.
+    let [host, interface, far_host, far] = match relayed {
+        true => ["middle", "middle1", "right", "right0"],
+        false => ["left", "left0", "middle", "middle0"],
+    };
+    let Some(receiver) = Receiver::on(lab, far_host, far, &[PORT]) else { return };
+    let relay = match by {
+        By::ForwardToLive => forward(&["packet:middle0", "live:middle1"]),
+        By::ForwardSendLive => forward(&["xdp:middle0", "xdp:middle1?send=live"]),
+        By::ForwardInKernel => forward(&["xdp:middle0", "xdp:middle1", "--in-kernel"]),
+        By::Switch => Some(Stream::start(&[
+            "switch",
+            "xdp:middle0?send=live",
+            "xdp:middle1?send=live",
+            "--netns",
+            &middle,
+        ])),
+        By::Generate | By::Replay(_) | By::LivePort(_) => None,
+    };
+    let mut source = match by {
+        By::Replay(file) => replay(file, "left0", &["--top-speed"]),
+        By::LivePort(file) => replay(file, "live:left0", &["--rate", "100kpps"]),
+        _ => source(),
+    };
+    eventually("frames arrive", || receiver.came(PORT) > 1000);
+    match gro {
+        true => ip(lab, host, &format!("link set {interface} mtu 900")),
+        false => set_gro(lab, far_host, far, false),
+    }
+    let mut watched = match relay {
+        Some(relay) => relay,
+        None => {
+            source.attempts(10_000);
+            let report = source.stop().good();
+            return compare(&report, receiver.came(PORT), name, by);
+        }
+    };
+    watched.attempts(10_000);
+    source.stop();
+    let report = watched.stop().good();
+    compare(&report, receiver.came(PORT), name, by);
+}
+
+fn compare(report: &Value, came: u64, name: &str, by: &By) {
+    assert!(lost(report, name) > 0, "{by:?}, {name}: {report}");
+    let out = match by {
+        // What goes on to another port of the switch is out of this one.
+        By::Switch => {
+            let ports = report["ports"].as_array().unwrap();
+            let port = ports.iter().find(|port| port["port"] == "xdp:middle1?send=live").unwrap();
+            let passed_on = port["forwarded"].as_u64().unwrap() + port["flooded"].as_u64().unwrap();
+            out(port).start() - passed_on
+        }
+        _ => {
+            let out = out(report);
+            assert_eq!(out.start(), out.end(), "{by:?}, {name}: {report}");
+            *out.start()
+        }
+    };
+    assert_eq!(out, came, "{by:?}, {name}: {report}");
+    let remedies = &report["ledger"]["remedies"];
+    assert!(remedies[name].as_str().is_some_and(|text| !text.is_empty()), "{report}");
+}
+
+/// A frame of a UDP packet to the port.
+fn udp(bytes: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 0x99, 2, 0, 198, 18, 0, 1, 8, 0];
+    let mut ip = vec![0x45, 0];
+    ip.extend(((bytes - 14) as u16).to_be_bytes());
+    ip.extend([0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+    let sum: u32 =
+        ip.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    frame.extend(1000u16.to_be_bytes());
+    frame.extend(PORT.to_be_bytes());
+    frame.extend(((bytes - 34) as u16).to_be_bytes());
+    frame.resize(bytes, 0);
+    frame
+}
