@@ -14,8 +14,8 @@ use crate::units::interval;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Common options")]
 pub struct Common {
-    /// Network namespace to work in, as `ip netns` names it
-    #[arg(long, value_name = "NAME")]
+    /// Network namespace to work in: a name (of `ip netns`), a path, or the PID of a process in it
+    #[arg(long, value_name = "NETNS")]
     pub netns: Option<String>,
 
     /// Stop after this time: 5s, 1m30s

@@ -71,8 +71,8 @@ struct Place {
     /// The interface
     interface: String,
 
-    /// Network namespace it is in, as `ip netns` names it
-    #[arg(long, value_name = "NAME")]
+    /// Network namespace it is in: a name (of `ip netns`), a path, or the PID of a process in it
+    #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
 }
 

@@ -126,7 +126,7 @@ pub fn sides(text: &str) -> Result<(Side, Side), Error> {
         Error::Usage(text)
     };
     let side = |text: &str| {
-        let (netns, interface) = match text.split_once('/') {
+        let (netns, interface) = match text.rsplit_once('/') {
             Some((netns, interface)) => (Some(netns.to_owned()), interface),
             None => (None, text),
         };

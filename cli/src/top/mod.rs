@@ -33,8 +33,8 @@ pub struct Args {
     /// Interfaces to watch; all if none are named.
     #[arg(value_name = "IFACE")]
     interfaces: Vec<String>,
-    /// Watch the interfaces of this network namespace.
-    #[arg(long, value_name = "NAME")]
+    /// Watch the interfaces of this network namespace: a name, a path, or a PID of a process in it.
+    #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
     /// Time between two readings: 500ms, 5s, 1m.
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]

@@ -1,4 +1,8 @@
-//! Network namespaces, named as `ip netns` names them: by a mount at `/run/netns/NAME`.
+//! Network namespaces: by name as `ip netns` names them (a mount at `/run/netns/NAME`), by the path
+//! of a file such as `/proc/PID/ns/net`, or by the PID of a process that is in one.
+//!
+//! A text with a `/` is a path. Any other is a name where a namespace has it; digits that are no
+//! name are a PID. Only a name can be created or deleted.
 //!
 //! A namespace belongs to a thread, so whatever enters one does so on a thread made for it,
 //! which ends when the work is done: the caller's own thread never moves. What the work opens
@@ -24,13 +28,15 @@ use crate::error::{Error, Result};
 
 const FOLDER: &str = "/run/netns";
 const ADMIN: &str = "CAP_SYS_ADMIN";
+/// Looking into another user's process takes this as well (proc(5)).
+const PTRACE: &str = "CAP_SYS_PTRACE and CAP_SYS_ADMIN";
 const NO_PATH: Option<&Path> = None;
 
-/// Runs `work` in the namespace `name`, or right here if there is no name.
+/// Runs `work` in the namespace `name` (a name, a path or a PID), or right here if there is none.
 ///
 /// # Errors
-/// A name that no namespace bears (the error lists those there are), a missing
-/// `CAP_SYS_ADMIN`, no thread to be had, and whatever `work` returns.
+/// No namespace of that name (the error lists those that exist), path or PID; a missing
+/// `CAP_SYS_ADMIN`; no thread; and whatever `work` returns.
 pub fn within<T, F>(name: Option<&str>, work: F) -> Result<T>
 where
     T: Send,
@@ -41,8 +47,10 @@ where
         Some(name) => {
             let namespace = open(name)?;
             on_own_thread(|| {
-                setns(&namespace, CloneFlags::CLONE_NEWNET)
-                    .map_err(|e| refused("enter", object(name), ADMIN, e))?;
+                setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|e| match e {
+                    Errno::EINVAL => not_one(name),
+                    _ => refused("enter", object(name), ADMIN, e),
+                })?;
                 work()
             })
         }
@@ -74,9 +82,9 @@ pub fn list() -> Vec<String> {
     names
 }
 
-/// Whether a namespace of that name exists.
+/// Whether a namespace of that name exists, or of that path or PID.
 pub fn exists(name: &str) -> bool {
-    path(name).is_ok_and(|path| path.exists())
+    Reference::of(name).is_ok_and(|reference| reference.path().exists())
 }
 
 /// Makes a namespace, as `ip netns add` does: empty but for a loopback interface that is down.
@@ -233,10 +241,47 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 
 /// The namespace as a descriptor, as setns(2) and rtnetlink take it.
 pub(super) fn open(name: &str) -> Result<File> {
-    File::open(path(name)?).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => unknown(name),
+    let reference = Reference::of(name)?;
+    File::open(reference.path()).map_err(|e| match (e.kind(), &reference) {
+        (io::ErrorKind::NotFound, Reference::Path(_)) => {
+            Error::Usage(format!("no network namespace '{name}': there is no such file"))
+        }
+        (io::ErrorKind::NotFound, Reference::Pid(_)) => Error::Usage(format!(
+            "no network namespace '{name}': no namespace has this name, and no process this PID"
+        )),
+        (io::ErrorKind::NotFound, Reference::Name(_)) => unknown(name),
+        (_, Reference::Pid(_)) => {
+            refused("open", format!("the network namespace of process {name}"), PTRACE, e)
+        }
         _ => refused("open", object(name), ADMIN, e),
     })
+}
+
+/// The ways to refer to a namespace, each with the file that opens it.
+enum Reference {
+    Name(PathBuf),
+    Path(PathBuf),
+    Pid(PathBuf),
+}
+
+impl Reference {
+    fn of(text: &str) -> Result<Self> {
+        if text.contains('/') && !text.contains('\0') {
+            return Ok(Self::Path(text.into()));
+        }
+        let named = path(text)?;
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        Ok(if digits && !named.exists() {
+            Self::Pid(format!("/proc/{text}/ns/net").into())
+        } else {
+            Self::Name(named)
+        })
+    }
+
+    fn path(&self) -> &Path {
+        let (Self::Name(path) | Self::Path(path) | Self::Pid(path)) = self;
+        path
+    }
 }
 
 fn path(name: &str) -> Result<PathBuf> {
@@ -251,6 +296,13 @@ fn path(name: &str) -> Result<PathBuf> {
 
 fn object(name: &str) -> String {
     format!("network namespace '{name}'")
+}
+
+/// The error for a file that opens, but is no network namespace.
+fn not_one(name: &str) -> Error {
+    Error::Usage(format!(
+        "'{name}' is not a network namespace; a process has one as /proc/PID/ns/net"
+    ))
 }
 
 fn unknown(name: &str) -> Error {
@@ -281,6 +333,38 @@ mod tests {
         let error = within(Some("no-such-namespace"), || Ok(())).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("no network namespace 'no-such-namespace'; there are"), "{text}");
+    }
+
+    #[test]
+    fn a_namespace_is_told_by_name_path_or_pid() {
+        let own = std::process::id().to_string();
+        for (sentence, text, expected) in [
+            ("a text with a slash is a path", "/proc/self/ns/net", "/proc/self/ns/net"),
+            ("also a relative one", "./lab", "./lab"),
+            ("digits that are no name are a PID", &own, &format!("/proc/{own}/ns/net")),
+            ("digits and more are a name", "4711a", "/run/netns/4711a"),
+            ("any other is a name", "lab-left", "/run/netns/lab-left"),
+        ] {
+            let reference = Reference::of(text).unwrap();
+            assert_eq!(reference.path(), Path::new(expected), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_which_kind_of_reference_failed() {
+        for (sentence, text, said) in [
+            ("a path without a file", "/run/no-such/net", "there is no such file"),
+            ("a file of another kind", "/dev/null", "is not a network namespace"),
+            (
+                "a PID above all",
+                "4294967295",
+                "no namespace has this name, and no process this PID",
+            ),
+        ] {
+            let error = within(Some(text), || Ok(())).unwrap_err();
+            assert!(matches!(error, Error::Usage(_)), "{sentence}: {error}");
+            assert!(error.to_string().contains(said), "{sentence}: {error}");
+        }
     }
 
     #[test]

@@ -362,6 +362,33 @@ fn the_caller_stays_where_it_was() {
 }
 
 #[test]
+fn a_namespace_is_entered_by_name_path_and_pid() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else {
+        return;
+    };
+    let left = lab.netns("left");
+    let mut sleep = Command::new("sleep");
+    let mut process = netns::spawn(&left, sleep.arg("60").stdin(Stdio::null())).unwrap();
+    let pid = process.id().to_string();
+    for (sentence, text) in [
+        ("its name", left.clone()),
+        ("the path of that name", format!("/run/netns/{left}")),
+        ("the path of a process's", format!("/proc/{pid}/ns/net")),
+        ("a process that is in it", pid.clone()),
+    ] {
+        let names = link::interfaces(Some(&text)).map(|all| all.into_iter().map(|i| i.name));
+        assert_eq!(names.unwrap().collect::<Vec<_>>(), ["lo", "left0"], "{sentence}");
+    }
+    // A namespace that is called as the process is numbered: the name wins.
+    netns::create(&pid).unwrap();
+    let named = link::interfaces(Some(&pid)).unwrap();
+    netns::delete(&pid).unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(named.len(), 1, "a namespace just made has loopback only: {named:?}");
+}
+
+#[test]
 fn a_change_that_fails_says_what_it_was() {
     let Some(lab) = lab_of(Shape::Pair, 1) else {
         return;
