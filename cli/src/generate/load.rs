@@ -1,41 +1,31 @@
 //! From specification to plan: with the addresses that it leaves to the sender.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use etherparse::{NetSlice, SlicedPacket};
-use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, Mac, known_neighbour, neighbour};
-use sluicegate_traffic::plan::{Frames, Plan};
+use sluicegate::error::Result;
+use sluicegate::link::{Interface, NextHop, NextHops};
+use sluicegate_traffic::plan::{Frames, Plan, Stream};
 use sluicegate_traffic::spec::{Defaults, Spec};
 
 use super::options::wrong;
+use crate::send::{common_hop, destination};
+
+/// Packets of a stream that are looked at for their destinations.
+const SAMPLED: usize = 16;
 
 /// Works out what is sent out of an interface, or into a file.
 ///
 /// # Errors
-/// What does not fit together; packets of which nobody knows to whom they go.
+/// What does not fit together; a next hop that cannot be resolved.
 pub fn plan(spec: &Spec, interface: Option<&Interface>, netns: Option<&str>) -> Result<Plan> {
-    plan_by(spec, interface, &|name, address| neighbour(netns, name, address))
+    plan_by(spec, interface, netns, |hops, stream| {
+        let (destination, _) = hop_of(hops, stream)?;
+        hops.mac(destination).map(|mac| Some(mac.0))
+    })
 }
 
-/// How a neighbour is found: of an interface, by address.
-type Find<'a> = &'a dyn Fn(&str, Ipv4Addr) -> Result<Option<Mac>>;
-
-fn plan_by(spec: &Spec, interface: Option<&Interface>, find: Find<'_>) -> Result<Plan> {
-    let defaults = of_interface(interface);
-    let plan = spec.plan(&defaults).map_err(wrong)?;
-    let Some(interface) = interface.filter(|it| it.mac.is_some()) else { return Ok(plan) };
-    // Where another default changes nothing, the specification names its receiver itself.
-    let other = Defaults { dmac: [0xff; 6], ..defaults };
-    if spec.plan(&other).map_err(wrong)? == plan {
-        return Ok(plan);
-    }
-    let dmac = receiver(&plan, interface, find)?;
-    spec.plan(&Defaults { dmac, ..defaults }).map_err(wrong)
-}
-
-/// The same to be looked at only: nobody is asked, and where nobody knows the receiver it is one that
-/// there is not.
+/// Works out what would be sent: asks no neighbour, and takes an address that no card has for a
+/// next hop that is not known.
 ///
 /// # Errors
 /// What does not fit together.
@@ -44,9 +34,35 @@ pub fn plan_to_show(
     interface: Option<&Interface>,
     netns: Option<&str>,
 ) -> Result<Plan> {
-    let known: Find<'_> = &|name, address| known_neighbour(netns, name, address);
-    let plan = plan_by(spec, interface, known);
-    plan.or_else(|_| spec.plan(&of_interface(interface)).map_err(wrong))
+    plan_by(spec, interface, netns, |hops, stream| {
+        let known = hop_of(hops, stream).and_then(|(_, hop)| hops.known_mac(hop));
+        Ok(known.ok().flatten().map(|mac| mac.0))
+    })
+}
+
+/// `resolve` finds the next hop's MAC of each stream that names none.
+fn plan_by(
+    spec: &Spec,
+    interface: Option<&Interface>,
+    netns: Option<&str>,
+    mut resolve: impl FnMut(&mut NextHops, &Stream) -> Result<Option<[u8; 6]>>,
+) -> Result<Plan> {
+    let defaults = of_interface(interface);
+    let plan = spec.plan(&defaults).map_err(wrong)?;
+    let Some(interface) = interface.filter(|it| it.mac.is_some()) else { return Ok(plan) };
+    // Where another default changes nothing, the specification names the next hop itself.
+    let other = spec.plan(&Defaults { dmac: [0xff; 6], ..defaults }).map_err(wrong)?;
+    if plan == other {
+        return Ok(plan);
+    }
+    let mut hops = NextHops::open(netns, interface)?;
+    let mut all = vec![defaults; plan.streams.len()];
+    for ((stream, other), own) in plan.streams.iter().zip(&other.streams).zip(&mut all) {
+        if stream != other {
+            own.dmac = resolve(&mut hops, stream)?.unwrap_or(defaults.dmac);
+        }
+    }
+    spec.plan_each(&all).map_err(wrong)
 }
 
 fn of_interface(interface: Option<&Interface>) -> Defaults {
@@ -55,26 +71,15 @@ fn of_interface(interface: Option<&Interface>) -> Defaults {
     Defaults { smac, ..defaults }
 }
 
-/// The Ethernet address of whom the first packet is for.
-fn receiver(plan: &Plan, interface: &Interface, find: Find<'_>) -> Result<[u8; 6]> {
-    let unknown = |why: String| {
-        let name = &interface.name;
-        Error::Usage(format!("to whom on {name}? {why}: say it by --dmac or ether = {{ dst }}"))
-    };
-    let Some(address) = destination(plan) else {
-        return Err(unknown("the packets have no IPv4 address that a neighbour has".into()));
-    };
-    match find(&interface.name, address)? {
-        Some(mac) => Ok(mac.0),
-        None => Err(unknown(format!("no neighbour there says that it is {address}"))),
-    }
-}
-
-fn destination(plan: &Plan) -> Option<Ipv4Addr> {
+/// The next hop of a stream's packets, and one of their destinations.
+fn hop_of(hops: &mut NextHops, stream: &Stream) -> Result<(IpAddr, NextHop)> {
+    let plan = Plan { seed: 0, streams: vec![stream.clone()], turns: vec![0] };
     let mut room = vec![0; plan.longest()];
-    let bytes = Frames::new(plan, 0, 1, || 0).next_into(&mut room)?;
-    match SlicedPacket::from_ethernet(&room[..bytes]).ok()?.net? {
-        NetSlice::Ipv4(ip) => Some(ip.header().destination_addr()),
-        NetSlice::Ipv6(_) | NetSlice::Arp(_) => None,
-    }
+    let mut frames = Frames::new(&plan, 0, 1, || 0);
+    let sampled = std::iter::repeat_with(|| {
+        let bytes = frames.next_into(&mut room)?;
+        destination(&room[..bytes])
+    });
+    let destinations: Vec<_> = sampled.take(SAMPLED).flatten().collect();
+    common_hop(hops, &format!("stream {}", stream.name), &destinations)
 }

@@ -26,7 +26,7 @@ pub struct SpecArgs {
     #[arg(long, value_name = "MAC")]
     smac: Option<String>,
 
-    /// Destination on Ethernet [default: the neighbour's that the packets are for]
+    /// Destination on Ethernet [default: the next hop's: of the gateway, or of the destination on-link]
     #[arg(long, value_name = "MAC")]
     dmac: Option<String>,
 

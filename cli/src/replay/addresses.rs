@@ -25,9 +25,22 @@ pub struct Addresses {
     #[arg(long, value_name = "MAC", value_parser = mac)]
     smac: Option<[u8; 6]>,
 
-    /// Destination address of all frames
-    #[arg(long, value_name = "MAC", value_parser = mac)]
-    dmac: Option<[u8; 6]>,
+    /// Destination address of all frames: a MAC, or auto for that of the next hop
+    #[arg(long, value_name = "MAC|auto", value_parser = dmac)]
+    dmac: Option<Dmac>,
+}
+
+/// The destination address that all frames get.
+#[derive(Clone, Copy, Debug)]
+enum Dmac {
+    /// The next hop's.
+    Auto,
+    /// This one.
+    Mac([u8; 6]),
+}
+
+fn dmac(text: &str) -> std::result::Result<Dmac, String> {
+    if text == "auto" { Ok(Dmac::Auto) } else { mac(text).map(Dmac::Mac) }
 }
 
 fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
@@ -35,6 +48,11 @@ fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
 }
 
 impl Addresses {
+    /// Whether the next hop's address is to be found.
+    pub fn ask_for_next_hop(&self) -> bool {
+        matches!(self.dmac, Some(Dmac::Auto))
+    }
+
     /// The rules of all flags: those on the command line before those in the file.
     ///
     /// # Errors
@@ -42,7 +60,10 @@ impl Addresses {
     pub fn rewrite(&self) -> Result<Rewrite> {
         let given = self.rewrite_mac.iter().chain(&self.rewrite_ip).copied();
         let fixed = self.smac.map(Rule::Source).into_iter();
-        let fixed = fixed.chain(self.dmac.map(Rule::Destination));
+        let fixed = fixed.chain(match self.dmac {
+            Some(Dmac::Mac(mac)) => Some(Rule::Destination(mac)),
+            Some(Dmac::Auto) | None => None,
+        });
         let mut rewrite: Rewrite = given.chain(fixed).collect();
         if let Some(path) = &self.rewrite {
             let text = std::fs::read_to_string(path);

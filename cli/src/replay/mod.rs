@@ -1,6 +1,7 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
 mod addresses;
+mod next_hop;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use sluicegate::port::{
     Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use,
 };
 use sluicegate_traffic::rate::Unit;
+use sluicegate_traffic::rewrite::Rule;
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use addresses::Addresses;
@@ -29,7 +31,7 @@ Examples:
   sluice replay trace.pcap eth1 --speed 2.5 --loop 10
   sluice replay trace.pcap eth1 -f 'udp port 53' --rate 10kpps
   sluice replay trace.pcap eth1 --top-speed --threads 2
-  sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac 02:00:00:00:00:02
+  sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac auto
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
 /// Packets a second that a packet socket sends everywhere.
@@ -102,7 +104,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
-    let rewrite = Arc::new(args.addresses.rewrite()?);
+    let mut rewrite = args.addresses.rewrite()?;
     let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
     // Before a file is emptied, or anything happens to an interface.
@@ -112,6 +114,10 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let ethernet = interface.as_ref().is_none_or(|interface| interface.hardware == ARPHRD_ETHER);
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(&file, args.rounds, threads(&args), link_type)?;
+    if args.addresses.ask_for_next_hop() {
+        let mac = next_hop::mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
+        rewrite.add(Rule::Destination(mac.0));
+    }
     let port = open(&args, wish(&args, steering.as_ref()))?;
     let options = ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
@@ -119,7 +125,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         packets: args.common.count,
         most_bytes: interface.as_ref().map(most_bytes),
         link_type: port.link_type(),
-        rewrite,
+        rewrite: Arc::new(rewrite),
         keep_bytes: KEEP_BYTES,
     };
     // Opened here, where signals still end the command: a pipe may keep it waiting.

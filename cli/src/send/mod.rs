@@ -11,6 +11,7 @@ mod best;
 mod carrier;
 mod keys;
 mod live;
+mod next_hop;
 mod paced;
 mod rate;
 mod rate_file;
@@ -33,6 +34,7 @@ use report::Sent;
 
 pub use best::{Wish, best, zero_copy};
 pub use live::LiveSender;
+pub use next_hop::{common_hop, destination};
 pub use paced::Paced;
 pub use rate::{Measure, Rate};
 pub use ring::{RingSender, Supply, monotonic_ns};

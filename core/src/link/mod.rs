@@ -1,6 +1,7 @@
 //! Interfaces, the namespaces they live in, and the lab.
 //!
 //! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
+//! [`NextHops`] finds the Ethernet address that packets to an IP address get;
 //! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP;
 //! [`Sampler`] and [`Rates`] turn counters into rates; [`Lab`] builds hosts out of namespaces and
 //! veth links.
@@ -21,6 +22,7 @@ pub mod lab;
 mod netdev;
 mod netlink;
 pub mod netns;
+mod next_hop;
 mod presence;
 mod process;
 mod queues;
@@ -49,10 +51,11 @@ pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
 pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
 pub use netlink::Netlink;
+pub use next_hop::{NextHop, NextHops};
 pub use presence::{Presence, State};
 pub(crate) use queues::transmit_queues;
 pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
-pub use routes::{carries_default_route, known_neighbour, neighbour};
+pub use routes::carries_default_route;
 pub use sample::{InterfaceSample, Sample, Sampler};
 pub(crate) use tap::{Making, Tap};
 pub(crate) use tc::{FilterPlace, Side, Then};

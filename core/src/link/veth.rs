@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -16,7 +15,11 @@ use netlink_packet_route::link::{
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+};
 
+use super::next_hop::family;
 use super::{Address, Mac, Netlink, netns, refused};
 use crate::error::Result;
 
@@ -138,6 +141,27 @@ impl Netlink {
             .map_err(|e| refused("add address", format!("{address} to {name}"), ADMIN, e))
     }
 
+    /// Adds a route to a prefix, through a gateway on the interface's link.
+    ///
+    /// # Errors
+    /// No such interface, or one that is off; a gateway that is not on its link; a missing
+    /// `CAP_NET_ADMIN`.
+    pub fn add_route(&mut self, name: &str, prefix: Address, gateway: IpAddr) -> Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(prefix.ip);
+        message.header.destination_prefix_length = prefix.prefix;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![
+            RouteAttribute::Destination(prefix.ip.into()),
+            RouteAttribute::Gateway(gateway.into()),
+            RouteAttribute::Oif(self.index(name)?),
+        ];
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(|e| refused("add route", format!("{prefix} via {gateway}"), ADMIN, e))
+    }
+
     /// Tells an interface its neighbour's Ethernet address for good: it will not ask.
     ///
     /// # Errors
@@ -174,11 +198,4 @@ fn end_message(end: &VethEnd<'_>, netns: Option<&File>, queues: u32) -> LinkMess
         message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
     }
     message
-}
-
-fn family(ip: IpAddr) -> AddressFamily {
-    match ip {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    }
 }

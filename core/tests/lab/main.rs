@@ -3,6 +3,7 @@
 
 #[path = "../child/limit.rs"]
 mod child;
+mod next_hops;
 mod on;
 mod scratch;
 

@@ -126,7 +126,18 @@ impl Spec {
     /// What does not fit together: layers that cannot follow each other, sizes too small for the
     /// headers, the same bits said twice.
     pub fn plan(&self, defaults: &Defaults) -> Result<Plan, SpecError> {
-        self.build(defaults).map_err(|fault| self.origin.locate(fault))
+        self.build(|_| defaults).map_err(|fault| self.origin.locate(fault))
+    }
+
+    /// Works out what is sent, with addresses for each stream: of its number in `defaults`, or the
+    /// last.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_each(&self, defaults: &[Defaults]) -> Result<Plan, SpecError> {
+        let none = Defaults::default();
+        let of = |stream| defaults.get(stream).or(defaults.last()).unwrap_or(&none);
+        self.build(of).map_err(|fault| self.origin.locate(fault))
     }
 
     /// Whether packets of a stream carry a stamp.
@@ -135,13 +146,13 @@ impl Spec {
         layers.iter().any(|layer| layer.protocol.is(&protocols::bytes::STAMP))
     }
 
-    fn build(&self, defaults: &Defaults) -> Result<Plan, Fault> {
+    fn build<'a>(&self, defaults: impl Fn(usize) -> &'a Defaults) -> Result<Plan, Fault> {
         let seed = self.seed.unwrap_or(0);
         let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();
         let turns = turns_of(&weights)
             .map_err(|problem| Fault::new(&Position::Nowhere, "weight", problem))?;
         let build = |(index, stream): (usize, &Stream)| {
-            build::stream(index, stream, seed, defaults)
+            build::stream(index, stream, seed, defaults(index))
                 .map_err(|fault| fault.within(&format!("stream {}", stream.name)))
         };
         let mut streams = Vec::new();

@@ -3,4 +3,5 @@
 mod generate;
 mod keys;
 mod live_ring;
+mod next_hop;
 mod replay;

@@ -33,6 +33,9 @@ const REPORTS_DEFAULT: u64 = 2;
 const SETTLE: Duration = Duration::from_secs(2);
 
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
+/// The switches of forwarding. A new namespace has IPv4's from the machine's own.
+const FORWARDING: [&str; 2] =
+    ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
 /// Whether all of a lab is there: its hosts, and their interfaces up and running.
 pub(super) fn is_whole(config: &LabConfig) -> bool {
@@ -102,11 +105,12 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
     settle(config)
 }
 
-/// Switches a host's interfaces on, with addresses and neighbours.
+/// Switches a host's interfaces on, with addresses, neighbours and routes.
 fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     let netns = plan::netns(&config.name, host.name);
     let mut netlink = Netlink::open(Some(&netns))?;
     let ipv6 = Path::new(IPV6).exists();
+    let forwards = netns::within(Some(&netns), || Ok(forwards()))?;
     let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
     let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
     for interface in host.interfaces {
@@ -117,6 +121,11 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
         }
         if addresses.is_empty() {
             continue;
+        }
+        // Two hosts that forward would hand such a packet to each other until its TTL ends.
+        let routes = if forwards { Vec::new() } else { interface.routes() };
+        for route in routes.iter().filter(|route| ipv6 || route.gateway.is_ipv4()) {
+            netlink.add_route(interface.name, route.prefix, route.gateway)?;
         }
         for neighbour in &neighbours {
             for address in neighbour.addresses() {
@@ -168,6 +177,9 @@ fn settle(config: &LabConfig) -> Result<()> {
 /// Where a setting cannot be written (no IPv6, a read-only `/proc/sys`), the host is as usable,
 /// only less quiet.
 fn quieten(host: &Host) {
+    for switch in FORWARDING {
+        let _ = fs::write(switch, "0");
+    }
     for (setting, value) in QUIET {
         let _ = fs::write(format!("{IPV6}/default/{setting}"), value);
     }
@@ -175,6 +187,11 @@ fn quieten(host: &Host) {
     if !addressed {
         let _ = fs::write(format!("{IPV6}/default/disable_ipv6"), "1");
     }
+}
+
+/// Whether the host of this thread's namespace forwards packets.
+fn forwards() -> bool {
+    FORWARDING.iter().any(|path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0"))
 }
 
 /// Removes links, then hosts; what is not there is no error.

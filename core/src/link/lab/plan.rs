@@ -59,20 +59,45 @@ pub struct HostInterface {
     pub name: &'static str,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// The number of its host in the lab's networks; none where it has no addresses.
-    number: Option<u8>,
+    /// The number of its host in the lab's networks, and that of the host that its routes lead
+    /// through; none where it has no addresses.
+    numbers: Option<[u8; 2]>,
+}
+
+/// A route of a lab's host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub prefix: Address,
+    pub gateway: IpAddr,
 }
 
 impl HostInterface {
     /// Its IP addresses: 198.18.0.N/24 (RFC 2544) and 2001:db8:18::N/64 (RFC 3849).
     pub fn addresses(&self) -> Vec<Address> {
-        let Some(number) = self.number else {
+        let Some([number, _]) = self.numbers else {
             return Vec::new();
         };
-        let v4 = IpAddr::V4(Ipv4Addr::new(198, 18, 0, number));
-        let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into());
-        vec![Address { ip: v4, prefix: 24 }, Address { ip: v6.into(), prefix: 64 }]
+        let [v4, v6] = ips(number);
+        vec![Address { ip: v4, prefix: 24 }, Address { ip: v6, prefix: 64 }]
     }
+
+    /// Its routes: the rest of 198.18.0.0/15 and 2001:db8::/32, through another host.
+    pub(super) fn routes(&self) -> Vec<Route> {
+        let Some([_, other]) = self.numbers else {
+            return Vec::new();
+        };
+        let [v4, v6] = ips(other);
+        let tests = Address { ip: Ipv4Addr::new(198, 18, 0, 0).into(), prefix: 15 };
+        let examples = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0).into();
+        let examples = Address { ip: examples, prefix: 32 };
+        vec![Route { prefix: tests, gateway: v4 }, Route { prefix: examples, gateway: v6 }]
+    }
+}
+
+/// The addresses of a host of a lab.
+fn ips(number: u8) -> [IpAddr; 2] {
+    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into());
+    [Ipv4Addr::new(198, 18, 0, number).into(), v6.into()]
 }
 
 /// A link: the host and interface at each end.
@@ -83,14 +108,14 @@ const fn mac(number: u8) -> Mac {
     Mac([0x02, 0x00, 198, 18, 0, number])
 }
 
-const LEFT0: HostInterface = HostInterface { name: "left0", mac: mac(1), number: Some(1) };
-const RIGHT0: HostInterface = HostInterface { name: "right0", mac: mac(2), number: Some(2) };
-const MIDDLE0: HostInterface = HostInterface { name: "middle0", mac: mac(0x10), number: None };
-const MIDDLE1: HostInterface = HostInterface { name: "middle1", mac: mac(0x11), number: None };
-const UPPER0: HostInterface = HostInterface { name: "upper0", mac: mac(3), number: Some(3) };
-const LOWER0: HostInterface = HostInterface { name: "lower0", mac: mac(4), number: Some(4) };
-const MIDDLE2: HostInterface = HostInterface { name: "middle2", mac: mac(0x12), number: None };
-const MIDDLE3: HostInterface = HostInterface { name: "middle3", mac: mac(0x13), number: None };
+const LEFT0: HostInterface = HostInterface { name: "left0", mac: mac(1), numbers: Some([1, 2]) };
+const RIGHT0: HostInterface = HostInterface { name: "right0", mac: mac(2), numbers: Some([2, 1]) };
+const MIDDLE0: HostInterface = HostInterface { name: "middle0", mac: mac(0x10), numbers: None };
+const MIDDLE1: HostInterface = HostInterface { name: "middle1", mac: mac(0x11), numbers: None };
+const UPPER0: HostInterface = HostInterface { name: "upper0", mac: mac(3), numbers: Some([3, 4]) };
+const LOWER0: HostInterface = HostInterface { name: "lower0", mac: mac(4), numbers: Some([4, 3]) };
+const MIDDLE2: HostInterface = HostInterface { name: "middle2", mac: mac(0x12), numbers: None };
+const MIDDLE3: HostInterface = HostInterface { name: "middle3", mac: mac(0x13), numbers: None };
 
 const LEFT: Host = Host { name: "left", interfaces: &[LEFT0] };
 const MIDDLE: Host = Host { name: "middle", interfaces: &[MIDDLE0, MIDDLE1] };
@@ -157,6 +182,20 @@ mod tests {
         let text: Vec<String> = LEFT0.addresses().iter().map(ToString::to_string).collect();
         assert_eq!(text, ["198.18.0.1/24", "2001:db8:18::1/64"]);
         assert_eq!(RIGHT0.mac.to_string(), "02:00:c6:12:00:02");
-        assert!(MIDDLE0.addresses().is_empty());
+        assert!(MIDDLE0.addresses().is_empty() && MIDDLE0.routes().is_empty());
+    }
+
+    #[test]
+    fn routes_lead_through_another_host_of_the_lab() {
+        let hosts = Shape::Star.hosts();
+        for host in hosts.iter().filter(|host| host.name != "middle") {
+            let interface = host.interfaces[0];
+            for route in interface.routes() {
+                let has =
+                    |it: &&HostInterface| it.addresses().iter().any(|a| a.ip == route.gateway);
+                let gateway = hosts.iter().flat_map(|host| host.interfaces).find(has).unwrap();
+                assert_ne!(gateway.name, interface.name, "{route:?}");
+            }
+        }
     }
 }

@@ -1,0 +1,127 @@
+//! `sluice generate` and `sluice replay` send to the next hop that the host's own packets would take.
+
+use std::process::Command;
+
+use sluicegate::link::{self, Lab};
+
+use crate::support::*;
+
+/// What `left0` sends is sent slowly enough for a busy machine.
+const SLOWLY: [&str; 4] = ["--rate", "20kpps", "--count", "32"];
+
+fn mac_of_right(lab: &Lab) -> [u8; 6] {
+    link::interface(Some(&lab.netns("right")), "right0").unwrap().mac.unwrap().0
+}
+
+/// The destination addresses of the frames that a command sends to `right0`.
+fn destinations(lab: &Lab, command: &[&str]) -> Vec<[u8; 6]> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("came.pcap");
+    let capture = capture_all(&lab.netns("right"), "inbound", &file);
+    let sent = run(command);
+    assert_eq!(sent.status, Some(0), "{command:?}: {}", sent.err);
+    let count = sent.report()["attempted"].as_u64().unwrap();
+    capture.stop();
+    let came: Vec<_> =
+        packets(&file).into_iter().map(|(_, bytes)| bytes[..6].try_into().unwrap()).collect();
+    assert_eq!(came.len() as u64, count, "{command:?}");
+    came
+}
+
+#[test]
+fn packets_go_to_the_gateway_or_to_the_neighbour_without_a_dmac() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), mac_of_right(&lab));
+    for (sentence, what) in [
+        ("a neighbour", &[][..]),
+        ("a neighbour by IPv6", &["--dst", "2001:db8:18::2"]),
+        ("an address behind the gateway", &["--src", "198.18.0.0/16", "--dst", "198.18.1.2"]),
+        ("an address behind the gateway by IPv6", &["--dst", "2001:db8::2"]),
+        ("a prefix that is mostly behind the gateway", &["--dst", "198.18.0.0/15"]),
+        ("with a tag", &["--vlan", "7"]),
+        ("a profile of one address", &["--profile", "syn-flood"]),
+        ("a profile of many", &["--profile", "imix"]),
+        ("a profile of several streams", &["--profile", "fragments"]),
+    ] {
+        let generate = ["generate", "left0", "--netns", &left, "--method", "sendmmsg", "--json"];
+        let came = destinations(&lab, &[&generate[..], &SLOWLY, what].concat());
+        assert!(came.iter().all(|mac| *mac == right), "{sentence}: {came:02x?}");
+    }
+}
+
+#[test]
+fn each_stream_goes_to_its_own_next_hop() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), mac_of_right(&lab));
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("spec.toml");
+    let layers = [
+        "'ether', { ipv4 = { dst = '198.18.0.2' } }",
+        "'ether', { ipv6 = { dst = 'ff02::1' } }",
+        "'ether', { ipv4 = { dst = '224.0.0.9' } }",
+        "{ ether = { dst = '02:00:00:00:00:99' } }, { ipv4 = { dst = '203.0.113.1' } }",
+    ];
+    let streams = layers.map(|layers| format!("[[stream]]\nlayers = [{layers}, 'udp']\n"));
+    std::fs::write(&spec, streams.concat()).unwrap();
+    let generate = ["generate", "left0", "--netns", &left, "--spec", spec.to_str().unwrap()];
+    let came = destinations(&lab, &[&generate[..], &["--json"], &SLOWLY].concat());
+    let multicast = [[0x33, 0x33, 0, 0, 0, 1], [1, 0, 0x5e, 0, 0, 9]];
+    let expected = [right, multicast[0], multicast[1], [2, 0, 0, 0, 0, 0x99]];
+    assert_eq!(came[..4], expected);
+}
+
+#[test]
+fn a_next_hop_that_cannot_be_resolved_is_an_error_with_the_reason() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for words in [
+        "link add other0 type veth peer other1",
+        "link set other0 up",
+        "link set other1 up",
+        "address add 192.0.2.1/24 dev other0",
+    ] {
+        let mut ip = Command::new("ip");
+        assert!(ip.args(["-n", &left]).args(words.split(' ')).status().unwrap().success());
+    }
+    let generate = ["generate", "left0", "--netns", &left, "--count", "1", "--dst"];
+    for (destination, reason) in [
+        ("203.0.113.1", "no route to it leaves by left0; set --dmac or choose an on-link address"),
+        ("192.0.2.2", "its route leaves by other0; set --dmac"),
+        ("198.18.0.77", "198.18.0.77 on left0: no neighbour answers; set --dmac"),
+        ("198.18.0.0/24", "have different next hops; set --dmac"),
+    ] {
+        refused(&[&generate[..], &[destination]].concat(), reason);
+    }
+    // With an address, and into the air: nothing is resolved.
+    let given = run(&[&generate[..], &["203.0.113.1", "--dmac", NOBODY]].concat());
+    assert_eq!(given.status, Some(0), "{given:?}");
+    // What is only shown needs no next hop.
+    let shown = run(&[&generate[..], &["203.0.113.1", "--show", "1"]].concat());
+    assert_eq!(shown.status, Some(0), "{shown:?}");
+}
+
+#[test]
+fn a_replay_keeps_its_addresses_unless_it_is_to_find_the_next_hop() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), mac_of_right(&lab));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recorded.pcap").to_str().unwrap().to_owned();
+    let to = ["--src", "192.0.2.0/24", "--dst", "203.0.113.0/24", "--dmac", NOBODY];
+    let recorded = ["generate", &format!("pcap:{file}"), "--count", "32", "--json"];
+    run(&[&recorded[..], &to].concat()).good();
+    let replay = ["replay", &file, "left0", "--netns", &left, "--rate", "20kpps", "--json"];
+    let auto = ["--dmac", "auto"];
+    let rewritten = ["--rewrite-ip", "0.0.0.0/0=198.18.0.0/15"];
+    let nobody = [2, 0, 0, 0, 0, 0x99];
+    for (sentence, more, mac) in [
+        ("as recorded", vec![], nobody),
+        ("as recorded, with other IP addresses", rewritten.to_vec(), nobody),
+        ("to the next hop of the new addresses", [rewritten, auto].concat(), right),
+    ] {
+        let came = destinations(&lab, &[&replay[..], &more].concat());
+        assert!(came.iter().all(|it| *it == mac), "{sentence}: {came:02x?}");
+    }
+    refused(&[&replay[..], &auto].concat(), "no route to it leaves by left0");
+    refused(&["replay", "-", "left0", "--netns", &left, "--dmac", "auto"], "read only once");
+    refused(&["replay", &file, "null:", "--dmac", "auto"], "no Ethernet interface");
+}
