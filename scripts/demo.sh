@@ -116,4 +116,5 @@ if command -v capinfos >/dev/null; then
     capinfos -cM "$file" | sed "s,$scratch/,,; s,^,  ,"
 fi
 echo
-echo "The lab and the file are gone. Your own: sluice lab up; sluice capture --help"
+echo "The lab and the file are removed. Make a lab of your own, from this directory:"
+echo "${SUDO_USER:+sudo }$sluice lab up"

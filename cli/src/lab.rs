@@ -19,7 +19,7 @@ Examples:
   sluice lab exec left -- ping -c 3 198.18.0.2
   sluice lab down
 
-Needs root. left0 has 198.18.0.1/24 and 2001:db8:18::1/64, right0 has
+Needs root, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_DAC_OVERRIDE. left0 has 198.18.0.1/24 and 2001:db8:18::1/64, right0 has
 198.18.0.2/24 and 2001:db8:18::2/64.";
 
 /// Make, list and remove labs: hosts made of network namespaces, joined by veth links
@@ -121,16 +121,32 @@ fn describe(lab: &Lab) -> String {
     for row in picture(lab) {
         let _ = writeln!(text, "  {}", row.trim_end());
     }
-    let option = if name == "lab" { String::new() } else { format!("--name {name} ") };
-    let _ = write!(
-        text,
-        "\nTry:  sluice lab exec {option}left -- ping -c 3 198.18.0.2\n      \
-         sluice top --netns {}\n      \
-         sluice lab down{}\n",
-        lab.netns("right"),
-        if name == "lab" { String::new() } else { format!(" --name {name}") },
-    );
+    let _ = writeln!(text);
+    for (number, command) in suggestions(lab).iter().enumerate() {
+        let _ = writeln!(text, "{}  {command}", if number == 0 { "Try:" } else { "    " });
+    }
     text
+}
+
+/// Commands that work in the lab, in this order: a host in the middle passes nothing on by itself.
+fn suggestions(lab: &Lab) -> Vec<String> {
+    let name = if lab.name() == "lab" { String::new() } else { format!(" --name {}", lab.name()) };
+    let ports = |host: &lab::Host| {
+        let ports: Vec<_> = host.interfaces.iter().map(|i| format!("xdp:{}", i.name)).collect();
+        format!("{} --netns {}", ports.join(" "), lab.netns(host.name))
+    };
+    let middle = lab.hosts().iter().find(|host| host.interfaces.len() > 1);
+    let passes = middle.map(|host| match lab.shape() {
+        Shape::Star => format!("sluice switch {} &", ports(host)),
+        Shape::Pair | Shape::Line => format!("sluice forward {} &", ports(host)),
+    });
+    let ends = passes.is_some().then(|| "kill %1".to_owned());
+    let tries = [
+        format!("sluice lab exec{name} left -- ping -c 3 198.18.0.2"),
+        format!("sluice top --netns {} --count 3", lab.netns("right")),
+    ];
+    let last = format!("sluice lab down{name}");
+    passes.into_iter().chain(tries).chain(ends).chain([last]).collect()
 }
 
 /// Hosts as boxes in a row, joined by lines at the height of their interfaces:

@@ -100,3 +100,42 @@ fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
         assert!(!std::path::Path::new(&netns).exists(), "{netns} is left");
     }
 }
+
+#[test]
+fn an_ordinary_user_makes_a_lab_with_the_capabilities_that_are_named_and_no_others() {
+    if !have(&["setpriv"]) {
+        return;
+    }
+    let Some(_able) = Lab::up("named", &[]) else { return };
+    let name = format!("nobody-{}", std::process::id());
+    let nobody = |capabilities: &[&str], command: &[&str]| {
+        let only = capabilities.iter().fold("-all".to_owned(), |all, one| format!("{all},+{one}"));
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        setpriv.args(
+            ["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}={only}")),
+        );
+        ended(setpriv.arg(env!("CARGO_BIN_EXE_sluice")).args(command))
+    };
+    if nobody(&[], &["--version"]).status != Some(0) {
+        return eprintln!("skipped: needs a build that nobody may run; get it by chmod o+x");
+    }
+    let named = ["sys_admin", "net_admin", "dac_override"];
+    let up = ["lab", "up", "--name", &name];
+    for missing in named {
+        let others: Vec<_> = named.into_iter().filter(|one| *one != missing).collect();
+        let refused = nobody(&others, &up);
+        assert_eq!(refused.status, Some(3), "{missing}: {}", refused.err);
+        let capability = format!("CAP_{}", missing.to_uppercase());
+        assert!(refused.err.contains(&capability), "{}", refused.err);
+    }
+    let exec = ["lab", "exec", "--name", &name, "left", "--", "cat", "/sys/class/net/left0/mtu"];
+    for (capabilities, command) in [
+        (&named[..], &up[..]),
+        (&["sys_admin"], &exec),
+        (&named, &["lab", "down", "--name", &name]),
+    ] {
+        let ended = nobody(capabilities, command);
+        assert_eq!(ended.status, Some(0), "{command:?}: {}", ended.err);
+    }
+}

@@ -28,6 +28,8 @@ use crate::error::{Error, Result};
 
 const FOLDER: &str = "/run/netns";
 const ADMIN: &str = "CAP_SYS_ADMIN";
+/// Another user than root needs it to make and remove files in root's folder.
+const FILES: &str = "CAP_DAC_OVERRIDE";
 /// Looking into another user's process takes this as well (proc(5)).
 const PTRACE: &str = "CAP_SYS_PTRACE and CAP_SYS_ADMIN";
 const NO_PATH: Option<&Path> = None;
@@ -96,7 +98,7 @@ pub fn create(name: &str) -> Result<()> {
     share_folder()?;
     OpenOptions::new().write(true).create_new(true).mode(0o000).open(&path).map_err(|e| {
         let taken = e.kind() == io::ErrorKind::AlreadyExists;
-        let error = refused("create", object(name), ADMIN, e);
+        let error = refused("create", object(name), FILES, e);
         if taken {
             error.remedy(format!("take another name, or remove it with `ip netns delete {name}`"))
         } else {
@@ -133,7 +135,7 @@ pub fn delete(name: &str) -> Result<()> {
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(e) => return Err(refused("unmount", object(name), ADMIN, e)),
     }
-    fs::remove_file(&path).map_err(|e| refused("delete", object(name), ADMIN, e))
+    fs::remove_file(&path).map_err(|e| refused("delete", object(name), FILES, e))
 }
 
 /// Runs `work` in a namespace, with a view of `/sys` that shows that namespace's interfaces, which

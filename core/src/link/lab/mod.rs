@@ -13,7 +13,8 @@
 //! because no host of a lab forwards. Nothing else talks
 //! on the links, so that what a test sends is all there is to count. Packets are on the links as on a
 //! wire: checksums filled in, TCP cut into packets. Making and removing labs
-//! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and Linux 5.13 for NAPI on a veth.
+//! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, of another user than root `CAP_DAC_OVERRIDE` too, and
+//! Linux 5.13 for NAPI on a veth.
 
 mod build;
 #[cfg(test)]
