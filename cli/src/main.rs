@@ -12,6 +12,7 @@ mod count;
 mod exit;
 mod forward;
 mod generate;
+mod hidden;
 mod lab;
 mod notice;
 mod overwrite;

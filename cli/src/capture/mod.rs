@@ -7,7 +7,6 @@
 //!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
 //! ```
 
-mod bare;
 mod file;
 mod lines;
 mod list;
@@ -46,7 +45,7 @@ use crate::report::{Files, Report};
 use crate::run::{Counters, Limits, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::{exit, notice, overwrite, signals};
+use crate::{exit, hidden, notice, overwrite, signals};
 
 /// Chunks on their way between recorders and the merging thread.
 const IN_TRANSIT: usize = 256;
@@ -62,11 +61,13 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     }
     let (mut ports, mut reports) = (Vec::new(), Vec::new());
     for name in &options.ports {
-        let port = bare::open(name, &options.common)?;
+        let port = options.common.open(name)?;
         // At once: the card's counters are to cover the time that the port is open.
-        reports.push(Report::of_port("capture", &port, &options.common));
+        let mut report = Report::of_port("capture", &port, &options.common);
         notice::fallbacks(&port);
         notice::diverts(name);
+        hidden::warn(name, &options.common, &mut report);
+        reports.push(report);
         ports.push(port);
     }
     let file = match &options.output {

@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::run::{Counters, Nothing, Run, Visitor, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
-use crate::{exit, notice};
+use crate::{exit, hidden, notice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +69,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let mut report = Report::of_port("count", &opened, &common);
     notice::fallbacks(&opened);
     notice::diverts(&port);
+    hidden::warn(&port, &common, &mut report);
     common.become_user()?;
     let way = Way { common: &common, receiving };
     let mut ended = if let Some(in_kernel) = in_kernel {

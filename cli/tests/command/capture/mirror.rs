@@ -1,4 +1,4 @@
-//! `mirror:`, and bare names where it is to be had at once; claims of several processes.
+//! `mirror:`, what hides packets from `packet:`, and claims of several processes.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -33,32 +33,59 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
 }
 
 #[test]
-fn a_bare_name_is_a_mirror_where_the_program_is_attached() {
+fn a_bare_name_is_packet_sockets_also_where_the_program_is_attached() {
     if !have(&["ping"]) {
         return;
     }
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
-    let captured = |more: &[&str]| {
-        let arguments = ["capture", "right0", "--netns", &netns, "-f", "icmp", "--json"];
-        let capture = Running::start(&[&arguments, more].concat());
-        assert_eq!(on(&lab, "left", &["ping", "-qc", "2", "198.18.0.2"]).status, Some(0));
-        let ended = capture.stop();
-        (ended.good()["backend"].clone(), ended.err)
-    };
-    let (backend, said) = captured(&[]);
-    assert_eq!(backend, "packet", "nothing is attached");
-    assert!(!said.contains("mirror:"), "a hint is for terminals: {said}");
-    let Some(attached) = Attached::to(&netns, &[]) else { return };
-    let (backend, said) = captured(&[]);
-    assert_eq!(backend, "mirror");
-    assert!(said.contains("right0: as mirror:, for the XDP program is attached"), "{said}");
-    assert_eq!(captured(&["--threads", "1"]).0, "packet", "threads share by fanout");
-    let named =
-        run(&["capture", "packet:right0", "--netns", &netns, "--duration", "0.1s", "--json"]);
-    assert_eq!(named.good()["backend"], "packet", "a kind is a kind");
-    assert_eq!(attached.detach().status, Some(0));
-    assert_eq!(captured(&[]).0, "packet");
+    // Its port attaches the program.
+    let mirror = Running::start(&["count", "mirror:right0", "--netns", &netns]);
+    let arguments = ["capture", "right0", "--netns", &netns, "-f", "icmp", "--json"];
+    let capture = Running::start(&arguments);
+    assert_eq!(on(&lab, "left", &["ping", "-qc", "2", "198.18.0.2"]).status, Some(0));
+    let ended = capture.stop();
+    let report = ended.good();
+    assert_eq!(report["backend"], "packet", "{report}");
+    assert_eq!(report["packets"], 4, "requests and replies: {report}");
+    assert!(report.get("notices").is_none(), "nothing hides packets: {report}");
+    assert!(!ended.err.contains("mirror:"), "{}", ended.err);
+    assert_eq!(mirror.stop().status, Some(0));
+}
+
+#[test]
+fn a_capture_names_what_hides_packets_from_it() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    for (sentence, other, named) in [
+        ("a claim", "xdp:right0?filter=udp port 9", Some("takes 'udp port 9'")),
+        ("a claim of everything", "xdp:right0", Some("takes all")),
+        ("a drop", "xdp:right0?action=drop&filter=arp", Some("drops 'arp'")),
+        ("a filter that only counts", "xdp:right0?action=pass&filter=arp", None),
+        ("a mirror", "mirror:right0", None),
+    ] {
+        let other = Running::start(&["count", other, "--netns", &netns]);
+        for port in ["right0", "packet:right0"] {
+            let captured =
+                run(&["capture", port, "--netns", &netns, "--duration", "10ms", "--json"]);
+            let notices = &captured.good()["notices"];
+            let Some(named) = named else {
+                assert!(notices.is_null(), "{sentence}: {notices}");
+                continue;
+            };
+            let notice = notices[0].as_str().unwrap_or_else(|| panic!("{sentence}: {captured:?}"));
+            let by = format!("process {}", other.pid());
+            let command = format!("`sluice capture --netns {netns} mirror:right0`");
+            for part in [named, &by, &command] {
+                assert!(notice.contains(part), "{sentence}: {part}: {notice}");
+            }
+            assert!(captured.err.contains(notice), "{sentence}: {}", captured.err);
+        }
+        let mirror =
+            run(&["capture", "mirror:right0", "--netns", &netns, "--duration", "10ms", "--json"]);
+        assert!(mirror.good().get("notices").is_none(), "{sentence}: a mirror sees all");
+        other.stop();
+    }
 }
 
 #[test]
