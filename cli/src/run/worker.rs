@@ -93,9 +93,9 @@ impl Shared {
     pub fn tell(&self, interface: &str, up: bool) {
         let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
         match up {
-            true if down.remove(interface) => notice::say(format_args!("{interface} is up again")),
+            true if down.remove(interface) => notice::say(format_args!("{interface} is up")),
             false if down.insert(interface.to_owned()) => {
-                notice::say(format_args!("{interface} is down; waiting for it to come up again"));
+                notice::say(format_args!("{interface} is down; waiting for it to come up"));
             }
             _ => {}
         }
@@ -246,10 +246,7 @@ impl Worker<'_> {
                 self.close()?;
             }
             if self.queue.sync_rx()? > 0 {
-                if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
-                    self.down_since = None;
-                    self.tell(true);
-                }
+                self.packets_came();
                 visitor.prepare(self.queue);
                 if broken {
                     self.after_end += self.queue.rx().packets().count() as u64;
@@ -301,12 +298,21 @@ impl Worker<'_> {
         }
     }
 
+    /// Tells of an interface that was down and is up: packets came.
+    fn packets_came(&mut self) {
+        if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+            self.down_since = None;
+            self.tell(true);
+        }
+    }
+
     /// Adds what was counted where it came in, of a queue whose packets stay there.
     fn count_in_kernel(&mut self) {
         let (packets, bytes) = self.queue.take_counted();
         if packets == 0 {
             return;
         }
+        self.packets_came();
         self.counters.add(packets, bytes);
         if self.shared.wanted.have_come(packets) {
             self.shared.stop.set();

@@ -195,8 +195,8 @@ impl Ports<'_> {
     fn tell(&mut self, event: Event, status: &Status) {
         let text = match event {
             Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
-            Event::Down(name) => format!("{name} is down; waiting for it to come up again"),
-            Event::Up(name) => format!("{name} is up again"),
+            Event::Down(name) => format!("{name} is down; waiting for it to come up"),
+            Event::Up(name) => format!("{name} is up"),
             Event::Notice(_, text) => text,
         };
         status.say(&text);

@@ -196,7 +196,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     let mut capture = start(&lab, &path, &["--threads", "2"]);
     eventually("some packets are in the file", || grown(&path, 2000));
     let mut told = String::new();
-    for (state, says) in [("down", "right0 is down"), ("up", "right0 is up again")] {
+    for (state, says) in [("down", "right0 is down"), ("up", "right0 is up")] {
         on(&lab, "right", &["ip", "link", "set", "right0", state]);
         while !told.contains(says) {
             told += &capture.says();
@@ -214,9 +214,32 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     let said = |part: &str| told.lines().filter(|line| line.contains(part)).count();
     // Going away means going down first.
     assert!((1..=2).contains(&said("right0 is down")), "once each time: {told}");
-    assert_eq!(said("right0 is up again"), 1, "{told}");
+    assert_eq!(said("right0 is up"), 1, "{told}");
     assert_eq!(said("is gone"), 1, "{told}");
     assert_eq!(report["packets"].as_u64(), Some(packets(&path).len() as u64), "{report}");
+}
+
+#[test]
+fn an_interface_that_is_down_when_a_run_starts_is_reported() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    on(&lab, "right", &["ip", "link", "set", "right0", "down"]);
+    for port in [
+        "packet:right0",
+        "mirror:right0",
+        "xdp:right0",
+        "xdp:right0?method=af_xdp",
+        "xdp:right0?action=drop",
+    ] {
+        let mut count = Running::start(&["count", port, "--netns", &netns, "--json"]);
+        let mut said = count.says();
+        while said.contains("in place of") {
+            said = count.says();
+        }
+        assert_eq!(said, "sluice: right0 is down; waiting for it to come up\n", "{port}");
+        let report = count.stop().good();
+        assert_eq!(report["ledger"]["notes"]["interface_down_events"], 1, "{port}: {report}");
+    }
 }
 
 #[test]

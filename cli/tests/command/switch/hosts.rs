@@ -150,7 +150,7 @@ fn a_port_that_goes_down_comes_back_and_one_that_is_gone_leaves_the_others_alone
         says(&mut running, "right is down");
         right_alone_is_gone();
         link(&["set", "middle1", "up"]);
-        says(&mut running, "right is up again");
+        says(&mut running, "right is up");
         eventually("right is reached again", || reaches("198.18.0.2"));
         if kind == "packet" {
             link(&["delete", "middle1"]);

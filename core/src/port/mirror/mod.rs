@@ -167,7 +167,6 @@ impl Job<'_> {
                 Filling { intake: Some(Arc::clone(&intake)), stage: Arc::clone(&stage) },
                 geometry.cells,
                 Surroundings {
-                    up: self.interface.up,
                     watch: Arc::clone(self.watch),
                     _promiscuous: self.promiscuous.clone(),
                 },

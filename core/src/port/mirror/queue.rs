@@ -56,7 +56,6 @@ pub(super) struct Filling {
 /// What is to be known of the interface that packets come from.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    pub up: bool,
     pub watch: Arc<Watch>,
     pub _promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -90,7 +89,6 @@ impl CopyQueue {
         around: Surroundings,
     ) -> Self {
         let now = Instant::now();
-        let down = !around.up;
         Self {
             number,
             filling,
@@ -103,7 +101,8 @@ impl CopyQueue {
             intake_closed: None,
             checked: now,
             came: false,
-            down,
+            // The first look reports an interface that is down already.
+            down: false,
         }
     }
 
@@ -132,14 +131,13 @@ impl CopyQueue {
         there > 0
     }
 
-    /// Whether the interface has gone down since the last look, which is once in a while.
+    /// Whether the interface is down, and this was not returned yet. Asks the kernel now and then.
     fn has_gone_down(&mut self) -> Result<bool> {
-        if self.checked.elapsed() < CHECK {
-            return Ok(false);
+        if self.checked.elapsed() >= CHECK {
+            self.checked = Instant::now();
+            self.check_attached()?;
+            self.look_around(Looker::Idle)?;
         }
-        self.checked = Instant::now();
-        self.check_attached()?;
-        self.look_around(Looker::Idle)?;
         let up = self.around.watch.is_up()?;
         let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)

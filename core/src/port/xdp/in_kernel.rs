@@ -37,6 +37,8 @@ pub(crate) struct InKernel {
     taken_at: Instant,
     kept: Kept,
     checked: Instant,
+    /// The interface is down, and that was returned.
+    down: bool,
 }
 
 /// What has to stay as long as packets are forwarded in the kernel.
@@ -72,6 +74,8 @@ impl InKernel {
             taken_at: now,
             kept: Kept::default(),
             checked: now,
+            // The first wait reports an interface that is down already.
+            down: false,
         }
     }
 
@@ -109,12 +113,15 @@ impl InKernel {
     /// that packets go out by.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
-        let target = self.kept.target.as_ref().map(|(interface, there)| (interface, there));
-        for (interface, resident) in
-            std::iter::once((&self.interface, &*self.resident)).chain(target)
-        {
-            // Where there is no answer, the next look may tell.
-            if let Err(error @ Error::Gone { .. }) = self.netlink.again(interface) {
+        // Without an answer the next look may bring one.
+        match self.netlink.again(&self.interface) {
+            Ok(now) => self.interface.up = now.up,
+            Err(error @ Error::Gone { .. }) => return Err(error),
+            Err(_) => {}
+        }
+        self.resident.check_attached()?;
+        if let Some((target, resident)) = &self.kept.target {
+            if let Err(error @ Error::Gone { .. }) = self.netlink.again(target) {
                 return Err(error);
             }
             resident.check_attached()?;
@@ -168,7 +175,9 @@ impl Awaited for InKernel {
         if self.checked.elapsed() >= CHECK {
             self.check()?;
         }
-        Ok(Readiness::TimedOut)
+        let down = !self.interface.up;
+        let was_down = std::mem::replace(&mut self.down, down);
+        Ok(if down && !was_down { Readiness::Down } else { Readiness::TimedOut })
     }
 }
 
