@@ -17,6 +17,7 @@
  *	8	scrubber	none yet
  *	15	flows		of the host: pass them, past the claims
  *	16..31	claims		take matching packets
+ *	32..47	counters	read the end's counters: no program and no mark, only an owner
  *	58	turn		no program: who wants everything has it owned while it looks whether
  *				somebody has that, and takes a place
  *	59	ingress		the resident program, where a program that reads what the driver
@@ -35,6 +36,8 @@ enum sluice_stage {
 	SLUICE_FLOWS = 15,
 	SLUICE_CLAIMS = 16,
 	SLUICE_CLAIMS_MAX = 16,
+	SLUICE_COUNTERS = 32,
+	SLUICE_COUNTERS_MAX = 16,
 	SLUICE_TURN = 58,
 	SLUICE_INGRESS = 59,
 	SLUICE_FORWARD = 60,

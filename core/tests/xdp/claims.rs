@@ -183,6 +183,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
             Tally { dropped: 100, dropped_bytes: bytes, ..Tally::default() },
         ),
         (format!("xdp:right0?action=pass&{ours}"), Tally::default()),
+        ("xdp:right0?action=pass".into(), Tally::default()),
         (format!("mirror:right0?{ours}"), taken),
     ] {
         for round in 0..2 {

@@ -28,9 +28,8 @@ pub(crate) struct InKernel {
     /// Opened in the interface's namespace, for a process that gives its privileges up.
     netlink: Netlink,
     action: Action,
-    /// The place in the chain; none where every packet is only counted, or nothing more is.
+    /// The place among the stages, until the intake is closed.
     stage: Option<Stage>,
-    before: Tally,
     /// What was counted until the intake was closed.
     last: Option<Tally>,
     taken: (u64, u64),
@@ -52,14 +51,12 @@ pub(super) struct Kept {
 }
 
 impl InKernel {
-    /// `before` is what the interface had counted when none of it was ours.
     pub(super) fn new(
         resident: Arc<Resident>,
         interface: link::Interface,
         netlink: Netlink,
         action: Action,
-        stage: Option<Stage>,
-        before: Tally,
+        stage: Stage,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -67,8 +64,7 @@ impl InKernel {
             interface,
             netlink,
             action,
-            stage,
-            before,
+            stage: Some(stage),
             last: None,
             taken: (0, 0),
             taken_at: now,
@@ -84,12 +80,12 @@ impl InKernel {
         Self { kept, ..self }
     }
 
-    /// What was counted where the packets are: at our place, or, of all, at the end of the chain.
+    /// The counts of the stage, the last ones where the intake is closed.
     fn tally(&self) -> Tally {
-        self.last.unwrap_or_else(|| match &self.stage {
+        match &self.stage {
             Some(stage) => stage.tally(),
-            None => self.resident.total().since(self.before),
-        })
+            None => self.last.unwrap_or_default(),
+        }
     }
 
     /// Packets and bytes so far.
@@ -131,13 +127,10 @@ impl InKernel {
 
     /// From now on the packets are the host's.
     pub(crate) fn close_intake(&mut self) {
-        if self.last.is_none() {
-            if let Some(stage) = &self.stage {
-                stage.stop();
-                std::thread::sleep(SETTLE);
-            }
-            self.last = Some(self.tally());
-            self.stage = None;
+        if let Some(stage) = self.stage.take() {
+            stage.stop();
+            std::thread::sleep(SETTLE);
+            self.last = Some(stage.tally());
         }
     }
 

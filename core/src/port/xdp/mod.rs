@@ -66,7 +66,7 @@ use crate::link::{self, Deferred, Ethtool, Netlink, netns};
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::Ring;
 use crate::xdp::resident::{
-    Action, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, WHOLE, load_program,
+    Action, COUNTERS, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, WHOLE, load_program,
 };
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
@@ -347,33 +347,27 @@ fn count_in_kernel(
     let queues = 0..=interface.rx_queues.max(1) - 1;
     let owner = Owner::myself(config.action, expression, queues);
     let netlink = Netlink::open(None)?;
-    // Before anything is dropped.
-    let before = resident.total();
     // A program that looks at all that comes stands before everybody who takes some of it.
     let places = match (config.action, &filter, inspect) {
-        (_, Some(_), _) => Some(FILTERED),
-        (Action::Drop, None, Some(_)) => Some(WHOLE),
-        (_, None, Some(_)) => Some(MIRRORS),
-        (Action::Drop, None, None) => Some(DROP..DROP + 1),
-        (_, None, None) => None,
+        (_, Some(_), _) => FILTERED,
+        (Action::Drop, None, Some(_)) => WHOLE,
+        (_, None, Some(_)) => MIRRORS,
+        (Action::Drop, None, None) => DROP..DROP + 1,
+        (_, None, None) => COUNTERS,
     };
-    let stage = match places {
-        Some(places) => {
-            let stage = whole::take(name, &resident, places, &owner)?;
-            let load =
-                || load_program(&stage, &resident, config.action, filter.as_ref(), None, inspect);
-            let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
-            stage.complete(program.as_ref().map(AsFd::as_fd))?;
-            Some(stage)
-        }
-        None => None,
-    };
+    let stage = whole::take(name, &resident, places, &owner)?;
+    if !COUNTERS.contains(&stage.number()) {
+        let load =
+            || load_program(&stage, &resident, config.action, filter.as_ref(), None, inspect);
+        let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
+        stage.complete(program.as_ref().map(AsFd::as_fd))?;
+    }
     let pool =
         Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = in_kernel::described(&interface);
     let mode = mode_name(resident.mode());
-    let in_kernel = InKernel::new(resident, interface, netlink, config.action, stage, before);
+    let in_kernel = InKernel::new(resident, interface, netlink, config.action, stage);
     let backend = Backend::InKernel(Box::new(in_kernel));
     Ok(Port {
         name: name.clone(),

@@ -64,7 +64,6 @@ fn redirect(
     // Everything the resident program forwards itself; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let netlink = Netlink::open(None)?;
-    let before = resident.total();
     let stage = whole::take(from, &resident, places, &owner)?;
     stage.forward_to(&target)?;
     let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
@@ -81,8 +80,7 @@ fn redirect(
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = in_kernel::described(&source);
     let mode = mode_name(resident.mode());
-    let counting =
-        InKernel::new(resident, source, netlink, Action::Forward, Some(stage), before).keep(kept);
+    let counting = InKernel::new(resident, source, netlink, Action::Forward, stage).keep(kept);
     let backend = Backend::InKernel(Box::new(counting));
     Ok(Port {
         name: from.clone(),

@@ -37,7 +37,7 @@ pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
 pub use shared::{Action, Tally};
-pub(crate) use shared::{DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
+pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
 pub(crate) use stage::{Direct, Stage, Turn};
 
 use std::io;

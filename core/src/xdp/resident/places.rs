@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::owner::{Entry, OWNER_BYTES, Owner};
-use super::shared::{CLAIMS, DROP, FLOWS, FORWARD, MIRRORS, has_program};
+use super::shared::{CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, has_program};
 use super::{Claimed, Resident};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
@@ -24,7 +24,7 @@ const KEY: i16 = -8;
 /// All that somebody can have, in the order in which they see a packet; but what `sluice_direct` gives
 /// to sockets, counted at places of claims, it gives behind FORWARD.
 fn places() -> impl Iterator<Item = u32> {
-    MIRRORS.chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
+    COUNTERS.chain(MIRRORS).chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
 }
 
 /// Places that have an owner that lives, at one moment.

@@ -18,6 +18,8 @@ pub(crate) const FLOWS: std::ops::Range<u32> = 15..16;
 pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
 pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
 pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
+/// Neither program nor mark: owners that read what the end counts of all packets.
+pub(crate) const COUNTERS: std::ops::Range<u32> = 32..48;
 /// Neither program nor mark: whose turn it is to look who has everything, and to take a place.
 pub(super) const TURN: u32 = 58;
 /// The resident program itself, for a reader that runs before it.
@@ -87,6 +89,7 @@ const _: () = {
     assert!(TURN < INGRESS && INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
     // A place fits a byte, and 0 is none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
+    assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= TURN);
     assert!(size_of::<TallyLayout>() == 64);
     assert!(offset_of!(TallyLayout, dropped_bytes) == 40);
 };
@@ -245,6 +248,11 @@ impl Tallies {
                 let Tally { dropped, dropped_bytes, .. } = self.of(END);
                 let (packets, bytes) = (dropped, dropped_bytes);
                 Tally { packets, bytes, dropped, dropped_bytes, ..Tally::default() }
+            }
+            // The end counts for all of them.
+            _ if COUNTERS.contains(&place) => {
+                let Tally { packets, bytes, .. } = self.of(END);
+                Tally { packets, bytes, ..Tally::default() }
             }
             _ => self.of(place),
         }
