@@ -152,14 +152,27 @@ fn alone(folder: File, patience: Duration) -> Result<File> {
     }
 }
 
-/// Removes what is kept of programs whose interfaces are gone: the kernel keeps pins until somebody
-/// does. What cannot be looked at, or is not whole, is left.
-pub(super) fn sweep() {
+/// [Sweeps](sweep), unless another process changes pins at this moment.
+pub(super) fn sweep_now() {
+    if let Ok(Some(folder)) = existing(Path::new(PINS))
+        && folder.try_lock().is_ok()
+    {
+        sweep();
+    }
+}
+
+/// Removes the pins of programs whose interfaces were removed, because the kernel keeps them, and pins
+/// without a link, which a killed process did not complete. The caller has the lock. Pins that this
+/// process may not look at stay.
+fn sweep() {
     let folders = std::fs::read_dir(PINS).into_iter().flatten().flatten();
     for folder in folders.filter(|folder| is_ours(&folder.file_name().to_string_lossy())) {
         let link = bpf::kept(&path_text(&folder.path().join(LINK)));
-        let attachment = link.and_then(|link| bpf::attachment(link.as_fd()));
-        if matches!(attachment, Ok(Some(Attachment { interface: 0, .. }))) {
+        let useless = match link.and_then(|link| bpf::attachment(link.as_fd())) {
+            Ok(attachment) => matches!(attachment, Some(Attachment { interface: 0, .. })),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if useless {
             // It is in nobody's way.
             let _ = clear(&folder.path());
         }
@@ -258,6 +271,28 @@ mod tests {
         drop(held);
         // A child of another test may hold it until it has become its command.
         alone(open(), Duration::from_secs(60)).expect("it was let go");
+    }
+
+    #[test]
+    fn pins_that_a_killed_process_did_not_complete_are_swept() {
+        let Some(folder) = folder("killed") else { return };
+        let map = bpf::create_socket_map(c"test", 1).unwrap();
+        replace(&folder, &[("stages", map.as_fd())]).unwrap();
+        // A name of the form that pins have, of no namespace.
+        let pins = Path::new(PINS).join(format!("0-{}", std::process::id()));
+        std::fs::rename(&folder, &pins).unwrap();
+        let held = alone(existing(Path::new(PINS)).unwrap().unwrap(), PATIENCE).unwrap();
+        sweep_now();
+        assert!(pins.exists(), "another process may be about to complete them");
+        drop(held);
+        // A child of another test may hold the lock until it has become its command.
+        let swept = (0..500).any(|_| {
+            sweep_now();
+            std::thread::sleep(LOOK_AGAIN);
+            !pins.exists()
+        });
+        let _ = clear(&pins);
+        assert!(swept);
     }
 
     #[test]

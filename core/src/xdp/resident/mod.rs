@@ -102,8 +102,9 @@ pub enum ModeWish {
 
 impl Resident {
     /// Joins the users of the interface's resident program, or attaches it. To be called in the
-    /// interface's network namespace. What owners that were killed have left is taken away. The
-    /// second value says why it is not native, where it was to be if possible.
+    /// interface's network namespace. What owners that were killed have left is taken away, and so
+    /// are pins of programs whose interfaces were removed. The second value says why it is not native,
+    /// where it was to be if possible.
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege, a driver that cannot.
@@ -122,6 +123,7 @@ impl Resident {
         wish: ModeWish,
         metadata: bool,
     ) -> Result<(Self, Option<String>)> {
+        kept::sweep_now();
         // Whoever else comes or goes at this moment makes another look necessary, not many.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
