@@ -18,9 +18,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use super::live_namespaces::live_namespaces;
 use super::process::Process;
 use super::records::{Place, Records};
-use super::{Interface, netns};
+use super::{Interface, Netlink, netns};
 use crate::error::{Error, Result};
 
 const RECORDS: Place = Place {
@@ -97,25 +98,59 @@ impl Drop for Deferred {
 }
 
 /// Puts back what processes have left behind that were killed. To be called in the interface's
-/// network namespace. True if there was something.
+/// network namespace. True if there was something. Records of interfaces that were removed, of this
+/// namespace or with theirs, are cleared on the way.
 ///
 /// # Errors
 /// The settings or the record cannot be written.
 pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     let id = id_of(interface)?;
-    // Records of namespaces that are gone stay: nobody can tell. A socket keeps one alive that is
-    // in no list (/proc, /run/netns; listns(2) of Linux 6.19 leaves it out), and numbers come again.
-    let dead = |record: &Record| !record.users.iter().any(|user| user.lives());
-    if !Record::load(&Records::read(&RECORDS), &id).is_some_and(|record| dead(&record)) {
+    let records = Records::read(&RECORDS);
+    let names = records.names().into_iter();
+    let dead: Vec<String> = names.filter(|name| is_dead(&records, name)).collect();
+    if !dead.is_empty() {
+        // What fails here the next one does.
+        let _ = forget_removed(&dead);
+    }
+    if !dead.contains(&id) {
         return Ok(false);
     }
     let files = Files::of(interface)?;
     let records = Records::lock(&RECORDS)?;
     // Again, for another may have been faster.
-    match Record::load(&records, &id) {
-        Some(record) if dead(&record) => put_back(&records, &files, &record).map(|()| true),
-        _ => Ok(false),
+    match Record::load(&records, &id).filter(Record::is_dead) {
+        Some(record) => put_back(&records, &files, &record).map(|()| true),
+        None => Ok(false),
     }
+}
+
+/// Whether no user of a record lives.
+fn is_dead(records: &Records, name: &str) -> bool {
+    Record::load(records, name).is_some_and(|record| record.is_dead())
+}
+
+/// Removes those of some records whose interfaces were removed: this namespace does not have them, or
+/// their namespace does not exist.
+fn forget_removed(dead: &[String]) -> Result<()> {
+    let here = this_netns()?;
+    let interfaces = Netlink::open(None)?.interfaces()?;
+    let namespaces = live_namespaces()
+        .map_err(|e| Error::system("list the network namespaces of", "all processes", e))?;
+    let is_removed = |name: &&String| match parse_id(name) {
+        Some((netns, index)) if netns == here => !interfaces.iter().any(|it| it.index == index),
+        Some((netns, _)) => !namespaces.contains(&netns),
+        None => false,
+    };
+    let removed: Vec<&String> = dead.iter().filter(is_removed).collect();
+    if removed.is_empty() {
+        return Ok(());
+    }
+    let records = Records::lock(&RECORDS)?;
+    // Again, for the numbers may be those of a new interface by now.
+    removed
+        .into_iter()
+        .filter(|name| is_dead(&records, name))
+        .try_for_each(|name| records.forget(name))
 }
 
 /// Takes one user out of the record; the last one puts everything back.
@@ -151,9 +186,19 @@ fn put_back(records: &Records, files: &Files, record: &Record) -> Result<()> {
 
 /// Which interface: its namespace, and its number there.
 fn id_of(interface: &Interface) -> Result<String> {
+    Ok(format!("{}-{}", this_netns()?, interface.index))
+}
+
+/// The namespace and the interface's number of a record's name.
+fn parse_id(id: &str) -> Option<(u64, u32)> {
+    let (netns, index) = id.split_once('-')?;
+    Some((netns.parse().ok()?, index.parse().ok()?))
+}
+
+/// The number of this thread's network namespace.
+fn this_netns() -> Result<u64> {
     let netns = fs::metadata("/proc/thread-self/ns/net");
-    let netns = netns.map_err(|e| Error::system("look at", "this network namespace", e))?;
-    Ok(format!("{}-{}", netns.ino(), interface.index))
+    Ok(netns.map_err(|e| Error::system("look at", "this network namespace", e))?.ino())
 }
 
 /// What is recorded of an interface.
@@ -170,6 +215,11 @@ struct Record {
 impl Record {
     fn load(records: &Records, id: &str) -> Option<Self> {
         Self::parse(&records.get(id)?)
+    }
+
+    /// Whether none of its users lives.
+    fn is_dead(&self) -> bool {
+        !self.users.iter().any(|user| user.lives())
     }
 
     fn to_text(&self) -> String {

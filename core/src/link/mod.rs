@@ -19,6 +19,7 @@ pub mod ethtool;
 mod interface;
 mod interrupts;
 pub mod lab;
+mod live_namespaces;
 mod netdev;
 mod netlink;
 pub mod netns;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use sluicegate::error::Kind;
-use sluicegate::link::{Lab, Shape, netns, restore_interrupts};
+use sluicegate::link::{self, Lab, Shape, netns, restore_interrupts};
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
@@ -138,6 +138,35 @@ fn an_interface_that_goes_takes_its_settings_along() {
     run(&lab, "right", "ip link del right0");
     drop(port);
     assert!(!record.exists(), "nothing is left to put back");
+}
+
+#[test]
+fn records_of_removed_interfaces_and_namespaces_are_cleared_by_the_next() {
+    let (Some(lab), Some(other)) = (lab(), lab()) else { return };
+    let by_other = || drop(open(&other, "xdp:right0").unwrap());
+    // An interface that was removed, in a namespace that stays.
+    let removed = record(&lab);
+    Holder::of(&lab, &polling(0)).kill();
+    run(&lab, "right", "ip link del right0");
+    by_other();
+    assert!(removed.exists(), "another namespace cannot tell");
+    run(&lab, "right", "ip link add right1 type veth peer name right2");
+    let right1 = link::interface(Some(&lab.netns("right")), "right1").unwrap();
+    netns::within(Some(&lab.netns("right")), || restore_interrupts(&right1)).unwrap();
+    assert!(!removed.exists(), "the next port in the namespace clears it");
+    // A namespace that was removed, with its interface.
+    let gone = lab_of(Shape::Pair, 1).unwrap();
+    let removed = record(&gone);
+    Holder::of(&gone, &polling(0)).kill();
+    by_other();
+    assert!(removed.exists(), "the namespace exists");
+    drop(gone);
+    // Another test may start a process in the namespace's last moment.
+    let cleared = (0..500).any(|_| {
+        by_other();
+        !removed.exists()
+    });
+    assert!(cleared, "the next port clears it, wherever it is opened");
 }
 
 #[test]
