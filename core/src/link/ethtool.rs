@@ -20,12 +20,14 @@ const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GET_TS_INFO: u32 = 0x41;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
 const ETH_SS_STATS: u32 = 1;
 const ETH_GSTRING_LEN: usize = 32;
 
@@ -308,6 +310,15 @@ impl Ethtool {
     /// No such interface.
     pub fn gro(&mut self, interface: &str) -> Result<bool> {
         Ok(self.ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?.data != 0)
+    }
+
+    /// Whether the card merges received packets (large receive offload).
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn lro(&mut self, interface: &str) -> Result<bool> {
+        let flags = self.ask(interface, "LRO", Value::zeroed(ETHTOOL_GFLAGS))?.data;
+        Ok(flags & ETH_FLAG_LRO != 0)
     }
 
     /// Switches generic receive offload. On a veth it also switches NAPI, without which nothing

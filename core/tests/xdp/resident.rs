@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
-use sluicegate::link::{Lab, netns};
+use sluicegate::link::{self, Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Use};
 use sluicegate::xdp::resident::{ModeWish, Resident};
 use sluicegate::xdp::{Loaded, Mode, RunStatistics};
 
-use super::{find, gone, join, lab, right0, run};
+use super::scratch::lab_of;
+use super::{find, gone, join, lab, linux, right0, run};
 
 #[test]
 fn the_last_user_takes_the_program_along() {
@@ -172,6 +173,60 @@ fn a_foreign_program_is_left_alone_and_named() {
     }
     run(&lab, "right", "ip link set right0 xdpdrv off");
     assert!(join(&lab, ModeWish::Best).is_ok(), "free again");
+}
+
+#[test]
+fn a_refusal_of_native_mode_is_explained_and_skb_mode_is_used() {
+    for (sentence, change, errno, kernel, ours) in [
+        (
+            "the other end has more queues",
+            "ethtool -L left0 rx 3 tx 3",
+            "os error 28",
+            "XDP expects number of rx queues not less than peer",
+            "right0 has too few queues for XDP",
+        ),
+        (
+            "the other end's MTU is too large",
+            "ip link set left0 mtu 9000",
+            "os error 34",
+            "Peer MTU is too large to set XDP",
+            "the MTU of right0 or of its other end is too large for XDP",
+        ),
+    ] {
+        let Some(lab) = lab_of(Shape::Pair, 3) else { return };
+        run(&lab, "right", "ethtool -L right0 rx 1 tx 1");
+        run(&lab, "left", "ethtool -L left0 rx 1 tx 1");
+        run(&lab, "left", change);
+        let expected = if linux() < (6, 6) { ours } else { kernel };
+        let (resident, reason) =
+            join(&lab, ModeWish::Best).unwrap_or_else(|error| panic!("{sentence}: {error}"));
+        let reason = reason.unwrap_or_else(|| panic!("{sentence}: {:?}", resident.mode()));
+        assert_eq!(resident.mode(), Mode::Skb, "{sentence}");
+        assert!(reason.starts_with("the driver of right0 refused: "), "{sentence}: {reason}");
+        assert!(reason.contains(errno) && reason.contains(expected), "{sentence}: {reason}");
+        drop(resident);
+        gone(&lab);
+        let error = join(&lab, ModeWish::Only(Mode::Native)).expect_err(sentence).to_string();
+        for part in [errno, expected, "mode=skb works everywhere"] {
+            assert!(error.contains(part), "{sentence}: {part}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_whose_bridge_has_a_program_is_refused_with_the_reason() {
+    let Some(lab) = lab() else { return };
+    run(&lab, "right", "ip link add br0 type bridge");
+    run(&lab, "right", "ip link set right0 master br0");
+    let bridge = netns::within(Some(&lab.netns("right")), || {
+        Resident::join(&link::interface(None, "br0")?, ModeWish::Best)
+    });
+    let _bridge = bridge.unwrap();
+    let error = join(&lab, ModeWish::Best).unwrap_err().to_string();
+    assert!(error.contains("attach the XDP program to right0: File exists"), "{error}");
+    if linux() >= (6, 6) {
+        assert!(error.contains("upper device already has a program"), "{error}");
+    }
 }
 
 #[test]

@@ -288,6 +288,11 @@ impl Helper {
     pub const XDP_ADJUST_META: Self = Self(54);
     /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
     pub const XDP_ADJUST_TAIL: Self = Self(65);
+    /// `probe_read_kernel_str(buffer, bytes, text)`: the length with its NUL, or an error. Linux 5.5.
+    pub const PROBE_READ_KERNEL_STR: Self = Self(115);
+    /// `get_ns_current_pid_tgid(device, inode, numbers, bytes)`: the thread and the process as a
+    /// namespace of processes numbers them; 0, or an error. Linux 5.7.
+    pub const NS_PID_TGID: Self = Self(120);
     /// `xdp_get_buff_len(ctx)`: the packet's length with its fragments. Linux 5.18.
     pub const XDP_BUFF_LEN: Self = Self(188);
     /// `xdp_load_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Offsets up to 65,535.

@@ -33,6 +33,12 @@ pub(crate) fn load_tc(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Ref
     load_for(&tc, name, instructions)
 }
 
+/// Loads a program that runs at a tracepoint and sees its arguments as the kernel has them.
+pub(crate) fn load_raw_tracepoint(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Refused> {
+    let number = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
+    load_for(&Type { number, attach: 0, flags: 0, interface: 0 }, name, instructions)
+}
+
 /// What a program is to be.
 struct Type {
     number: libbpf_sys::bpf_prog_type,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
 
 use super::metadata;
+use super::refusal::{self, Refusal};
 use super::shared::{self, END, INGRESS, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o")
 
 /// A page holds headroom (256 bytes), the frame, and what an skb needs at its end: an MTU up to
 /// here fits one buffer everywhere.
-const ONE_BUFFER_MTU: u32 = 3000;
+pub(super) const ONE_BUFFER_MTU: u32 = 3000;
 
 /// `BPF_F_XDP_HAS_FRAGS` of linux/bpf.h, Linux 5.18.
 const HAS_FRAGS: u32 = 1 << 5;
@@ -50,23 +51,25 @@ pub(super) fn attach(
         // Before the link: a process that is killed closes its files from the last on, and the map
         // of stages is emptied when nobody has it. So it never goes before the link.
         let (id, maps) = parts(interface, first)?;
-        match bpf::attach(first, interface.index, mode) {
-            Ok(link) => {
+        match refusal::attach(first, interface, mode) {
+            Ok(Some(link)) => {
                 let no_metadata = reader.as_ref().err().cloned();
                 let mut resident = Resident::from_parts(interface, mode, id, link, maps)?;
                 resident.no_metadata = no_metadata.unwrap_or_default();
                 return Ok(Some((resident, reason)));
             }
-            Err(error) if is_taken(&error) => return Ok(None),
+            Ok(None) => return Ok(None),
             // It may be the binding that the driver does not take: without, then.
-            Err(error) if reader.is_ok() && cannot(&error) => {
-                reader = Err(format!("the driver of {} refused it: {error}", interface.name));
+            Err(refusal) if reader.is_ok() && refusal.is_of_mode() => {
+                reader = Err(format!("the driver of {} refused it: {refusal}", interface.name));
             }
-            Err(error) if mode == Mode::Native && wish == ModeWish::Best && cannot(&error) => {
-                reason = Some(format!("the driver of {} refused: {error}", interface.name));
+            Err(refusal)
+                if mode == Mode::Native && wish == ModeWish::Best && refusal.is_of_mode() =>
+            {
+                reason = Some(format!("the driver of {} refused: {refusal}", interface.name));
                 mode = Mode::Skb;
             }
-            Err(error) => return Err(refused(error, interface, mode)),
+            Err(refusal) => return Err(refused(refusal, interface, mode)),
         }
     }
 }
@@ -93,22 +96,12 @@ fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result
     Ok(reader)
 }
 
-fn is_taken(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
-}
-
-fn cannot(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE))
-}
-
-fn refused(error: io::Error, interface: &Interface, mode: Mode) -> Error {
-    let remedy = match (mode, cannot(&error)) {
-        (Mode::Native, true) => {
-            "the driver cannot do it, or not at this MTU: mode=skb works everywhere, slowly"
-        }
-        _ => return privileged(error, "attach the XDP program to", &interface.name),
-    };
-    privileged(error, "attach the XDP program to", &interface.name).remedy(remedy)
+fn refused(refusal: Refusal, interface: &Interface, mode: Mode) -> Error {
+    let elsewhere = mode == Mode::Native && refusal.is_of_mode();
+    let mode = elsewhere.then(|| "mode=skb works everywhere, slowly".to_owned());
+    let remedy: Vec<String> = refusal.reason.into_iter().chain(mode).collect();
+    let error = privileged(refusal.error, "attach the XDP program to", &interface.name);
+    if remedy.is_empty() { error } else { error.remedy(remedy.join("; ")) }
 }
 
 /// Brings the program and its maps into the kernel, with the last stage in its place.

@@ -26,6 +26,7 @@ mod metadata;
 mod owner;
 mod places;
 mod program;
+mod refusal;
 mod shared;
 mod stage;
 #[cfg(all(test, not(loom)))]
