@@ -1,11 +1,12 @@
 //! Packets that an XDP program takes before packet sockets see them.
 
 use sluicegate::Result;
-use sluicegate::link::{self, Interface, netns};
+use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Kind, PortName};
 use sluicegate::xdp::resident::{Action, Owner, Resident};
 
 use crate::args::Common;
+use crate::devices;
 use crate::notice;
 use crate::report::Report;
 
@@ -16,17 +17,18 @@ pub fn warn(port: &PortName, common: &Common, report: &mut Report) {
     if port.kind() != Kind::Packet {
         return;
     }
-    let Ok(interface) = link::interface(netns, port.name()) else { return };
-    let hidden = match owners(netns, &interface) {
-        Ok(owners) => describe(&owners, &interface.name, netns),
-        Err(error) => Some(format!(
-            "{}: an XDP program may take packets before packet: sees them: {error}",
-            interface.name
-        )),
-    };
-    if let Some(hidden) = hidden {
-        notice::say(&hidden);
-        report.notices.push(hidden);
+    for interface in devices::of(port, netns).unwrap_or_default() {
+        let hidden = match owners(netns, &interface) {
+            Ok(owners) => describe(&owners, &interface.name, netns),
+            Err(error) => Some(format!(
+                "{}: an XDP program may take packets before packet: sees them: {error}",
+                interface.name
+            )),
+        };
+        if let Some(hidden) = hidden {
+            notice::say(&hidden);
+            report.notices.push(hidden);
+        }
     }
 }
 

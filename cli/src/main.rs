@@ -9,6 +9,7 @@ mod capture;
 mod card;
 mod claims;
 mod count;
+mod devices;
 mod exit;
 mod forward;
 mod generate;

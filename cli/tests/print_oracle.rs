@@ -93,7 +93,7 @@ impl Capture {
             let mut meta = Meta::default();
             meta.timestamp_ns = record.timestamp_ns;
             meta.wire_bytes = record.wire_bytes;
-            printer.line(&mut text, self.link_type, &Packet::new(&meta, &record.bytes));
+            printer.line(&mut text, self.link_type, None, &Packet::new(&meta, &record.bytes));
         }
         text.lines().map(str::to_owned).collect()
     }

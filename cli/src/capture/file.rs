@@ -50,11 +50,13 @@ impl File {
 pub struct Numbers {
     in_file: Mutex<Vec<u32>>,
     filter: Option<String>,
+    /// Devices appear while the port is open: its counts are no single one's.
+    pub several: bool,
 }
 
 impl Numbers {
-    pub fn new(filter: Option<String>) -> Self {
-        Self { in_file: Mutex::new(Vec::new()), filter }
+    pub fn new(filter: Option<String>, several: bool) -> Self {
+        Self { in_file: Mutex::new(Vec::new()), filter, several }
     }
 
     /// The numbers of all these interfaces; those not met before are added to the file.

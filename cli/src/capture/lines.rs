@@ -27,8 +27,10 @@ pub struct Lines {
     /// What a live queue promises; a file promises nothing, nor does a pipe.
     quiet: Option<Quiet>,
     promised: Instant,
-    /// Link type of each interface, by its number.
-    link_types: Vec<u16>,
+    /// Link type and name of each interface, by its number.
+    interfaces: Vec<(u16, String)>,
+    /// Whether lines name the interface.
+    names_device: bool,
     flow: ControlFlow<()>,
     /// Packets that came after standard output had failed.
     lost: u64,
@@ -36,7 +38,14 @@ pub struct Lines {
 
 impl Lines {
     /// Of a queue with this number; `quiet` if its packets come as time goes.
-    pub fn new(printer: Printer, order: Arc<Order>, queue: usize, quiet: Option<Quiet>) -> Self {
+    /// With `names_device` each line names the interface.
+    pub fn new(
+        printer: Printer,
+        order: Arc<Order>,
+        queue: usize,
+        quiet: Option<Quiet>,
+        names_device: bool,
+    ) -> Self {
         Self {
             printer,
             batch: Batch::default(),
@@ -44,7 +53,8 @@ impl Lines {
             queue,
             quiet,
             promised: Instant::now(),
-            link_types: Vec::new(),
+            interfaces: Vec::new(),
+            names_device,
             flow: ControlFlow::Continue(()),
             lost: 0,
         }
@@ -66,8 +76,8 @@ impl Lines {
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {
-        let new = interfaces.iter().skip(self.link_types.len());
-        self.link_types.extend(new.map(|interface| interface.link_type));
+        let new = interfaces.iter().skip(self.interfaces.len());
+        self.interfaces.extend(new.map(|it| (it.link_type, it.name.clone())));
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
@@ -76,8 +86,9 @@ impl Lines {
             return;
         }
         let interface = packet.meta().interface as usize;
-        let link_type = self.link_types.get(interface).copied().unwrap_or_default();
-        self.printer.line(&mut self.batch.text, link_type, packet);
+        let (link_type, name) = self.interfaces.get(interface).map_or((0, ""), |(t, n)| (*t, n));
+        let device = self.names_device.then_some(name);
+        self.printer.line(&mut self.batch.text, link_type, device, packet);
         self.batch.end_line(packet.meta().timestamp_ns);
         if self.batch.text.len() > BUFFER_BYTES {
             self.flow = self.order.push(self.queue, &mut self.batch, self.quiet.is_some());

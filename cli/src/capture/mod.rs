@@ -45,7 +45,7 @@ use crate::report::{Files, Report};
 use crate::run::{Counters, Limits, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::{exit, hidden, notice, overwrite, signals};
+use crate::{devices, exit, hidden, notice, overwrite, signals};
 
 /// Chunks on their way between recorders and the merging thread.
 const IN_TRANSIT: usize = 256;
@@ -135,7 +135,11 @@ impl Session {
 
     fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {
         let Port { name, queues, .. } = port;
-        let numbers = Arc::new(Numbers::new(name.option("filter").map(str::to_owned)));
+        // Of all interfaces, which appear with their first packets.
+        let several =
+            devices::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
+        let filter = name.option("filter").map(str::to_owned);
+        let numbers = Arc::new(Numbers::new(filter, several));
         // What one queue holds back is to be there well before the others stop waiting for it.
         let patience = match &self.merging {
             Some(_) => options.patience.min(options.order_window / 4),
@@ -170,7 +174,8 @@ impl Session {
                 _ => None,
             };
             let lines = self.lines.as_ref().map(|order| {
-                Lines::new(options.printer(), Arc::clone(order), self.work.len(), quiet)
+                let order = Arc::clone(order);
+                Lines::new(options.printer(), order, self.work.len(), quiet, several)
             });
             self.work.push((queue, Capture { recorder, lines }));
         }

@@ -12,8 +12,8 @@ use sluicegate::port::{Kind, PortName};
 use sluicegate::units;
 
 use crate::args::{Common, Receiving};
-use crate::notice;
 use crate::print::{Printer, TimeFormat};
+use crate::{devices, notice};
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.
@@ -38,7 +38,7 @@ the host sends (outgoing=off).";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
+    /// What to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
     /// several go into one file, in the order of time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
@@ -172,7 +172,12 @@ impl Options {
             return Err(Error::Usage(message.into()));
         }
         let mut ports = args.ports;
+        let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
         for port in &mut ports {
+            if pcap && devices::is_any(port) {
+                // A pcap file has one link type.
+                port.set_default("cooked", "on");
+            }
             if port.kind() == Kind::Null
                 && args.common.count.is_none()
                 && args.common.duration.is_none()

@@ -43,6 +43,9 @@ pub fn note_final_statistics(
 
 /// A port's statistics; they are those of its only interface, so a file's several have none.
 fn set_statistics(file: &File, numbers: &Numbers, totals: Totals, started_ns: u64) {
+    if numbers.several {
+        return;
+    }
     let Ok(in_file) = numbers.of(&[], file) else { return };
     let &[number] = in_file.as_slice() else { return };
     let taken_ns = now_ns();

@@ -23,7 +23,7 @@ mod time;
 mod udp;
 
 use jiff::tz::TimeZone;
-use sluicegate::ring::Packet;
+use sluicegate::ring::{Direction, Packet};
 
 use bytes::Cut;
 use flows::Flows;
@@ -69,8 +69,14 @@ impl Printer {
     }
 
     /// Appends the packet's line, newline included, to `out`. `link_type` is what the packet
-    /// begins with (tcpdump.org/linktypes.html).
-    pub fn line(&mut self, out: &mut String, link_type: u16, packet: &Packet) {
+    /// begins with (tcpdump.org/linktypes.html). With `device` the line names it and the direction.
+    pub fn line(
+        &mut self,
+        out: &mut String,
+        link_type: u16,
+        device: Option<&str>,
+        packet: &Packet,
+    ) {
         let data = packet.contiguous(&mut self.scratch);
         let mut line = Line::new(out, &mut self.flows);
         line.link_header = self.link_header;
@@ -79,6 +85,13 @@ impl Printer {
             return;
         }
         self.clock.print(&mut line, packet.meta().timestamp_ns);
+        if let Some(device) = device {
+            let direction = match packet.meta().direction {
+                Direction::Out => "Out",
+                _ => "In",
+            };
+            write!(line, "{device:<5} {direction:<3} ");
+        }
         match link::print(&mut line, link_type, data, length) {
             Ok(()) => line.text("\n"),
             Err(Cut(protocol)) => writeln!(line, " [|{protocol}]"),
@@ -119,7 +132,7 @@ mod tests {
     fn line_of(link_type: u16, bytes: &[u8], wire_bytes: usize) -> String {
         let mut text = String::new();
         let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC);
-        printer.line(&mut text, link_type, &Packet::new(&meta(wire_bytes), bytes));
+        printer.line(&mut text, link_type, None, &Packet::new(&meta(wire_bytes), bytes));
         text
     }
 
@@ -144,7 +157,7 @@ mod tests {
                      198.18.0.1.5000 > 198.18.0.2.9: UDP, length 18\n";
         let mut text = String::new();
         let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC).link_header(true);
-        printer.line(&mut text, 1, &Packet::new(&meta(68), &tagged));
+        printer.line(&mut text, 1, None, &Packet::new(&meta(68), &tagged));
         assert_eq!(text, shown, "with the link header");
 
         let said = "12:00:00.123456 IP 198.18.0.1.5000 > 198.18.0.2.9: UDP, length 18\n";
@@ -193,7 +206,7 @@ mod tests {
     fn nanoseconds_are_shown_where_asked_for() {
         let mut text = String::new();
         let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC).nanoseconds(true);
-        printer.line(&mut text, 1, &Packet::new(&meta(60), &datagram()));
+        printer.line(&mut text, 1, None, &Packet::new(&meta(60), &datagram()));
         assert!(text.starts_with("12:00:00.123456000 IP "), "{text}");
     }
 

@@ -300,8 +300,15 @@ pub fn on(lab: &Lab, host: &str, command: &[&str]) -> Ended {
 
 /// Runs a command on a host of a lab, beside the test.
 pub fn background(lab: &Lab, host: &str, command: &[&str]) -> Running {
+    let mut running = background_fed(lab, host, command);
+    running.child().stdin.take();
+    running
+}
+
+/// Like `background`, with a pipe to the command's standard input.
+pub fn background_fed(lab: &Lab, host: &str, command: &[&str]) -> Running {
     let mut to_run = Command::new(command[0]);
-    to_run.args(&command[1..]).stdin(Stdio::null());
+    to_run.args(&command[1..]).stdin(Stdio::piped());
     to_run.stdout(Stdio::piped()).stderr(Stdio::piped());
     Running(Some(lab.spawn(host, &mut to_run).unwrap()))
 }

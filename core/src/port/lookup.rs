@@ -11,9 +11,7 @@ const MOST_NAMESPACES: usize = 64;
 pub(super) fn interface(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
     let wanted = name.name();
     if wanted == "any" {
-        return Err(
-            name.error("there is no device 'any': name each interface, as a port of its own")
-        );
+        return Err(name.error("'any' is for packet: ports that receive: name each interface"));
     }
     link::interface(netns, wanted).map_err(|error| match error {
         Error::Usage(text) if netns.is_none_or(netns::exists) => {

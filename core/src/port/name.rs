@@ -70,6 +70,7 @@ const KINDS: &[KindSpec] = &[
             "send",
             "qdisc",
             "slots",
+            "cooked",
         ],
     },
     KindSpec {

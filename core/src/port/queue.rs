@@ -119,8 +119,8 @@ impl Queue {
         self.number
     }
 
-    /// The interfaces its packets belong to, by [`Meta::interface`](crate::ring::Meta). A file
-    /// may name more as it is read.
+    /// The interfaces its packets belong to, by [`Meta::interface`](crate::ring::Meta). A sync may add
+    /// some: a file names more as it is read, and `packet:any` meets more devices.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
@@ -171,7 +171,7 @@ impl Queue {
             Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
             Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
             Backend::PcapSink(_) | Backend::InKernel(_) | Backend::Live(_) => Ok(0),
-            Backend::Packet(packet) => packet.sync_rx(&mut self.rx),
+            Backend::Packet(packet) => packet.sync_rx(&mut self.rx, &mut self.interfaces),
             Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
             Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
             Backend::Host(host) => host.sync_rx(&mut self.rx),

@@ -21,7 +21,8 @@ pub struct Meta {
     pub vlan_tci: u16,
     /// That tag's protocol: 0x8100, 0x88a8; 0 where there was none.
     pub vlan_tpid: u16,
-    /// Which of the port's interfaces it belongs to: 0 but for files that hold several.
+    /// Which of the port's interfaces it belongs to: 0 but for files that hold several,
+    /// and `packet:any`.
     pub interface: u32,
     /// Who took the time.
     pub timestamp_source: TimestampSource,

@@ -43,8 +43,11 @@ fn what_is_nowhere_is_refused_with_what_there_is() {
     };
     let error = refuse("packet:no-such-iface", &options);
     assert!(error.starts_with("no interface 'no-such-iface'; there are: "), "{error}");
-    let error = refuse("any", &options);
-    assert!(error.contains("there is no device 'any': name each interface"), "{error}");
+    let error = refuse("mirror:any", &options);
+    assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
+    let both = OpenOptions { usage: Use::Both, ..OpenOptions::default() };
+    let error = refuse("packet:any", &both);
+    assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
     let nowhere = OpenOptions { netns: Some("no-such-namespace".into()), ..options };
     let error = refuse("lo", &nowhere);
     assert!(error.starts_with("no network namespace 'no-such-namespace'; there are"), "{error}");

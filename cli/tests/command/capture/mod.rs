@@ -1,6 +1,7 @@
 //! `sluice capture` and `sluice count`.
 
 mod analyze;
+mod any;
 mod ends;
 mod files;
 mod live;

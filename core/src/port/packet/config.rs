@@ -88,6 +88,8 @@ pub(super) struct Config {
     /// Slots in the ring.
     pub slots: u32,
     pub fanout: Option<Fanout>,
+    /// `packet:any`: a cooked header takes the place of each link-layer header.
+    pub cooked: bool,
 }
 
 /// tcpdump's limit: enough for every frame there is.
@@ -139,7 +141,19 @@ impl Config {
             batch: count("batch", 1, 1024, 64)?,
             slots: count("slots", 16, 65536, 512)?,
             fanout: Self::fanout(name)?,
+            cooked: name.switch("cooked")?.unwrap_or(false),
         })
+    }
+
+    /// Refuses options that need one interface, for a port of all.
+    pub(super) fn check_any(&self, name: &PortName) -> Result<()> {
+        if self.method != Method::Ring {
+            return Err(name.error("all interfaces are received from by method=ring only"));
+        }
+        if self.clock != Clock::Software {
+            return Err(name.error("timestamp=hardware is for one interface"));
+        }
+        Ok(())
     }
 
     fn fanout(name: &PortName) -> Result<Option<Fanout>> {

@@ -172,7 +172,7 @@ fn pinned(path: &str) -> std::io::Result<OwnedFd> {
 
 // Where a load counts from other than the packet's first byte, and what it then means
 // (linux/filter.h): the network header, the link-layer header, facts beside the packet.
-const NET: u32 = libc::SKF_NET_OFF.cast_unsigned();
+pub(super) const NET: u32 = libc::SKF_NET_OFF.cast_unsigned();
 const LINK: u32 = libc::SKF_LL_OFF.cast_unsigned();
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL).cast_unsigned();
 
@@ -194,16 +194,16 @@ fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
                 code,
                 jt: u8::try_from(group[1]).ok()?,
                 jf: u8::try_from(group[2]).ok()?,
-                k: from_link_header(code, group[3]),
+                k: load_from(LINK, code, group[3]),
             })
         })
         .collect()
 }
 
-/// An instruction's constant, so that a load counts from the link-layer header, as tcpdump and
-/// bpf_asm mean it. The kernel runs a fanout program from the network header for packets that
-/// arrive, and from the link-layer header for those that are sent.
-fn from_link_header(code: u16, k: u32) -> u32 {
+/// An instruction's constant, so that a load counts from a header, [`LINK`] or [`NET`]. tcpdump and
+/// bpf_asm mean the link-layer header, but the kernel runs a fanout program from the network header
+/// for packets that arrive, and from the link-layer header for those that are sent.
+pub(super) fn load_from(header: u32, code: u16, k: u32) -> u32 {
     const CLASS_AND_MODE: u16 = 0xe7;
     const LD_ABS: u16 = 0x20;
     const LD_IND: u16 = 0x40;
@@ -211,7 +211,7 @@ fn from_link_header(code: u16, k: u32) -> u32 {
     let loads = matches!(code & CLASS_AND_MODE, LD_ABS | LD_IND | LDX_MSH);
     // Beyond that it would count from the network header, and no packet is so long.
     let in_packet = k < NET.wrapping_sub(LINK);
-    if loads && in_packet { LINK + k } else { k }
+    if loads && in_packet { header + k } else { k }
 }
 
 /// The program used when none is named: both directions of a conversation meet in one socket.
@@ -276,7 +276,7 @@ mod tests {
             (0x60, 1, 1, "ld M[1]"),
             (0x00, 7, 7, "ld #7"),
         ] {
-            assert_eq!(from_link_header(code, k), expected, "{sentence}");
+            assert_eq!(load_from(LINK, code, k), expected, "{sentence}");
         }
     }
 }

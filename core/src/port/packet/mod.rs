@@ -18,6 +18,9 @@
 //! | `fanout_flags` | `defrag`, `rollover` | none |
 //! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd`; its answer, modulo their number, is the queue | both directions of two hosts' packets together |
 //! | `slots` | slots in the ring | 512 |
+//! | `cooked` | of `packet:any`: packets of all devices begin with LINUX_SLL2 headers | off |
+//!
+//! `packet:any` receives from [all interfaces](any) of the network namespace.
 //!
 //! On a loopback interface each packet is seen once, as it is received, and not when it is sent
 //! too. An interface that is down gives [`Readiness::Down`](crate::ring::Readiness) once, and
@@ -37,9 +40,11 @@
 //! - no copy for others: tcpdump on this host, and other ports that receive, do not see what is
 //!   sent (dev_queue_xmit_nit is not called).
 
+mod any;
 mod block;
 pub(super) mod clock;
 mod config;
+mod cooked;
 mod fanout;
 mod link_type;
 mod queue;
@@ -53,6 +58,7 @@ pub(super) use queue::PacketQueue;
 
 use std::sync::Arc;
 
+use any::{ANY, Devices};
 use config::{Clock, Config, Method};
 use fanout::{Fanout, FanoutMode};
 use link_type::link_type;
@@ -77,17 +83,35 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let netns = options.netns.as_deref();
-    let interface = lookup::interface(name, netns)?;
-    let link_type = link_type(&interface)?;
-    let admission = admission(&config, link_type)?;
-    // A packet on loopback is sent and received: one sight of it is enough (as in libpcap).
-    config.outgoing &= !interface.loopback;
-    let mut fallbacks = Vec::new();
-    if options.usage != Use::Send {
-        let (clock, fallback) = clock::choose(config.clock, &interface.name, netns);
-        config.clock = clock;
-        fallbacks.extend(fallback);
+    if config.cooked && name.name() != ANY {
+        return Err(name.error("cooked= is for packet:any"));
     }
+    let interface = match name.name() == ANY && options.usage == Use::Receive {
+        true => None,
+        false => Some(lookup::interface(name, netns)?),
+    };
+    let mut fallbacks = Vec::new();
+    let (link_type, program) = match &interface {
+        None => {
+            config.check_any(name)?;
+            config.promiscuous = false;
+            let (program, fallback) = any::program(config.filter.as_deref())?;
+            fallbacks.extend(fallback);
+            (0, Some(program))
+        }
+        Some(interface) => {
+            let link_type = link_type(interface)?;
+            // A packet on loopback is sent and received: one sight of it is enough (as in libpcap).
+            config.outgoing &= !interface.loopback;
+            if options.usage != Use::Send {
+                let (clock, fallback) = clock::choose(config.clock, &interface.name, netns);
+                config.clock = clock;
+                fallbacks.extend(fallback);
+            }
+            (link_type, filter_program(&config, link_type)?)
+        }
+    };
+    let admission = admission(&config, program);
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => own_pool(&config, options.usage, count)?,
@@ -97,22 +121,29 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let open = |_| {
             let (socket, usage) = (Socket::open(&name.short())?, options.usage);
             socket.attach_filter(REJECT_ALL)?;
-            PacketQueue::new(socket, &config, &interface, &pool, usage, &mut fallbacks)
+            let interface = interface.as_ref();
+            PacketQueue::new(socket, &config, interface, &pool, usage, &mut fallbacks)
         };
         (0..count).map(open).collect::<Result<Vec<_>>>()
     })?;
     if options.usage != Use::Send {
         let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());
-        receive_from(interface.index, sockets, &config, interface.up)?;
+        let (index, up) = interface.as_ref().map_or((0, true), |it| (it.index, it.up));
+        receive_from(index, sockets, &config, up)?;
         sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
     } else {
         // For no protocol: it receives nothing, and costs those who receive nothing.
-        opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(interface.index, 0))?;
+        let index = interface.as_ref().map_or(0, |interface| interface.index);
+        opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(index, 0))?;
     }
     let first = opened.first().map(|(queue, _, _)| queue);
+    if interface.is_none() && first.and_then(PacketQueue::method) != Some(Method::Ring) {
+        let reason = fallbacks.last().map_or("", |fallback| &fallback.reason);
+        return Err(name.error(format!("all interfaces need method=ring: {reason}")));
+    }
     let method = first.map_or("", PacketQueue::method_name);
     let described = Interface {
-        name: interface.name,
+        name: name.name().to_owned(),
         link_type,
         snaplen: match first.and_then(PacketQueue::method) {
             Some(Method::Ring) | None => config.snaplen,
@@ -126,11 +157,16 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             }
         },
     };
+    let devices = interface.is_none().then(|| Devices::new(described.clone(), config.cooked));
     let queues = numbers
         .zip(opened)
-        .map(|(number, (queue, rx, tx))| {
-            let backend = Backend::Packet(Box::new(queue));
-            Queue::new(number, rx, tx, backend, vec![described.clone()])
+        .map(|(number, (mut queue, rx, tx))| {
+            let mut interfaces = vec![described.clone()];
+            if let Some(devices) = &devices {
+                interfaces = devices.interfaces();
+                queue.receive_from(devices.share());
+            }
+            Queue::new(number, rx, tx, Backend::Packet(Box::new(queue)), interfaces)
         })
         .collect();
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
@@ -199,18 +235,25 @@ where
     })
 }
 
-/// The program that lets in what the port wants: the filter, and the snap length as the number
+/// The filter's program for one link type; none if there is no filter.
+fn filter_program(config: &Config, link_type: u16) -> Result<Option<Vec<Instruction>>> {
+    let filter = config.filter.as_deref();
+    let filter = filter.map(|expression| Filter::compile(expression, link_type)).transpose()?;
+    filter.map(|filter| filter.for_packet_socket()).transpose()
+}
+
+/// The program that lets in what the port wants: the filter's, and the snap length as the number
 /// of bytes it lets in. None if that is everything.
-fn admission(config: &Config, link_type: u16) -> Result<Option<Vec<Instruction>>> {
+fn admission(config: &Config, program: Option<Vec<Instruction>>) -> Option<Vec<Instruction>> {
     const RET_K: u16 = 0x06;
-    let mut program = match &config.filter {
-        Some(expression) => Filter::compile(expression, link_type)?.for_packet_socket()?,
-        None if config.snaplen == config::MAX_SNAPLEN => return Ok(None),
+    let mut program = match program {
+        Some(program) => program,
+        None if config.snaplen == config::MAX_SNAPLEN => return None,
         None => vec![Instruction { code: RET_K, jt: 0, jf: 0, k: u32::MAX }],
     };
     let returns = program.iter_mut().filter(|op| op.code == RET_K && op.k != 0);
     returns.for_each(|op| op.k = config.snaplen);
-    Ok(Some(program))
+    Some(program)
 }
 
 /// Opens the gate.

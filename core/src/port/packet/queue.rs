@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
+use super::any::Devices;
 use super::block::{BlockRing, Filled};
 use super::config::{Clock, Config, Method};
 use super::receive::Receiver;
@@ -16,7 +17,7 @@ use crate::link;
 use crate::memory::Pool;
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Readiness, Ring, Wait};
+use crate::ring::{Interface, Readiness, Ring, Wait};
 
 /// Packets that were on their way through the old filter when the intake closed arrive within
 /// this time.
@@ -33,6 +34,8 @@ const LOOK_AFTER: u32 = 1 << 30;
 pub(crate) struct PacketQueue {
     socket: Socket,
     receiver: Option<Receive>,
+    /// Of `packet:any`: the devices that packets have come from.
+    devices: Option<Devices>,
     sender: Option<Sender>,
     stats: QueueStats,
     /// Packets put into the ring.
@@ -55,7 +58,7 @@ impl PacketQueue {
     pub(super) fn new(
         socket: Socket,
         config: &Config,
-        interface: &link::Interface,
+        interface: Option<&link::Interface>,
         pool: &Arc<Pool>,
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
@@ -67,9 +70,9 @@ impl PacketQueue {
                 (Some(receiver), ring)
             }
         };
-        let (sender, tx) = match usage {
-            Use::Receive => (None, Ring::absent(pool)?),
-            Use::Send | Use::Both => (
+        let (sender, tx) = match (usage, interface) {
+            (Use::Receive, _) | (_, None) => (None, Ring::absent(pool)?),
+            (Use::Send | Use::Both, Some(interface)) => (
                 Some(Sender::open(&socket, config, interface, usage, fallbacks)?),
                 Ring::transmit(pool, config.slots)?,
             ),
@@ -77,6 +80,7 @@ impl PacketQueue {
         let queue = Self {
             socket,
             receiver,
+            devices: None,
             sender,
             stats: QueueStats::default(),
             delivered: 0,
@@ -86,6 +90,11 @@ impl PacketQueue {
             gone: false,
         };
         Ok((queue, rx, tx))
+    }
+
+    /// Receives from all devices, which are numbered so.
+    pub(super) fn receive_from(&mut self, devices: Devices) {
+        self.devices = Some(devices);
     }
 
     pub(super) fn socket(&self) -> &Socket {
@@ -107,16 +116,24 @@ impl PacketQueue {
     }
 
     #[inline]
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let Self { socket, stats, .. } = self;
+    pub(crate) fn sync_rx(
+        &mut self,
+        ring: &mut Ring,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<u32> {
+        let Self { socket, stats, devices, .. } = self;
         let filled = match &mut self.receiver {
             Some(Receive::Blocks(blocks)) => {
                 blocks.give_back(ring);
-                blocks.fill(ring, || lost_since(socket, stats))
+                let numbered = devices.as_mut().map(|devices| (devices, &*socket));
+                blocks.fill(ring, numbered, || lost_since(socket, stats))
             }
             Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
             None => Filled::default(),
         };
+        if let Some(devices) = devices {
+            devices.add_to(interfaces);
+        }
         self.delivered += u64::from(filled.packets);
         self.unlooked += filled.packets;
         if self.unlooked > LOOK_AFTER {

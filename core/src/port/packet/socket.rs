@@ -166,6 +166,19 @@ impl Socket {
         Ok(u32::try_from(address.sll_ifindex).ok())
     }
 
+    /// The name of a device of the socket's network namespace; none if it was removed.
+    pub(super) fn device_name(&self, index: i32) -> Option<String> {
+        let mut request = libc::ifreq {
+            ifr_name: [0; libc::IFNAMSIZ],
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: index },
+        };
+        // SAFETY: the request reads and writes the structure and nothing else.
+        let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFNAME, &mut request) };
+        let bytes = request.ifr_name.map(libc::c_char::cast_unsigned);
+        let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        (status == 0).then(|| String::from_utf8_lossy(name).into_owned())
+    }
+
     /// Sees packets for other hosts too, until the socket is closed.
     pub(super) fn be_promiscuous(&self, ifindex: u32) -> Result<()> {
         let request = libc::packet_mreq {

@@ -34,7 +34,9 @@ use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
 use handover::Handover;
 
+use super::any::Devices;
 use super::config::Config;
+use super::cooked;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
@@ -187,8 +189,13 @@ impl BlockRing {
     }
 
     /// Fills the ring with packets of the blocks that are ours. `lost` is asked how many
-    /// packets were lost when a block says that some were.
-    pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
+    /// packets were lost when a block says that some were. With `devices` packets belong to these.
+    pub(super) fn fill(
+        &mut self,
+        ring: &mut Ring,
+        mut devices: Option<(&mut Devices, &Socket)>,
+        mut lost: impl FnMut() -> u32,
+    ) -> Filled {
         let mut filled = Filled::default();
         let mut room = ring.room();
         let mut tail = ring.tail();
@@ -198,7 +205,7 @@ impl BlockRing {
             };
             let mut slots = 0;
             while cursor.left > 0 {
-                let used = self.place(&mut cursor, ring, &mut tail, room - slots);
+                let used = self.place(&mut cursor, ring, &mut tail, room - slots, &mut devices);
                 if used == 0 {
                     break;
                 }
@@ -274,7 +281,14 @@ impl BlockRing {
 
     /// Puts one packet into slots from `tail` on; 0 if it needs more than `room`.
     #[inline]
-    fn place(&self, cursor: &mut Cursor, ring: &mut Ring, tail: &mut u32, room: u32) -> u32 {
+    fn place(
+        &self,
+        cursor: &mut Cursor,
+        ring: &mut Ring,
+        tail: &mut u32,
+        room: u32,
+        devices: &mut Option<(&mut Devices, &Socket)>,
+    ) -> u32 {
         let start = self.map.at(cursor.at);
         // SAFETY: the block is ours, and the kernel has put a header at this offset (the first
         // from the block's header, the next from the one before), aligned to 8.
@@ -282,6 +296,25 @@ impl BlockRing {
         let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
         let mut mac = usize::from(header.tp_mac);
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
+        let address = unsafe { *start.add(SLL_OFFSET).cast::<libc::sockaddr_ll>().as_ptr() };
+        let (mut vlan_tci, mut vlan_tpid) = (0, 0);
+        if tagged {
+            vlan_tci = header.hv1.tp_vlan_tci as u16;
+            vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
+        }
+        let origin = devices.as_mut().map(|(devices, socket)| devices.origin(&address, socket));
+        let cooked = origin
+            .filter(|origin| origin.cooked)
+            .map(|_| cooked::Header::new(&address, tagged.then_some((vlan_tpid, vlan_tci))));
+        if let Some(cooked) = &cooked {
+            // The link-layer header, as far as it was kept, makes way for this one.
+            let header_bytes = u32::from(header.tp_net.saturating_sub(header.tp_mac));
+            let cooked_bytes = cooked.bytes().len() as u32;
+            bytes = bytes.saturating_sub(header_bytes) + cooked_bytes;
+            wire_bytes = wire_bytes.saturating_sub(header_bytes) + cooked_bytes;
+        }
+        let tagged = tagged && cooked.is_none();
         // What was cut within the addresses has no place for the tag.
         let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
         if put_back {
@@ -295,16 +328,18 @@ impl BlockRing {
         for line in [AHEAD_BYTES, AHEAD_BYTES + 64] {
             prefetch(start.as_ptr().wrapping_add(line));
         }
-        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
-        let pkttype = unsafe {
-            let address: NonNull<libc::sockaddr_ll> = start.add(SLL_OFFSET).cast();
-            (*address.as_ptr()).sll_pkttype
-        };
-        let (mut vlan_tci, mut vlan_tpid) = (0, 0);
         if tagged {
-            vlan_tci = header.hv1.tp_vlan_tci as u16;
-            vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
             wire_bytes += vlan::TAG_BYTES as u32;
+        }
+        if let Some(cooked) = &cooked {
+            mac = usize::from(header.tp_net) - cooked.bytes().len();
+            // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring
+            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address,
+            // which was copied above; the block is ours.
+            let front = unsafe {
+                std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.bytes().len())
+            };
+            front.copy_from_slice(cooked.bytes());
         }
         if put_back {
             mac -= vlan::TAG_BYTES;
@@ -327,7 +362,8 @@ impl BlockRing {
             vlan_tci,
             vlan_tpid,
             timestamp_source: timestamp_source(header.tp_status),
-            direction: direction(pkttype),
+            interface: origin.map_or(0, |origin| origin.number),
+            direction: direction(address.sll_pkttype),
             ..Meta::default()
         };
         cursor.left -= 1;

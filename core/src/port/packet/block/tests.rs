@@ -281,7 +281,7 @@ impl Trial {
         self.kernel.check_returned(self.released)?;
         let before = self.ring.available();
         let drops = &mut self.kernel.drops;
-        let filled = self.blocks.fill(&mut self.ring, || std::mem::take(drops));
+        let filled = self.blocks.fill(&mut self.ring, None, || std::mem::take(drops));
         prop_assert_eq!(self.ring.available(), before + filled.slots);
         let packets = self.ring.packets().count();
         prop_assert_eq!(packets, self.shown + filled.packets as usize);

@@ -1,0 +1,168 @@
+//! `packet:any`: all interfaces at once, those that come later too.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use sluicegate::link::{self, Lab};
+
+use crate::support::*;
+
+/// Makes a TUN device, of a hardware type if one is given, and writes each packet to it that comes as a
+/// line of hexadecimal digits.
+const TUN: &str = r"
+import fcntl, os, struct, subprocess, sys
+tun = os.open('/dev/net/tun', os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack('16sH22x', sys.argv[1].encode(), 0x1001))
+if len(sys.argv) > 2:
+    fcntl.ioctl(tun, 0x400454cd, int(sys.argv[2]))
+subprocess.check_call(['ip', 'link', 'set', sys.argv[1], 'up'])
+for line in sys.stdin:
+    os.write(tun, bytes.fromhex(line))
+    print(file=sys.stderr, flush=True)
+";
+
+/// A datagram to UDP port `port`, from 198.51.100.1.
+fn datagram(port: u16) -> Vec<u8> {
+    let builder = etherparse::PacketBuilder::ipv4([198, 51, 100, 1], [198, 18, 0, 2], 64);
+    let mut packet = Vec::new();
+    builder.udp(1024, port).write(&mut packet, b"any").unwrap();
+    packet
+}
+
+/// The same in a frame with the VLAN tag 5.
+fn tagged(port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 198, 18, 0, 2, 2, 0, 198, 18, 0, 1, 0x81, 0, 0, 5, 8, 0];
+    frame.extend(datagram(port));
+    frame
+}
+
+/// Sends packets that match the filter and packets that do not: by right0 and lo, and by devices that
+/// are made now. How many match, by device.
+fn traffic(lab: &Lab) -> BTreeMap<String, usize> {
+    assert_eq!(on(lab, "left", &["ping", "-qc", "2", "-i", "0.01", "198.18.0.2"]).status, Some(0));
+    assert_eq!(on(lab, "right", &["ping", "-qc", "2", "-i", "0.01", "127.0.0.1"]).status, Some(0));
+    for more in [&["tun0"][..], &["gre0", "778"]] {
+        let mut tun = background_fed(lab, "right", &[&["python3", "-c", TUN], more].concat());
+        for port in [9, 10] {
+            let digits: String = datagram(port).iter().map(|byte| format!("{byte:02x}")).collect();
+            writeln!(tun.child().stdin.as_mut().unwrap(), "{digits}").unwrap();
+            assert_eq!(tun.says(), "\n");
+        }
+        tun.child().stdin.take();
+        assert_eq!(tun.end().status, Some(0));
+    }
+    let expected = [("right0", 4), ("lo", 4), ("tun0", 1), ("gre0", 1)];
+    expected.map(|(name, packets)| (name.to_owned(), packets)).into()
+}
+
+#[test]
+fn all_interfaces_are_captured_those_that_come_later_too() {
+    if !have(&["ping", "python3", "tcpreplay", "tshark", "tcpdump", "capinfos"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    on(&lab, "right", &["ip", "link", "set", "lo", "up"]);
+    for (file, threads) in [("any.pcapng", "1"), ("any.pcap", "1"), ("three.pcapng", "3")] {
+        let path = folder.path().join(file);
+        let to = path.to_str().unwrap();
+        let capture = Running::start(&[
+            "capture",
+            "any",
+            "--netns",
+            &netns,
+            "-f",
+            "icmp or udp port 9",
+            "-w",
+            to,
+            "--threads",
+            threads,
+            "--json",
+        ]);
+        let right0 = link::interface(Some(&netns), "right0").unwrap().index.to_string();
+        let expected = traffic(&lab);
+        let report = capture.stop().good();
+        let packets: usize = expected.values().sum();
+        assert_eq!(report["packets"], packets, "{file}: {report}");
+        // Another tool understands all packets.
+        let fields = ["frame.interface_name", "frame.protocols", "sll.ifindex", "udp.dstport"];
+        let fields = fields.map(|field| ["-e", field]).concat();
+        let shown = tshark(&path, &[&["-T", "fields", "-E", "separator=,"], &fields[..]].concat());
+        let shown: Vec<Vec<&str>> = shown.iter().map(|line| line.split(',').collect()).collect();
+        let of = |at: usize, value: &str| shown.iter().filter(|it| it[at] == value).count();
+        assert_eq!((shown.len(), of(3, "9")), (packets, 2), "{file}: {shown:?}");
+        if file.ends_with("pcap") {
+            let info = ended(std::process::Command::new("capinfos").args(["-E", to]));
+            assert!(info.out.contains("cooked-mode capture v2"), "{file}: {}", info.out);
+            assert_eq!(of(2, &right0), expected["right0"], "{file}: {shown:?}");
+            let read = ended(std::process::Command::new("tcpdump").args(["-nnr", to]));
+            assert_eq!(read.out.lines().count(), packets, "{file}: {}", read.err);
+            continue;
+        }
+        let begins = [("right0", "eth:"), ("lo", "eth:"), ("tun0", "raw:"), ("gre0", "sll:")];
+        for (name, begins) in begins {
+            assert_eq!(of(0, name), expected[name], "{file}: {name}: {shown:?}");
+            let all = shown.iter().filter(|it| it[0] == name).all(|it| it[1].starts_with(begins));
+            assert!(all, "{file}: {name}: {shown:?}");
+        }
+    }
+}
+
+#[test]
+fn a_filter_about_ethernet_is_for_those_interfaces_and_tags_are_kept() {
+    if !have(&["tcpreplay", "tshark"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let sent = folder.path().join("sent.pcap");
+    pcap_file(&sent, &[tagged(9), tagged(10)]);
+    for file in ["any.pcapng", "any.pcap"] {
+        let path = folder.path().join(file);
+        let capture = capture(&netns, "any", "vlan 5 and udp port 9", &path);
+        replay(&lab, "left", "left0", &sent, 1000);
+        let report = capture.stop().good();
+        assert_eq!(report["packets"], 1, "{file}: {report}");
+        let fallback = &report["fallbacks"][0];
+        assert_eq!(fallback["to"], "Ethernet interfaces", "{file}: {report}");
+        let fields = ["vlan.id", "udp.dstport"].map(|field| ["-e", field]).concat();
+        let shown = tshark(&path, &[&["-T", "fields"], &fields[..]].concat());
+        assert_eq!(shown, ["5\t9"], "{file}");
+    }
+}
+
+#[test]
+fn lines_of_all_interfaces_name_the_interface_and_the_direction() {
+    if !have(&["ping"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let capture = Running::start(&["capture", "any", "--netns", &netns, "-f", "icmp"]);
+    assert_eq!(on(&lab, "left", &["ping", "-qc", "1", "198.18.0.2"]).status, Some(0));
+    let ended = capture.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    let lines: Vec<&str> =
+        ended.out.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    assert!(
+        lines[0].starts_with("right0 In  IP 198.18.0.1 > 198.18.0.2: ICMP echo request"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("right0 Out IP 198.18.0.2 > 198.18.0.1: ICMP echo reply"),
+        "{lines:?}"
+    );
+    assert_eq!(lines.len(), 2, "{lines:?}");
+}
+
+#[test]
+fn what_needs_one_interface_is_refused_for_all() {
+    for (port, said) in [
+        ("packet:any?method=recv", "method=ring only"),
+        ("packet:any?timestamp=hardware", "timestamp=hardware is for one interface"),
+        ("packet:lo?cooked=on", "cooked= is for packet:any"),
+        ("mirror:any", "'any' is for packet: ports that receive"),
+    ] {
+        refused(&["capture", port, "--duration", "1ms"], said);
+    }
+}
