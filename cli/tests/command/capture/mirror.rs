@@ -65,7 +65,7 @@ fn a_capture_names_what_hides_packets_from_it() {
         ("a mirror", "mirror:right0", None),
     ] {
         let other = Running::start(&["count", other, "--netns", &netns]);
-        for port in ["right0", "packet:right0"] {
+        for port in ["right0", "packet:right0", "any"] {
             let captured =
                 run(&["capture", port, "--netns", &netns, "--duration", "10ms", "--json"]);
             let notices = &captured.good()["notices"];

@@ -296,17 +296,19 @@ impl BlockRing {
         let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
         let mut mac = usize::from(header.tp_mac);
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block.
-        let address = unsafe { *start.add(SLL_OFFSET).cast::<libc::sockaddr_ll>().as_ptr() };
+        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block, which is ours. Its
+        // last use is before what is written below.
+        let address: &libc::sockaddr_ll = unsafe { start.add(SLL_OFFSET).cast().as_ref() };
+        let pkttype = address.sll_pkttype;
         let (mut vlan_tci, mut vlan_tpid) = (0, 0);
         if tagged {
             vlan_tci = header.hv1.tp_vlan_tci as u16;
             vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
         }
-        let origin = devices.as_mut().map(|(devices, socket)| devices.origin(&address, socket));
+        let origin = devices.as_mut().map(|(devices, socket)| devices.origin(address, socket));
         let cooked = origin
             .filter(|origin| origin.cooked)
-            .map(|_| cooked::Header::new(&address, tagged.then_some((vlan_tpid, vlan_tci))));
+            .map(|_| cooked::Header::new(address, tagged.then_some((vlan_tpid, vlan_tci))));
         if let Some(cooked) = &cooked {
             // The link-layer header, as far as it was kept, makes way for this one.
             let header_bytes = u32::from(header.tp_net.saturating_sub(header.tp_mac));
@@ -334,8 +336,8 @@ impl BlockRing {
         if let Some(cooked) = &cooked {
             mac = usize::from(header.tp_net) - cooked.bytes().len();
             // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring
-            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address,
-            // which was copied above; the block is ours.
+            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address;
+            // the block is ours.
             let front = unsafe {
                 std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.bytes().len())
             };
@@ -363,7 +365,7 @@ impl BlockRing {
             vlan_tpid,
             timestamp_source: timestamp_source(header.tp_status),
             interface: origin.map_or(0, |origin| origin.number),
-            direction: direction(address.sll_pkttype),
+            direction: direction(pkttype),
             ..Meta::default()
         };
         cursor.left -= 1;
