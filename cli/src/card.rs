@@ -81,10 +81,12 @@ impl Card {
 
     /// Looks at what was received for the last time.
     pub fn look(&mut self) {
-        let now = self.netlink.again(&self.interface).ok();
-        self.after = now
-            .zip(softnet_dropped())
-            .map(|(now, softnet_dropped)| Received { stats: now.stats, softnet_dropped });
+        self.after = self.received();
+    }
+
+    fn received(&mut self) -> Option<Received> {
+        let stats = self.netlink.again(&self.interface).ok()?.stats;
+        Some(Received { stats, softnet_dropped: softnet_dropped()? })
     }
 
     /// The packets of all senders that the interface has sent so far; none if it was removed.
@@ -147,25 +149,23 @@ impl Card {
         self.queue.as_ref().is_some_and(|(_, before)| before.exists)
     }
 
-    /// Adds what was received to a ledger. A packet that the card had no buffer for has come in and is
-    /// lost; where there is a filter, nobody knows whether it would have passed. Returns what the host
-    /// has dropped, of all its interfaces together: a note, for once a run.
-    pub fn account(mut self, ledger: &mut Ledger) -> u64 {
-        if self.after.is_none() {
-            self.look();
-        }
-        let Some(Received { stats, softnet_dropped }) = self.after else { return 0 };
+    /// Adds what was received to a ledger: up to the last look, or up to now. A packet that the card had no
+    /// buffer for has come in and is lost; where there is a filter, nobody knows whether it would have
+    /// passed. Returns what the host has dropped, of all its interfaces together: a note, for once a run.
+    pub fn account(&mut self, ledger: &mut Ledger) -> u64 {
+        let now = if self.after.is_some() { None } else { self.received() };
+        let Some(after) = self.after.as_ref().or(now.as_ref()) else { return 0 };
         let before = self.interface.stats;
-        let missed = stats.rx_missed.saturating_sub(before.rx_missed);
+        let missed = after.stats.rx_missed.saturating_sub(before.rx_missed);
         if self.filtered {
             ledger.add(Role::Note, "card_missed", missed);
         } else if missed > 0 {
             ledger.add(Role::In, "card_missed", missed);
             ledger.add(Role::Loss, "card_missed", missed);
         }
-        let received = stats.rx_packets.saturating_sub(before.rx_packets);
+        let received = after.stats.rx_packets.saturating_sub(before.rx_packets);
         ledger.add(Role::Note, "card_received", received);
-        softnet_dropped.saturating_sub(self.softnet_before)
+        after.softnet_dropped.saturating_sub(self.softnet_before)
     }
 }
 

@@ -1,5 +1,6 @@
 //! How the command ends: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or
-//! kernel feature. A reader that closes the pipe has had what it wanted: that is 0 too.
+//! kernel feature. A reader that closes the pipe, or a terminal that hangs up, has had what it wanted:
+//! that is 0 too.
 
 use std::io::{self, Write, stderr};
 use std::process::ExitCode;
@@ -22,9 +23,7 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
     if let Some(Status(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
-    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    if io == Some(io::ErrorKind::BrokenPipe) {
-        // Whoever read what we print has had enough.
+    if error.downcast_ref::<io::Error>().is_some_and(notice::reader_left) {
         return ExitCode::SUCCESS;
     }
     let ours = error.downcast_ref::<Error>();

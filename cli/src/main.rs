@@ -40,8 +40,12 @@ A first look, as root:
   sluice lab exec left -- ping -c 3 198.18.0.2
   sluice lab down
 
+SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with its files complete and its
+ledger printed; a second SIGINT or SIGQUIT ends it at once. SIGUSR1 prints the
+ledger so far.
+
 Exit status: 0 done, 1 failed while running, 2 wrong usage, 3 a privilege or a
-kernel feature is missing.";
+kernel feature is missing, 130 ended at once.";
 
 /// Packets between Linux and a program at the speed of the wire, on the stock kernel
 #[derive(Parser)]
@@ -68,7 +72,15 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    exit::with(match Cli::parse().command {
+    exit::with(run(Cli::parse().command))
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    // A command on a host of a lab would inherit it.
+    if !matches!(command, Command::Lab(_)) {
+        signals::hold_ledger_requests()?;
+    }
+    match command {
         Command::Attach(args) => claims::attach(args),
         Command::Bench(args) => bench::run(args),
         Command::Capture(args) => capture::capture(args),
@@ -81,5 +93,5 @@ fn main() -> std::process::ExitCode {
         Command::Replay(args) => replay::replay(args),
         Command::Switch(args) => switch::switch(*args),
         Command::Top(args) => top::run(args),
-    })
+    }
 }

@@ -1,7 +1,8 @@
 //! What a traffic command says at its end: a result as JSON (the contract is docs/cli.md), or
 //! for people.
 
-use std::io::{self, Write};
+use std::io::{self, Write, stderr, stdout};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,6 +13,7 @@ use sluicegate::port::{Fallback, Port, PortName};
 use crate::analysis::JsonAnalysis;
 use crate::args::Common;
 use crate::card::Card;
+use crate::notice::reader_left;
 use crate::remedy::remedies;
 use crate::run::Outcome;
 use crate::send::Paced;
@@ -26,6 +28,9 @@ pub const L1_OVERHEAD_BYTES: u64 = 24;
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub command: &'static str,
+    /// It is asked for while the command runs.
+    #[serde(skip_serializing_if = "is_final")]
+    pub so_far: bool,
     /// The port, or all of them with a space between.
     pub port: String,
     /// Of `forward`, the other port.
@@ -195,6 +200,7 @@ impl Report {
     fn new(command: &'static str, name: &PortName, backend: &str, common: &Common) -> Self {
         Self {
             command,
+            so_far: false,
             port: name.to_string(),
             to: None,
             backend: backend.into(),
@@ -217,6 +223,51 @@ impl Report {
         }
     }
 
+    /// A copy for the ledger so far. The interface's own counters stay with the final report.
+    pub fn so_far(&self) -> Self {
+        Self {
+            command: self.command,
+            so_far: true,
+            port: self.port.clone(),
+            to: self.to.clone(),
+            backend: self.backend.clone(),
+            method: self.method,
+            mode: self.mode,
+            fallbacks: self.fallbacks.clone(),
+            notices: self.notices.clone(),
+            card: None,
+            host_dropped: 0,
+            elapsed_s: self.elapsed_s,
+            traffic: self.traffic,
+            sending: None,
+            switching: None,
+            directions: Vec::new(),
+            threads: Vec::new(),
+            ledger: Ledger::default(),
+            analysis: None,
+            files: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// A copy for the ledger so far, with what the workers have counted and what the interface's own
+    /// counters say now.
+    pub fn counted_so_far(&mut self, outcomes: &[Option<Arc<Outcome>>], elapsed: Duration) -> Self {
+        let mut report = self.so_far();
+        report.count(outcomes.iter().flatten().map(Arc::as_ref), elapsed);
+        if let Some(card) = &mut self.card {
+            report.host_dropped = card.account(&mut report.ledger);
+        }
+        report.note_silent(outcomes);
+        report
+    }
+
+    /// Notes how many threads gave no answer when the ledger so far was asked for.
+    pub fn note_silent<T>(&mut self, outcomes: &[Option<Arc<T>>]) {
+        let silent = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+        self.ledger.add(Role::Note, "threads_without_answer", silent as u64);
+    }
+
     /// Reads the interface's own counters for the last time: when nothing more is let in, so that
     /// they cover the same time.
     pub fn look_at_card(&mut self) {
@@ -226,9 +277,13 @@ impl Report {
     }
 
     /// Fills in what the workers counted; the ledger's intake and its losses before them.
-    pub fn count(&mut self, outcomes: &[Outcome], elapsed: Duration) {
-        let packets = outcomes.iter().map(|o| o.packets).sum();
-        let bytes = outcomes.iter().map(|o| o.bytes).sum();
+    pub fn count<'a>(
+        &mut self,
+        outcomes: impl Iterator<Item = &'a Outcome> + Clone,
+        elapsed: Duration,
+    ) {
+        let packets = outcomes.clone().map(|o| o.packets).sum();
+        let bytes = outcomes.clone().map(|o| o.bytes).sum();
         self.elapsed_s = elapsed.as_secs_f64();
         self.traffic = Traffic::over(packets, bytes, elapsed);
         let mut times_down = 0;
@@ -249,7 +304,7 @@ impl Report {
 
     /// Adds what the interface's own counters say to the ledger.
     pub fn account_card(&mut self) {
-        if let Some(card) = self.card.take() {
+        if let Some(mut card) = self.card.take() {
             self.host_dropped = card.account(&mut self.ledger);
         }
     }
@@ -294,6 +349,7 @@ impl Report {
         let mode = mode.filter(|_| reports.iter().all(|r| r.mode == mode));
         Self {
             command: reports.first().map_or("", |r| r.command),
+            so_far: reports.iter().any(|r| r.so_far),
             port,
             to: None,
             backend,
@@ -344,6 +400,16 @@ impl Report {
         anyhow::bail!("{port}: {share} of {} packets were sent: {reason}", show_count(attempted))
     }
 
+    /// Prints it to standard output, or to stderr where packets go to standard output. A reader that left
+    /// does not change how the command ends.
+    pub fn publish(&self, stdout_is_taken: bool, json: bool) -> io::Result<()> {
+        let printed = match stdout_is_taken {
+            true => self.print(&mut stderr().lock(), json),
+            false => self.print(&mut stdout().lock(), json).and_then(|()| stdout().flush()),
+        };
+        printed.or_else(|error| if reader_left(&error) { Ok(()) } else { Err(error) })
+    }
+
     /// Prints it, as JSON or for people.
     pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
         if json {
@@ -352,7 +418,8 @@ impl Report {
         }
         let Traffic { packets, bytes, pps, bps_l2, .. } = self.traffic;
         let elapsed = show_duration(Duration::from_secs_f64(self.elapsed_s));
-        writeln!(out, "{}, {elapsed}", self.port_and_method())?;
+        let so_far = if self.so_far { "so far: " } else { "" };
+        writeln!(out, "{so_far}{}, {elapsed}", self.port_and_method())?;
         writeln!(
             out,
             "  {:>15} packets  {:>12}   {} bytes  {} (L2)",
@@ -420,7 +487,11 @@ impl Report {
             let count = show_count(entry.packets).to_string();
             writeln!(out, "  {:<5}{count:>17}{share:>9}  uncertain: sent or lost", "")?;
         }
-        writeln!(out, "  {:<5}{unexplained:>17}           unexplained", "")?;
+        let name = match self.so_far {
+            true => "on its way, or unexplained",
+            false => "unexplained",
+        };
+        writeln!(out, "  {:<5}{unexplained:>17}           {name}", "")?;
         for (loss, remedy) in remedies(&self.ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
@@ -434,6 +505,10 @@ impl Report {
         }
         Ok(())
     }
+}
+
+fn is_final(so_far: &bool) -> bool {
+    !so_far
 }
 
 /// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes
@@ -478,6 +553,7 @@ mod tests {
         ledger.add(Role::Note, "card_received", 20);
         Report {
             command: "capture",
+            so_far: false,
             port: port.into(),
             to: None,
             backend: "packet".into(),

@@ -1,65 +1,123 @@
-//! SIGINT and SIGTERM as something to wait for, in place of the end of everything.
+//! Signals as something to wait for: SIGINT, SIGTERM, SIGHUP and SIGQUIT ask a command to end, SIGUSR1
+//! asks for the ledger so far.
+//!
+//! A SIGHUP that the caller ignores (nohup) stays ignored. A session that is dropped may send SIGHUP
+//! twice, and a service manager SIGTERM and SIGHUP: once a signal has asked for the end, only SIGINT
+//! and SIGQUIT end the process at once.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use sluicegate::error::{Error, Result};
 
-/// Holds the signals back until somebody takes them, in this thread and in those it starts from
-/// now on: any other would take them with their default action.
+/// Ask a command to end.
+const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+/// End the process at once where the end has been asked for.
+const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+/// Asks for the ledger so far.
+const LEDGER: Signal = Signal::SIGUSR1;
+/// The exit status of a process that ends at once.
+const STATUS_AT_ONCE: i32 = 130;
+
+/// Blocks SIGUSR1 in this thread and those it starts: it ends no command, not even one that has
+/// no ledger yet.
+pub fn hold_ledger_requests() -> Result<()> {
+    block(&SigSet::from(LEDGER))
+}
+
+/// Blocks the signals that end a command, in this thread and those it starts: any other thread would
+/// take them with their default action.
 pub fn hold() -> Result<SigSet> {
-    let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    set.thread_block().map_err(|error| Error::system("catch", "signals", error))?;
+    let mut set = SigSet::from_iter(END);
+    if is_ignored(Signal::SIGHUP) {
+        set.remove(Signal::SIGHUP);
+    }
+    block(&set)?;
     Ok(set)
 }
 
-/// The signals that end a command, held and readable. When it goes, they end the process at once
-/// again: what is left to do then may wait for a reader.
+fn block(set: &SigSet) -> Result<()> {
+    set.thread_block().map_err(|error| Error::system("catch", "signals", error))
+}
+
+/// Whether the process ignores a signal, as those do that nohup starts.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (signal as u32 - 1) != 0)
+}
+
+/// The signals of a command, blocked and readable.
+///
+/// After the drop they have their default action again, because printing the result may wait for a
+/// reader: all that end a command, or only SIGINT where one has asked for the end.
 pub struct Signals {
-    held: SigSet,
-    fd: Arc<SignalFd>,
+    blocked: SigSet,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fd: SignalFd,
+    /// A signal has asked for the end.
+    end_asked: AtomicBool,
+    /// A signal has asked for the ledger, which has not been printed since.
+    ledger_asked: AtomicBool,
+    /// A thread ends the process at the second signal.
+    watched: AtomicBool,
 }
 
 impl Signals {
     /// Catches them from now on.
     pub fn catch() -> Result<Self> {
-        let held = hold()?;
-        let fd = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        let blocked = hold()?;
+        hold_ledger_requests()?;
+        let mut read = blocked;
+        read.add(LEDGER);
+        let fd = SignalFd::with_flags(&read, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|error| Error::system("catch", "signals", error))?;
-        Ok(Self { held, fd: Arc::new(fd) })
-    }
-
-    /// Takes one, if one has come.
-    pub fn take(&self) -> bool {
-        matches!(self.fd.read_signal(), Ok(Some(_)))
-    }
-
-    /// From now on the second signal ends the process with status 130; the first, if the run was
-    /// `asked` to end by one. Files are being completed, which may wait for a reader or a disk.
-    pub fn end_at_second(&self, mut asked: bool) -> Result<()> {
-        let fd = Arc::clone(&self.fd);
-        let watch = move || {
-            loop {
-                // What goes wrong with it, reading will tell.
-                let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-                match fd.read_signal() {
-                    Ok(Some(_)) if asked => std::process::exit(130),
-                    Ok(Some(_)) => asked = true,
-                    Ok(None) | Err(Errno::EINTR) => {}
-                    Err(_) => return,
-                }
-            }
+        let shared = Shared {
+            fd,
+            end_asked: AtomicBool::new(false),
+            ledger_asked: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
         };
-        let thread = std::thread::Builder::new().name("signals".into()).spawn(watch);
+        Ok(Self { blocked, shared: Arc::new(shared) })
+    }
+
+    /// Takes a signal, if one has come; true if it asks for the end.
+    pub fn take(&self) -> bool {
+        match self.shared.fd.read_signal() {
+            Ok(Some(signal)) => self.shared.note(&signal).is_some(),
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    /// Whether a signal that was taken asks for the ledger so far; true once a signal.
+    pub fn take_ledger_request(&self) -> bool {
+        self.shared.ledger_asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Ends the process with status 130, from now on, when SIGINT or SIGQUIT comes after a signal that
+    /// asked for the end. What is left to do may wait for a reader or a disk. A thread of its own reads
+    /// the signals: the caller takes no more.
+    pub fn end_at_second(&self) -> Result<()> {
+        if self.shared.watched.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("signals".into());
+        let thread = thread.spawn(move || shared.watch());
         thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
     }
 
-    /// Waits until `deadline`; true where one came before.
+    /// Waits until `deadline`; true where a signal has asked for the end before.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -80,16 +138,53 @@ impl Signals {
     }
 }
 
-/// Readable when one has come.
+impl Shared {
+    /// Notes the request a signal makes. Returns the signal if it asks for the end.
+    fn note(&self, signal: &siginfo) -> Option<Signal> {
+        let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok()?;
+        // Flags by themselves: nothing is published through them.
+        if signal == LEDGER {
+            self.ledger_asked.store(true, Ordering::Relaxed);
+            return None;
+        }
+        self.end_asked.store(true, Ordering::Relaxed);
+        Some(signal)
+    }
+
+    /// Reads signals until one ends the process.
+    fn watch(&self) {
+        loop {
+            // An error shows in reading, too.
+            let _ = poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+            let asked = self.end_asked.load(Ordering::Relaxed);
+            match self.fd.read_signal() {
+                Ok(Some(signal)) => {
+                    let signal = self.note(&signal);
+                    if asked && signal.is_some_and(|signal| END_AT_ONCE.contains(&signal)) {
+                        std::process::exit(STATUS_AT_ONCE);
+                    }
+                }
+                Ok(None) | Err(Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Readable when a signal has come.
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.shared.fd.as_fd()
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        let unblocked = match self.shared.end_asked.load(Ordering::Relaxed) {
+            true => SigSet::from(Signal::SIGINT),
+            false => self.blocked,
+        };
         // It can fail only for a set that is none.
-        let _ = self.held.thread_unblock();
+        let _ = unblocked.thread_unblock();
     }
 }

@@ -11,7 +11,7 @@ use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
 use crate::notice;
-use crate::report::Traffic;
+use crate::report::{Report, Traffic};
 use crate::run::{Counters, Totals};
 use crate::units::{show_bps, show_count, show_duration, show_pps};
 
@@ -162,6 +162,18 @@ impl Status {
         match &self.live {
             Some(bar) => bar.suspend(|| notice::say(text)),
             None => notice::say(text),
+        }
+    }
+
+    /// Prints the ledger so far on stderr, above the live line.
+    pub fn ledger(&self, report: &Report, json: bool) {
+        let mut text = Vec::new();
+        // Memory takes all; a terminal that is gone is no reason to stop.
+        let _ = report.print(&mut text, json);
+        let print = || drop(stderr().lock().write_all(&text));
+        match &self.live {
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

@@ -1,26 +1,50 @@
 //! The file that all recorders of a capture share, and the numbers of its interfaces.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use sluicegate::error::Result;
-use sluicegate::file::write::{Chunk, Output};
+use sluicegate::file::write::{Chunk, Output, OutputCounts};
 use sluicegate::port::Interface;
+
+/// Between two looks at whether a thread still writes, and how many there are at most.
+const WRITING_INTERVAL: Duration = Duration::from_millis(1);
+const WRITING_LOOKS: u32 = 10;
 
 /// The file of a capture, and how its interfaces are numbered there.
 pub struct File {
     output: Mutex<Output>,
+    counts: OutputCounts,
     /// It failed: there is no point in going on.
     failed: AtomicBool,
 }
 
 impl File {
     pub fn new(output: Output) -> Self {
-        Self { output: Mutex::new(output), failed: AtomicBool::new(false) }
+        let counts = output.counts();
+        Self { output: Mutex::new(output), counts, failed: AtomicBool::new(false) }
     }
 
     pub fn output(&self) -> MutexGuard<'_, Output> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The output, unless a thread writes to it for longer than a moment: a pipe's reader may sleep.
+    pub fn idle_output(&self) -> Option<MutexGuard<'_, Output>> {
+        for _ in 0..WRITING_LOOKS {
+            match self.output.try_lock() {
+                Ok(output) => return Some(output),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(WRITING_INTERVAL),
+            }
+        }
+        None
+    }
+
+    /// What has been written, and what could not be.
+    pub fn counts(&self) -> &OutputCounts {
+        &self.counts
     }
 
     /// Writes a chunk; what cannot be written counts as lost.
@@ -57,6 +81,11 @@ pub struct Numbers {
 impl Numbers {
     pub fn new(filter: Option<String>, several: bool) -> Self {
         Self { in_file: Mutex::new(Vec::new()), filter, several }
+    }
+
+    /// The numbers of the interfaces met so far, unless a thread is adding one.
+    pub fn known(&self) -> Option<Vec<u32>> {
+        self.in_file.try_lock().ok().map(|in_file| in_file.clone())
     }
 
     /// The numbers of all these interfaces; those not met before are added to the file.

@@ -1,6 +1,6 @@
 //! Printing packets, one line each, a batch a write.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use sluicegate::ring::Packet;
 
 use super::order::{Batch, Order};
 use super::quiet::Quiet;
+use crate::notice;
 use crate::print::Printer;
 
 /// Lines that wait for the end of a batch are handed on early beyond this many bytes.
@@ -72,7 +73,7 @@ impl Lines {
 
     /// What went wrong with standard output; a reader that has had enough is no error.
     pub fn take_error(&mut self) -> Option<io::Error> {
-        self.order.take_failure().filter(|error| error.kind() != ErrorKind::BrokenPipe)
+        self.order.take_failure().filter(|error| !notice::reader_left(error))
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {

@@ -7,6 +7,7 @@
 //!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
 //! ```
 
+mod attendant;
 mod file;
 mod lines;
 mod list;
@@ -17,7 +18,7 @@ mod quiet;
 mod recorder;
 mod statistics;
 
-use std::io::{IsTerminal, stderr, stdout};
+use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -31,6 +32,7 @@ use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
+use attendant::Attendant;
 use file::{File, Numbers};
 use lines::Lines;
 use merge::merge;
@@ -39,10 +41,10 @@ use options::Options;
 use order::Order;
 use quiet::Quiet;
 use recorder::{Capture, HandOn, Recorder};
-use statistics::{note_final_statistics, note_statistics};
+use statistics::note_final_statistics;
 
 use crate::report::{Files, Report};
-use crate::run::{Counters, Limits, run};
+use crate::run::{Limits, run};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::{devices, exit, hidden, notice, overwrite, signals};
@@ -193,25 +195,23 @@ impl Session {
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
-        let watch = |counters: &[Counters], at| {
-            // The live line would cut the packets' lines to pieces.
-            if !options.print {
-                status.show(counters, at);
-            }
-            if let Some(file) = &file {
-                note_statistics(file, &ports, counters, started_ns);
-            }
+        let mut attendant = Attendant {
+            options,
+            status: &mut status,
+            reports: &mut reports,
+            ports: &ports,
+            file: file.as_deref(),
+            started_ns,
         };
-        let at_end = || reports.iter_mut().for_each(Report::look_at_card);
         let signals = Signals::catch()?;
-        let mut ended = run(pairs, &limits, &signals, watch, at_end)?;
+        let mut ended = run(pairs, &limits, &signals, &mut attendant)?;
         if file.is_some() {
             // Without that thread signals wait until the files are complete.
-            let _ = signals.end_at_second(ended.asked);
+            let _ = signals.end_at_second();
         }
         status.done();
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
-            report.count(&ended.outcomes[range.clone()], ended.elapsed);
+            report.count(ended.outcomes[range.clone()].iter(), ended.elapsed);
         }
         let mut report = Report::together(reports);
         for port in &mut report.ports {
@@ -236,11 +236,7 @@ impl Session {
             }
         }
         drop(signals);
-        if options.stdout_is_taken {
-            report.print(&mut stderr().lock(), options.common.json)?;
-        } else {
-            report.print(&mut stdout().lock(), options.common.json)?;
-        }
+        report.publish(options.stdout_is_taken, options.common.json)?;
         if reader_left {
             notice::say("the reader closed the pipe");
         }

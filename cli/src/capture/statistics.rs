@@ -3,21 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sluicegate::file::write::InterfaceStats;
+use sluicegate::file::write::{InterfaceStats, Output};
 use sluicegate::ring::now_ns;
 
 use super::file::{File, Numbers};
 use crate::run::{Counters, Outcome, Run, Totals};
 
-/// Notes each interface's statistics so far, so that every file of a rotation ends with some.
+/// Notes each interface's statistics so far, so that every file of a rotation ends with some. Writing
+/// is not waited for: the control thread has to see signals.
 pub fn note_statistics(
     file: &File,
     ports: &[(Range<usize>, Arc<Numbers>)],
     counters: &[Counters],
     started_ns: u64,
 ) {
+    let Some(mut output) = file.idle_output() else { return };
     for (range, numbers) in ports {
-        set_statistics(file, numbers, Totals::sum(&counters[range.clone()]), started_ns);
+        let totals = Totals::sum(&counters[range.clone()]);
+        set_statistics(&mut output, numbers, totals, started_ns);
     }
 }
 
@@ -37,16 +40,16 @@ pub fn note_final_statistics(
             offered: sum(|o| o.stats.offered.saturating_sub(o.after_end)),
             lost: sum(|o| o.stats.lost_full),
         };
-        set_statistics(file, numbers, totals, started_ns);
+        set_statistics(&mut file.output(), numbers, totals, started_ns);
     }
 }
 
 /// A port's statistics; they are those of its only interface, so a file's several have none.
-fn set_statistics(file: &File, numbers: &Numbers, totals: Totals, started_ns: u64) {
+fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, started_ns: u64) {
     if numbers.several {
         return;
     }
-    let Ok(in_file) = numbers.of(&[], file) else { return };
+    let Some(in_file) = numbers.known() else { return };
     let &[number] = in_file.as_slice() else { return };
     let taken_ns = now_ns();
     let stats = InterfaceStats {
@@ -64,5 +67,5 @@ fn set_statistics(file: &File, numbers: &Numbers, totals: Totals, started_ns: u6
         },
     };
     // The number came from the same output.
-    let _ = file.output().set_statistics(number, stats);
+    let _ = output.set_statistics(number, stats);
 }

@@ -2,8 +2,8 @@
 
 mod analysis;
 
-use std::io::stdout;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::ledger::Role;
 use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
@@ -12,7 +12,7 @@ use sluicegate_traffic::analyse::{Analysis, InKernel};
 use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::report::Report;
-use crate::run::{Counters, Nothing, Run, Visitor, run};
+use crate::run::{Attend, Counters, Nothing, Outcome, Run, Visitor, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 use crate::{exit, hidden, notice};
@@ -87,10 +87,10 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
         way.receive(opened, &mut visitors, || None, &mut report)?
     };
-    report.count(&ended.outcomes, ended.elapsed);
+    report.count(ended.outcomes.iter(), ended.elapsed);
     let mut report = Report::together(vec![report]);
     report.ledger.add(Role::Out, "counted", report.traffic.packets);
-    report.print(&mut stdout().lock(), common.json)?;
+    report.publish(false, common.json)?;
     exit::first_error(&mut ended.outcomes)
 }
 
@@ -118,12 +118,37 @@ impl Way<'_> {
         let mut status = Status::new(self.common, false);
         let work = port.queues.into_iter().zip(visitors).collect();
         let limits = self.common.limits(self.receiving, status.interval());
-        let watch = |counters: &[Counters], at| {
-            status.analysed(missing());
-            status.show(counters, at);
-        };
-        let ended = run(work, &limits, &Signals::catch()?, watch, || report.look_at_card())?;
+        let json = self.common.json;
+        let mut attendant = Attendant { status: &mut status, missing, report, json };
+        let ended = run(work, &limits, &Signals::catch()?, &mut attendant)?;
         status.done();
         Ok(ended)
+    }
+}
+
+/// Attends a count.
+struct Attendant<'a, M> {
+    status: &'a mut Status,
+    /// What the analysis says, if there is one.
+    missing: M,
+    report: &'a mut Report,
+    json: bool,
+}
+
+impl<M: Fn() -> Option<Missing>> Attend<Outcome> for Attendant<'_, M> {
+    fn watch(&mut self, counters: &[Counters], at: Duration) {
+        self.status.analysed((self.missing)());
+        self.status.show(counters, at);
+    }
+
+    fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
+        let report = self.report.counted_so_far(outcomes, at);
+        let mut report = Report::together(vec![report]);
+        report.ledger.add(Role::Out, "counted", report.traffic.packets);
+        self.status.ledger(&report, self.json);
+    }
+
+    fn at_end(&mut self) {
+        self.report.look_at_card();
     }
 }

@@ -1,6 +1,7 @@
 //! `--in-kernel`: XDP has packets go out by the other interface; here they are only counted.
 
-use std::io::stdout;
+use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::error::Result;
 use sluicegate::ledger::Role;
@@ -8,7 +9,7 @@ use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 
 use super::Args;
 use crate::report::{Direction, Report, Traffic};
-use crate::run::{Nothing, Outcome, Run, run};
+use crate::run::{Attend, Counters, Nothing, Outcome, run};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::wire::{HandedOver, Wire};
@@ -49,25 +50,57 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let mut nothing: Vec<Nothing> = ports.iter().map(|_| Nothing).collect();
     let queues = ports.into_iter().flat_map(|port| port.queues);
     let work = queues.zip(&mut nothing).collect();
-    let watch = |counters: &[_], at| status.show(counters, at);
-    let look = || reports.iter_mut().for_each(Report::look_at_card);
-    let ended = run(work, &limits, &Signals::catch()?, watch, look);
+    let mut attendant =
+        Attendant { status: &mut status, reports: &mut reports, ways, json: common.json };
+    let ended = run(work, &limits, &Signals::catch()?, &mut attendant);
     status.done();
     let mut ended = ended?;
-    let report = report(reports, &ended, ways);
-    report.print(&mut stdout().lock(), common.json)?;
+    let outcomes: Vec<_> = ended.outcomes.iter().collect();
+    let report = report(reports, &outcomes, ended.elapsed, ways);
+    report.publish(false, common.json)?;
     exit::first_error(&mut ended.outcomes)
 }
 
+/// Attends what the kernel forwards.
+struct Attendant<'a> {
+    status: &'a mut Status,
+    /// Of both ports.
+    reports: &'a mut [Report],
+    ways: &'a [(&'a PortName, &'a PortName)],
+    json: bool,
+}
+
+impl Attend<Outcome> for Attendant<'_> {
+    fn watch(&mut self, counters: &[Counters], at: Duration) {
+        self.status.show(counters, at);
+    }
+
+    fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
+        // The threads only count: none is ever held up.
+        let known: Vec<_> = outcomes.iter().flatten().map(Arc::as_ref).collect();
+        let reports = self.reports.iter().map(Report::so_far).collect();
+        self.status.ledger(&report(reports, &known, at, self.ways), self.json);
+    }
+
+    fn at_end(&mut self) {
+        self.reports.iter_mut().for_each(Report::look_at_card);
+    }
+}
+
 /// The report on the whole; `reports` are of both ports.
-fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) -> Report {
+fn report(
+    mut reports: Vec<Report>,
+    outcomes: &[&Outcome],
+    elapsed: Duration,
+    ways: &[(&PortName, &PortName)],
+) -> Report {
     let mut directions = Vec::new();
-    for (side, (outcome, (from, to))) in run.outcomes.iter().zip(ways).enumerate() {
-        let Outcome { packets, bytes, stats, .. } = *outcome;
+    for (side, (outcome, (from, to))) in outcomes.iter().zip(ways).enumerate() {
+        let Outcome { packets, bytes, stats, .. } = **outcome;
         let card = reports[1 - side].card.as_mut();
         let wire = Wire::of(card, HandedOver::from(&stats));
         let report = &mut reports[side];
-        report.traffic = Traffic::over(packets, bytes, run.elapsed);
+        report.traffic = Traffic::over(packets, bytes, elapsed);
         report.ledger.add(Role::In, "received", stats.offered);
         match wire {
             Some(wire) => wire.account(&mut report.ledger),
@@ -77,7 +110,7 @@ fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) 
         directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });
     }
     for (side, report) in reports.iter_mut().enumerate() {
-        report.elapsed_s = run.elapsed.as_secs_f64();
+        report.elapsed_s = elapsed.as_secs_f64();
         match side < ways.len() {
             true => report.account_card(),
             false => report.card = None,
@@ -87,6 +120,6 @@ fn report(mut reports: Vec<Report>, run: &Run, ways: &[(&PortName, &PortName)]) 
     whole.port = ways[0].0.to_string();
     whole.to = Some(ways[0].1.to_string());
     whole.directions = directions;
-    whole.notices = run.outcomes.iter().flat_map(|outcome| outcome.notices.clone()).collect();
+    whole.notices = outcomes.iter().flat_map(|outcome| outcome.notices.clone()).collect();
     whole
 }

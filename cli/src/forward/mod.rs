@@ -15,20 +15,22 @@ mod result;
 mod served;
 mod watched;
 
-use std::io::stdout;
+use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Ethtool;
 use sluicegate::port::{Kind, Port, PortName, Use};
 
 use crate::args::{Common, Receiving};
-use crate::run::supervise;
+use crate::run::{Attend, Counters, supervise};
 use crate::send::target;
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::{notice, overwrite};
 use headers::Headers;
 use host::Leaving;
+use relay::Relayed;
 use result::Sides;
 use watched::{Place, Watched};
 
@@ -130,23 +132,65 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     common.become_user()?;
     let mut status = Status::new(common, false);
     let limits = common.limits(*receiving, status.interval());
-    let watch = |counters: &[_], at| status.show(counters, at);
-    let attend = || watched.iter_mut().for_each(Watched::attend);
-    let at_end = || sides.look_at_cards();
-    let ended = supervise(relays, &limits, &Signals::catch()?, watch, attend, at_end);
+    let mut attendant = Attendant {
+        status: &mut status,
+        sides: &mut sides,
+        sources: args.sources(),
+        watched: watched.as_mut(),
+        leaving: leaving.as_deref(),
+        json: common.json,
+    };
+    let ended = supervise(relays, &limits, &Signals::catch()?, &mut attendant);
     status.done();
     // Only now, for whoever watches takes a lost connection for a forwarder that was killed.
     drop(watched);
     let mut ended = ended?;
-    let mut report = sides.report(&ended, args.sources());
+    let outcomes: Vec<_> = ended.outcomes.iter().collect();
+    let mut report = sides.report(&outcomes, ended.elapsed, args.sources());
     if let Some(leaving) = &leaving {
         leaving.account(&mut report);
     }
     report.notices.splice(..0, merged);
-    report.print(&mut stdout().lock(), common.json)?;
+    report.publish(false, common.json)?;
     match ended.outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
         Some(error) => Err(error.into()),
         None => Ok(()),
+    }
+}
+
+/// Attends a forwarder.
+struct Attendant<'a> {
+    status: &'a mut Status,
+    sides: &'a mut Sides,
+    sources: &'a [usize],
+    watched: Option<&'a mut Watched>,
+    leaving: Option<&'a Leaving>,
+    json: bool,
+}
+
+impl Attend<Relayed> for Attendant<'_> {
+    fn watch(&mut self, counters: &[Counters], at: Duration) {
+        self.status.show(counters, at);
+    }
+
+    fn ledger(&mut self, outcomes: &[Option<Arc<Relayed>>], at: Duration) {
+        let known: Vec<_> = outcomes.iter().flatten().map(Arc::as_ref).collect();
+        let mut report = self.sides.so_far().report(&known, at, self.sources);
+        report.note_silent(outcomes);
+        if let Some(leaving) = self.leaving {
+            leaving.account(&mut report);
+        }
+        self.status.ledger(&report, self.json);
+    }
+
+    fn tick(&mut self) {
+        if let Some(watched) = &mut self.watched {
+            watched.attend();
+        }
+    }
+
+    fn at_end(&mut self) {
+        self.sides.look_at_cards();
     }
 }
 

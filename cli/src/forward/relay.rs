@@ -21,7 +21,7 @@ use super::passed::Passed;
 use super::served::{Served, Way};
 use super::watched::Watchers;
 use crate::notice;
-use crate::run::{Counters, Ended, Shared, Work};
+use crate::run::{Counters, Ended, Shared, Snapshot, Work};
 
 /// How long a thread may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(50);
@@ -106,7 +106,13 @@ impl Relay {
 
     /// Forwards until told to stop, until all sources have come to their end, or until something
     /// fails.
-    fn forward(&mut self, shared: &Shared, counters: &Counters) -> Result<()> {
+    fn forward(
+        &mut self,
+        shared: &Shared,
+        counters: &Counters,
+        snapshot: &Snapshot<Relayed>,
+        thread: &ThreadInfo,
+    ) -> Result<()> {
         let mut looked = Instant::now();
         let mut rounds = 0;
         let mut result = Ok(());
@@ -130,6 +136,9 @@ impl Relay {
             if idle || rounds >= ROUNDS {
                 rounds = 0;
                 self.watchers.obey();
+                if snapshot.is_asked() {
+                    step = step.and(self.publish(snapshot, thread));
+                }
                 if looked.elapsed() > LOOK {
                     looked = Instant::now();
                     step = step.and(self.look_around(counters));
@@ -339,6 +348,17 @@ impl Relay {
         result
     }
 
+    /// Publishes what it has done so far, by the queues' counts of now.
+    fn publish(&mut self, snapshot: &Snapshot<Relayed>, thread: &ThreadInfo) -> Result<()> {
+        let mut sides = self.passed;
+        for served in &mut self.queues {
+            let passed = &mut sides[served.side];
+            passed.stats = passed.stats.plus(served.queue.stats()?);
+        }
+        snapshot.publish(thread.outcome(self.number, sides, self.notices.clone()));
+        Ok(())
+    }
+
     fn take_notices(&mut self) {
         for served in &mut self.queues {
             while let Some(notice) = served.queue.take_notice() {
@@ -393,20 +413,41 @@ impl Work for Relay {
         format!("forward-{}", self.number)
     }
 
-    fn run(mut self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Relayed {
-        let clocks = Busy::begin();
-        let mut result = self.forward(shared, counters);
+    fn run(
+        mut self,
+        shared: &Shared,
+        counters: &Counters,
+        snapshot: &Snapshot<Relayed>,
+        cpu: Option<usize>,
+    ) -> Relayed {
+        let thread = ThreadInfo { cpu, clocks: Busy::begin() };
+        let mut result = self.forward(shared, counters, snapshot, &thread);
         let ended = Instant::now();
         self.take_notices();
         result = result.and(self.end());
+        let Self { number, passed, notices, .. } = self;
+        snapshot.close(thread.outcome(number, passed, notices.clone()));
+        Relayed { ended, error: result.err(), ..thread.outcome(number, passed, notices) }
+    }
+}
+
+/// A thread's CPU, and the time it has been on one.
+struct ThreadInfo {
+    cpu: Option<usize>,
+    clocks: Busy,
+}
+
+impl ThreadInfo {
+    /// What the thread has done up to now.
+    fn outcome(&self, number: usize, sides: [Passed; 2], notices: Vec<String>) -> Relayed {
         Relayed {
-            thread: self.number as u32,
-            cpu,
-            busy: clocks.share(),
-            sides: self.passed,
-            notices: self.notices,
-            ended,
-            error: result.err(),
+            thread: number as u32,
+            cpu: self.cpu,
+            busy: self.clocks.share(),
+            sides,
+            notices,
+            ended: Instant::now(),
+            error: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What became of what was forwarded: for each direction how much, in what way, and where it went.
 
+use std::time::Duration;
+
 use sluicegate::ledger::Role;
 use sluicegate::port::Port;
 
@@ -7,7 +9,6 @@ use super::passed::Passed;
 use super::relay::Relayed;
 use crate::args::Common;
 use crate::report::{Direction, Report, Thread, Traffic};
-use crate::run::Run;
 use crate::wire::{HandedOver, Wire};
 
 /// The two ports, while packets are forwarded between them.
@@ -26,11 +27,15 @@ impl Sides {
         self.reports.iter_mut().for_each(Report::look_at_card);
     }
 
+    /// The sides for the ledger so far: without their interfaces' counters, which are read at the end.
+    pub fn so_far(&self) -> Self {
+        Self { reports: self.reports.each_ref().map(Report::so_far) }
+    }
+
     /// The report on the whole.
-    pub fn report(mut self, run: &Run<Relayed>, sources: &[usize]) -> Report {
-        let passed = [0, 1].map(|side| {
-            run.outcomes.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side]))
-        });
+    pub fn report(mut self, run: &[&Relayed], elapsed: Duration, sources: &[usize]) -> Report {
+        let passed = [0, 1]
+            .map(|side| run.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side])));
         let names = [0, 1].map(|side| self.reports[side].port.clone());
         let wires = [0, 1].map(|side| {
             let handed = HandedOver::from(&passed[1 - side].stats);
@@ -39,25 +44,25 @@ impl Sides {
         let mut directions = Vec::new();
         for &side in sources {
             let Passed { swapped, copied, bytes, .. } = passed[side];
-            let traffic = Traffic::over(swapped + copied, bytes, run.elapsed);
+            let traffic = Traffic::over(swapped + copied, bytes, elapsed);
             let (from, to) = (names[side].clone(), names[1 - side].clone());
             directions.push(Direction { from, to, traffic, swapped, copied });
             self.reports[side].traffic = traffic;
             self.account(side, &passed, wires[side].as_ref());
         }
         for report in &mut self.reports {
-            report.elapsed_s = run.elapsed.as_secs_f64();
+            report.elapsed_s = elapsed.as_secs_f64();
         }
         let mut whole = Report::together(self.reports.into());
         let [port, to] = names;
         (whole.port, whole.to) = (port, Some(to));
         whole.directions = directions;
-        whole.notices = run.outcomes.iter().flat_map(|it| it.notices.clone()).collect();
-        let thread = |it: &Relayed| {
+        whole.notices = run.iter().flat_map(|it| it.notices.clone()).collect();
+        let thread = |it: &&Relayed| {
             let packets = it.sides.iter().map(Passed::packets).sum();
             Thread { cpu: it.cpu, queue: it.thread, packets, busy: it.busy }
         };
-        whole.threads = run.outcomes.iter().map(thread).collect();
+        whole.threads = run.iter().map(thread).collect();
         whole
     }
 

@@ -1,8 +1,8 @@
-//! The watch over the workers: signals, time, status.
+//! The watch over the workers: signals, time, status, the ledger so far.
 
 use std::io::{Stdout, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use super::counters::Counters;
+use super::snapshot::{Inquiry, Snapshot};
 use super::wanted::Wanted;
 use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};
 use crate::signals::Signals;
@@ -38,13 +39,36 @@ pub struct Limits {
 /// What one thread of a run does.
 pub trait Work: Send {
     /// How it ends.
-    type Outcome: Ended + Send;
+    type Outcome: Ended + Send + Sync;
 
     /// The thread's name.
     fn name(&self) -> String;
 
-    /// Does it, until told to stop, or until there is no more to do.
-    fn run(self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Self::Outcome;
+    /// Does it, until told to stop, or until there is no more to do. Publishes a snapshot of its outcome
+    /// when it is asked for one, and before it returns.
+    fn run(
+        self,
+        shared: &Shared,
+        counters: &Counters,
+        snapshot: &Snapshot<Self::Outcome>,
+        cpu: Option<usize>,
+    ) -> Self::Outcome;
+}
+
+/// Attends a run, on its control thread.
+pub trait Attend<O> {
+    /// At each interval: the workers' counts and the time since the start.
+    fn watch(&mut self, counters: &[Counters], at: Duration);
+
+    /// On SIGUSR1: what each worker has done in the time since the start; none of a worker that is held
+    /// up.
+    fn ledger(&mut self, outcomes: &[Option<Arc<O>>], at: Duration);
+
+    /// Some fifty times a second.
+    fn tick(&mut self) {}
+
+    /// Once, when nothing more is let in, before the workers have dealt with all that came.
+    fn at_end(&mut self) {}
 }
 
 /// How a thread's work has ended.
@@ -64,8 +88,6 @@ pub struct Run<O = Outcome> {
     /// From the first packet let in to the last: until the run was stopped, or until the last
     /// source had come to its end.
     pub elapsed: Duration,
-    /// A signal asked for its end.
-    pub asked: bool,
     /// It ended because nobody read standard output any more.
     pub reader_left: bool,
 }
@@ -78,17 +100,14 @@ pub fn run<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     limits: &Limits,
     signals: &Signals,
-    watch: impl FnMut(&[Counters], Duration),
-    at_end: impl FnOnce(),
+    attendant: &mut impl Attend<Outcome>,
 ) -> Result<Run> {
     // All of them before the first thread: one that cannot be started leaves the rest to be told.
     let work = work.into_iter().map(|(queue, visitor)| Receiving::new(queue, visitor)).collect();
-    supervise::<Receiving<'_, V>>(work, limits, signals, watch, || {}, at_end)
+    supervise::<Receiving<'_, V>>(work, limits, signals, attendant)
 }
 
-/// Runs a thread for each piece of work. `watch` is called at each interval with the counts of each
-/// and the time since the start; `attend` some fifty times a second; `at_end` once, when nothing more
-/// is let in, before the workers have dealt with all that came.
+/// Runs a thread for each piece of work.
 ///
 /// # Errors
 /// A CPU that cannot be used. Failures of workers stand in their outcomes.
@@ -96,12 +115,11 @@ pub fn supervise<W: Work>(
     work: Vec<W>,
     limits: &Limits,
     signals: &Signals,
-    mut watch: impl FnMut(&[Counters], Duration),
-    mut attend: impl FnMut(),
-    at_end: impl FnOnce(),
+    attendant: &mut impl Attend<W::Outcome>,
 ) -> Result<Run<W::Outcome>> {
-    let mut events = Events { signals, stdout: limits.watch_reader.then(stdout) };
+    let mut events = Events { signals: Some(signals), stdout: limits.watch_reader.then(stdout) };
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
+    let snapshots: Vec<Snapshot<W::Outcome>> = work.iter().map(|_| Snapshot::default()).collect();
     let shared = Shared {
         stop: Stop::default(),
         wanted: Wanted::new(limits.count),
@@ -109,22 +127,22 @@ pub fn supervise<W: Work>(
         down: Mutex::default(),
     };
     let start = Instant::now();
-    let (mut asked, mut reader_left) = (false, false);
-    let mut at_end = Some(at_end);
+    let mut reader_left = false;
+    let mut open = true;
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
         let _stop = StopOnDrop(&shared);
         let workers: Vec<ScopedJoinHandle<'_, Result<W::Outcome>>> = work
             .into_iter()
-            .zip(&counters)
+            .zip(counters.iter().zip(&snapshots))
             .enumerate()
-            .map(|(i, (work, counters))| {
+            .map(|(i, (work, (counters, snapshot)))| {
                 let shared = &shared;
                 let cpu = limits.cpus.get(i % limits.cpus.len().max(1)).copied();
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
                     let stop = StopOnDrop(shared);
                     cpu.map_or(Ok(()), pin_thread)?;
-                    let outcome = work.run(shared, counters, cpu);
+                    let outcome = work.run(shared, counters, snapshot, cpu);
                     if !outcome.failed() {
                         // A file that has been read to its end does not end the others.
                         std::mem::forget(stop);
@@ -135,9 +153,10 @@ pub fn supervise<W: Work>(
             .collect::<std::io::Result<_>>()
             .map_err(|e| Error::system("start", "a worker thread", e))?;
         let mut next_look = limits.interval;
+        let mut inquiry = Inquiry::default();
         while !workers.iter().all(ScopedJoinHandle::is_finished) {
-            if let Some(at_end) = at_end.take_if(|_| shared.stop.is_set()) {
-                at_end();
+            if shared.stop.is_set() && std::mem::take(&mut open) {
+                attendant.at_end();
             }
             let elapsed = start.elapsed();
             let end = limits.duration.filter(|_| !shared.stop.is_set());
@@ -145,23 +164,28 @@ pub fn supervise<W: Work>(
                 shared.stop.set();
                 continue;
             }
-            attend();
+            attendant.tick();
+            if signals.take_ledger_request() {
+                inquiry.ask(&snapshots);
+            }
+            if let Some(outcomes) = inquiry.answer(&snapshots) {
+                attendant.ledger(&outcomes, elapsed);
+            }
             if elapsed >= next_look {
-                watch(&counters, elapsed);
+                attendant.watch(&counters, elapsed);
                 next_look = elapsed + limits.interval;
             }
             let until = next_look.min(end.unwrap_or(Duration::MAX)).saturating_sub(elapsed);
             match events.wait(until.min(Duration::from_millis(20)))? {
                 None => continue,
-                // Asked twice: the user does not want to wait for files to be closed.
-                Some(Event::Signal) if asked => std::process::exit(130),
-                Some(Event::Signal) => asked = true,
+                // The user may not want to wait for files to be closed.
+                Some(Event::Signal) => signals.end_at_second()?,
                 Some(Event::ReaderLeft) => reader_left = true,
             }
             shared.stop.set();
         }
-        if let Some(at_end) = at_end.take() {
-            at_end();
+        if open {
+            attendant.at_end();
         }
         let end = |worker: ScopedJoinHandle<'_, Result<W::Outcome>>| match worker.join() {
             Ok(outcome) => outcome,
@@ -171,7 +195,7 @@ pub fn supervise<W: Work>(
     })?;
     let ended = shared.stop.at().or_else(|| outcomes.iter().map(Ended::at).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
-    Ok(Run { outcomes, elapsed, asked, reader_left })
+    Ok(Run { outcomes, elapsed, reader_left })
 }
 
 /// Tells all workers to stop when it goes: one that fails, however it fails, ends the run.
@@ -191,7 +215,8 @@ enum Event {
 
 /// The signals, and the reader of standard output.
 struct Events<'a> {
-    signals: &'a Signals,
+    /// Until one has asked for the end.
+    signals: Option<&'a Signals>,
     stdout: Option<Stdout>,
 }
 
@@ -199,21 +224,22 @@ impl Events<'_> {
     /// Waits for an event; `None` if none has come. That the reader left is said once.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Event>> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        // No event is asked for: a pipe without a reader reports an error all the same.
+        // No event is asked of stdout: a pipe without a reader reports an error all the same.
         let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
-        fds.extend(stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty())));
+        let stdout = stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty()));
+        let signals = self.signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+        let mut fds: Vec<PollFd<'_>> = stdout.into_iter().chain(signals).collect();
         match nix::poll::poll(&mut fds, timeout) {
             Ok(0) | Err(Errno::EINTR) => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(Error::system("wait for", "signals", error)),
         }
-        let broken = fds.get(1).and_then(PollFd::revents);
+        let broken = fds.first().filter(|_| self.stdout.is_some()).and_then(PollFd::revents);
         if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
             self.stdout = None;
             return Ok(Some(Event::ReaderLeft));
         }
-        Ok(self.signals.take().then_some(Event::Signal))
+        Ok(self.signals.take_if(|signals| signals.take()).map(|_| Event::Signal))
     }
 }
 
@@ -243,6 +269,14 @@ mod tests {
         }
     }
 
+    struct Nobody;
+
+    impl Attend<Outcome> for Nobody {
+        fn watch(&mut self, _counters: &[Counters], _at: Duration) {}
+
+        fn ledger(&mut self, _outcomes: &[Option<Arc<Outcome>>], _at: Duration) {}
+    }
+
     #[test]
     fn every_visitor_hears_of_its_end_once() {
         for (sentence, panics, cpus) in [
@@ -265,7 +299,7 @@ mod tests {
             let signals = Signals::catch().unwrap();
             let work = port.queues.into_iter().zip(&mut visitors).collect();
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                run(work, &limits, &signals, |_, _| {}, || {}).is_ok()
+                run(work, &limits, &signals, &mut Nobody).is_ok()
             }));
             assert_eq!(ended.is_err(), panics[0], "{sentence}");
             assert_eq!(visitors.map(|visitor| visitor.finished), [1, 1], "{sentence}");

@@ -10,9 +10,11 @@
 
 mod control;
 mod counters;
+mod snapshot;
 mod wanted;
 mod worker;
 
-pub use control::{Ended, Limits, Run, Work, run, supervise};
+pub use control::{Attend, Ended, Limits, Run, Work, run, supervise};
 pub use counters::{Counters, Totals};
+pub use snapshot::{Inquiry, Snapshot};
 pub use worker::{Nothing, Outcome, Shared, Visitor};

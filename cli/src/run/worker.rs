@@ -15,6 +15,7 @@ use crate::notice;
 
 use super::control::{Ended, Work};
 use super::counters::{Counters, Totals};
+use super::snapshot::Snapshot;
 use super::wanted::Wanted;
 
 /// How long a worker may sleep before it looks at the stop flag again.
@@ -150,7 +151,7 @@ pub struct Outcome {
     pub downs: u32,
     /// What the user was told of the port meanwhile.
     pub notices: Vec<String>,
-    /// When it had handed on its last packet.
+    /// When it had handed on its last packet; of a snapshot, when that was made.
     pub ended: Instant,
     /// Why it ended early.
     pub error: Option<Error>,
@@ -186,13 +187,21 @@ impl<V: Visitor> Work for Receiving<'_, V> {
     }
 
     /// Receives until told to stop, the source ends, or something fails.
-    fn run(self, shared: &Shared, counters: &Counters, cpu: Option<usize>) -> Outcome {
+    fn run(
+        self,
+        shared: &Shared,
+        counters: &Counters,
+        snapshot: &Snapshot<Outcome>,
+        cpu: Option<usize>,
+    ) -> Outcome {
         let Self { mut queue, mut visitor } = self;
-        let clocks = Busy::begin();
         let mut worker = Worker {
             queue: &mut queue,
             shared,
             counters,
+            snapshot,
+            cpu,
+            clocks: Busy::begin(),
             closed: false,
             after_end: 0,
             downs: 0,
@@ -203,16 +212,13 @@ impl<V: Visitor> Work for Receiving<'_, V> {
         worker.say_notices();
         drop(visitor);
         let ended = Instant::now();
-        let (after_end, downs, notices) = (worker.after_end, worker.downs, worker.notices);
-        let stats = queue.stats().unwrap_or_else(|failure| {
+        let stats = worker.queue.stats().unwrap_or_else(|failure| {
             error.get_or_insert(failure);
             QueueStats::default()
         });
         counters.note(stats.offered, stats.lost_full);
-        let busy = clocks.share();
-        let Totals { packets, bytes, .. } = counters.totals();
-        let queue = queue.number();
-        Outcome { queue, cpu, packets, bytes, after_end, stats, busy, downs, notices, ended, error }
+        snapshot.close(worker.outcome(stats));
+        Outcome { error, ended, ..worker.outcome(stats) }
     }
 }
 
@@ -221,6 +227,9 @@ struct Worker<'a> {
     queue: &'a mut Queue,
     shared: &'a Shared,
     counters: &'a Counters,
+    snapshot: &'a Snapshot<Outcome>,
+    cpu: Option<usize>,
+    clocks: Busy,
     /// Nothing more is let in; what comes out still came before.
     closed: bool,
     after_end: u64,
@@ -234,6 +243,24 @@ impl Worker<'_> {
     fn tell(&self, up: bool) {
         if let Some(interface) = self.queue.interfaces().first() {
             self.shared.tell(&interface.name, up);
+        }
+    }
+
+    /// What it has done so far, by the backend's counts of now.
+    fn outcome(&self, stats: QueueStats) -> Outcome {
+        let Totals { packets, bytes, .. } = self.counters.totals();
+        Outcome {
+            queue: self.queue.number(),
+            cpu: self.cpu,
+            packets,
+            bytes,
+            after_end: self.after_end,
+            stats,
+            busy: self.clocks.share(),
+            downs: self.downs,
+            notices: self.notices.clone(),
+            ended: Instant::now(),
+            error: None,
         }
     }
 
@@ -267,6 +294,10 @@ impl Worker<'_> {
                     self.close()?;
                     gone.get_or_insert(error);
                 }
+            }
+            if self.snapshot.is_asked() {
+                let stats = self.queue.stats()?;
+                self.snapshot.publish(self.outcome(stats));
             }
             if looked.elapsed() > LOOK {
                 looked = Instant::now();

@@ -1,8 +1,9 @@
 //! Keys that change a run, on a terminal where its status is a live line.
 //!
 //! The terminal stays one for lines and signals: only echo and the wait for a whole line are taken
-//! off. So ^C, ^Z and what others write look as ever. Before a signal stops or ends the process the
-//! terminal is what it was; when the process goes on, in the foreground again, it is taken anew.
+//! off. So ^C, ^Z and what others write look as ever. Before a signal stops the process the terminal is
+//! given back; when the process goes on, in the foreground again, it is taken anew. A signal that ends
+//! the process ends the run, and with it the keys.
 
 use std::io::{IsTerminal, Read, Stdin, stdin};
 
@@ -16,16 +17,14 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use crate::notice;
 use crate::status::Status;
 
-/// Those that stop or end a process, and that nobody else here takes.
-const SIGNALS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGQUIT, Signal::SIGHUP];
-
 /// What keys do.
 const KEYS: &str = "+ and - a tenth, * and / double and half, p pause, q end";
 
 /// A terminal whose keys are read one by one.
 pub struct Keys {
     terminal: Stdin,
-    signals: SignalFd,
+    /// SIGTSTP: ^Z.
+    stops: SignalFd,
     /// How the terminal was, while it is taken.
     before: Option<Termios>,
 }
@@ -47,23 +46,23 @@ impl Keys {
         if !terminal.is_terminal() {
             return None;
         }
-        let held = SigSet::from_iter(SIGNALS);
+        let held = SigSet::from(Signal::SIGTSTP);
         held.thread_block().ok()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let Ok(signals) = SignalFd::with_flags(&held, flags) else {
-            // They were not held before, and are not now.
+        let Ok(stops) = SignalFd::with_flags(&held, flags) else {
+            // It was not held before, and is not now.
             let _ = held.thread_unblock();
             return None;
         };
-        let mut keys = Self { terminal, signals, before: None };
+        let mut keys = Self { terminal, stops, before: None };
         keys.take_terminal();
         Some(keys)
     }
 
-    /// The next key, if one was pressed. Sees to signals, too.
+    /// The next key, if one was pressed. Stops the process on ^Z.
     pub fn take(&mut self) -> Option<u8> {
-        if let Ok(Some(signal)) = self.signals.read_signal() {
-            self.obey(signal.ssi_signo);
+        if let Ok(Some(_)) = self.stops.read_signal() {
+            self.stop();
         }
         if !self.is_ours() {
             return None;
@@ -108,13 +107,12 @@ impl Keys {
         }
     }
 
-    /// Does what a signal asks for: stops until we may go on, or ends.
-    fn obey(&mut self, number: u32) {
-        let Ok(signal) = Signal::try_from(number as i32) else { return };
+    /// Stops the process until it may go on.
+    fn stop(&mut self) {
         self.give_back();
-        let set = SigSet::from(signal);
+        let set = SigSet::from(Signal::SIGTSTP);
         if set.thread_unblock().is_ok() {
-            let _ = raise(signal);
+            let _ = raise(Signal::SIGTSTP);
             let _ = set.thread_block();
         }
     }
@@ -124,6 +122,6 @@ impl Drop for Keys {
     fn drop(&mut self) {
         self.give_back();
         // It can fail only for a set that is none.
-        let _ = SigSet::from_iter(SIGNALS).thread_unblock();
+        let _ = SigSet::from(Signal::SIGTSTP).thread_unblock();
     }
 }

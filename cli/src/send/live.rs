@@ -93,6 +93,7 @@ impl LiveSender {
                     redirects,
                     untraced: counters.packets.saturating_sub(redirects.total()),
                     rejected: 0,
+                    refused: counters.refused,
                     unsent: 0,
                     disconnected: 0,
                     left_out: LeftOut::default(),

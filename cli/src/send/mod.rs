@@ -19,9 +19,8 @@ mod report;
 mod ring;
 mod run;
 mod safety;
+mod so_far;
 mod steering;
-
-use std::io::{stderr, stdout};
 
 use sluicegate::port::{Kind, PortName};
 
@@ -58,7 +57,8 @@ pub fn send(
     common.become_user()?;
     let signals = Signals::catch()?;
     let mut status = Status::new(common, false);
-    let ended = run::run(&mut sender, steering.as_mut(), common, &signals, carrier, &mut status);
+    let ended =
+        run::run(&mut sender, steering.as_mut(), common, &signals, carrier, &mut status, &sent);
     status.done();
     let ended = ended?;
     let mut report = sent.count(&sender, &ended, steering.as_ref());
@@ -66,10 +66,7 @@ pub fn send(
     // Those have been said.
     report.notices.splice(0..0, ended.notices);
     // Where packets go to standard output, that is for them alone.
-    match port.kind() == Kind::Pcap && port.name() == "-" {
-        true => report.print(&mut stderr().lock(), common.json)?,
-        false => report.print(&mut stdout().lock(), common.json)?,
-    }
+    report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
     ended.result?;
     report.check_sent()
 }

@@ -14,12 +14,12 @@ use crate::wire::{HandedOver, Wire};
 
 /// The report of a run.
 pub struct Sent {
-    report: Report,
+    pub(super) report: Report,
     /// It sends live frames, a thread for each worker.
     live: bool,
     cpus: Vec<usize>,
     /// What packets are called that begin otherwise than those there.
-    other_link_type: &'static str,
+    pub(super) other_link_type: &'static str,
 }
 
 impl Sent {

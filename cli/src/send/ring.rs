@@ -14,7 +14,7 @@ use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, Source};
 
 use super::run::{Done, Orders};
-use crate::run::Counters;
+use crate::run::{Counters, Inquiry, Snapshot};
 
 /// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
 /// takes; where the ring has room for twice as many and more, half of it. Of those that have a time, only
@@ -50,10 +50,12 @@ pub struct RingSender {
     notices: Arc<Mutex<Vec<String>>>,
     workers: Vec<Worker>,
     outcomes: Vec<Outcome>,
+    inquiry: Inquiry,
 }
 
 struct Worker {
     counters: Arc<Counters>,
+    snapshot: Arc<Snapshot<Done>>,
     thread: Option<JoinHandle<Outcome>>,
 }
 
@@ -77,7 +79,8 @@ impl RingSender {
     pub fn new(port: Port, supply: Supply) -> Self {
         let (workers, outcomes) = (Vec::new(), Vec::new());
         let (ends, failed, notices) = (Arc::default(), Arc::default(), Arc::default());
-        Self { port, supply, ends, failed, notices, workers, outcomes }
+        let inquiry = Inquiry::default();
+        Self { port, supply, ends, failed, notices, workers, outcomes, inquiry }
     }
 
     /// The port.
@@ -100,11 +103,13 @@ impl RingSender {
         let workers = queues.len();
         for (index, queue) in queues.into_iter().enumerate() {
             let counters = Arc::<Counters>::default();
+            let snapshot = Arc::<Snapshot<Done>>::default();
             let share = Share {
                 queue,
                 source: (self.supply)(index as u32, workers as u32, orders)?,
                 cpu: orders.cpu(index),
                 counters: Arc::clone(&counters),
+                snapshot: Arc::clone(&snapshot),
                 ends: Arc::clone(&self.ends),
                 notices: Arc::clone(&self.notices),
             };
@@ -119,7 +124,7 @@ impl RingSender {
                 .name(format!("queue-{index}"))
                 .spawn(send)
                 .map_err(|e| Error::system("start", "a worker thread", e))?;
-            self.workers.push(Worker { counters, thread: Some(thread) });
+            self.workers.push(Worker { counters, snapshot, thread: Some(thread) });
         }
         Ok(())
     }
@@ -128,6 +133,17 @@ impl RingSender {
     pub fn counts(&self) -> Vec<(u64, u64)> {
         let totals = self.workers.iter().map(|worker| worker.counters.totals());
         totals.map(|totals| (totals.packets, totals.bytes)).collect()
+    }
+
+    /// Asks all workers for what they have done so far.
+    pub fn ask(&mut self) {
+        self.inquiry.ask(self.workers.iter().map(|worker| &*worker.snapshot));
+    }
+
+    /// What each worker has done so far, once they have been asked and have answered; none of one that is
+    /// held up.
+    pub fn answer(&mut self) -> Option<Vec<Option<Arc<Done>>>> {
+        self.inquiry.answer(self.workers.iter().map(|worker| &*worker.snapshot))
     }
 
     /// What users should know of the port, each once.
@@ -185,6 +201,7 @@ struct Share {
     source: Box<dyn Source>,
     cpu: Option<usize>,
     counters: Arc<Counters>,
+    snapshot: Arc<Snapshot<Done>>,
     ends: Arc<AtomicBool>,
     notices: Arc<Mutex<Vec<String>>>,
 }
@@ -192,7 +209,7 @@ struct Share {
 impl Share {
     fn send(mut self) -> Outcome {
         let (start, clocks) = (now(), Busy::begin());
-        let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all());
+        let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all(&clocks));
         // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
         let end = now() + PATIENCE;
         result = result.and_then(|()| self.drain(end));
@@ -210,10 +227,18 @@ impl Share {
         // What its source ends with is no reason for others to end: each sends what it has before.
         let ends_others = result.is_err();
         result = result.and(self.source.failure().map_or(Ok(()), Err));
+        let span = start..now();
+        let done = self.done(stats, &clocks);
+        self.snapshot.close(done);
+        let gaps = self.source.lateness();
+        Outcome { done, gaps, result, span, ends_others, _queue: self.queue }
+    }
+
+    /// What it has done so far, by the queue's counts of now.
+    fn done(&self, stats: QueueStats, clocks: &Busy) -> Done {
         let totals = self.counters.totals();
         let never_pushed = self.source.left_out();
-        let span = start..now();
-        let done = Done {
+        Done {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
             accepted: stats.sent,
@@ -221,13 +246,14 @@ impl Share {
             untraced: stats.untraced,
             rejected: stats.rejected,
             left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
+            refused: stats
+                .refused
+                .saturating_sub(stats.too_long + stats.unsent + stats.disconnected),
             unsent: stats.unsent,
             disconnected: stats.disconnected,
             restarts: self.source.restarts(),
             busy: clocks.share(),
-        };
-        let gaps = self.source.lateness();
-        Outcome { done, gaps, result, span, ends_others, _queue: self.queue }
+        }
     }
 
     /// Waits for the ring to become empty, unless the user wants the end.
@@ -241,7 +267,7 @@ impl Share {
         Ok(())
     }
 
-    fn send_all(&mut self) -> Result<()> {
+    fn send_all(&mut self, clocks: &Busy) -> Result<()> {
         let batch = (self.queue.tx().num_slots() / 2).clamp(BATCH, BATCH_MAX);
         let mut now_ns = monotonic_ns();
         let (mut moved_ns, mut noted_ns) = (now_ns, now_ns);
@@ -262,6 +288,10 @@ impl Share {
                 moved_ns = now_ns;
             } else if now_ns - moved_ns > STUCK.as_nanos() as u64 {
                 std::thread::sleep(STUCK_LOOK);
+            }
+            if self.snapshot.is_asked() {
+                let stats = self.queue.stats()?;
+                self.snapshot.publish(self.done(stats, clocks));
             }
             if now_ns - noted_ns > NOTICE.as_nanos() as u64 {
                 noted_ns = now_ns;

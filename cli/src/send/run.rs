@@ -1,6 +1,7 @@
 //! The watch over what sends: time, signals, status.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,6 +14,7 @@ use sluicegate_traffic::source::LeftOut;
 use super::carrier::Carrier;
 use super::keys::Keys;
 use super::live::LiveSender;
+use super::report::Sent;
 use super::ring::RingSender;
 use super::steering::Steering;
 use crate::args::Common;
@@ -56,6 +58,8 @@ pub struct Done {
     pub rejected: u64,
     /// Of the others, packets that cannot be sent there.
     pub left_out: LeftOut,
+    /// And those that were refused, as far as is known while it sends.
+    pub refused: u64,
     /// And those that were still to be sent at the end.
     pub unsent: u64,
     /// And those that were with a peer when it went.
@@ -133,6 +137,24 @@ impl Sender {
         }
     }
 
+    /// Asks workers for what they have done so far.
+    fn ask(&mut self) {
+        match self {
+            // Their counters can be read at any time.
+            Self::Live(_) => {}
+            Self::Ring(ring) => ring.ask(),
+        }
+    }
+
+    /// What each worker has done so far, once they have been asked and have answered; none of one that is
+    /// held up.
+    fn answer(&mut self) -> Option<Vec<Option<Arc<Done>>>> {
+        match self {
+            Self::Live(live) => Some(live.done().into_iter().map(Arc::new).map(Some).collect()),
+            Self::Ring(ring) => ring.answer(),
+        }
+    }
+
     /// What each worker did.
     pub fn done(&self) -> Vec<Done> {
         match self {
@@ -172,6 +194,7 @@ pub fn run(
     signals: &Signals,
     mut carrier: Option<Carrier>,
     status: &mut Status,
+    sent: &Sent,
 ) -> Result<Ended> {
     // Before threads are started, which leave the terminal's signals to it.
     let mut keys = Keys::of(status, steering.is_some());
@@ -186,6 +209,7 @@ pub fn run(
         news.iter().for_each(|notice| status.say(notice));
         notices.extend(news);
     };
+    let mut ledger_asked = false;
     let waited = loop {
         tell(sender, status);
         if let Some(said) = carrier.as_mut().and_then(Carrier::look) {
@@ -205,13 +229,23 @@ pub fn run(
             status.show(&counters(sender), elapsed);
             next_look = elapsed + interval;
         }
+        if signals.take_ledger_request() {
+            ledger_asked = true;
+            sender.ask();
+        }
+        if ledger_asked && let Some(done) = sender.answer() {
+            ledger_asked = false;
+            status.ledger(&sent.so_far(&done, elapsed), common.json);
+        }
         match wait(signals, common.duration.map(|end| end.saturating_sub(elapsed))) {
             Ok(false) => {}
-            Ok(true) => break Ok(()),
+            Ok(true) => break signals.end_at_second(),
             Err(error) => break Err(error),
         }
     };
     let elapsed = start.elapsed();
+    // A second signal may end the process from now on: the terminal is given back before.
+    drop(keys);
     let ended = sender.end();
     tell(sender, status);
     // Nobody looks at the very moment when the last packet is sent.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluicegate::ledger::{Ledger, Role};
 use sluicegate_switch::{CAUSES, MemberState};
 
-use crate::report::{Report, Thread, Traffic};
+use crate::report::{Report, Traffic};
 use crate::wire::{HandedOver, Wire};
 
 /// What goes on to other ports of the switch, and so does not leave it here.
@@ -120,7 +120,7 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 }
 
 /// Fills in a port's report.
-pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
+fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
     let wire = Wire::of(report.card.as_mut(), HandedOver::from(&state.stats));
@@ -129,12 +129,16 @@ pub fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.switching = Some(Switching::of(state));
 }
 
-/// The report of the whole switch over those of its ports.
-pub fn whole(ports: Vec<Report>, states: &[MemberState], thread: Thread) -> Report {
+/// The report of the whole switch over those of its ports, which it fills in.
+pub fn whole(mut ports: Vec<Report>, states: &[MemberState], elapsed: Duration) -> Report {
+    for state in states {
+        if let Some(report) = ports.get_mut(state.id as usize) {
+            fill(report, state, elapsed);
+        }
+    }
     let ledger = whole_ledger(states, &ports);
     let mut report = Report::over(ports);
     report.ledger = ledger;
-    report.threads = vec![thread];
     report.note_host_drops();
     report
 }

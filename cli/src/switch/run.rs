@@ -1,6 +1,5 @@
 //! A switch from its first port to its report: one thread switches, this one watches.
 
-use std::io::stdout;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -57,15 +56,14 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let (worker, handle) = Worker::new(switch);
     let running = Running { handle, thread: start(worker, &args)?, started: Instant::now() };
     let mut status = Status::new(common, false);
-    let asked = running.watch(common, &signals, &mut status, &mut ports, server.as_mut())?;
+    if running.watch(common, &signals, &mut status, &mut ports, server.as_mut())? {
+        signals.end_at_second()?;
+    }
     let ended = running.end(&mut status, &mut ports)?;
     // Only now, for whoever watches a port takes a lost connection for a switch that was killed.
     drop(server);
     status.done();
-    if asked {
-        signals.end_at_second(true)?;
-    }
-    ports.report(&ended).print(&mut stdout().lock(), common.json)?;
+    ports.report(&ended).publish(false, common.json)?;
     Ok(())
 }
 
@@ -179,16 +177,18 @@ impl Ports<'_> {
     }
 
     /// The report of the whole, when the switch has ended.
-    fn report(self, over: &Over) -> Report {
-        let mut reports = self.reports;
-        for state in &over.ports {
-            if let Some(report) = reports.get_mut(state.id as usize) {
-                report::fill(report, state, over.elapsed);
-            }
-        }
+    fn report(mut self, over: &Over) -> Report {
+        let reports = std::mem::take(&mut self.reports);
+        let mut whole = report::whole(reports, &over.ports, over.elapsed);
         let packets = over.ports.iter().map(|state| state.counts.packets).sum();
         let cpu = first_cpu(self.common);
-        report::whole(reports, &over.ports, Thread { cpu, queue: 0, packets, busy: over.busy })
+        whole.threads = vec![Thread { cpu, queue: 0, packets, busy: over.busy }];
+        whole
+    }
+
+    /// The report of the whole as its ports stand, while the switch runs.
+    fn report_so_far(&self, ports: &[MemberState], elapsed: Duration) -> Report {
+        report::whole(self.reports.iter().map(Report::so_far).collect(), ports, elapsed)
     }
 
     /// Says what has happened to a port.
@@ -242,6 +242,16 @@ impl Running {
             let now = Instant::now();
             if self.thread.is_finished() || end.is_some_and(|end| now >= end) {
                 return Ok(false);
+            }
+            if signals.take_ledger_request() {
+                let states = |switch: &mut Switch| {
+                    let there = switch.states();
+                    [switch.gone(), &there].concat()
+                };
+                if let Some(states) = self.handle.ask(states) {
+                    let report = ports.report_so_far(&states, now - self.started);
+                    status.ledger(&report, common.json);
+                }
             }
             if now.duration_since(shown) >= status.interval() {
                 shown = now;

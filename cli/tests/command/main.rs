@@ -15,6 +15,7 @@ mod memif;
 mod scratch;
 mod screen;
 mod send;
+mod signals;
 mod support;
 mod switch;
 mod top;

@@ -141,9 +141,19 @@ impl Running {
 
     /// Whether a signal waits to be taken.
     pub fn has_pending(&self) -> bool {
+        self.signal_set("ShdPnd:") != 0
+    }
+
+    /// Whether the first thread blocks a signal, as a command does that catches it.
+    pub fn blocks(&self, signal: Signal) -> bool {
+        self.signal_set("SigBlk:") & 1 << (signal as u32 - 1) != 0
+    }
+
+    /// A set of signals in the first thread's status.
+    fn signal_set(&self, named: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let set = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-        set.is_some_and(|set| set.bytes().any(|digit| (b'1'..=b'f').contains(&digit)))
+        let set = status.lines().find_map(|line| line.strip_prefix(named));
+        set.map_or(0, |set| u64::from_str_radix(set.trim(), 16).unwrap())
     }
 
     pub fn pid(&self) -> u32 {

@@ -30,7 +30,7 @@ pub use block::InterfaceStats;
 pub use chunk::{Chunk, Record, Records};
 pub use config::{OutputConfig, Summary};
 pub use order::Merger;
-pub use output::Output;
+pub use output::{Output, OutputCounts};
 pub use record::{Encoder, EncoderConfig};
 pub use rotate::Rotation;
 

@@ -45,6 +45,22 @@ pub struct Output {
     synced: Option<Result<File, Failure>>,
 }
 
+/// An output's counts, which take no lock to read: writing may wait for a pipe.
+#[derive(Clone, Debug)]
+pub struct OutputCounts(Arc<Progress>);
+
+impl OutputCounts {
+    /// Packets that are in the files.
+    pub fn written(&self) -> u64 {
+        self.0.written()
+    }
+
+    /// Packets that were handed over and could not be written.
+    pub fn lost(&self) -> u64 {
+        self.0.lost()
+    }
+}
+
 #[derive(Debug)]
 struct Described {
     interface: Interface,
@@ -231,6 +247,11 @@ impl Output {
             packer.settle();
         }
         self.progress.check()
+    }
+
+    /// The counts, for a thread that reads them while another one writes.
+    pub fn counts(&self) -> OutputCounts {
+        OutputCounts(Arc::clone(&self.progress))
     }
 
     /// Packets that are in the files.

@@ -1,0 +1,394 @@
+//! How signals end every command, and print its ledger while it runs.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::Signal;
+use nix::sys::termios::tcgetattr;
+use serde_json::Value;
+use sluicegate::link::Shape;
+
+use crate::support::*;
+
+/// Waits until a command catches the signals that end it. While it starts a thread it blocks all.
+fn catches(running: &Running) {
+    let catches = || running.blocks(Signal::SIGTERM) && !running.blocks(Signal::SIGCHLD);
+    eventually("it catches signals", || catches() || running.has_ended());
+}
+
+/// Commands of every kind that run until they are told to end, each with what it does.
+fn endless<'a>(
+    lab: &'a [String; 3],
+    capture: &'a str,
+    replayed: &'a str,
+) -> Vec<(&'a str, Vec<&'a str>)> {
+    let [left, middle, right] = lab;
+    vec![
+        ("a capture", vec!["capture", "right0", "--netns", right, "-w", capture, "--json"]),
+        ("a count", vec!["count", "packet:right0", "--netns", right, "--json"]),
+        (
+            "live frames",
+            vec![
+                "generate",
+                "left0",
+                "--netns",
+                left,
+                "--rate",
+                "1kpps",
+                "--json",
+                "--dst",
+                "198.18.0.9",
+                "--dmac",
+                "02:00:00:00:00:99",
+            ],
+        ),
+        (
+            "a sender by sockets",
+            vec![
+                "replay",
+                replayed,
+                "packet:left0",
+                "--netns",
+                left,
+                "--loop",
+                "0",
+                "--rate",
+                "1kpps",
+                "--json",
+            ],
+        ),
+        (
+            "a forwarder",
+            vec!["forward", "packet:middle0", "packet:middle1", "--netns", middle, "--json"],
+        ),
+        (
+            "a switch",
+            vec![
+                "switch",
+                "packet:middle0",
+                "packet:middle1",
+                "--netns",
+                middle,
+                "--json",
+                "--control",
+                "@socket",
+            ],
+        ),
+        (
+            "a forwarder in the kernel",
+            vec![
+                "forward",
+                "xdp:middle0",
+                "xdp:middle1",
+                "--in-kernel",
+                "--netns",
+                middle,
+                "--json",
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn every_signal_that_ends_a_command_ends_each_with_its_ledger() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let hosts = ["left", "middle", "right"].map(|host| lab.netns(host));
+    let folder = tempfile::tempdir().unwrap();
+    let replayed = folder.path().join("replayed.pcap");
+    numbered(&replayed, 0..10, 0, 1000);
+    for signal in [Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTERM] {
+        let file = folder.path().join(format!("{signal}.pcapng.zst"));
+        let socket = folder.path().join("socket");
+        let commands = endless(&hosts, file.to_str().unwrap(), replayed.to_str().unwrap());
+        let running: Vec<_> = commands
+            .into_iter()
+            .map(|(what, mut arguments)| {
+                for argument in &mut arguments {
+                    if *argument == "@socket" {
+                        *argument = socket.to_str().unwrap();
+                    }
+                }
+                (what, Running::unawaited(&mut sluice(&arguments)))
+            })
+            .collect();
+        running.iter().for_each(|(_, running)| catches(running));
+        running.iter().for_each(|(_, running)| running.signal(signal));
+        for (what, running) in running {
+            let ended = running.end();
+            assert_eq!(ended.status, Some(0), "{what}, {signal}: {ended:?}");
+            assert!(ended.report()["ledger"].is_object(), "{what}, {signal}: {ended:?}");
+        }
+        let read = run(&["count", &format!("pcap:{}", file.display()), "--json"]);
+        assert_eq!(read.status, Some(0), "{signal}: the compressed file is whole: {}", read.err);
+        assert!(!socket.exists(), "{signal}: the switch's socket");
+    }
+}
+
+#[test]
+fn signals_end_commands_without_a_ledger_too() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("left");
+    for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
+        let top = Running::unawaited(&mut sluice(&["top", "--netns", &netns, "--plain"]));
+        catches(&top);
+        top.signal(Signal::SIGUSR1);
+        eventually("the request is taken", || !top.has_pending());
+        assert!(!top.has_ended(), "SIGUSR1 ends nothing");
+        top.signal(signal);
+        assert_eq!(top.end().status, Some(0), "top, {signal}");
+        let between = format!("{0}/left0,{1}/right0", lab.netns("left"), lab.netns("right"));
+        let arguments = ["bench", "rx", "--between", &between, "--seconds", "1s", "--rounds", "1"];
+        let mut bench = Running::unawaited(&mut sluice(&arguments));
+        bench.says();
+        bench.signal(Signal::SIGUSR1);
+        bench.signal(signal);
+        let ended = bench.end();
+        assert!(ended.signal.is_none(), "bench, {signal}: {ended:?}");
+        assert!(ended.err.contains("stopped"), "bench, {signal}: {ended:?}");
+    }
+}
+
+#[test]
+fn only_sigint_or_sigquit_as_a_second_signal_ends_at_once() {
+    use Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    let folder = tempfile::tempdir().unwrap();
+    let sources = ["1.pcap", "2.pcap"].map(|name| folder.path().join(name));
+    sources.iter().for_each(|path| numbered(path, 0..20_000, 0, 1000));
+    let [one, two] = sources.map(|path| format!("pcap:{}", path.display()));
+    for (signals, status) in [
+        (&[SIGHUP, SIGHUP][..], 0),
+        (&[SIGTERM, SIGHUP, SIGTERM], 0),
+        (&[SIGINT, SIGTERM], 0),
+        (&[SIGHUP, SIGINT], 130),
+        (&[SIGTERM, SIGQUIT], 130),
+        (&[SIGINT, SIGINT], 130),
+    ] {
+        // A reader that does not read holds the end up.
+        let mut capture =
+            Running::unawaited(&mut sluice(&["capture", &one, &two, "-w", "-", "--json"]));
+        capture.has_written(4);
+        for signal in signals {
+            catches(&capture);
+            eventually("the one before it is taken", || !capture.has_pending());
+            capture.signal(*signal);
+        }
+        if status != 0 {
+            eventually("it ends without its reader", || capture.has_ended());
+        } else {
+            eventually("the last one is taken", || !capture.has_pending());
+        }
+        let ended = capture.end();
+        assert_eq!(ended.status, Some(status), "{signals:?}: {ended:?}");
+        assert!(status != 0 || ended.report()["ledger"].is_object(), "{signals:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_hangup_that_nohup_ignores_stays_ignored() {
+    if !have(&["nohup"]) {
+        return;
+    }
+    let mut command = Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_sluice"), "generate", "null:", "--rate", "10pps", "--json"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running::unawaited(&mut command);
+    catches(&running);
+    running.signal(Signal::SIGHUP);
+    running.signal(Signal::SIGUSR1);
+    eventually("the request is taken", || !running.has_pending());
+    assert!(!running.has_ended());
+    assert!(running.stop().good()["packets"].is_number());
+}
+
+/// Asks for the ledger until it says what is expected: some packets are on their way before.
+fn ledger_until(running: &mut Running, is_so: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        running.signal(Signal::SIGUSR1);
+        let line = loop {
+            let line = running.says();
+            if line.starts_with('{') {
+                break line;
+            }
+        };
+        let report: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(report["so_far"], true, "{report}");
+        if is_so(&report) {
+            return report;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("the ledger so far never says so");
+}
+
+#[test]
+fn sigusr1_prints_the_ledger_so_far_and_disturbs_nothing() {
+    if !have(&["tcpreplay"]) {
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let hosts = ["left", "middle", "right"].map(|host| lab.netns(host));
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent.pcap");
+    numbered(&sent, 0..500, 0, 1000);
+    let file = folder.path().join("kept.pcapng").display().to_string();
+    let socket = folder.path().join("socket").display().to_string();
+    let middle = hosts[1].as_str();
+    without_gro(&lab, "middle", &["middle0", "middle1"]);
+    for (what, arguments, out) in [
+        ("a capture", vec!["capture", "middle0", "-w", &file, "-f", NUMBERED], "written"),
+        ("a count", vec!["count", "packet:middle0", "-f", NUMBERED], "counted"),
+        (
+            "a forwarder",
+            vec!["forward", "packet:middle0", "packet:middle1", "--one-way", "-f", NUMBERED],
+            "sent",
+        ),
+        (
+            "a switch",
+            vec![
+                "switch",
+                "a=packet:middle0?filter=ether proto 0x88b5",
+                "b=packet:middle1",
+                "--only-in",
+                "a",
+                "--only-out",
+                "b",
+                "--control",
+                &socket,
+            ],
+            "sent",
+        ),
+    ] {
+        let mut running = Running::unawaited(&mut sluice(
+            &[&arguments[..], &["--netns", middle, "--json"]].concat(),
+        ));
+        catches(&running);
+        eventually("it works", || {
+            running.has_workers()
+                || running.has_threads("forward-")
+                || running.has_threads("switch")
+        });
+        replay(&lab, "left", "left0", &sent, 20_000);
+        let report = ledger_until(&mut running, |report| report["ledger"]["out"] == 500);
+        assert_eq!(report["ledger"]["unexplained"], 0, "{what}: {report}");
+        assert_eq!(report["packets"], 500, "{what}: {report}");
+        replay(&lab, "left", "left0", &sent, 20_000);
+        ledger_until(&mut running, |report| report["ledger"]["out"] == 1000);
+        let ended = running.stop();
+        let last = ended.good();
+        assert!(last["so_far"].is_null(), "{what}: {last}");
+        assert_eq!(last["packets"], 1000, "{what} ({out}): {last}");
+    }
+    for (what, arguments) in [
+        (
+            "a sender by a ring",
+            vec![
+                "replay",
+                sent.to_str().unwrap(),
+                "packet:left0",
+                "--loop",
+                "0",
+                "--rate",
+                "10kpps",
+            ],
+        ),
+        (
+            "live frames",
+            vec!["generate", "left0", "--dst", "198.18.0.9", "--dmac", NOBODY, "--rate", "10kpps"],
+        ),
+    ] {
+        let mut running = Running::unawaited(&mut sluice(
+            &[&arguments[..], &["--netns", &hosts[0], "--json"]].concat(),
+        ));
+        catches(&running);
+        let report = ledger_until(&mut running, |report| report["packets"].as_u64() > Some(1000));
+        let ended = running.stop();
+        let last = ended.good();
+        assert!(last["packets"].as_u64() >= report["packets"].as_u64(), "{what}: {last}");
+    }
+}
+
+#[test]
+fn sigusr1_without_json_prints_for_people() {
+    let mut running = Running::unawaited(&mut sluice(&["generate", "null:", "--rate", "100pps"]));
+    catches(&running);
+    running.signal(Signal::SIGUSR1);
+    let mut said = String::new();
+    while !said.contains("on its way, or unexplained") {
+        said += &running.says();
+    }
+    assert!(said.starts_with("so far: null:, "), "{said}");
+    assert!(said.contains("ledger\n"), "{said}");
+    assert_eq!(running.stop().status, Some(0));
+}
+
+/// A terminal and its program's end. No other process gets either, or it would not hang up.
+fn terminal() -> (PtyMaster, File) {
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let mut slave = File::options();
+    slave.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits());
+    let slave = slave.open(ptsname_r(&master).unwrap()).unwrap();
+    (master, slave)
+}
+
+#[test]
+fn a_terminal_that_hangs_up_is_no_failure_and_files_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..100, 0, 1000);
+    for (what, more, signal) in [
+        ("status and ledger", &["--count", "100"][..], None),
+        ("a dropped session", &[], Some(Signal::SIGHUP)),
+        ("lines besides the file", &["--print"], Some(Signal::SIGHUP)),
+    ] {
+        let (master, slave) = terminal();
+        let file = folder.path().join("kept.pcapng.zst").display().to_string();
+        let arguments = ["capture", "pcap:-", "-w", &file, "--interval", "10ms"];
+        let mut command = sluice(&[&arguments, more].concat());
+        let (reader, writer) = std::io::pipe().unwrap();
+        command.stdin(Stdio::from(OwnedFd::from(reader)));
+        let clone = || Stdio::from(slave.try_clone().unwrap());
+        command.stdout(clone()).stderr(clone());
+        let running = Running::unawaited(&mut command);
+        let mut writer = File::from(OwnedFd::from(writer));
+        writer.write_all(&std::fs::read(&source).unwrap()[..24]).unwrap();
+        catches(&running);
+        drop(master);
+        assert_eq!(tcgetattr(&slave).err(), Some(Errno::EIO), "the terminal has hung up");
+        writer.write_all(&std::fs::read(&source).unwrap()[24..]).unwrap();
+        if let Some(signal) = signal {
+            running.signal(signal);
+        }
+        let ended = running.end();
+        assert_eq!(ended.status, Some(0), "{what}: {ended:?}");
+        let read = run(&["count", &format!("pcap:{file}"), "--json"]);
+        assert_eq!(read.status, Some(0), "{what}: the file is whole: {}", read.err);
+        assert!(signal.is_some() || read.report()["packets"] == 100, "{what}: {}", read.out);
+    }
+}
+
+#[test]
+fn a_capture_into_a_pipe_that_nobody_reads_still_takes_signals() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..40_000, 0, 1000);
+    let port = format!("pcap:{}", source.display());
+    let arguments = ["capture", &port, "-w", "-", "--json", "--interval", "10ms"];
+    let mut capture = Running::unawaited(&mut sluice(&arguments));
+    capture.has_written(4);
+    // Statistics are noted in the file at each interval.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    for _ in 0..2 {
+        capture.signal(Signal::SIGINT);
+        eventually("it is taken", || !capture.has_pending() || capture.has_ended());
+    }
+    eventually("it ends without its reader", || capture.has_ended());
+    assert_eq!(capture.end().status, Some(130));
+}
