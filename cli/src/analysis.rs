@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate_traffic::analyse::{Analysis, Delays, StreamAnalysis, WorkerAnalysis};
 
-use crate::units::{show_count, show_duration};
+use crate::units::{packets_word, show_count, show_duration};
 
 /// The analysis in the JSON.
 #[derive(Debug, Serialize)]
@@ -162,7 +162,7 @@ impl JsonAnalysis {
             for ns in [p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns] {
                 write!(out, "{:>14}", show_duration(Duration::from_nanos(*ns)).to_string())?;
             }
-            writeln!(out, "  of {} packets", show_count(*samples))?;
+            writeln!(out, "  of {} {}", show_count(*samples), packets_word(*samples))?;
         }
         Ok(())
     }

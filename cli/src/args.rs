@@ -42,6 +42,10 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
+    /// Say more: with a fallback, what the kernel answered
+    #[arg(short, long)]
+    pub verbose: bool,
+
     /// Print the result as one JSON object; with --interval, one for each interval too
     #[arg(long)]
     pub json: bool,

@@ -11,7 +11,7 @@ use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
 
-use crate::units::{show_bytes, show_count, show_duration};
+use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
 const CLAIMS_EXAMPLES: &str = "\
 Examples:
@@ -280,9 +280,10 @@ impl Shown {
         let kept = if *kept { ", kept" } else { "" };
         writeln!(
             out,
-            "{}: program {id}, {mode} mode{kept}; {} packets, {} so far",
+            "{}: program {id}, {mode} mode{kept}; {} {}, {} so far",
             self.interface,
             show_count(*packets),
+            packets_word(*packets),
             show_bytes(*bytes)
         )?;
         if self.claims.is_empty() {

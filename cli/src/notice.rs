@@ -27,13 +27,15 @@ pub fn reader_left(error: &io::Error) -> bool {
     }
 }
 
-/// Says every fall to a slower method, with its reason.
-pub fn fallbacks(port: &Port) {
+/// Says every fall to a slower method, with its reason; where more is wanted, with the kernel's answer.
+pub fn fallbacks(port: &Port, verbose: bool) {
     for fallback in &port.fallbacks {
         let (to, reason) = (fallback.to, &fallback.reason);
         // A kind of port has a colon of its own.
         let from = fallback.from.trim_end_matches(':');
-        say(format_args!("{}: using {to} in place of {from}: {reason}", port.name.short()));
+        let detail = fallback.detail.as_ref().filter(|_| verbose);
+        let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+        say(format_args!("{}: using {to} in place of {from}: {reason}{detail}", port.name.short()));
     }
 }
 

@@ -18,7 +18,9 @@ use crate::remedy::remedies;
 use crate::run::Outcome;
 use crate::send::Paced;
 use crate::switch::Switching;
-use crate::units::{show_bps, show_bytes, show_count, show_duration, show_percent, show_pps};
+use crate::units::{
+    packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
+};
 
 /// What a frame occupies on the wire besides the bytes counted here: preamble and start
 /// delimiter 8, frame check sequence 4, gap between frames 12.
@@ -170,7 +172,8 @@ impl Direction {
             (_, copied) => format!(", {} of them copied", show_count(copied)),
         };
         let (count, pps) = (show_count(packets).to_string(), show_pps(pps).to_string());
-        writeln!(out, "  {count:>15} packets  {pps:>12}   from {} to {}{how}", self.from, self.to)
+        let (word, from, to) = (packets_word(packets), &self.from, &self.to);
+        writeln!(out, "  {count:>15} {word:<7}  {pps:>12}   from {from} to {to}{how}")
     }
 }
 
@@ -422,8 +425,9 @@ impl Report {
         writeln!(out, "{so_far}{}, {elapsed}", self.port_and_method())?;
         writeln!(
             out,
-            "  {:>15} packets  {:>12}   {} bytes  {} (L2)",
+            "  {:>15} {:<7}  {:>12}   {} bytes  {} (L2)",
             show_count(packets).to_string(),
+            packets_word(packets),
             show_pps(pps).to_string(),
             show_count(bytes),
             show_bps(bps_l2)
@@ -495,12 +499,12 @@ impl Report {
         for (loss, remedy) in remedies(&self.ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
-        for entry in self.ledger.entries(Role::Note).filter(|entry| entry.packets > 0) {
-            let name = match entry.name {
-                // Nothing stops the two counts at once.
-                "card_received" => "card received: all that came in, read a moment apart".into(),
-                name => name.replace('_', " "),
-            };
+        // The interface's own count covers others' packets, and is read at another moment: it helps only
+        // to explain what is unexplained.
+        let helps = |name| name != "card_received" || unexplained != 0;
+        let notes = self.ledger.entries(Role::Note);
+        for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {
+            let name = entry.name.replace('_', " ");
             writeln!(out, "  note {:>17}           {name}", show_count(entry.packets).to_string())?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::args::Common;
 use crate::notice;
 use crate::report::{Report, Traffic};
 use crate::run::{Counters, Totals};
-use crate::units::{show_bps, show_count, show_duration, show_pps};
+use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 const ON_TERMINAL: Duration = Duration::from_secs(1);
 const ELSEWHERE: Duration = Duration::from_secs(10);
@@ -142,11 +142,12 @@ impl Status {
             format!("  stamped: {lost} lost, {reordered} reordered")
         });
         let text = format!(
-            "{:>11}  {:>10}  {:>12}  {:>15} packets",
+            "{:>11}  {:>10}  {:>12}  {:>15} {:<7}",
             show_duration(seconds).to_string(),
             show_pps(traffic.pps).to_string(),
             show_bps(traffic.bps_l2).to_string(),
             show_count(now.packets).to_string(),
+            packets_word(now.packets),
         );
         let lost = format!("{} lost{missing}", show_count(now.lost));
         if self.is_live() {

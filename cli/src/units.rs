@@ -15,6 +15,11 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The word for a number of packets.
+pub fn packets_word(count: u64) -> &'static str {
+    if count == 1 { "packet" } else { "packets" }
+}
+
 /// `1234567` as `1,234,567`.
 pub fn show_count(count: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| {

@@ -26,6 +26,19 @@ pub enum Error {
         remedy: String,
     },
 
+    /// A file cannot be opened, read or written.
+    #[error("{operation} {}: {source}{}", .path.display(), then(.remedy))]
+    Path {
+        /// What was attempted, as a verb: "open".
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the user can do; empty where there is nothing to say.
+        remedy: String,
+    },
+
     /// The process lacks a capability.
     #[error("{operation} needs {capability}: {remedy}")]
     Privilege {
@@ -117,6 +130,13 @@ impl Error {
         match self {
             Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
             Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
+            Self::Path { source, .. } => match source.raw_os_error() {
+                Some(
+                    libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP,
+                ) => Kind::Usage,
+                Some(libc::EACCES | libc::EPERM) => Kind::Privilege,
+                _ => Kind::Runtime,
+            },
             Self::System { .. } | Self::File { .. } | Self::Gone { .. } | Self::Corrupt { .. } => {
                 Kind::Runtime
             }
@@ -138,21 +158,23 @@ impl Error {
         Self::System { operation, object, source, remedy: String::new() }
     }
 
-    /// A failed file operation.
+    /// A failed operation on a file that the user named: a missing file is wrong usage, one that may not
+    /// be opened takes a privilege.
     pub fn path(operation: &'static str, path: &Path, source: io::Error) -> Self {
-        let remedy = match source.raw_os_error() {
-            Some(libc::ENOSPC) => "free some space or write elsewhere",
-            Some(libc::EDQUOT) => "the quota is used up: free some space or write elsewhere",
-            Some(libc::EROFS) => "the file system is read-only: write elsewhere",
-            _ => "",
-        };
+        let remedy = path_remedy(&source).into();
+        Self::Path { operation, path: path.to_owned(), source, remedy }
+    }
+
+    /// A failed operation on a file that was open: whatever the reason, it failed while running.
+    pub(crate) fn open_file(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        let remedy = path_remedy(&source);
         Self::system(operation, path.display().to_string(), source).remedy(remedy)
     }
 
-    /// The same error with what to do about it. Only a system error takes one.
+    /// The same error with what to do about it. Only a system error and that of a path take one.
     #[must_use]
     pub fn remedy(mut self, text: impl Into<String>) -> Self {
-        if let Self::System { remedy, .. } = &mut self {
+        if let Self::System { remedy, .. } | Self::Path { remedy, .. } = &mut self {
             *remedy = text.into();
         }
         self
@@ -167,9 +189,20 @@ impl Error {
     /// The kernel's error number, where the kernel said no.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::System { source, .. } => source.raw_os_error(),
+            Self::System { source, .. } | Self::Path { source, .. } => source.raw_os_error(),
             _ => None,
         }
+    }
+}
+
+fn path_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => "name a file that exists",
+        Some(libc::EACCES | libc::EPERM) => "run it with sudo, or ask the owner of the file",
+        Some(libc::ENOSPC) => "free some space or write elsewhere",
+        Some(libc::EDQUOT) => "the quota is used up: free some space or write elsewhere",
+        Some(libc::EROFS) => "the file system is read-only: write elsewhere",
+        _ => "",
     }
 }
 
@@ -197,6 +230,23 @@ mod tests {
         );
         assert_eq!(error.kind(), Kind::Runtime);
         assert_eq!(error.errno(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn the_reason_says_who_can_mend_the_error_of_a_path() {
+        for (errno, kind, why) in [
+            (libc::ENOENT, Kind::Usage, "there is no such file"),
+            (libc::EISDIR, Kind::Usage, "it is a directory"),
+            (libc::EACCES, Kind::Privilege, "its owner allows it to others only"),
+            (libc::ENOSPC, Kind::Runtime, "the disk is full"),
+            (libc::EIO, Kind::Runtime, "the disk fails"),
+        ] {
+            let source = || io::Error::from_raw_os_error(errno);
+            let error = Error::path("open", Path::new("/tmp/a.pcap"), source());
+            assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{why}");
+            let running = Error::open_file("write", Path::new("/tmp/a.pcap"), source());
+            assert_eq!(running.kind(), Kind::Runtime, "{why}, while it was written");
+        }
     }
 
     #[test]

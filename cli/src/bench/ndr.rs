@@ -21,7 +21,7 @@ use sluicegate_bench::watch::{Progress, Watch};
 use super::options::{sides, turn};
 use super::progress::Watcher;
 use crate::signals::Signals;
-use crate::units::{show_bps, show_count, show_duration, show_pps};
+use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
 const AROUND_BYTES: u32 = 24;
@@ -259,7 +259,8 @@ fn print_curves(of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     }
     if let Some(it) = of_size.back_to_back {
         let more = if it.longest_tried { " or more" } else { "" };
-        writeln!(out, "  back-to-back  {} packets{more}", show_count(it.packets))?;
+        let (count, word) = (show_count(it.packets), packets_word(it.packets));
+        writeln!(out, "  back-to-back  {count} {word}{more}")?;
     }
     Ok(())
 }

@@ -66,7 +66,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         let port = options.common.open(name)?;
         // At once: the card's counters are to cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.common);
-        notice::fallbacks(&port);
+        notice::fallbacks(&port, options.common.verbose);
         notice::diverts(name);
         hidden::warn(name, &options.common, &mut report);
         reports.push(report);
@@ -119,20 +119,26 @@ impl Session {
         Ok(session)
     }
 
-    /// Says on a terminal what begins now, for a file stays silent until its end.
+    /// Says on a terminal what begins now: a file says nothing until its end, and a link may be quiet.
     fn announce(&self, options: &Options) {
-        let Some(output) = &options.output else { return };
+        let is_live = options.ports.iter().any(|port| port.kind() != Kind::Pcap);
         if options.common.json || !stderr().is_terminal() {
             return;
         }
         let ports: Vec<String> = self.reports.iter().map(Report::port_and_method).collect();
+        let ports = ports.join(", ");
         let filter = options.filter.as_deref().map(|filter| format!(", '{filter}'"));
-        notice::say(format_args!(
-            "capturing {}{} into {}; ^C ends it",
-            ports.join(", "),
-            filter.unwrap_or_default(),
-            shown(&output.path)
-        ));
+        let filter = filter.unwrap_or_default();
+        match &options.output {
+            Some(output) => {
+                let path = shown(&output.path);
+                notice::say(format_args!("capturing {ports}{filter} into {path}; ^C ends it"));
+            }
+            None if is_live => {
+                notice::say(format_args!("listening on {ports}{filter}; ^C ends it"));
+            }
+            None => {}
+        }
     }
 
     fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {

@@ -67,7 +67,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
     let opened = Port::open(&port, &OpenOptions { inspect, ..common.options() })?;
     let mut report = Report::of_port("count", &opened, &common);
-    notice::fallbacks(&opened);
+    notice::fallbacks(&opened, common.verbose);
     notice::diverts(&port);
     hidden::warn(&port, &common, &mut report);
     common.become_user()?;

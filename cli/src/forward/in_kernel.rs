@@ -36,7 +36,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for &(from, to) in ways {
         let port = Port::redirect(from, to, &options)?;
-        notice::fallbacks(&port);
+        notice::fallbacks(&port, common.verbose);
         notice::diverts(from);
         reports.push(Report::of_port("forward", &port, common));
         ports.push(port);

@@ -116,7 +116,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         None => None,
     };
     let mut sides = Sides::of(&ports, common);
-    ports.iter().for_each(notice::fallbacks);
+    ports.iter().for_each(|port| notice::fallbacks(port, common.verbose));
     let merged = args.merged();
     merged.iter().for_each(notice::say);
     if !host::are_its_sides([from, to], args.one_way)? {

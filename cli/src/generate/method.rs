@@ -13,7 +13,9 @@ use sluicegate_traffic::source::{Made, Source};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns, zero_copy};
+use crate::send::{
+    LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns, short, zero_copy,
+};
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,13 +107,13 @@ impl Way<'_> {
         let from = "live frames";
         match zero_copy(self.port, &self.options(Kind::Xdp)) {
             Ok(port) => {
-                let fallen = Fallback { from, to: "AF_XDP zero-copy", reason };
+                let fallen = Fallback::new(from, "AF_XDP zero-copy", reason);
                 Ok(self.through(port, plan, vec![fallen]))
             }
             Err(error) => {
-                let (to, no_copy) = ("sendmmsg", error.to_string());
+                let (to, no_copy) = ("sendmmsg", short(&error));
                 let fallen = [(from, reason), ("AF_XDP zero-copy", no_copy)];
-                let fallen = fallen.map(|(from, reason)| Fallback { from, to, reason });
+                let fallen = fallen.map(|(from, reason)| Fallback::new(from, to, reason));
                 self.packet(to, plan, fallen.into())
             }
         }
@@ -183,7 +185,7 @@ impl Way<'_> {
             }
         }
         opened.fallbacks.splice(0..0, fallen);
-        notice::fallbacks(&opened);
+        notice::fallbacks(&opened, self.common.verbose);
         let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
         let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {
             let packets = orders.share(worker as usize, workers as usize);

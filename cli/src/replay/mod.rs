@@ -198,7 +198,7 @@ fn open(args: &Args, wish: Wish) -> Result<Port> {
         ..OpenOptions::default()
     };
     let mut port = best(&args.port, &options, wish)?;
-    notice::fallbacks(&port);
+    notice::fallbacks(&port, args.common.verbose);
     port.queues.truncate(threads as usize);
     if args.port.kind() == Kind::Pcap {
         // A file without packets is a file all the same.

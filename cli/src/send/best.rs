@@ -32,12 +32,12 @@ pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> 
     }
     let mut passed = Vec::new();
     let opened = zero_copy(port, options).or_else(|error| {
-        passed.push((ZERO_COPY, error.to_string()));
+        passed.push((ZERO_COPY, short(&error)));
         if wish == Wish::Times {
             return Port::open(port, options);
         }
         live(port, options).or_else(|error| {
-            passed.push((LIVE, error.to_string()));
+            passed.push((LIVE, short(&error)));
             Port::open(port, options)
         })
     });
@@ -46,9 +46,17 @@ pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> 
         Kind::Live => LIVE,
         _ => "packet:",
     };
-    let fallbacks = passed.into_iter().map(|(from, reason)| Fallback { from, to, reason });
+    let fallbacks = passed.into_iter().map(|(from, reason)| Fallback::new(from, to, reason));
     opened.fallbacks.splice(0..0, fallbacks);
     Ok(opened)
+}
+
+/// Why a method was passed over, without the method's own name.
+pub fn short(error: &Error) -> String {
+    match error {
+        Error::Unsupported { remedy, .. } => remedy.clone(),
+        error => error.to_string(),
+    }
 }
 
 /// Opens an interface that is named alone as a port of AF_XDP sockets in zero-copy mode.
@@ -62,7 +70,7 @@ pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     if xdp_abilities(netns, &interface)?.is_some_and(|abilities| !abilities.zero_copy()) {
         return Err(Error::Unsupported {
             feature: format!("zero-copy with {}", interface.name),
-            remedy: "its driver has none".into(),
+            remedy: format!("the driver of {} has none", interface.name),
         });
     }
     let mut port = of_kind(port, Kind::Xdp)?;

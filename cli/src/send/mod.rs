@@ -31,7 +31,7 @@ use crate::status::Status;
 use carrier::Carrier;
 use report::Sent;
 
-pub use best::{Wish, best, zero_copy};
+pub use best::{Wish, best, short, zero_copy};
 pub use live::LiveSender;
 pub use next_hop::{common_hop, destination};
 pub use paced::Paced;

@@ -9,7 +9,7 @@ use super::run::{Done, Ended, Sender};
 use super::steering::Steering;
 use crate::args::Common;
 use crate::report::{Report, Sending, Thread, Traffic};
-use crate::units::show_count;
+use crate::units::{packets_word, show_count};
 use crate::wire::{HandedOver, Wire};
 
 /// The report of a run.
@@ -113,7 +113,8 @@ impl Sent {
 /// What became of packets that no interface sends.
 fn too_short(packets: u64, report: &Report) -> String {
     let (count, port) = (show_count(packets), &report.port);
-    format!("{port}: {count} packets were shorter than an Ethernet header and were not sent")
+    let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
+    format!("{port}: {count} {word} {was} shorter than an Ethernet header and {was} not sent")
 }
 
 /// What to do about packets that are longer than can be sent.
@@ -124,5 +125,6 @@ fn too_long(packets: u64, report: &Report, live: bool) -> String {
         _ => "raise the interface's MTU",
     };
     let (count, port) = (show_count(packets), &report.port);
-    format!("{port}: {count} packets were too long and were not sent: {remedy}")
+    let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
+    format!("{port}: {count} {word} {was} too long and {was} not sent: {remedy}")
 }

@@ -164,7 +164,7 @@ impl Ports<'_> {
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.options() };
         let opened = Opened::open(port, config.usage, &options)?;
-        notice::fallbacks(&opened.port);
+        notice::fallbacks(&opened.port, self.common.verbose);
         notice::diverts(port);
         let id = self.reports.len() as u64;
         let mut report = Report::of_port("switch", &opened.port, self.common);

@@ -5,12 +5,14 @@ mod bench;
 mod capture;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
+mod exits;
 mod forward;
 mod lab;
 mod ledger;
 #[path = "../../../core/tests/child/lines.rs"]
 mod lines;
 mod memif;
+mod quiet;
 #[path = "../../../core/tests/lab/scratch.rs"]
 mod scratch;
 mod screen;

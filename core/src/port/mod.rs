@@ -77,6 +77,15 @@ pub struct Fallback {
     pub to: &'static str,
     /// Why.
     pub reason: String,
+    /// The kernel's own answer, where the reason leaves it out.
+    pub detail: Option<String>,
+}
+
+impl Fallback {
+    /// A fall for a reason that says all.
+    pub fn new(from: &'static str, to: &'static str, reason: String) -> Self {
+        Self { from, to, reason, detail: None }
+    }
 }
 
 /// An open port.

@@ -101,6 +101,8 @@ pub struct ModeFallback {
     pub to: BindMode,
     /// Why.
     pub reason: String,
+    /// The kernel's own answer, where the reason leaves it out.
+    pub detail: Option<String>,
 }
 
 /// An open socket and its two sides.

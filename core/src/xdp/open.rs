@@ -27,6 +27,9 @@ const SEND_ONLY_FRAMES: u32 = 64;
 /// What the kernel spends on a packet besides its bytes, generously.
 const SKB_BYTES: u32 = 1024;
 
+/// What to do where zero-copy cannot be had.
+const USE_COPY: &str = ": use copy mode";
+
 /// What one try has met.
 #[derive(Debug)]
 enum Failure {
@@ -52,6 +55,14 @@ impl Failure {
 
     fn is_limit(&self) -> bool {
         matches!(self, Self::Other(Error::System { source, .. }) if is_limit(source))
+    }
+
+    /// The kernel's answer to the binding.
+    fn answer(&self) -> Option<String> {
+        match self {
+            Self::Bind(error) => Some(format!("bind: {error}")),
+            Self::TooSmall(_) | Self::Other(_) => None,
+        }
     }
 
     fn is_busy(&self) -> bool {
@@ -146,8 +157,15 @@ impl<'a> Opening<'a> {
         let mut xsk = self
             .in_mode(next, if failure.is_busy() { Duration::ZERO } else { patience })
             .map_err(|failure| self.explain(next, failure))?;
-        let reason = self.explain(best, failure).to_string();
-        xsk.fallback = Some(ModeFallback { from: best, to: next, reason });
+        let detail = failure.answer();
+        let (reason, detail) = match self.explain(best, failure) {
+            // Most drivers have no zero-copy: the answer's number says no more.
+            Error::Unsupported { remedy, .. } => {
+                (remedy.strip_suffix(USE_COPY).unwrap_or(&remedy).to_owned(), detail)
+            }
+            error => (error.to_string(), None),
+        };
+        xsk.fallback = Some(ModeFallback { from: best, to: next, reason, detail });
         Ok(xsk)
     }
 
@@ -336,12 +354,13 @@ impl<'a> Opening<'a> {
 
     /// Why a binding was refused, and what to do.
     fn explain(&self, mode: BindMode, failure: Failure) -> Error {
+        let lacks = |remedy| {
+            let feature = format!("{} mode on {}", mode.name(), self.object());
+            Error::Unsupported { feature, remedy }
+        };
         let error = match failure {
             Failure::Bind(error) => error,
-            Failure::TooSmall(remedy) => {
-                let feature = format!("{} mode on {}", mode.name(), self.object());
-                return Error::Unsupported { feature, remedy };
-            }
+            Failure::TooSmall(remedy) => return lacks(remedy),
             Failure::Other(error) => return error,
         };
         let Self { config, interface, .. } = self;
@@ -354,18 +373,21 @@ impl<'a> Opening<'a> {
             ),
             Some(libc::EOPNOTSUPP) => {
                 let pieces = self.abilities().and_then(|it| it.zero_copy_pieces);
-                no_zero_copy(config.multi_buffer, pieces, interface.mtu)
+                return lacks(no_zero_copy(config.multi_buffer, pieces, interface.mtu));
             }
-            Some(libc::EINVAL) if zero_copy => format!(
-                "the driver refuses zero-copy: an MTU of {} may be too much for one buffer, the \
-                 queue may not be in use (ethtool -l), or it has no room for its own; or use \
-                 copy mode",
-                interface.mtu
-            ),
+            Some(libc::EINVAL) if zero_copy => {
+                return lacks(format!(
+                    "the driver refuses zero-copy, because an MTU of {} is too much for one buffer, the \
+                     queue is not in use (ethtool -l), or it has no room for queues of its own{USE_COPY}",
+                    interface.mtu
+                ));
+            }
             Some(libc::EINVAL) if config.multi_buffer => {
-                "packets of several buffers need Linux 6.6; or the queue is not in use \
-                 (ethtool -l)"
-                    .into()
+                return lacks(
+                    "packets of several buffers need Linux 6.6; or the queue is not in use \
+                     (ethtool -l)"
+                        .into(),
+                );
             }
             Some(libc::EINVAL) => "the queue is not in use: ethtool -l shows how many are".into(),
             Some(libc::ENOMEM) => "the kernel or the card has no memory for it".into(),
@@ -401,9 +423,9 @@ fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
     match pieces {
         Some(1) if multi_buffer => format!(
             "the driver's zero-copy is for packets of one buffer (its xdp-zc-max-segs is 1), and an \
-             MTU of {mtu} takes several: use copy mode, or a lower MTU"
+             MTU of {mtu} takes several; a lower MTU would do{USE_COPY}"
         ),
-        _ => "the driver has no zero-copy: use copy mode".into(),
+        _ => format!("the driver has no zero-copy{USE_COPY}"),
     }
 }
 

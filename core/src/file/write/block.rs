@@ -230,7 +230,8 @@ pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceS
         block.extend_from_slice(&id.to_le_bytes());
         block.extend_from_slice(&time(stats.taken_ns));
         for (cause, packets) in &stats.losses {
-            push_text(block, option::COMMENT, &format!("{packets} packets lost: {cause}"));
+            let word = if *packets == 1 { "packet" } else { "packets" };
+            push_text(block, option::COMMENT, &format!("{packets} {word} lost: {cause}"));
         }
         let times = [(option::ISB_STARTTIME, stats.start_ns), (option::ISB_ENDTIME, stats.end_ns)];
         for (code, at_ns) in times {

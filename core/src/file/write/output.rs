@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -122,10 +123,10 @@ impl Output {
             Some(directory) => {
                 check_directory(&directory)?;
                 if let Some(Err(failure)) = &output.synced {
-                    return Err(failure.error());
+                    return Err(failure.at_start());
                 }
             }
-            None => output.open(0)?,
+            None => output.open(0).map_err(|failure| failure.at_start())?,
         }
         Ok(output)
     }
@@ -209,7 +210,10 @@ impl Output {
 
     fn write_span(&mut self, mut rest: Span<'_>) -> Result<()> {
         while let Some(first_ns) = rest.first_ns() {
-            let opened = self.progress.check().and_then(|()| self.open(first_ns));
+            let opened = self
+                .progress
+                .check()
+                .and_then(|()| self.open(first_ns).map_err(|failure| failure.error()));
             let Some(current) = self.current.as_mut().filter(|_| opened.is_ok()) else {
                 self.progress.lose(rest.packets);
                 return opened;
@@ -304,12 +308,19 @@ impl Output {
     }
 
     /// Opens the next file, if none is open.
-    fn open(&mut self, first_ns: u64) -> Result<()> {
+    fn open(&mut self, first_ns: u64) -> Result<(), Failure> {
         if self.current.is_some() {
             return Ok(());
         }
         let created = match &self.name {
-            Some(name) => Target::create(&name.at(first_ns, self.files + 1)?),
+            Some(name) => match name.at(first_ns, self.files + 1) {
+                Ok(path) => Target::create(&path),
+                // A time that no name can hold.
+                Err(error) => {
+                    let error = io::Error::other(error.to_string());
+                    Err(Failure::new("name", &self.config.path, &error))
+                }
+            },
             None => Target::standard_output(),
         };
         let created = match &self.synced {
@@ -322,9 +333,8 @@ impl Output {
                 Arc::new(Mutex::new(target))
             }
             Err(failure) => {
-                let error = failure.error();
-                self.progress.fail(failure);
-                return Err(error);
+                self.progress.fail(failure.clone());
+                return Err(failure);
             }
         };
         self.files += 1;

@@ -52,12 +52,24 @@ impl Failure {
         self
     }
 
+    /// The error of an output that was being written.
     pub(super) fn error(&self) -> Error {
-        let source = match self.errno {
+        self.told(Error::open_file(self.operation, &self.path, self.source()))
+    }
+
+    /// The error of an output that cannot be begun.
+    pub(super) fn at_start(&self) -> Error {
+        self.told(Error::path(self.operation, &self.path, self.source()))
+    }
+
+    fn source(&self) -> io::Error {
+        match self.errno {
             Some(errno) => io::Error::from_raw_os_error(errno),
             None => io::Error::other(self.text.clone()),
-        };
-        let error = Error::path(self.operation, &self.path, source);
+        }
+    }
+
+    fn told(&self, error: Error) -> Error {
         match self.remedy {
             "" => error,
             remedy => error.remedy(remedy),
@@ -277,7 +289,7 @@ fn sync_directory(directory: &File) -> io::Result<()> {
 pub(super) fn check_directory(directory: &Path) -> Result<()> {
     let failure = |error: io::Error, remedy| {
         let failure = Failure::new("write to", directory, &error);
-        Err(failure.error().remedy(remedy))
+        Err(failure.at_start().remedy(remedy))
     };
     match directory.metadata() {
         Ok(metadata) if metadata.is_dir() => {}

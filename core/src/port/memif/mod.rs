@@ -136,8 +136,14 @@ fn try_to_meet(name: &PortName, config: &Config, address: &Address) -> Result<Op
                 Ok(listener) => Ok(Met::Server(listener)),
                 Err(Errno::EADDRINUSE) if address.may_be_served() => return Ok(None),
                 Err(Errno::EADDRINUSE) => Err(in_the_way(name)),
-                Err(Errno::ENOENT) => Err(failed("listen at", Errno::ENOENT)
-                    .remedy("make the folder that the socket is to be in")),
+                Err(Errno::ENOENT) => {
+                    Err(name.error("the folder of its socket is missing: make it"))
+                }
+                Err(Errno::EACCES | Errno::EPERM) => Err(Error::Privilege {
+                    operation: format!("listening at {}", name.short()),
+                    capability: "the right to write to its folder",
+                    remedy: "run it with sudo, or name a socket elsewhere".into(),
+                }),
                 Err(error) => Err(failed("listen at", error)),
             }
         }
@@ -147,6 +153,11 @@ fn try_to_meet(name: &PortName, config: &Config, address: &Address) -> Result<Op
         (Some(Role::Client), Err(Errno::ENOENT | Errno::ECONNREFUSED)) => Ok(Met::Client(None)),
         (_, Err(Errno::EPROTOTYPE)) => Err(failed("connect to", Errno::EPROTOTYPE)
             .remedy("it is another kind of socket: name the one that the memif server has")),
+        (_, Err(Errno::EACCES | Errno::EPERM)) => Err(Error::Privilege {
+            operation: format!("connecting to {}", name.short()),
+            capability: "the right to write to its socket",
+            remedy: "run it with sudo, or ask the owner of the socket".into(),
+        }),
         (_, Err(error)) => Err(failed("connect to", error)),
     };
     met.map(Some)

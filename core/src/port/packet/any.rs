@@ -146,7 +146,7 @@ pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<
                 }
                 Err(error) => {
                     let (from, to) = ("all interfaces", "Ethernet interfaces");
-                    fallback = Some(Fallback { from, to, reason: error.to_string() });
+                    fallback = Some(Fallback::new(from, to, error.to_string()));
                     vec![op(RETURN, 0)]
                 }
             },

@@ -24,7 +24,7 @@ pub(super) fn choose(
         None => (Clock::Hardware, None),
         Some(reason) => {
             let (from, to) = ("hardware timestamps", "software timestamps");
-            (Clock::Software, Some(Fallback { from, to, reason }))
+            (Clock::Software, Some(Fallback::new(from, to, reason)))
         }
     }
 }

@@ -282,7 +282,7 @@ fn receive(
                 let reason = error.to_string();
                 // Once for all queues.
                 if !fallbacks.iter().any(|fallback| fallback.from == "ring") {
-                    fallbacks.push(Fallback { from: "ring", to: "recvmmsg", reason });
+                    fallbacks.push(Fallback::new("ring", "recvmmsg", reason));
                 }
                 method = Method::Recvmmsg;
             }

@@ -68,11 +68,11 @@ impl Taking<'_> {
     /// What fails here (before Linux 5.18, say) sockets may be able to do.
     fn by_copies_if_they_go(&mut self, no_zero_copy: String) -> Option<Port> {
         let reason = no_zero_copy;
-        match self.by_copies(Some(Fallback { from: "zero-copy", to: "copy", reason })) {
+        match self.by_copies(Some(Fallback::new("zero-copy", "copy", reason))) {
             Ok(port) => Some(port),
             Err(error) => {
                 let reason = error.to_string();
-                self.fallbacks.push(Fallback { from: "copy ring", to: "af_xdp", reason });
+                self.fallbacks.push(Fallback::new("copy ring", "af_xdp", reason));
                 None
             }
         }
@@ -102,7 +102,7 @@ impl Taking<'_> {
             Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
             None => error.to_string(),
         };
-        self.by_copies(Some(Fallback { from: "af_xdp", to: "copy ring", reason }))
+        self.by_copies(Some(Fallback::new("af_xdp", "copy ring", reason)))
     }
 
     fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {

@@ -37,7 +37,7 @@ pub(super) fn reason(obstacle: Option<String>, resident: &Resident) -> Option<St
 }
 
 pub(super) fn fallback(reason: String) -> Fallback {
-    Fallback { from: "hardware timestamps", to: "xdp timestamps", reason }
+    Fallback::new("hardware timestamps", "xdp timestamps", reason)
 }
 
 /// What a queue says of its packets, and of their times.

@@ -235,11 +235,13 @@ impl Taking<'_> {
                 receiver.set_snaplen(bytes);
             }
             binds.push(xsk.mode);
-            if let Some(ModeFallback { from, to, reason }) = &xsk.fallback
+            if let Some(ModeFallback { from, to, reason, detail }) = &xsk.fallback
                 && !fallbacks.iter().any(|said| said.from == from.name())
             {
                 let reason = reason.clone();
-                fallbacks.push(Fallback { from: from.name(), to: to.name(), reason });
+                let detail = detail.clone();
+                fallbacks
+                    .push(Fallback { detail, ..Fallback::new(from.name(), to.name(), reason) });
             }
             let rx = match receives {
                 true => Ring::receive(&pool, config.slots)?,
@@ -395,7 +397,7 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
 }
 
 pub(super) fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
-    reason.map(|reason| Fallback { from: "native", to: "skb", reason }).into_iter().collect()
+    reason.map(|reason| Fallback::new("native", "skb", reason)).into_iter().collect()
 }
 
 #[cfg(test)]

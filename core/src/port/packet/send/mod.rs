@@ -95,7 +95,7 @@ impl Sender {
             Sending::Ring => match ring(socket, config, interface, usage)? {
                 Ok(ring) => Way::Ring(ring),
                 Err(reason) => {
-                    let fallback = Fallback { from: "transmit ring", to: "sendmmsg", reason };
+                    let fallback = Fallback::new("transmit ring", "sendmmsg", reason);
                     // Once for all queues.
                     if !fallbacks.contains(&fallback) {
                         fallbacks.push(fallback);

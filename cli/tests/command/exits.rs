@@ -1,0 +1,188 @@
+//! The exit status of commands that cannot begin: 2 for wrong usage, 3 for a missing privilege or kernel
+//! feature.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::support::*;
+
+/// An ordinary user, by its number.
+const NOBODY: u32 = 65_534;
+
+/// Runs lines of words in turn; each must end with the status, and say so.
+fn all_end(program: &str, as_nobody: bool, status: i32, rows: &[(&str, &str)]) {
+    for (line, said) in rows {
+        let mut command = Command::new(program);
+        command.args(line.split_whitespace());
+        if as_nobody {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let ended = ended(&mut command);
+        assert_eq!(ended.status, Some(status), "{line}: {}", ended.err);
+        assert!(ended.err.contains(said), "{line}: {}", ended.err);
+    }
+}
+
+const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+
+#[test]
+fn a_missing_file_is_wrong_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().display();
+    let missing = "No such file or directory";
+    let rows = [
+        "capture pcap:DIR/no.pcap",
+        "capture pcap:DIR/no.pcap -w DIR/a.pcap",
+        "count pcap:DIR/no.pcap",
+        "replay DIR/no.pcap null:",
+        "replay DIR/no.pcap null: --loop 2",
+        "forward pcap:DIR/no.pcap null: --one-way",
+        "switch a=pcap:DIR/no.pcap b=null: --only-in a --only-out b --control DIR/s",
+        "capture null: --count 1 -w DIR/no/a.pcap",
+        "capture null: --count 1 -w DIR/no/%F.pcap",
+        "generate pcap:DIR/no/a.pcap --count 1 --dst 198.18.0.9",
+        "generate null: --spec DIR/no.toml --count 1",
+        "generate null: --rate-file DIR/no.rate --count 1",
+        "replay /dev/null null: --rewrite DIR/no.rules",
+        "bench show DIR/no.json",
+        "bench check DIR/no.json",
+        "bench rx --compare DIR/no.json",
+    ];
+    let rows = rows.map(|row| row.replace("DIR", &folder.to_string()));
+    let rows: Vec<_> = rows.iter().map(|row| (row.as_str(), missing)).collect();
+    all_end(SLUICE, false, 2, &rows);
+    let rows = [
+        (format!("count pcap:{folder}"), "Is a directory"),
+        (format!("capture null: --count 1 -w {folder}"), "Is a directory"),
+        (
+            format!("count memif:{folder}/no/a.sock --count 1"),
+            "the folder of its socket is missing",
+        ),
+    ];
+    all_end(SLUICE, false, 2, &rows.each_ref().map(|(row, said)| (row.as_str(), *said)));
+    let damaged = run(&["count", "pcap:/etc/passwd"]);
+    assert_eq!(damaged.status, Some(1), "a file that is no capture file: {}", damaged.err);
+}
+
+#[test]
+fn wrong_words_are_wrong_usage() {
+    let rows = [
+        ("count null: --no-such-flag", "unexpected argument"),
+        ("count nosuch:eth0", "no kind of port"),
+        ("count null:?nosuch=1", "nosuch"),
+        ("count null:?slots=1", "slots=1"),
+        ("count null: --duration soon", "duration"),
+        ("count null: --count 1 --cpus 4000", "no CPU 4000"),
+        ("generate null: --count 1 --cpus 4000", "no CPU 4000"),
+        ("forward null: null: --one-way --count 1 --cpus 4000", "no CPU 4000"),
+        ("count null: --count 1 --user no-such-user", "no such user"),
+        ("capture monitor:no-such-switch/eth0", "nothing runs"),
+        ("switch show --name no-such-switch", "nothing runs"),
+        ("lab exec --name no-such-lab left -- true", "no lab"),
+        ("lab down --name no-such-lab", "no lab"),
+    ];
+    all_end(SLUICE, false, 2, &rows);
+}
+
+#[test]
+fn a_missing_interface_or_namespace_is_wrong_usage_whoever_needs_it() {
+    let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
+    let rows = [
+        "capture no0".to_owned(),
+        "count packet:no0".to_owned(),
+        "count xdp:no0".to_owned(),
+        "count xdp:no0?action=drop".to_owned(),
+        "count mirror:no0".to_owned(),
+        "count host:no0".to_owned(),
+        format!("generate no0 {to}"),
+        format!("generate packet:no0 {to}"),
+        format!("generate xdp:no0 {to}"),
+        format!("generate live:no0 {to}"),
+        format!("generate host:no0 {to}"),
+        format!("generate no0 --method live {to}"),
+        format!("generate no0 --method xdp {to}"),
+        format!("generate no0 --method tx-ring {to}"),
+        format!("generate no0 --method sendmmsg {to}"),
+        "forward packet:no0 packet:no1".to_owned(),
+        "forward xdp:no0 xdp:no1".to_owned(),
+        "forward xdp:no0 xdp:no1 --in-kernel".to_owned(),
+        "switch packet:no0 packet:no1".to_owned(),
+        "claims no0".to_owned(),
+        "attach no0".to_owned(),
+        "detach no0".to_owned(),
+        "top no0 --plain".to_owned(),
+        "bench rx --between no0,no1".to_owned(),
+        "bench ndr --between no0,no1".to_owned(),
+    ];
+    if !is_root() {
+        return;
+    }
+    let rows: Vec<_> = rows.iter().map(|row| (row.as_str(), "no interface 'no0'")).collect();
+    all_end(SLUICE, false, 2, &rows);
+    all_end(SLUICE, false, 2, &[("count lo -f ,", "filter ','")]);
+    let rows = ["capture", "count", "top", "claims", "attach", "detach"];
+    let rows = rows.map(|command| format!("{command} eth0 --netns no-such-namespace"));
+    let said = "no network namespace 'no-such-namespace'";
+    all_end(SLUICE, false, 2, &rows.each_ref().map(|row| (row.as_str(), said)));
+}
+
+#[test]
+fn a_mode_or_method_that_the_kernel_or_driver_lacks_is_a_missing_feature() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
+    let rows = [
+        (format!("count xdp:right0?mode=zero-copy --netns {netns}"), "has no zero-copy"),
+        (format!("capture xdp:right0?mode=zero-copy --netns {netns}"), "has no zero-copy"),
+        (format!("generate xdp:right0?mode=zero-copy --netns {netns} {to}"), "has no zero-copy"),
+        (
+            format!("forward xdp:right0?mode=zero-copy null: --one-way --netns {netns} --count 1"),
+            "has no zero-copy",
+        ),
+        (format!("generate lo --method live --netns {netns} {to}"), "takes no redirected packets"),
+    ];
+    let rows: Vec<_> = rows.iter().map(|row| (row.0.as_str(), row.1)).collect();
+    all_end(SLUICE, false, 3, &rows);
+}
+
+#[test]
+fn a_missing_privilege_is_named_whatever_needs_it() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let anybody = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    anybody(folder.path(), 0o755);
+    let copy = folder.path().join("sluice");
+    std::fs::copy(SLUICE, &copy).unwrap();
+    let secret = folder.path().join("secret.pcap");
+    numbered(&secret, 0..1, 0, 0);
+    anybody(&secret, 0o600);
+    let (folder, netns) = (folder.path().display(), lab.netns("right"));
+    let rows = [
+        ("capture lo --count 1".to_owned(), "CAP_NET_RAW"),
+        ("count packet:lo".to_owned(), "CAP_NET_RAW"),
+        ("count tap:tap9".to_owned(), "CAP_NET_ADMIN"),
+        (format!("count right0 --netns {netns}"), "CAP_SYS_ADMIN"),
+        (format!("top --netns {netns} --plain"), "CAP_SYS_ADMIN"),
+        (format!("claims right0 --netns {netns}"), "CAP_SYS_ADMIN"),
+        ("lab up --name never".to_owned(), "CAP_NET_ADMIN"),
+        ("bench rx".to_owned(), "CAP_SYS_ADMIN"),
+        ("bench ndr".to_owned(), "CAP_SYS_ADMIN"),
+        ("forward packet:lo null: --one-way --count 1".to_owned(), "CAP_NET_RAW"),
+        (format!("count pcap:{folder}/secret.pcap"), "Permission denied"),
+        (format!("replay {folder}/secret.pcap null:"), "Permission denied"),
+        (format!("capture null: --count 1 -w {folder}/a.pcap"), "Permission denied"),
+        (format!("capture null: --count 1 -w {folder}/%F.pcap"), "Permission denied"),
+        (format!("generate pcap:{folder}/a.pcap --count 1 --dst 198.18.0.9"), "Permission denied"),
+        (format!("count memif:{folder}/a.sock --count 1"), "the right to write"),
+        (
+            format!("forward null: null: --one-way --count 1 --control {folder}/s"),
+            "the right to write",
+        ),
+        ("count null: --count 1 --user daemon".to_owned(), "root as its caller"),
+    ];
+    let rows: Vec<_> = rows.iter().map(|row| (row.0.as_str(), row.1)).collect();
+    all_end(copy.to_str().unwrap(), true, 3, &rows);
+}
