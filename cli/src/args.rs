@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluicegate::file::write::FileAccess;
 use sluicegate::port::{OpenOptions, Port, PortName};
 use sluicegate::ring::Wait;
 use sluicegate::units;
@@ -42,6 +43,10 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
+    /// Who may read capture files that are written: 0640 for the group, too
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = file_mode)]
+    pub file_mode: u32,
+
     /// Say more: with a fallback, what the kernel answered
     #[arg(short, long)]
     pub verbose: bool,
@@ -74,6 +79,12 @@ fn packets(text: &str) -> Result<u64, String> {
     }
 }
 
+fn file_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
+    let mode = mode.filter(|mode| mode & 0o600 == 0o600);
+    mode.ok_or_else(|| "a mode is octal and leaves the owner 6 at least: 0600, 0640, 0644".into())
+}
+
 fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
     units::cpus(text).map(|cpus| CpuList(cpus.into_iter().map(usize::from).collect()))
 }
@@ -89,8 +100,15 @@ impl Common {
         OpenOptions {
             netns: self.netns.clone(),
             queues: self.threads.unwrap_or(0),
+            access: self.access(),
             ..OpenOptions::default()
         }
+    }
+
+    /// Who may read capture files: a user that the command becomes owns them.
+    pub fn access(&self) -> FileAccess {
+        let owner = self.user.as_deref().and_then(privileges::ids_of);
+        FileAccess { mode: self.file_mode, owner }
     }
 
     /// Gives up privileges where that is wanted, once everything is open.

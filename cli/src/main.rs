@@ -76,7 +76,11 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
-    // A command on a host of a lab would inherit it.
+    // What they start would inherit it.
+    if !matches!(command, Command::Lab(_) | Command::Bench(_)) {
+        privileges::gain_no_more()?;
+    }
+    // A bench starts its programs with no signal blocked.
     if !matches!(command, Command::Lab(_)) {
         signals::hold_ledger_requests()?;
     }

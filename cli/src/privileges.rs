@@ -1,13 +1,36 @@
 //! Giving up privileges, once everything is open.
 
-use caps::CapSet;
+use caps::{CapSet, Capability};
+use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{
     Gid, Uid, User, getgrouplist, getgroups, getresgid, getresuid, getuid, initgroups, setgid,
     setuid,
 };
 use sluicegate::error::{Error, Result};
 
-/// Makes the process an ordinary user's, for good. What is open stays open.
+/// Leaves the process no way to more privileges than it has: what it executes gets none either. In
+/// threads that are started later, too.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn gain_no_more() -> Result<()> {
+    set_no_new_privs().map_err(|error| Error::system("set", "NoNewPrivs", error))?;
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap_or(false) {
+        for capability in caps::all() {
+            // An older kernel does not know all.
+            let _ = caps::drop(None, CapSet::Bounding, capability);
+        }
+    }
+    Ok(())
+}
+
+/// The user and the group of a name; none of a name that [`become_user`] refuses.
+pub fn ids_of(name: &str) -> Option<(u32, u32)> {
+    let user = User::from_name(name).ok().flatten()?;
+    Some((user.uid.as_raw(), user.gid.as_raw()))
+}
+
+/// Makes the process an ordinary user's. What is open stays open.
 ///
 /// # Errors
 /// No such user, or root, or another than the caller, who is not root; not allowed to change; a
@@ -34,8 +57,7 @@ pub fn become_user(name: &str) -> Result<()> {
         .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
     let groups = getgrouplist(&text, gid).map_err(|error| failed(name, error))?;
     let ids = Ids { uid, gid, groups };
-    // What is executed later gets none back either. Not everybody may.
-    let _ = caps::clear(None, CapSet::Bounding);
+    // Not everybody may.
     let _ = caps::clear(None, CapSet::Ambient);
     match change(&text, &ids) {
         // There is nothing to change but capabilities, which `check` looks at.

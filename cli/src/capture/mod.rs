@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 
-use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, Summary};
+use sluicegate::error::{Error, Kind as Mends, Result};
+use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, OutputConfig, Summary};
 use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
@@ -72,14 +72,30 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         reports.push(report);
         ports.push(port);
     }
-    let file = match &options.output {
-        Some(config) => Some(Arc::new(File::new(Output::create(config.clone())?))),
-        None => None,
-    };
+    let file = options.output.as_ref().map(|config| Output::prepare(config.clone())).transpose()?;
+    // Files begun later are begun by the user: so are all, and what the user may not do is refused now.
+    let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
+    if first {
+        options.common.become_user()?;
+    }
+    let file = file.map(|output| begin(output, &options, first)).transpose()?;
     let session = Session::set_up(&options, ports, reports, file)?;
-    options.common.become_user()?;
+    if !first {
+        options.common.become_user()?;
+    }
     session.announce(&options);
     session.run(&options)
+}
+
+/// Creates the first file, or finds out whether that can be done later.
+fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
+    let begun = output.begin().map_err(|error| match &options.common.user {
+        Some(user) if as_user && error.kind() == Mends::Privilege => error.remedy(format!(
+            "{user} begins the files: chown {user} the directory, or write to another one"
+        )),
+        _ => error,
+    });
+    begun.map(|()| Arc::new(File::new(output)))
 }
 
 /// A capture, set up and not yet running.

@@ -282,6 +282,7 @@ impl Args {
         config.rotation = rotation;
         config.comments.clone_from(&self.comment);
         config.sync = self.sync;
+        config.access = self.common.access();
         Ok(Some(config))
     }
 }

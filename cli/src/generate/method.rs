@@ -166,6 +166,7 @@ impl Way<'_> {
             usage: Use::Send,
             netns: self.common.netns.clone(),
             queues: if kind == Kind::Xdp { 0 } else { self.workers() },
+            access: self.common.access(),
             ..OpenOptions::default()
         }
     }

@@ -195,6 +195,7 @@ fn open(args: &Args, wish: Wish) -> Result<Port> {
         usage: Use::Send,
         netns: args.common.netns.clone(),
         queues: if args.port.kind() == Kind::Xdp { 0 } else { threads },
+        access: args.common.access(),
         ..OpenOptions::default()
     };
     let mut port = best(&args.port, &options, wish)?;

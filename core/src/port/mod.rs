@@ -39,6 +39,7 @@ pub use crate::ring::{Interface, LINKTYPE_ETHERNET};
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::file::write::FileAccess;
 use crate::memory::Pool;
 
 /// What a port is opened for.
@@ -64,6 +65,8 @@ pub struct OpenOptions {
     pub queues: u32,
     /// The pool to share with other ports, so that packets swap; one of its own if none.
     pub pool: Option<Arc<Pool>>,
+    /// Who may read a capture file that is written.
+    pub access: FileAccess,
     /// What looks at packets of a port that only counts them; others have none.
     pub inspect: Option<Arc<dyn Inspect>>,
 }

@@ -30,6 +30,9 @@ const SKB_BYTES: u32 = 1024;
 /// What to do where zero-copy cannot be had.
 const USE_COPY: &str = ": use copy mode";
 
+/// What locking memory takes.
+const LOCK: &str = "CAP_IPC_LOCK or a higher limit of locked memory";
+
 /// What one try has met.
 #[derive(Debug)]
 enum Failure {
@@ -54,7 +57,7 @@ impl Failure {
     }
 
     fn is_limit(&self) -> bool {
-        matches!(self, Self::Other(Error::System { source, .. }) if is_limit(source))
+        matches!(self, Self::Other(Error::Privilege { capability, .. }) if *capability == LOCK)
     }
 
     /// The kernel's answer to the binding.
@@ -337,18 +340,20 @@ impl<'a> Opening<'a> {
             std::thread::sleep(LOOK_AGAIN);
             result = register();
         }
-        result.map_err(|error| {
-            let remedy = if is_limit(&error) {
-                format!(
-                    "the pool has {} KiB, all of which must be locked memory: raise the limit \
-                     (ulimit -l, LimitMEMLOCK= of a service), give the program CAP_IPC_LOCK, or \
-                     make the pool smaller",
-                    self.umem.bytes() / 1024
-                )
-            } else {
-                String::new()
-            };
-            self.system("register the packet buffers for", error).remedy(remedy)
+        result.map_err(|error| match is_limit(&error) {
+            true => Error::Privilege {
+                operation: format!(
+                    "locking {} KiB of packet buffers for {} ({error})",
+                    self.umem.bytes() / 1024,
+                    self.object()
+                ),
+                capability: LOCK,
+                remedy:
+                    "raise the limit (ulimit -l, LimitMEMLOCK= of a service), give the program \
+                         the capability, or take fewer frames="
+                        .into(),
+            },
+            false => self.system("register the packet buffers for", error),
         })
     }
 

@@ -439,7 +439,7 @@ fn a_tight_limit_on_locked_memory_is_named() {
         .unwrap();
     let opened = child::end(opened);
     let text = String::from_utf8_lossy(&opened.stderr);
-    assert!(text.contains("register the packet buffers for right0/0"), "{text}");
+    assert!(text.contains("KiB of packet buffers for right0/0"), "{text}");
     assert!(text.contains("raise the limit (ulimit -l"), "{text}");
     gone(&lab);
     // Who may raise it does, and needs nobody for it.

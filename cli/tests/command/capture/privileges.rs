@@ -1,6 +1,6 @@
 //! `--user`: whatever way a process got its privileges, it gives up all of them.
 
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use nix::unistd::{User, getgrouplist};
@@ -26,7 +26,8 @@ fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
             Some(("Uid", ids)) => ids.split('\t').any(|id| id != uid),
             Some(("Gid", ids)) => ids.split('\t').any(|id| id != gid),
             Some(("Groups", ids)) => !ids.split_whitespace().all(is_group),
-            Some(("CapPrm" | "CapEff" | "CapAmb", set)) => set != "0000000000000000",
+            Some(("CapPrm" | "CapEff" | "CapAmb" | "CapBnd", set)) => set != "0000000000000000",
+            Some(("NoNewPrivs", set)) => set != "1",
             _ => false,
         });
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -138,5 +139,156 @@ fn a_user_who_may_not_list_the_directory_brings_files_to_the_disk() {
         let named = ["capture", &port, "-w", path.to_str().unwrap()];
         let report = run(&[&named[..], &rotated].concat()).good();
         assert!(report["files"]["count"].as_u64() > Some(5), "{name}: {report}");
+    }
+}
+
+/// Permission bits and owner of a file.
+fn access(path: &Path) -> (u32, u32) {
+    let metadata = std::fs::metadata(path).unwrap();
+    (metadata.mode() & 0o777, metadata.uid())
+}
+
+#[test]
+fn capture_files_are_their_owners_alone_unless_a_mode_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..100, 0, 1000);
+    let source = source.to_str().unwrap();
+    let (read, own) = (format!("pcap:{source}"), nix::unistd::geteuid().as_raw());
+    // A file that is there keeps nothing of what it was.
+    let old = folder.path().join("old.pcap");
+    std::fs::write(&old, "old").unwrap();
+    std::fs::set_permissions(&old, PermissionsExt::from_mode(0o666)).unwrap();
+    for (name, port, more, mode) in [
+        ("a.pcapng", "", &[][..], 0o600),
+        ("old.pcap", "", &[], 0o600),
+        ("b.pcapng.zst", "", &["--file-mode", "0640"], 0o640),
+        ("%Y.pcap", "", &["--file-mode", "0644"], 0o644),
+        ("c.pcap", "replay", &[], 0o600),
+        ("d.pcap", "replay", &["--file-mode", "0640"], 0o640),
+        ("e.pcap", "forward", &["--file-mode", "0640"], 0o640),
+    ] {
+        let path = folder.path().join(name);
+        let to = format!("pcap:{}", path.display());
+        let arguments = match port {
+            "replay" => vec!["replay", source, &to],
+            "forward" => vec!["forward", &read, &to, "--one-way"],
+            _ => vec!["capture", &read, "-w", path.to_str().unwrap()],
+        };
+        assert_eq!(run(&[&arguments[..], &["--json"], more].concat()).status, Some(0), "{name}");
+        let made = std::fs::read_dir(folder.path()).unwrap().flatten().map(|it| it.path());
+        let made = made.into_iter().find(|it| *it == path || name == "%Y.pcap" && is_year(it));
+        assert_eq!(access(&made.unwrap()), (mode, own), "{name}");
+    }
+    refused(&["count", "null:", "--count", "1", "--file-mode", "0060"], "leaves the owner 6");
+}
+
+fn is_year(path: &Path) -> bool {
+    path.file_stem().is_some_and(|stem| stem.to_str().unwrap().parse::<u32>().is_ok())
+}
+
+#[test]
+fn a_link_that_others_may_have_put_there_is_not_followed() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..100, 0, 1000);
+    let port = format!("pcap:{}", source.display());
+    for (what, owner, mode, follows) in [
+        ("a folder of ours", 0, 0o755, true),
+        ("a folder of ours and our group", 0, 0o775, true),
+        ("one for all", 0, 0o777, false),
+        ("one for all that have their own", 0, 0o1777, false),
+        ("another's", NOBODY, 0o755, false),
+    ] {
+        let to = folder.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, to.join("link.pcap")).unwrap();
+        std::os::unix::fs::lchown(to.join("link.pcap"), Some(owner), None).unwrap();
+        chown(&to, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(mode)).unwrap();
+        let link = to.join("link.pcap").display().to_string();
+        let ended = run(&["capture", &port, "-w", &link, "--json"]);
+        assert_eq!(ended.status, Some(if follows { 0 } else { 2 }), "{what}: {}", ended.err);
+        let kept = std::fs::read(&victim).unwrap() == b"precious";
+        assert_eq!(kept, !follows, "{what}");
+        assert!(follows || ended.err.contains("symbolic link"), "{what}: {}", ended.err);
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+#[test]
+fn a_user_owns_the_files_or_is_refused_at_the_start() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..1000, 0, 1000);
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    let user = User::from_name(USER).unwrap().unwrap().uid.as_raw();
+    let port = format!("pcap:{}", source.display());
+    for (what, name, owner, mode, rotates, status) in [
+        ("a file in root's folder", "a.pcap", 0, 0o755, false, 0),
+        ("files in a folder of the user's", "a.pcap", user, 0o755, true, 0),
+        ("files in a folder for all", "a.pcap.zst", 0, 0o1777, true, 0),
+        ("files in root's folder", "a.pcap", 0, 0o755, true, 3),
+        ("a file that is begun later in root's folder", "%Y.pcap", 0, 0o755, false, 3),
+    ] {
+        let to = folder.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        chown(&to, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(mode)).unwrap();
+        let path = to.join(name);
+        let mut arguments = vec!["capture", &port, "-w", path.to_str().unwrap(), "--json"];
+        arguments.extend(["--user", USER]);
+        if rotates {
+            arguments.extend(["--rotate-size", "10K", "--files", "3"]);
+        }
+        let ended = run(&arguments);
+        assert_eq!(ended.status, Some(status), "{what}: {}", ended.err);
+        let files: Vec<_> = std::fs::read_dir(&to).unwrap().flatten().map(|it| it.path()).collect();
+        let expected = if status != 0 {
+            0
+        } else if rotates {
+            3
+        } else {
+            1
+        };
+        assert_eq!(files.len(), expected, "{what}: {files:?}");
+        files.iter().for_each(|file| assert_eq!(access(file), (0o600, user), "{what}"));
+        let remedy = format!("chown {USER} the directory");
+        assert!(status == 0 || ended.err.contains(&remedy), "{what}: {}", ended.err);
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+#[test]
+fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
+    if !have(&["setcap", "setpriv", "prlimit"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let sockets = "xdp:right0?method=af_xdp";
+    for (what, more, limit, port, status) in [
+        ("no right to lock memory", "", "65536", sockets, 3),
+        ("the usual limit", "", "8388608", sockets, 3),
+        ("the usual limit, fewer frames", "", "8388608", "xdp:right0?method=af_xdp&frames=2048", 0),
+        ("the capability", ",cap_ipc_lock", "65536", sockets, 0),
+        ("copies, which lock nothing", "", "65536", "xdp:right0", 0),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let capabilities = format!("cap_net_admin,cap_net_raw,cap_bpf,cap_sys_admin{more}+ep");
+        let Some(copy) = with_capabilities(folder.path(), &capabilities) else { return };
+        let memory = format!("--memlock={limit}:{limit}");
+        let ordinary = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
+        let arguments = ["count", port, "--duration", "10ms", "--json"];
+        let ended = on(&lab, "right", &[&["prlimit", &memory], &ordinary[..], &arguments].concat());
+        assert_eq!(ended.status, Some(status), "{what}: {}", ended.err);
+        assert!(status == 0 || ended.err.contains("CAP_IPC_LOCK"), "{what}: {}", ended.err);
     }
 }

@@ -36,6 +36,23 @@ pub struct OutputConfig {
     /// Each file is on its disk before it counts as closed (fsync(2)), so that a power failure
     /// takes none that was complete. Writing waits for it.
     pub sync: bool,
+    /// Who may read the files.
+    pub access: FileAccess,
+}
+
+/// Who may read files that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAccess {
+    /// Permission bits. Packets hold secrets: 0600 by default.
+    pub mode: u32,
+    /// The user and the group that get files which the process owns.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Default for FileAccess {
+    fn default() -> Self {
+        Self { mode: 0o600, owner: None }
+    }
 }
 
 impl OutputConfig {
@@ -52,8 +69,16 @@ impl OutputConfig {
             rotation: Rotation::default(),
             comments: Vec::new(),
             sync: false,
+            access: FileAccess::default(),
         }
     }
+
+    /// Whether files are begun while packets come, and not only at the start.
+    pub fn begins_files_later(&self) -> bool {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        self.rotation.is_on() || name.is_some_and(|name| name.contains('%'))
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         self.rotation.check()?;
         if self.rotation.is_on() && self.path.as_os_str() == "-" {

@@ -28,7 +28,7 @@ mod target;
 
 pub use block::InterfaceStats;
 pub use chunk::{Chunk, Record, Records};
-pub use config::{OutputConfig, Summary};
+pub use config::{FileAccess, OutputConfig, Summary};
 pub use order::Merger;
 pub use output::{Output, OutputCounts};
 pub use record::{Encoder, EncoderConfig};

@@ -86,6 +86,17 @@ impl Output {
     /// # Errors
     /// A configuration that makes no sense; a file that cannot be created there.
     pub fn create(config: OutputConfig) -> Result<Self> {
+        let mut output = Self::prepare(config)?;
+        output.begin()?;
+        Ok(output)
+    }
+
+    /// Prepares an output that creates no file before [`begin`](Self::begin): the process may give up
+    /// privileges between the two.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense.
+    pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
         let progress = Arc::new(Progress::default());
         let packer = match config.compression {
@@ -99,10 +110,9 @@ impl Output {
                 Some(Name::new(&config.path, numbered, TimeZone::system())?)
             }
         };
-        let directory = name.as_ref().map(|name| name.directory().to_owned());
-        let timed = name.as_ref().is_some_and(Name::is_timed);
-        let synced = directory.as_deref().filter(|_| config.sync).map(open_directory);
-        let mut output = Self {
+        let directory = name.as_ref().map(Name::directory);
+        let synced = directory.filter(|_| config.sync).map(open_directory);
+        Ok(Self {
             layout: Layout::new(config.format, config.microseconds),
             name,
             interfaces: Vec::new(),
@@ -118,17 +128,23 @@ impl Output {
             packets_deleted: 0,
             files_left: 0,
             config,
-        };
-        match directory.filter(|_| timed) {
-            Some(directory) => {
-                check_directory(&directory)?;
-                if let Some(Err(failure)) = &output.synced {
-                    return Err(failure.at_start());
-                }
-            }
-            None => output.open(0).map_err(|failure| failure.at_start())?,
+        })
+    }
+
+    /// Creates the file now, unless its name depends on the first packet. Files begun later are created
+    /// with the privileges that the process has then: what they lack is an error now.
+    ///
+    /// # Errors
+    /// A file cannot be created there.
+    pub fn begin(&mut self) -> Result<()> {
+        if let Some(name) = self.name.as_ref().filter(|_| self.config.begins_files_later()) {
+            check_directory(name.directory())?;
         }
-        Ok(output)
+        match &self.synced {
+            Some(Err(failure)) => Err(failure.at_start()),
+            _ if self.name.as_ref().is_some_and(Name::is_timed) => Ok(()),
+            _ => self.open(0).map_err(|failure| failure.at_start()),
+        }
     }
 
     /// Adds an interface, at any time; `filter` is the expression its packets passed. Returns
@@ -314,7 +330,7 @@ impl Output {
         }
         let created = match &self.name {
             Some(name) => match name.at(first_ns, self.files + 1) {
-                Ok(path) => Target::create(&path),
+                Ok(path) => Target::create(&path, self.config.access),
                 // A time that no name can hold.
                 Err(error) => {
                     let error = io::Error::other(error.to_string());

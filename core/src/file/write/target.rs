@@ -1,9 +1,9 @@
 //! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
 use super::block::Layout;
 use super::chunk::Records;
+use super::config::FileAccess;
 use crate::error::{Error, Result};
 
 /// Bytes asked for in a pipe to the reader: the most an unprivileged process gets.
@@ -123,8 +124,16 @@ pub(super) struct Target {
 
 impl Target {
     /// Creates a file, or empties the one that is there.
-    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| create_failure(path, &error))?;
+    pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(access.mode);
+        if others_may_write(path) {
+            // Somebody could have put a link there that leads to a file of ours.
+            options.custom_flags(libc::O_NOFOLLOW);
+        }
+        let file = options.open(path).map_err(|error| create_failure(path, &error))?;
+        let shared = share(&file, access);
+        shared.map_err(|error| Failure::new("set the owner and mode of", path, &error))?;
         Self::new(file, path)
     }
 
@@ -257,12 +266,40 @@ impl Target {
     }
 }
 
+/// Whether somebody but root and the process's user may make entries in a path's directory.
+fn others_may_write(path: &Path) -> bool {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let Ok(metadata) = directory.unwrap_or(Path::new(".")).metadata() else { return true };
+    let (mode, user, group) = (metadata.mode(), geteuid().as_raw(), getegid().as_raw());
+    let by_owner = metadata.uid() != 0 && metadata.uid() != user;
+    let by_group = mode & 0o020 != 0 && metadata.gid() != group;
+    by_owner || by_group || mode & 0o002 != 0
+}
+
+/// Gives a file of the process's user the owner and mode that it shall have.
+fn share(file: &File, access: FileAccess) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
+        return Ok(());
+    }
+    if metadata.mode() & 0o7777 != access.mode {
+        file.set_permissions(Permissions::from_mode(access.mode))?;
+    }
+    match access.owner {
+        Some((user, group)) if user != metadata.uid() => fchown(file, Some(user), Some(group)),
+        _ => Ok(()),
+    }
+}
+
 fn create_failure(path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::new("create", path, error);
     match error.raw_os_error() {
         Some(libc::ENOENT) => failure.with("its directory does not exist: create it first"),
         Some(libc::ENOTDIR) => failure.with("what should be its directory is a file"),
         Some(libc::EISDIR) => failure.with("name a file in it"),
+        Some(libc::ELOOP) => failure.with(
+            "it is a symbolic link in a directory that others may write to: name the file it leads to",
+        ),
         Some(libc::EACCES | libc::EPERM) => {
             failure.with("choose a place where you may write, or ask its owner")
         }

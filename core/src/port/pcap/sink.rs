@@ -67,7 +67,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
         return Err(name.wrong("slots", &slots.to_string(), &advice));
     }
     let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, slots)?);
-    let config = OutputConfig::new(name.name());
+    let config = OutputConfig { access: options.access, ..OutputConfig::new(name.name()) };
     let encoder = Encoder::new(&EncoderConfig {
         format: config.format,
         snaplen,
