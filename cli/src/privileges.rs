@@ -7,6 +7,7 @@ use nix::unistd::{
     setuid,
 };
 use sluicegate::error::{Error, Result};
+use sluicegate::socket_file;
 
 /// Leaves the process no way to more privileges than it has: what it executes gets none either. In
 /// threads that are started later, too.
@@ -59,6 +60,7 @@ pub fn become_user(name: &str) -> Result<()> {
     let ids = Ids { uid, gid, groups };
     // Not everybody may.
     let _ = caps::clear(None, CapSet::Ambient);
+    socket_file::give_to(uid.as_raw(), gid.as_raw())?;
     match change(&text, &ids) {
         // There is nothing to change but capabilities, which `check` looks at.
         Err(nix::Error::EPERM) if ids.are_ours() => {}
@@ -70,7 +72,8 @@ pub fn become_user(name: &str) -> Result<()> {
             Error::system("give up the privileges of", name, std::io::Error::other(error))
         })?;
     }
-    check(name, &ids)
+    check(name, &ids)?;
+    socket_file::check_removable()
 }
 
 /// What makes a process a user's.

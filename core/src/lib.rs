@@ -91,7 +91,7 @@ pub mod memory;
 pub mod monitor;
 pub mod port;
 pub mod ring;
-mod socket_file;
+pub mod socket_file;
 pub mod units;
 pub mod xdp;
 

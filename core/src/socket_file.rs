@@ -1,10 +1,11 @@
 //! Sockets whose address is a file (unix(7)): who listens at one, and whose it is.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,66 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen,
     socket, sockopt,
 };
+use nix::unistd::{AccessFlags, access, geteuid};
+
+use crate::control;
+use crate::error::Error;
 
 /// Others that begin to listen in the same folder are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The files that sockets of this process listen at.
+static LISTENING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Gives the files that sockets of this process listen at to a user, before the process becomes that
+/// user: with them the folders that hold one command's control socket each.
+///
+/// # Errors
+/// A file cannot be given away.
+pub fn give_to(user: u32, group: u32) -> Result<(), Error> {
+    let own = geteuid().as_raw();
+    for path in listening() {
+        let folder = path.parent().filter(|_| control::is_folder_of_one(&path));
+        for path in folder.into_iter().chain([path.as_path()]) {
+            if own != user && fs::symlink_metadata(path).is_ok_and(|file| file.uid() == own) {
+                lchown(path, Some(user), Some(group)).map_err(|e| Error::path("own", path, e))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a socket whose file this process may not remove when it ends.
+///
+/// # Errors
+/// There is one.
+pub fn check_removable() -> Result<(), Error> {
+    match listening().iter().find(|path| !is_removable(path)) {
+        None => Ok(()),
+        Some(path) => Err(Error::Privilege {
+            operation: format!("removing the socket {} at the end", path.display()),
+            capability: "the right to write to its folder",
+            remedy: "put it into a folder where the user may write".into(),
+        }),
+    }
+}
+
+fn listening() -> Vec<PathBuf> {
+    LISTENING.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn is_removable(path: &Path) -> bool {
+    let folder = folder(path);
+    let may_write = access(folder, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    let is_ours = |file: io::Result<Metadata>| file.is_ok_and(|it| it.uid() == geteuid().as_raw());
+    let sticky = folder.metadata().is_ok_and(|folder| folder.mode() & 0o1000 != 0);
+    may_write && (!sticky || is_ours(fs::symlink_metadata(path)) || is_ours(folder.metadata()))
+}
+
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
 
 /// The file of a socket that somebody listens at. It is removed with this, unless it has become
 /// another's.
@@ -50,6 +108,7 @@ impl SocketFile {
         }
         let identity = identity(path);
         let file = Self { path: path.to_owned(), identity, _listening: listening };
+        LISTENING.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
         listen(socket, Backlog::new(waiting)?)?;
         Ok(file)
     }
@@ -61,8 +120,13 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = listening.iter().position(|path| *path == self.path) {
+            listening.swap_remove(place);
+        }
+        drop(listening);
         if self.identity.is_some() && identity(&self.path) == self.identity {
-            // Who has given up its privileges may leave it: whoever listens there next replaces it.
+            // A process without the right to leaves it: whoever listens there next replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -71,8 +135,7 @@ impl Drop for SocketFile {
 /// The right to look whether a file is stale and to take its place; without it where it cannot be
 /// had, for whoever may read a folder may hold it.
 fn turn(path: &Path) -> Option<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    let folder = File::open(folder(path)).ok()?;
     let end = Instant::now() + PATIENCE;
     while let Err(TryLockError::WouldBlock) = folder.try_lock() {
         if Instant::now() >= end {

@@ -27,7 +27,7 @@ pub struct Place {
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
 
-    /// The same by a socket elsewhere than /run/sluice/forward/NAME.sock: monitor:eth1?socket=PATH
+    /// The same by a socket elsewhere than /run/sluice/forward/NAME/control.sock: monitor:eth1?socket=PATH
     #[arg(long, value_name = "PATH", conflicts_with_all = ["name", "in_kernel"])]
     control: Option<PathBuf>,
 }

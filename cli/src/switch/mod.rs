@@ -51,7 +51,7 @@ struct Where {
     #[arg(long, value_name = "SWITCH")]
     name: Option<String>,
 
-    /// The socket it is asked by [default: /run/sluice/switch/NAME.sock]
+    /// The socket it is asked by [default: /run/sluice/switch/NAME/control.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "name")]
     control: Option<PathBuf>,
 }

@@ -19,6 +19,8 @@ use crate::error::{Error, Result};
 
 /// Where the sockets of running commands are.
 const FOLDER: &str = "/run/sluice";
+/// The socket's name in its folder.
+const SOCKET: &str = "control.sock";
 /// The longest request.
 pub const MOST_LINE_BYTES: usize = 16 << 10;
 /// The most connections at once.
@@ -26,7 +28,8 @@ pub const MOST_CLIENTS: usize = 64;
 /// Who neither asks nor reads an answer for so long is let go of, unless he is to be kept.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The socket of a command that runs under a name: `/run/sluice/COMMAND/NAME.sock`.
+/// The socket of a command that runs under a name: `/run/sluice/COMMAND/NAME/control.sock`. The folder is
+/// the user's that the command becomes, so that it can remove the socket.
 ///
 /// # Errors
 /// The name is none: letters, digits, `-`, `_` and `.`, 64 at most.
@@ -38,7 +41,12 @@ pub fn socket_path(command: &str, name: &str) -> Result<PathBuf> {
              at most"
         )));
     }
-    Ok(Path::new(FOLDER).join(command).join(format!("{name}.sock")))
+    Ok(Path::new(FOLDER).join(command).join(name).join(SOCKET))
+}
+
+/// Whether a socket's folder is there for it alone, as that of [`socket_path`] is.
+pub(crate) fn is_folder_of_one(path: &Path) -> bool {
+    path.starts_with(FOLDER) && path.ends_with(SOCKET)
 }
 
 #[cfg(test)]

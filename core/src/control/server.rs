@@ -3,15 +3,16 @@
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::geteuid;
 
-use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files};
+use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files, is_folder_of_one};
 use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 
@@ -68,6 +69,12 @@ impl Server {
         let failed = |error: io::Error| refused(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
+            if is_folder_of_one(path)
+                && folder.metadata().map_err(failed)?.uid() != geteuid().as_raw()
+            {
+                // A command that ended as another user has left it.
+                chown(folder, Some(geteuid().as_raw()), None).map_err(failed)?;
+            }
         }
         let (listener, file) = listen_at(path).map_err(failed)?;
         Ok(Self { listener, file, clients: Vec::new(), next: 0 })

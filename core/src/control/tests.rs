@@ -156,7 +156,7 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
 #[test]
 fn a_name_that_leads_elsewhere_is_none() {
     let path = socket_path("switch", "office").unwrap();
-    assert_eq!(path, Path::new("/run/sluice/switch/office.sock"));
+    assert_eq!(path, Path::new("/run/sluice/switch/office/control.sock"));
     for name in ["", "..", "a/b", ".a", "a b", &"a".repeat(65)] {
         assert!(socket_path("switch", name).is_err(), "{name}");
     }

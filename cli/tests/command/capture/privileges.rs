@@ -21,7 +21,8 @@ fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
     let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().collect();
     let wrong = tasks.iter().flat_map(|task| {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        // One that has just ended has none.
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
         let lines = status.lines().filter(|line| match line.split_once(":\t") {
             Some(("Uid", ids)) => ids.split('\t').any(|id| id != uid),
             Some(("Gid", ids)) => ids.split('\t').any(|id| id != gid),
@@ -290,5 +291,56 @@ fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
         let ended = on(&lab, "right", &[&["prlimit", &memory], &ordinary[..], &arguments].concat());
         assert_eq!(ended.status, Some(status), "{what}: {}", ended.err);
         assert!(status == 0 || ended.err.contains("CAP_IPC_LOCK"), "{what}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_user_can_remove_the_sockets_or_is_refused_at_the_start() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    let [ours, shared] = ["ours", "shared"].map(|name| folder.path().join(name));
+    for (folder, mode) in [(&ours, 0o755), (&shared, 0o1777)] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    // Nobody else's switch has this name.
+    let name = format!("test-{}", std::process::id());
+    let in_folder = |folder: &Path| folder.join("a.sock").display().to_string();
+    let memif = |folder: &Path| format!("memif:{}", in_folder(folder));
+    let (own, all) = (in_folder(&ours), in_folder(&shared));
+    let (own_memif, all_memif) = (memif(&ours), memif(&shared));
+    // Without a file.
+    let [one, two] = ["one", "two"].map(|end| format!("memif:@{name}-{end}"));
+    let named = |command| format!("/run/sluice/{command}/{name}/control.sock");
+    for (arguments, socket, status) in [
+        (vec!["switch", &one, &two, "--name", &name], named("switch"), 0),
+        (vec!["forward", &one, &two, "--name", &name], named("forward"), 0),
+        (vec!["forward", &one, &two, "--control", &all], all.clone(), 0),
+        (vec!["count", &all_memif], all.clone(), 0),
+        (vec!["count", &own_memif], own.clone(), 3),
+        (vec!["switch", &one, &two, "--control", &own], own.clone(), 3),
+    ] {
+        let running =
+            Running::unawaited(&mut sluice(&[&arguments[..], &["--user", USER]].concat()));
+        if status == 0 {
+            let is_the_users = || threads(running.pid(), USER).0.is_empty() || running.has_ended();
+            eventually("it has become the user", is_the_users);
+            assert!(Path::new(&socket).exists(), "{arguments:?}");
+            running.signal(nix::sys::signal::Signal::SIGTERM);
+        }
+        let ended = running.end();
+        assert_eq!(ended.status, Some(status), "{arguments:?}: {}", ended.err);
+        if status == 0 {
+            assert!(!Path::new(&socket).exists(), "{arguments:?}");
+        } else {
+            assert!(ended.err.contains("removing the socket"), "{arguments:?}: {}", ended.err);
+            std::fs::remove_file(&socket).unwrap();
+        }
+    }
+    for command in ["switch", "forward"] {
+        let _ = std::fs::remove_dir(Path::new(&named(command)).parent().unwrap());
     }
 }

@@ -137,7 +137,7 @@ fn try_to_meet(name: &PortName, config: &Config, address: &Address) -> Result<Op
                 Err(Errno::EADDRINUSE) if address.may_be_served() => return Ok(None),
                 Err(Errno::EADDRINUSE) => Err(in_the_way(name)),
                 Err(Errno::ENOENT) => {
-                    Err(name.error("the folder of its socket is missing: make it"))
+                    Err(name.error("make the folder that the socket is to be in"))
                 }
                 Err(Errno::EACCES | Errno::EPERM) => Err(Error::Privilege {
                     operation: format!("listening at {}", name.short()),
