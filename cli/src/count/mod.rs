@@ -21,7 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   sluice count eth0 --duration 10s
   sluice count 'packet:eth0?method=recvmmsg' -f 'udp port 53'
-  sluice count eth0 --threads 4 --cpus 0-3 --json
+  sluice count eth0 --threads 2 --cpus 0-1 --json
   sluice count 'xdp:eth0?action=drop'
   sluice count eth0 --analyze --duration 10s
   sluice count 'xdp:eth0?action=drop' --analyze

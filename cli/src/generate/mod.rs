@@ -27,7 +27,7 @@ use options::SpecArgs;
 const EXAMPLES: &str = "\
 Examples:
   sluice generate eth1 --src 198.18.0.0/16 --dst 198.18.1.2 --dport 9 --duration 10s
-  sluice generate eth1 --profile imix --rate 5Gbps --cpus 2,3
+  sluice generate eth1 --profile imix --rate 5Gbps --cpus 0,1
   sluice generate eth1 --spec mix.toml --rate 1Mpps --burst 32 --method sendmmsg
   sluice generate pcap:out.pcapng --profile syn-flood --count 1000
   sluice generate --profile dns-amplification --show

@@ -1,0 +1,147 @@
+//! The examples in texts: which lines are commands, and which belong together.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Commands that run one after the other in one world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The file, or the help, that has them.
+    pub place: String,
+    pub lines: Vec<String>,
+}
+
+/// The repository's own directory.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// The examples of README, of all pages in docs, and of the help of all commands; each once.
+pub fn all(sluice: &dyn Fn(&[&str]) -> String) -> Vec<Unit> {
+    let mut pages = vec![root().join("README.md")];
+    let docs = std::fs::read_dir(root().join("docs")).unwrap();
+    pages.extend(docs.map(|entry| entry.unwrap().path()));
+    pages.retain(|path| path.extension().is_some_and(|it| it == "md"));
+    pages.sort();
+    let mut units = Vec::new();
+    for page in pages {
+        let name = page.strip_prefix(root()).unwrap().display().to_string();
+        let text = std::fs::read_to_string(&page).unwrap();
+        code_blocks(&text).iter().for_each(|block| units.extend(of_block(&name, block)));
+    }
+    helps(sluice, &mut Vec::new(), &mut units);
+    let mut once: Vec<Unit> = Vec::new();
+    for unit in units {
+        if once.iter().all(|other| other.lines != unit.lines) {
+            once.push(unit);
+        }
+    }
+    once
+}
+
+/// The examples in the help of a command, and of those below it.
+fn helps(sluice: &dyn Fn(&[&str]) -> String, path: &mut Vec<String>, units: &mut Vec<Unit>) {
+    let mut words = vec!["help"];
+    words.extend(path.iter().map(String::as_str));
+    let text = sluice(&words);
+    let name = format!("sluice {}", words.join(" "));
+    // A description stands behind an example, two blanks or more away.
+    let examples = text.lines().filter_map(|line| line.strip_prefix("  "));
+    let examples = examples.filter(|line| line.starts_with("sluice "));
+    let block: Vec<_> =
+        examples.map(|line| line.split("  ").next().unwrap_or(line).to_owned()).collect();
+    units.extend(of_block(&name, &block));
+    let below = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let below = below.take_while(|line| !line.is_empty());
+    // A command's name stands two blanks from the edge; the rest of its description further.
+    let names = below.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    for name in names.filter_map(|line| line.split_whitespace().next()) {
+        if name != "help" {
+            path.push(name.to_owned());
+            helps(sluice, path, units);
+            path.pop();
+        }
+    }
+}
+
+/// The code blocks of a page in Markdown, indented by four blanks or fenced.
+fn code_blocks(text: &str) -> Vec<Vec<String>> {
+    let mut blocks = vec![Vec::new()];
+    let (mut fenced, mut after_blank) = (false, true);
+    for line in text.lines() {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        let indented = line.strip_prefix("    ");
+        let inside = blocks.last().is_some_and(|block| !block.is_empty());
+        match indented {
+            _ if fence => blocks.push(Vec::new()),
+            _ if fenced => blocks.last_mut().unwrap().push(line.to_owned()),
+            Some(code) if inside || after_blank => {
+                blocks.last_mut().unwrap().push(code.to_owned());
+            }
+            _ => blocks.push(Vec::new()),
+        }
+        after_blank = line.trim().is_empty();
+    }
+    blocks
+}
+
+/// The commands of a block: together where the first makes a lab, or where they ask a switch that
+/// runs; else each by itself.
+fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
+    let unit = |lines| Unit { place: place.to_owned(), lines };
+    let commands = commands(block);
+    if commands.first().is_some_and(|line| line.starts_with("sluice lab up")) {
+        return vec![unit(commands)];
+    }
+    let (asking, alone): (Vec<_>, Vec<_>) = commands.into_iter().partition(|line| asks(line));
+    let alone = alone.into_iter().map(|line| unit(vec![line]));
+    alone.chain((!asking.is_empty()).then(|| unit(asking))).collect()
+}
+
+/// The lines that are our commands, as they are typed but for `sudo` and the prompt. Others (make,
+/// cargo, tools around ours) are about building and measuring, and out of scope.
+fn commands(block: &[String]) -> Vec<String> {
+    let joined = block.join("\n");
+    // A line that goes on: the blanks are the page's.
+    let parts: Vec<_> = joined.split("\\\n").map(str::trim).collect();
+    let joined = parts.join(" ");
+    let typed = joined.lines().map(|line| {
+        let line = line.trim();
+        let line = line.strip_prefix("$ ").unwrap_or(line);
+        line.strip_prefix("sudo ").unwrap_or(line).to_owned()
+    });
+    typed.filter(|line| line.starts_with("sluice ")).collect()
+}
+
+/// Whether a command asks a switch that runs.
+pub fn asks(line: &str) -> bool {
+    let asking = ["show", "add", "remove", "static", "forget", "flush"];
+    let mut words = line.split_whitespace().skip(1);
+    words.next() == Some("switch") && words.next().is_some_and(|word| asking.contains(&word))
+}
+
+/// The last line of the demo, as it is printed with the binary at `sluice`.
+pub fn last_of_demo(sluice: &str) -> String {
+    let script = std::fs::read_to_string(root().join("scripts/demo.sh")).unwrap();
+    let last = script.lines().last().unwrap();
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", last]).env("sluice", sluice).env_remove("SUDO_USER").output();
+    String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn examples_are_told_from_other_text() {
+    let page = "Text with `sluice top` in it.\n    sluice no code: it follows text\n\n\
+        - item\n\n    $ sudo make\n    sudo sluice count eth0 \\\n        --json # how many\n    out\n\n\
+        \x20   sluice capture\n\n```\nsluice lab up\nsluice top\n```\n";
+    let units: Vec<_> =
+        code_blocks(page).iter().flat_map(|block| of_block("page", block)).collect();
+    let lines: Vec<_> = units.into_iter().map(|unit| unit.lines).collect();
+    let expected: [&[&str]; 3] = [
+        &["sluice count eth0 --json # how many"],
+        &["sluice capture"],
+        &["sluice lab up", "sluice top"],
+    ];
+    assert_eq!(lines, expected);
+}
