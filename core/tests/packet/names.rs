@@ -51,7 +51,13 @@ fn what_is_nowhere_is_refused_with_what_there_is() {
     let nowhere = OpenOptions { netns: Some("no-such-namespace".into()), ..options };
     let error = refuse("lo", &nowhere);
     assert!(error.starts_with("no network namespace 'no-such-namespace'; there are"), "{error}");
-    let outside = OpenOptions { netns: Some("../tmp".into()), ..OpenOptions::default() };
-    let error = refuse("lo", &outside);
-    assert!(error.contains("cannot be a network namespace's name"), "{error}");
+    for (netns, reason) in [
+        ("..", "cannot be a network namespace's name"),
+        ("../no-such-file", "there is no such file"),
+        ("/tmp", "is not a network namespace"),
+    ] {
+        let outside = OpenOptions { netns: Some(netns.into()), ..OpenOptions::default() };
+        let error = refuse("lo", &outside);
+        assert!(error.contains(reason), "{netns}: {error}");
+    }
 }

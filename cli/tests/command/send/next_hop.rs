@@ -42,6 +42,12 @@ fn packets_go_to_the_gateway_or_to_the_neighbour_without_a_dmac() {
         ("a profile of one address", &["--profile", "syn-flood"]),
         ("a profile of many", &["--profile", "imix"]),
         ("a profile of several streams", &["--profile", "fragments"]),
+        ("another", &["--profile", "udp-flood"]),
+        ("another", &["--profile", "dns-amplification"]),
+        ("another", &["--profile", "ntp-amplification"]),
+        ("another", &["--profile", "icmp-flood"]),
+        ("another", &["--profile", "rfc2544"]),
+        ("another", &["--profile", "rfc2544-1518"]),
     ] {
         let generate = ["generate", "left0", "--netns", &left, "--method", "sendmmsg", "--json"];
         let came = destinations(&lab, &[&generate[..], &SLOWLY, what].concat());
