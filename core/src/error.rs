@@ -3,7 +3,7 @@
 //! Every message names the operation, the object it was done to, the reason, and, where
 //! there is one, the remedy. [`Error::kind`] sorts errors by who can mend them.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// The result of every fallible call of this crate.
@@ -130,11 +130,13 @@ impl Error {
         match self {
             Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
             Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
-            Self::Path { source, .. } => match source.raw_os_error() {
-                Some(
-                    libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP,
-                ) => Kind::Usage,
-                Some(libc::EACCES | libc::EPERM) => Kind::Privilege,
+            Self::Path { source, .. } => match source.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidFilename => Kind::Usage,
+                ErrorKind::PermissionDenied => Kind::Privilege,
+                _ if source.raw_os_error() == Some(libc::ELOOP) => Kind::Usage,
                 _ => Kind::Runtime,
             },
             Self::System { .. } | Self::File { .. } | Self::Gone { .. } | Self::Corrupt { .. } => {
@@ -237,6 +239,7 @@ mod tests {
         for (errno, kind, why) in [
             (libc::ENOENT, Kind::Usage, "there is no such file"),
             (libc::EISDIR, Kind::Usage, "it is a directory"),
+            (libc::ELOOP, Kind::Usage, "it is a link that is not followed"),
             (libc::EACCES, Kind::Privilege, "its owner allows it to others only"),
             (libc::ENOSPC, Kind::Runtime, "the disk is full"),
             (libc::EIO, Kind::Runtime, "the disk fails"),

@@ -18,11 +18,11 @@ fn errors_name_what_is_wrong_and_what_would_be_right() {
         ("another interface is named", &["right9"], 2, &["right9", "right0", "lo"]),
         ("an option nobody knows", &["right0?blcoks=2"], 2, &["blcoks=2", "blocks="]),
         ("a value out of range", &["right0", "--snaplen", "0"], 2, &["snaplen=0", "262144"]),
-        ("no such folder", &["right0", "-w", "/no/such/folder/x.pcap"], 1, &["/no/such", "create"]),
+        ("no such folder", &["right0", "-w", "/no/such/folder/x.pcap"], 2, &["/no/such", "create"]),
         (
             "a folder in place of a file",
             &["right0", "-w", "/dev"],
-            1,
+            2,
             &["directory", "name a file"],
         ),
         ("two want standard output", &["right0", "-w", "-", "--print"], 2, &["--print"]),

@@ -102,8 +102,8 @@ fn what_cannot_be_sent_is_refused_before_another_file_is_touched() {
     for (file, rounds, status, reason) in [
         (path("raw"), "1", 2, "raw IP"),
         (path("text"), "1", 1, "no capture file"),
-        (path("missing"), "1", 1, "No such file"),
-        (path(""), "1", 1, "directory"),
+        (path("missing"), "1", 2, "No such file"),
+        (path(""), "1", 2, "directory"),
         ("-".into(), "2", 2, "a pipe can be read but once"),
     ] {
         let refused = run(&["replay", &file, &format!("pcap:{out}"), "--loop", rounds]);
