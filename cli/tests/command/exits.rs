@@ -153,6 +153,9 @@ fn a_missing_privilege_is_named_whatever_needs_it() {
     anybody(folder.path(), 0o755);
     let copy = folder.path().join("sluice");
     std::fs::copy(SLUICE, &copy).unwrap();
+    // A child of another test has the copy open until it is its command.
+    let runs = || Command::new(&copy).arg("--version").output().is_ok();
+    eventually("the copy can be run", runs);
     let secret = folder.path().join("secret.pcap");
     numbered(&secret, 0..1, 0, 0);
     anybody(&secret, 0o600);

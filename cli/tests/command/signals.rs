@@ -16,12 +16,6 @@ use sluicegate::link::Shape;
 
 use crate::support::*;
 
-/// Waits until a command catches the signals that end it. While it starts a thread it blocks all.
-fn catches(running: &Running) {
-    let catches = || running.blocks(Signal::SIGTERM) && !running.blocks(Signal::SIGCHLD);
-    eventually("it catches signals", || catches() || running.has_ended());
-}
-
 /// Commands of every kind that run until they are told to end, each with what it does.
 fn endless<'a>(
     lab: &'a [String; 3],
@@ -117,7 +111,7 @@ fn every_signal_that_ends_a_command_ends_each_with_its_ledger() {
                 (what, Running::unawaited(&mut sluice(&arguments)))
             })
             .collect();
-        running.iter().for_each(|(_, running)| catches(running));
+        running.iter().for_each(|(_, running)| running.catches_signals());
         running.iter().for_each(|(_, running)| running.signal(signal));
         for (what, running) in running {
             let ended = running.end();
@@ -136,7 +130,7 @@ fn signals_end_commands_without_a_ledger_too() {
     let netns = lab.netns("left");
     for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
         let top = Running::unawaited(&mut sluice(&["top", "--netns", &netns, "--plain"]));
-        catches(&top);
+        top.catches_signals();
         top.signal(Signal::SIGUSR1);
         eventually("the request is taken", || !top.has_pending());
         assert!(!top.has_ended(), "SIGUSR1 ends nothing");
@@ -173,8 +167,9 @@ fn only_sigint_or_sigquit_as_a_second_signal_ends_at_once() {
         let mut capture =
             Running::unawaited(&mut sluice(&["capture", &one, &two, "-w", "-", "--json"]));
         capture.has_written(4);
+        eventually("all is read", || !capture.has_workers());
         for signal in signals {
-            catches(&capture);
+            capture.catches_signals();
             eventually("the one before it is taken", || !capture.has_pending());
             capture.signal(*signal);
         }
@@ -198,7 +193,7 @@ fn a_hangup_that_nohup_ignores_stays_ignored() {
     command.args([env!("CARGO_BIN_EXE_sluice"), "generate", "null:", "--rate", "10pps", "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let running = Running::unawaited(&mut command);
-    catches(&running);
+    running.catches_signals();
     running.signal(Signal::SIGHUP);
     running.signal(Signal::SIGUSR1);
     eventually("the request is taken", || !running.has_pending());
@@ -267,16 +262,17 @@ fn sigusr1_prints_the_ledger_so_far_and_disturbs_nothing() {
         let mut running = Running::unawaited(&mut sluice(
             &[&arguments[..], &["--netns", middle, "--json"]].concat(),
         ));
-        catches(&running);
+        running.catches_signals();
         eventually("it works", || {
             running.has_workers()
                 || running.has_threads("forward-")
                 || running.has_threads("switch")
         });
         replay(&lab, "left", "left0", &sent, 20_000);
-        let report = ledger_until(&mut running, |report| report["ledger"]["out"] == 500);
+        // The file's count is read a moment after the workers'.
+        let is_all = |report: &Value| report["ledger"]["out"] == 500 && report["packets"] == 500;
+        let report = ledger_until(&mut running, is_all);
         assert_eq!(report["ledger"]["unexplained"], 0, "{what}: {report}");
-        assert_eq!(report["packets"], 500, "{what}: {report}");
         replay(&lab, "left", "left0", &sent, 20_000);
         ledger_until(&mut running, |report| report["ledger"]["out"] == 1000);
         let ended = running.stop();
@@ -305,7 +301,7 @@ fn sigusr1_prints_the_ledger_so_far_and_disturbs_nothing() {
         let mut running = Running::unawaited(&mut sluice(
             &[&arguments[..], &["--netns", &hosts[0], "--json"]].concat(),
         ));
-        catches(&running);
+        running.catches_signals();
         let report = ledger_until(&mut running, |report| report["packets"].as_u64() > Some(1000));
         let ended = running.stop();
         let last = ended.good();
@@ -316,7 +312,7 @@ fn sigusr1_prints_the_ledger_so_far_and_disturbs_nothing() {
 #[test]
 fn sigusr1_without_json_prints_for_people() {
     let mut running = Running::unawaited(&mut sluice(&["generate", "null:", "--rate", "100pps"]));
-    catches(&running);
+    running.catches_signals();
     running.signal(Signal::SIGUSR1);
     let mut said = String::new();
     while !said.contains("on its way, or unexplained") {
@@ -359,9 +355,11 @@ fn a_terminal_that_hangs_up_is_no_failure_and_files_are_whole() {
         let running = Running::unawaited(&mut command);
         let mut writer = File::from(OwnedFd::from(writer));
         writer.write_all(&std::fs::read(&source).unwrap()[..24]).unwrap();
-        catches(&running);
+        running.catches_signals();
         drop(master);
-        assert_eq!(tcgetattr(&slave).err(), Some(Errno::EIO), "the terminal has hung up");
+        // A child of another test has the terminal, too, until it is its command.
+        let hung_up = || tcgetattr(&slave).err() == Some(Errno::EIO);
+        eventually("the terminal has hung up", hung_up);
         writer.write_all(&std::fs::read(&source).unwrap()[24..]).unwrap();
         if let Some(signal) = signal {
             running.signal(signal);
@@ -384,7 +382,7 @@ fn a_capture_into_a_pipe_that_nobody_reads_still_takes_signals() {
     let mut capture = Running::unawaited(&mut sluice(&arguments));
     capture.has_written(4);
     // Statistics are noted in the file at each interval.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    eventually("it waits for its reader", || capture.has_sleeping("queue-"));
     for _ in 0..2 {
         capture.signal(Signal::SIGINT);
         eventually("it is taken", || !capture.has_pending() || capture.has_ended());

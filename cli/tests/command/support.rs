@@ -134,6 +134,15 @@ impl Running {
             .any(|name| name.starts_with(named))
     }
 
+    /// Whether a thread whose name begins so sleeps in the kernel.
+    pub fn has_sleeping(&self, named: &str) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        tasks.into_iter().flatten().flatten().any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.contains(&format!("({named}")) && stat.contains(") S ")
+        })
+    }
+
     pub fn has_ended(&self) -> bool {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         state.is_ok_and(|state| state.contains(") Z "))
@@ -144,8 +153,14 @@ impl Running {
         self.signal_set("ShdPnd:") != 0
     }
 
-    /// Whether the first thread blocks a signal, as a command does that catches it.
-    pub fn blocks(&self, signal: Signal) -> bool {
+    /// Waits until it catches the signals that end it. While it starts a thread it blocks all.
+    pub fn catches_signals(&self) {
+        let catches = || self.blocks(Signal::SIGTERM) && !self.blocks(Signal::SIGCHLD);
+        eventually("it catches signals", || catches() || self.has_ended());
+    }
+
+    /// Whether the first thread blocks a signal.
+    fn blocks(&self, signal: Signal) -> bool {
         self.signal_set("SigBlk:") & 1 << (signal as u32 - 1) != 0
     }
 

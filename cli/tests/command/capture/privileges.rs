@@ -328,6 +328,7 @@ fn a_user_can_remove_the_sockets_or_is_refused_at_the_start() {
         if status == 0 {
             let is_the_users = || threads(running.pid(), USER).0.is_empty() || running.has_ended();
             eventually("it has become the user", is_the_users);
+            running.catches_signals();
             assert!(Path::new(&socket).exists(), "{arguments:?}");
             running.signal(nix::sys::signal::Signal::SIGTERM);
         }
