@@ -25,9 +25,10 @@ pub fn common_hop(
     packets: &str,
     destinations: &[IpAddr],
 ) -> Result<(IpAddr, NextHop)> {
+    let interface = hops.interface().to_owned();
     let failed = |reason: &str| {
         Err(Error::Usage(format!(
-            "cannot resolve the next-hop MAC of {packets}: {reason}; set --dmac"
+            "cannot resolve the next-hop MAC of {packets} on {interface}: {reason}; set --dmac"
         )))
     };
     let mut found: Vec<(IpAddr, NextHop)> = Vec::new();

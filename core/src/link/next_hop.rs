@@ -65,6 +65,11 @@ impl NextHops {
         Ok(Self { netlink, netns: netns.map(str::to_owned), interface: interface.clone() })
     }
 
+    /// The name of the interface.
+    pub fn interface(&self) -> &str {
+        &self.interface.name
+    }
+
     /// The next hop of packets to `destination`.
     ///
     /// # Errors
