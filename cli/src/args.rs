@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::file::write::FileAccess;
-use sluicegate::port::{OpenOptions, Port, PortName};
+use sluicegate::port::{OpenOptions, RECORDING};
 use sluicegate::ring::Wait;
 use sluicegate::units;
 
@@ -90,12 +90,7 @@ fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
 }
 
 impl Common {
-    /// Opens a port to receive from it.
-    pub fn open(&self, name: &PortName) -> sluicegate::Result<Port> {
-        Port::open(name, &self.options())
-    }
-
-    /// How ports are opened.
+    /// How ports are opened whose packets are shown to somebody as they come.
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             netns: self.netns.clone(),
@@ -103,6 +98,16 @@ impl Common {
             access: self.access(),
             ..OpenOptions::default()
         }
+    }
+
+    /// How ports are opened whose packets are only recorded or counted.
+    pub fn recording(&self) -> OpenOptions {
+        OpenOptions { latency: Some(RECORDING), ..self.options() }
+    }
+
+    /// How ports are opened whose packets are sent on.
+    pub fn forwarding(&self) -> OpenOptions {
+        OpenOptions { latency: Some(Duration::ZERO), ..self.options() }
     }
 
     /// Who may read capture files: a user that the command becomes owns them.

@@ -79,6 +79,7 @@
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 
+mod cell_ring;
 pub mod control;
 pub mod error;
 pub mod file;

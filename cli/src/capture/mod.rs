@@ -63,7 +63,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     }
     let (mut ports, mut reports) = (Vec::new(), Vec::new());
     for name in &options.ports {
-        let port = options.common.open(name)?;
+        let port = Port::open(name, &options.opening())?;
         // At once: the card's counters are to cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.common);
         notice::fallbacks(&port, options.common.verbose);

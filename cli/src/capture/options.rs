@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
-use sluicegate::port::{Kind, PortName};
+use sluicegate::port::{Kind, OpenOptions, PortName};
 use sluicegate::units;
 
 use crate::args::{Common, Receiving};
@@ -163,6 +163,14 @@ pub struct Options {
 }
 
 impl Options {
+    /// How ports are opened: somebody may look at standard output as packets come.
+    pub fn opening(&self) -> OpenOptions {
+        match self.stdout_is_taken {
+            true => self.common.options(),
+            false => self.common.recording(),
+        }
+    }
+
     pub fn of(args: Args) -> Result<Self> {
         let output = args.output()?;
         let print = args.print || output.is_none();

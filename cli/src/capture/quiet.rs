@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use sluicegate::error::Result;
-use sluicegate::port::{PortName, RETIRE};
+use sluicegate::port::{PortName, RECORDING};
 use sluicegate::ring::now_ns;
 
-/// A packet is not in the kernel's hands for longer than this before it comes to us, but for the
-/// time in which a block of a packet ring is filled. What comes after a promise is late.
+/// A packet is not in the kernel's hands for longer than this before it comes to us, but for the time
+/// in which a block of a packet ring is filled, or in which a reader of a ring of copies sleeps. A
+/// packet that comes after a promise is late.
 const DELIVERY: Duration = Duration::from_millis(40);
 
 /// The looks that found nothing.
@@ -22,9 +23,10 @@ impl Quiet {
     /// Of a queue of this port.
     ///
     /// # Errors
-    /// Its `retire=` is no time.
+    /// Its `retire=` or `latency=` is no time.
     pub fn of(port: &PortName) -> Result<Self> {
-        let delivery = DELIVERY + port.duration("retire")?.unwrap_or(RETIRE);
+        let waits = port.duration("retire")?.or(port.duration("latency")?);
+        let delivery = DELIVERY + waits.unwrap_or(RECORDING);
         Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
     }
 
@@ -44,10 +46,11 @@ mod tests {
     #[test]
     fn what_may_still_lie_in_a_block_is_not_promised_away() {
         for (port, delivery_ms) in [
-            ("packet:eth0", 50),
+            ("packet:eth0", 60),
             ("packet:eth0?retire=1ms", 41),
             ("packet:eth0?retire=60s", 60_040),
-            ("mirror:eth0", 50),
+            ("mirror:eth0", 60),
+            ("mirror:eth0?latency=1s", 1040),
         ] {
             let mut quiet = Quiet::of(&port.parse().unwrap()).unwrap();
             assert_eq!(quiet.look(), 0, "{port}: nothing is known before the first look");

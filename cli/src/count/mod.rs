@@ -65,7 +65,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         false => None,
     };
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
-    let opened = Port::open(&port, &OpenOptions { inspect, ..common.options() })?;
+    let opened = Port::open(&port, &OpenOptions { inspect, ..common.recording() })?;
     let mut report = Report::of_port("count", &opened, &common);
     notice::fallbacks(&opened, common.verbose);
     notice::diverts(&port);

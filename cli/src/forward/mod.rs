@@ -108,7 +108,8 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let Args { from, to, batch, common, receiving, .. } = &args;
     let mut watched = args.place.listen()?.map(|server| Watched::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
-    let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.options())?) else {
+    let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.forwarding())?)
+    else {
         return Err(Error::Usage("two ports are needed".into()).into());
     };
     let leaving = match &args.host_flows {

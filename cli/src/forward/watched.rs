@@ -173,9 +173,9 @@ impl Threads {
         }
         let (mut orders, mut files) = (Vec::new(), Vec::new());
         for _ in &self.orders {
-            let (writer, file) = Writer::new(watch)?;
+            let (writer, its_files) = Writer::new(watch)?;
             orders.push(What::Begin(Watcher { number: client, side, writer }));
-            files.push(file);
+            files.extend(its_files);
         }
         // Nobody says anything there: it ends with the last order.
         let done = self.give(orders).recv_timeout(PATIENCE);

@@ -79,10 +79,10 @@ impl Answering<'_, '_> {
 
     /// A watcher gets his ring, and has it until he goes.
     fn watch(&self, client: u64, watch: Watch) -> Result<Answer> {
-        let (writer, file) = Writer::new(&watch)?;
+        let (writer, files) = Writer::new(&watch)?;
         let line = format!("watching {}", watch.port);
         self.ask(move |switch| switch.watch(&watch.port, client, writer))??;
-        Ok(Answer { line, files: vec![file], keep: true })
+        Ok(Answer { line, files: files.into(), keep: true })
     }
 
     fn ask<T: Send + 'static>(

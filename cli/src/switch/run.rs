@@ -162,7 +162,7 @@ impl Ports<'_> {
             let yes = self.yes_send_on.iter().find(|yes| *yes == port.name());
             send::target(port, netns, yes.map(String::as_str))?;
         }
-        let options = OpenOptions { pool: self.pool.clone(), ..self.common.options() };
+        let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
         let opened = Opened::open(port, config.usage, &options)?;
         notice::fallbacks(&opened.port, self.common.verbose);
         notice::diverts(port);

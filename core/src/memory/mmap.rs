@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 /// The unit mappings are made in.
 pub const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// A region of memory, readable and writable, unmapped when dropped.
+/// A region of memory, unmapped when dropped.
 #[derive(Debug)]
 pub struct Mmap {
     base: NonNull<u8>,
@@ -33,12 +34,23 @@ impl Mmap {
     /// Private memory, zeroed, backed by nothing; pages come into being when touched.
     pub fn anonymous(bytes: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::map(bytes, flags, -1, 0).map_err(|e| Error::system("map", "anonymous memory", e))
+        Self::map(bytes, READ_WRITE, flags, -1, 0)
+            .map_err(|e| Error::system("map", "anonymous memory", e))
     }
 
     /// `bytes` bytes of what `fd` stands for, from its start, shared with the others who map it.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<Self> {
-        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        Self::map(bytes, READ_WRITE, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    }
+
+    /// `bytes` bytes of what `fd` stands for, from `offset` on, to be read only: a write there would
+    /// kill.
+    pub(crate) fn read_only(
+        fd: BorrowedFd<'_>,
+        offset: libc::off64_t,
+        bytes: usize,
+    ) -> std::io::Result<Self> {
+        Self::map(bytes, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset)
     }
 
     /// As [`shared`](Self::shared), from `offset` on and with all pages in place at once. What
@@ -50,7 +62,8 @@ impl Mmap {
     ) -> std::io::Result<Self> {
         let offset = libc::off64_t::try_from(offset)
             .map_err(|_| std::io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-        Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Self::map(bytes, READ_WRITE, flags, fd.as_raw_fd(), offset)
     }
 
     /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
@@ -83,8 +96,13 @@ impl Mmap {
         Ok((fd, map))
     }
 
-    fn map(bytes: usize, flags: i32, fd: i32, at: libc::off64_t) -> std::io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    fn map(
+        bytes: usize,
+        protection: i32,
+        flags: i32,
+        fd: i32,
+        at: libc::off64_t,
+    ) -> std::io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is
         // in use; the arguments are checked by the kernel.
         let base = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, fd, at) };

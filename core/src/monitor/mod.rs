@@ -1,43 +1,25 @@
-//! Watching the packets of a command that runs, without being in their way: whoever has them copies
-//! them into a ring of shared memory, and the watcher reads them there.
+//! Watching the packets of a command that runs, without being in their way: a thread that has them
+//! copies them into a ring of shared memory (`cell_ring`), and the watcher reads them there.
 //!
-//! ```text
-//!   +-------+-----------+-----------+----------+--------+--------+-----+--------+
-//!   | sizes | produced  | consumed, | counters,| cell 0 | cell 1 |     | cell   |
-//!   |       | index     | closed    | ended    | header | header | ... | 2ⁿ - 1 |
-//!   |       |           |           |          | packet | packet |     |        |
-//!   +-------+-----------+-----------+----------+--------+--------+-----+--------+
-//!   written    the         the         the        full: [consumed, produced)
-//!   once       writer's    reader's    writer's
-//! ```
-//!
-//! Each part has lines of the cache of its own. The writer never waits: a packet for which the ring
-//! has no room is lost to this watcher, and counted. The writer takes over nothing from the reader but
-//! an index, and that only where it can be; the memory's size is sealed. The reader checks what the
-//! writer says in the same way. Who ends says so in the ring; who is killed is missed at the control
-//! socket that the ring came by.
+//! The writer never waits: a packet for which the ring has no room is lost to this watcher, and
+//! counted. The memory's size is sealed. Either side says in the ring that it ends; one that is killed
+//! closes the control socket that the ring came by, and the socket that wakes the watcher.
 
-mod reader;
-mod ring;
 mod writer;
 
-pub(crate) use reader::Reader;
 pub use writer::Writer;
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
+use crate::cell_ring::{CellRing, Geometry, MAX_RING_BYTES, MAX_SNAPLEN, Reader, WakeSource};
 use crate::error::{Error, Result};
 
 /// Bytes of a packet that are kept where nobody says how many: those of an ordinary frame.
 pub const DEFAULT_SNAPLEN: u32 = 2016;
 /// Packets that there is room for where nobody says how many.
 pub const DEFAULT_CELLS: u32 = 8192;
-/// A slot's length has 16 bits.
-const MOST_SNAPLEN: u32 = u16::MAX as u32;
-/// What a ring may take.
-const MOST_BYTES: u64 = 256 << 20;
-
 /// What a watcher asks for, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with
 /// the ring's file, or one that says what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,27 +60,39 @@ impl FromStr for Watch {
     }
 }
 
-/// The sizes of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Geometry {
-    cells: u32,
-    snaplen: u32,
+/// The ring that a watcher asks for.
+fn geometry(watch: &Watch) -> Result<Geometry> {
+    let cells = watch.cells.clamp(2, 1 << 20).next_power_of_two();
+    let geometry = Geometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
+    match geometry.ring_bytes() {
+        bytes if bytes > MAX_RING_BYTES => Err(Error::Usage(format!(
+            "a ring for a watcher would take {} MiB, and {} MiB is the most: use fewer cells= or a \
+             smaller snaplen=",
+            bytes >> 20,
+            MAX_RING_BYTES >> 20
+        ))),
+        _ => Ok(geometry),
+    }
 }
 
-impl Geometry {
-    fn new(cells: u32, snaplen: u32) -> Result<Self> {
-        let cells = cells.clamp(2, 1 << 20).next_power_of_two();
-        let geometry = Self { cells, snaplen: snaplen.clamp(1, MOST_SNAPLEN) };
-        match geometry.bytes() as u64 {
-            bytes if bytes > MOST_BYTES => Err(Error::Usage(format!(
-                "a ring for a watcher would take {} MiB, and {} MiB is the most: use fewer cells= \
-                 or a smaller snaplen=",
-                bytes >> 20,
-                MOST_BYTES >> 20
-            ))),
-            _ => Ok(geometry),
-        }
+/// Reads the rings that another process has made, by the files that came with its answer: of each ring
+/// its memory, and the socket that wakes its reader. `object` is for
+/// messages.
+///
+/// # Errors
+/// A file is no ring, or comes alone.
+pub(crate) fn readers(files: Vec<OwnedFd>, object: &str) -> Result<Vec<Reader>> {
+    let mut readers = Vec::new();
+    let mut files = files.into_iter();
+    while let Some(ring) = files.next() {
+        let ring = CellRing::of_file(&ring, object)?;
+        let waker = files.next().ok_or_else(|| {
+            let source = std::io::Error::from(std::io::ErrorKind::InvalidData);
+            Error::system("watch", object, source).remedy("both sides have to be of one version")
+        })?;
+        readers.push(Reader::new([ring], true, WakeSource::Socket(waker)));
     }
+    Ok(readers)
 }
 
 #[cfg(test)]

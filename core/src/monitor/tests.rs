@@ -8,12 +8,21 @@ fn watch(cells: u32, snaplen: u32) -> Watch {
     Watch { port: "a".into(), snaplen, cells, filter: String::new() }
 }
 
+fn reader(files: [OwnedFd; 2]) -> Reader {
+    readers(files.into(), "test").unwrap().remove(0)
+}
+
 /// Both sides, and a ring of slots for the watcher.
 fn sides(cells: u32, snaplen: u32) -> (Writer, Reader, Ring) {
-    let (writer, file) = Writer::new(&watch(cells, snaplen)).unwrap();
+    let (writer, files) = Writer::new(&watch(cells, snaplen)).unwrap();
     let pool = Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
     let ring = Ring::receive_indirect(&pool, 9).unwrap();
-    (writer, Reader::new(&file, "test").unwrap(), ring)
+    (writer, reader(files), ring)
+}
+
+fn counts(reader: &Reader) -> (u64, u64) {
+    let counts = reader.counts();
+    (counts.matched, counts.lost)
 }
 
 fn offer(writer: &mut Writer, bytes: &[u8], direction: Direction, time: u64) {
@@ -28,7 +37,7 @@ fn a_packet_comes_as_it_was_with_what_is_known_of_it() {
     offer(&mut writer, &[8; 200], Direction::Out, 6);
     assert_eq!(reader.look(), 0, "not yet published");
     writer.publish();
-    assert_eq!((reader.look(), reader.fill(&mut ring)), (2, 2));
+    assert_eq!((reader.look(), reader.fill(&mut ring, |ns| ns)), (2, 2));
     let packets: Vec<_> = ring.packets().map(|p| (p.head().to_vec(), *p.meta())).collect();
     assert_eq!(packets[0].0, [7; 60]);
     assert_eq!(packets[1].0, [8; 100], "cut to what is kept");
@@ -44,14 +53,14 @@ fn who_does_not_read_loses_and_learns_how_much() {
         writer.publish();
     }
     reader.look();
-    assert_eq!((reader.fill(&mut ring), reader.counts()), (4, (10, 6)));
+    assert_eq!((reader.fill(&mut ring, |ns| ns), counts(&reader)), (4, (10, 6)));
     ring.release(4);
     reader.give_back(&ring);
     offer(&mut writer, &[1; 60], Direction::In, 0);
     drop(writer);
     assert!(reader.has_ended());
     reader.look();
-    assert_eq!(reader.fill(&mut ring), 1);
+    assert_eq!(reader.fill(&mut ring, |ns| ns), 1);
     assert_eq!(ring.packets().next().unwrap().meta().lost_before, 6);
 }
 
@@ -59,8 +68,8 @@ fn who_does_not_read_loses_and_learns_how_much() {
 fn a_filter_and_an_end_that_is_asked_for() {
     let mut with_filter = watch(4, 64);
     with_filter.filter = "ether[0] = 1".into();
-    let (mut writer, file) = Writer::new(&with_filter).unwrap();
-    let reader = Reader::new(&file, "test").unwrap();
+    let (mut writer, files) = Writer::new(&with_filter).unwrap();
+    let reader = reader(files);
     offer(&mut writer, &[1; 60], Direction::In, 0);
     offer(&mut writer, &[2; 60], Direction::In, 0);
     reader.close();
@@ -69,7 +78,7 @@ fn a_filter_and_an_end_that_is_asked_for() {
     offer(&mut writer, &[1; 60], Direction::In, 0);
     writer.publish();
     assert!(reader.has_ended());
-    assert_eq!(reader.counts(), (1, 0), "what comes later is not counted");
+    assert_eq!(counts(&reader), (1, 0), "what comes later is not counted");
     with_filter.filter = "nonsense of".into();
     assert!(Writer::new(&with_filter).is_err());
 }
@@ -91,9 +100,17 @@ fn what_a_watcher_asks_for_is_understood() {
 #[test]
 fn what_is_no_ring_is_refused() {
     let (file, _map) = crate::memory::Mmap::memfd(c"none", 8192, false).unwrap();
-    assert!(Reader::new(&file, "test").unwrap_err().to_string().contains("no ring"));
-    let ordinary = std::os::fd::OwnedFd::from(tempfile::tempfile().unwrap());
-    assert!(Reader::new(&ordinary, "test").is_err());
+    let [ring, waker] = Writer::new(&watch(8, 100)).unwrap().1;
+    let ordinary = OwnedFd::from(tempfile::tempfile().unwrap());
+    for (sentence, files, complaint) in [
+        ("memory of something else", vec![file, waker], "no ring"),
+        ("an ordinary file", vec![ordinary], "too small"),
+        ("without the socket that wakes", vec![ring], "of one version"),
+    ] {
+        let error = readers(files, "test").unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains(complaint), "{sentence}: {told}");
+    }
     assert!(Writer::new(&watch(1 << 20, 65_535)).unwrap_err().to_string().contains("MiB"));
 }
 
@@ -121,7 +138,7 @@ proptest! {
                 2 => {
                     reader.give_back(&ring);
                     reader.look();
-                    reader.fill(&mut ring);
+                    reader.fill(&mut ring, |ns| ns);
                 }
                 _ => {
                     let n = u32::from(n).min(ring.available());
@@ -135,7 +152,7 @@ proptest! {
             }
         }
         writer.publish();
-        let (offered, lost) = reader.counts();
+        let (offered, lost) = counts(&reader);
         prop_assert_eq!(offered, u64::from(next));
         prop_assert_eq!(offered, came + expected.len() as u64 + lost);
     }

@@ -1,53 +1,40 @@
 //! The side that has the packets.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 
-use super::ring::{Header, Shared};
-use super::{Geometry, Watch};
-use crate::error::Result;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use super::{Watch, geometry};
+use crate::cell_ring::{self, CellRing, Header};
+use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::ring::cursor::Cursor;
 use crate::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
 /// Copies packets for one watcher. One thread has it.
 #[derive(Debug)]
 pub struct Writer {
-    shared: Shared,
-    cursor: Cursor,
-    /// Cells written and not handed over.
-    pending: u32,
-    offered: u64,
-    lost: u64,
+    ring: cell_ring::Writer,
     filter: Option<Filter>,
     scratch: Vec<u8>,
-    /// The watcher wants no more.
-    closed: bool,
 }
 
 impl Writer {
-    /// Makes the ring that a watcher has asked for; the file is for the watcher.
+    /// Makes the ring that a watcher has asked for. The files are for the watcher: the ring, and the
+    /// socket that wakes it.
     ///
     /// # Errors
     /// A filter that makes no sense; a ring that is too large; no memory.
-    pub fn new(watch: &Watch) -> Result<(Self, OwnedFd)> {
+    pub fn new(watch: &Watch) -> Result<(Self, [OwnedFd; 2])> {
         let filter = match &watch.filter[..] {
             "" => None,
             expression => Some(Filter::compile(expression, LINKTYPE_ETHERNET)?),
         };
-        let geometry = Geometry::new(watch.cells, watch.snaplen)?;
-        let (shared, file) = Shared::make(geometry)?;
-        let writer = Self {
-            shared,
-            cursor: Cursor::producing(geometry.cells, 0),
-            pending: 0,
-            offered: 0,
-            lost: 0,
-            filter,
-            scratch: Vec::new(),
-            closed: false,
-        };
-        Ok((writer, file))
+        let (ring, file) = CellRing::in_file(geometry(watch)?)?;
+        let (family, kind) = (AddressFamily::Unix, SockType::Datagram);
+        let (ours, theirs) = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(|error| Error::system("create", "a pair of sockets", error))?;
+        let ring = cell_ring::Writer::new(ring, ours);
+        Ok((Self { ring, filter, scratch: Vec::new() }, [file, theirs]))
     }
 
     /// Copies a packet, or loses it for this watcher. It is there for him after the next
@@ -55,56 +42,26 @@ impl Writer {
     #[inline]
     pub fn offer(&mut self, packet: &Packet<'_>, direction: Direction, timestamp_ns: u64) {
         let passes = |filter: &Filter| filter.matches_packet(packet, &mut self.scratch);
-        if self.closed || !self.filter.as_ref().is_none_or(passes) {
-            return;
-        }
-        self.offered += 1;
-        if self.cursor.look(self.shared.consumed(), self.pending + 1) <= self.pending {
-            self.lost += 1;
+        if self.ring.is_closed() || !self.filter.as_ref().is_none_or(passes) {
             return;
         }
         let header = Header {
-            timestamp_ns,
+            time_ns: timestamp_ns,
             wire_bytes: packet.meta().wire_bytes,
-            captured_bytes: 0,
-            lost: self.lost as u32,
-            direction: Header::of(direction),
+            direction: Header::number_of(direction),
+            ..Header::default()
         };
-        self.shared.write(self.cursor.index(self.pending), header, packet.segments());
-        self.pending += 1;
+        self.ring.offer(header, packet.segments());
     }
 
     /// Packets that were lost for this watcher.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.ring.lost()
     }
 
-    /// Hands over what was copied, once a batch and when there is nothing to do.
+    /// Hands over what was copied, and wakes the watcher if it sleeps: once a batch, and when there is
+    /// nothing to do.
     pub fn publish(&mut self) {
-        if self.closed {
-            return;
-        }
-        // Relaxed: counts by themselves; who reads the last ones has seen `ended` first.
-        self.shared.offered().store(self.offered, Ordering::Relaxed);
-        self.shared.lost().store(self.lost, Ordering::Relaxed);
-        self.cursor.hand_over(self.shared.produced(), std::mem::take(&mut self.pending));
-        // Relaxed: a wish by itself.
-        if self.shared.closed().load(Ordering::Relaxed) != 0 {
-            self.end();
-        }
-    }
-
-    /// Nothing more is written.
-    fn end(&mut self) {
-        self.closed = true;
-        // Release: pairs with the reader's acquiring look, and publishes the last counts and index.
-        self.shared.ended().store(1, Ordering::Release);
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.publish();
-        self.end();
+        self.ring.publish();
     }
 }

@@ -4,6 +4,7 @@
 //! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
+mod cells;
 mod host;
 mod inspect;
 mod limits;
@@ -37,10 +38,15 @@ pub use wait::wait_any;
 pub use crate::ring::{Interface, LINKTYPE_ETHERNET};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::file::write::FileAccess;
 use crate::memory::Pool;
+
+/// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: it wakes
+/// 50 times a second, and when a quarter of a ring is full.
+pub const RECORDING: Duration = Duration::from_millis(20);
 
 /// What a port is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +73,11 @@ pub struct OpenOptions {
     pub pool: Option<Arc<Pool>>,
     /// Who may read a capture file that is written.
     pub access: FileAccess,
+    /// How long a packet may lie where the kernel, or another process, has put it before a program
+    /// that sleeps sees it: a long time spares wake-ups, zero is at once. Where neither this nor the
+    /// name's `latency=` says, rings of copies wake at once and blocks of a packet socket within
+    /// [`RETIRE`]. A program that only records or counts does well with [`RECORDING`].
+    pub latency: Option<Duration>,
     /// What looks at packets of a port that only counts them; others have none.
     pub inspect: Option<Arc<dyn Inspect>>,
 }

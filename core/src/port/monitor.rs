@@ -7,6 +7,7 @@
 //! | `snaplen` | most bytes of a packet that are kept | 2016 |
 //! | `cells` | packets that there is room for in each ring | 8192 |
 //! | `socket` | the control socket | that of its name |
+//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //! | `slots` | slots in a queue's ring | 512 |
 //!
 //! `monitor:PORT` is of the switch that is called `switch`. What the port received has the direction
@@ -18,23 +19,21 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::cells::CellIntake;
 use super::queue::{Backend, Queue};
 use super::together::Needs;
 use super::wait::{Alarm, Awaited};
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
+use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
-use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Reader, Watch};
+use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Watch, readers};
 use crate::ring::{Readiness, Ring, Wait};
 
-/// After a look that found packets there is none for this time, as with rings of copies.
-const PAUSE: Duration = Duration::from_micros(50);
-const FIRST_SLEEP: Duration = Duration::from_micros(50);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// The writer says within this time that it has ended.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -44,12 +43,9 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 /// What one thread copies of a watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
-    reader: Reader,
+    intake: CellIntake,
     /// Packets are copied as long as this is there.
     client: Option<Arc<Client>>,
-    next_look: Instant,
-    sleep: Duration,
-    closed: Option<Instant>,
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -67,6 +63,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         cells: name.count("cells", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
         filter: name.option("filter").unwrap_or_default().to_owned(),
     };
+    let latency = name.latency(options)?;
     let mut client = connect(name, whose)?;
     let readers = begin(&mut client, &watch, name)?;
     let pool = Needs::usual(readers.len() as u32, 0, slots).pool()?;
@@ -81,11 +78,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             comment: format!("port {port} of '{whose}'; timestamps: software"),
         };
         let queue = MonitorQueue {
-            reader,
+            intake: CellIntake::new(reader, latency),
             client: Some(Arc::clone(&client)),
-            next_look: Instant::now(),
-            sleep: FIRST_SLEEP,
-            closed: None,
         };
         let (rx, tx) = (Ring::receive_indirect(&pool, slots)?, Ring::absent(&pool)?);
         let backend = Backend::Monitor(Box::new(queue));
@@ -128,43 +122,24 @@ fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Vec<Read
     let (answer, files) = client.ask(&watch.to_string())?;
     match files.is_empty() {
         true => Err(name.error(answer)),
-        false => files.iter().map(|file| Reader::new(file, &name.short())).collect(),
+        false => readers(files, &name.short()),
     }
 }
 
 impl MonitorQueue {
     pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
-        self.reader.give_back(ring);
-        if self.reader.unread() == 0 {
-            self.finds_packets();
-        }
-        self.reader.fill(ring)
-    }
-
-    /// Looks for packets, unless it is too early; true if some are there.
-    fn finds_packets(&mut self) -> bool {
-        let now = Instant::now();
-        if now < self.next_look && self.closed.is_none() {
-            return self.reader.unread() > 0;
-        }
-        let there = self.reader.look() > 0;
-        if there {
-            self.next_look = now + PAUSE;
-            self.sleep = FIRST_SLEEP;
-        }
-        there
+        self.intake.sync(ring, |ns| ns)
     }
 
     pub(super) fn close_intake(&mut self) {
-        self.closed.get_or_insert_with(Instant::now);
-        self.reader.close();
+        self.intake.close();
     }
 
     /// Nothing more will come, and all that was there is in the ring.
     pub(super) fn is_finished(&mut self) -> bool {
-        let late = self.closed.is_some_and(|closed| closed.elapsed() >= LAST_WORD);
-        let over = self.reader.has_ended() || late || self.is_alone();
-        over && self.reader.look() == 0
+        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= LAST_WORD);
+        let over = self.intake.reader().has_ended() || late || self.is_alone();
+        over && !self.intake.is_woken()
     }
 
     /// Whether who copies has gone, killed or not: it says nothing unasked.
@@ -178,25 +153,27 @@ impl MonitorQueue {
     }
 
     pub(super) fn stats(&self) -> QueueStats {
-        let (offered, lost_full) = self.reader.counts();
-        QueueStats { offered, lost_full, ..QueueStats::default() }
+        let counts = self.intake.reader().counts();
+        QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
     }
 }
 
 impl Awaited for MonitorQueue {
     fn look(&mut self) -> Result<Option<Readiness>> {
-        Ok(self.finds_packets().then_some(Readiness::Ready))
+        Ok(self.intake.finds_packets().then_some(Readiness::Ready))
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
-        true
+    fn spins(&mut self, wait: Wait) -> bool {
+        self.intake.begin_wait(wait)
     }
 
-    /// Nothing wakes the watcher, for that would cost who copies more than the copy does.
     fn alarm(&mut self) -> Alarm<'_> {
-        let nap = self.sleep;
-        self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
-        Alarm::Nap(nap)
+        self.intake.alarm()
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        let found = ready && self.intake.is_woken();
+        Ok(if found { Readiness::Ready } else { Readiness::TimedOut })
     }
 }
 
@@ -215,6 +192,7 @@ mod tests {
             let rings = [(); 2].map(|()| Writer::new(&watch).unwrap());
             let (writers, files): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
             self.0.extend(writers);
+            let files = files.into_iter().flatten().collect();
             Answer { line: "watching".into(), files, keep: true }
         }
 

@@ -10,8 +10,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::OpenOptions;
 use crate::error::{Error, Result};
 use crate::units;
+
+/// The longest time that `latency=` may be.
+const MAX_LATENCY: Duration = Duration::from_secs(1);
 
 /// The kinds of port, in the order documentation lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,7 @@ const KINDS: &[KindSpec] = &[
             "qdisc",
             "slots",
             "cooked",
+            "latency",
         ],
     },
     KindSpec {
@@ -89,13 +94,23 @@ const KINDS: &[KindSpec] = &[
             "frames",
             "slots",
             "busy_poll",
+            "latency",
         ],
     },
     KindSpec {
         kind: Kind::Mirror,
         prefix: "mirror",
         queues: true,
-        options: &["filter", "snaplen", "promisc", "mode", "timestamp", "cells", "slots"],
+        options: &[
+            "filter",
+            "snaplen",
+            "promisc",
+            "mode",
+            "timestamp",
+            "cells",
+            "slots",
+            "latency",
+        ],
     },
     KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: &["ring", "cpu", "slots"] },
     KindSpec {
@@ -131,7 +146,7 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Monitor,
         prefix: "monitor",
         queues: false,
-        options: &["filter", "snaplen", "cells", "socket", "slots"],
+        options: &["filter", "snaplen", "cells", "socket", "slots", "latency"],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -294,6 +309,17 @@ impl PortName {
         match units::duration(value) {
             Ok(duration) if has_unit => Ok(Some(duration)),
             _ => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
+        }
+    }
+
+    /// How long a packet may wait for a program that sleeps: the option `latency`, or what the program
+    /// has said at opening.
+    pub(super) fn latency(&self, options: &OpenOptions) -> Result<Option<Duration>> {
+        match self.duration("latency")? {
+            Some(latency) if latency > MAX_LATENCY => {
+                Err(self.wrong("latency", &format!("{latency:?}"), "use 0s to 1s"))
+            }
+            latency => Ok(latency.or(options.latency)),
         }
     }
 

@@ -30,8 +30,9 @@ pub(super) trait Awaited {
         Ok(None)
     }
 
-    /// Whether looking again and again may find something sooner than a sleep does.
-    fn spins(&self, _wait: Wait) -> bool {
+    /// A wait begins, by this policy. Whether looking again and again may find something sooner than a
+    /// sleep does.
+    fn spins(&mut self, _wait: Wait) -> bool {
         false
     }
 
@@ -53,7 +54,9 @@ pub(super) trait Awaited {
 pub(super) enum Alarm<'a> {
     /// A descriptor that poll(2) finds readable, or in error.
     Descriptor(BorrowedFd<'a>),
-    /// Either of two does, or the time: they may not tell of everything.
+    /// A descriptor, or the time: it may not tell of everything.
+    Limited(BorrowedFd<'a>, Duration),
+    /// Either of two does, or the time.
     Either([BorrowedFd<'a>; 2], Duration),
     /// Nothing does: it is time for another look after so long.
     Nap(Duration),
@@ -97,6 +100,10 @@ pub(super) fn wait_for(
 ) -> Result<(usize, Readiness)> {
     let start = Instant::now();
     let end = start + timeout.min(DAY);
+    let mut spins = false;
+    for backend in backends.iter_mut() {
+        spins |= backend.spins(wait);
+    }
     if let Some(told) = look(backends)? {
         return Ok(told);
     }
@@ -105,7 +112,7 @@ pub(super) fn wait_for(
         Wait::Adaptive(spin) => spin.min(timeout),
         Wait::Sleep => Duration::ZERO,
     };
-    if !spin.is_zero() && backends.iter().any(|backend| backend.spins(wait)) {
+    if !spin.is_zero() && spins {
         let spin_end = start + spin.min(DAY);
         while Instant::now() < spin_end {
             for _ in 0..LOOKS {
@@ -171,6 +178,11 @@ fn sleep(backends: &mut [&mut dyn Awaited], mut left: Duration) -> nix::Result<V
                 fds.push(PollFd::new(fd, PollFlags::POLLIN));
                 owners.push(index);
             }
+            Alarm::Limited(fd, nap) => {
+                fds.push(PollFd::new(fd, PollFlags::POLLIN));
+                owners.push(index);
+                left = left.min(nap);
+            }
             Alarm::Either(two, nap) => {
                 fds.extend(two.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
                 owners.extend([index; 2]);
@@ -208,7 +220,7 @@ mod tests {
             Ok((*left == 0).then_some(Readiness::Ready))
         }
 
-        fn spins(&self, _wait: Wait) -> bool {
+        fn spins(&mut self, _wait: Wait) -> bool {
             self.looks_in_vain.is_some()
         }
 

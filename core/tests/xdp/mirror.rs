@@ -6,7 +6,7 @@ use etherparse::PacketBuilder;
 use sluicegate::error::Kind;
 use sluicegate::link::Shape;
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Direction, TimestampSource, Wait};
+use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use super::scratch::lab_of;
 use super::wire::{
@@ -50,6 +50,45 @@ fn copies_are_whole_and_the_host_keeps_its_packets() {
         drop(port);
         // Nothing is left behind.
         gone(&lab);
+    }
+}
+
+/// Whether a thread of this process sleeps.
+fn is_asleep(thread: nix::unistd::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
+}
+
+#[test]
+fn a_reader_that_sleeps_is_woken_when_a_quarter_of_its_ring_is_full() {
+    let Some(lab) = &lab() else { return };
+    pin(0);
+    let sent: &Vec<_> = &(0..16).map(|number| frame(number, 0, 60)).collect();
+    let ours = "cells=64&latency=1s&filter=ether proto 0x88b5";
+    for name in [format!("mirror:right0?{ours}"), format!("mirror:right0?mode=skb&{ours}")] {
+        let mut port = open(lab, &name).unwrap();
+        let queue = &mut port.queues[0];
+        for round in 0..3 {
+            // From here on it looks in a second only, unless the program wakes it before.
+            assert_eq!(queue.sync_rx().unwrap(), 0, "{name}: nothing has come in round {round}");
+            let told = std::thread::scope(|scope| {
+                let me = nix::unistd::gettid();
+                scope.spawn(move || {
+                    while !is_asleep(me) {
+                        std::thread::yield_now();
+                    }
+                    send(lab, sent);
+                });
+                queue.wait_rx(Wait::Sleep, Duration::from_millis(900)).unwrap()
+            });
+            assert_eq!(told, Readiness::Ready, "{name}: round {round}");
+            assert_eq!(queue.sync_rx().unwrap(), 16, "{name}: round {round}");
+            queue.rx_mut().release(16);
+            // Gives the cells back; a wake-up that is over does not end the next sleep.
+            queue.sync_rx().unwrap();
+            let told = queue.wait_rx(Wait::Sleep, Duration::from_millis(1)).unwrap();
+            assert_eq!(told, Readiness::TimedOut, "{name}: round {round}");
+        }
     }
 }
 

@@ -295,12 +295,17 @@ impl Helper {
     pub const NS_PID_TGID: Self = Self(120);
     /// `xdp_get_buff_len(ctx)`: the packet's length with its fragments. Linux 5.18.
     pub const XDP_BUFF_LEN: Self = Self(188);
+    /// `ringbuf_output(ring buffer, data, bytes, flags)`: 0, or an error. Linux 5.8.
+    pub const RING_BUFFER_OUTPUT: Self = Self(130);
     /// `xdp_load_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Offsets up to 65,535.
     /// Linux 5.18.
     pub const XDP_LOAD_BYTES: Self = Self(189);
     /// `xdp_store_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Linux 5.18.
     pub const XDP_STORE_BYTES: Self = Self(190);
 }
+
+/// Flag of [`Helper::RING_BUFFER_OUTPUT`]: wakes those that wait, whatever they have read.
+pub const RING_BUFFER_FORCE_WAKEUP: i32 = 2;
 
 /// A function that the kernel lends to programs (a "kfunc", Linux 5.13), by the number it has in
 /// this kernel's own BTF, `/sys/kernel/btf/vmlinux`.

@@ -160,7 +160,7 @@ impl Awaited for HostQueue {
         self.tap.look()
     }
 
-    fn spins(&self, wait: Wait) -> bool {
+    fn spins(&mut self, wait: Wait) -> bool {
         self.tap.spins(wait)
     }
 

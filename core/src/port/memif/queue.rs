@@ -380,7 +380,7 @@ impl Awaited for MemifQueue {
         Ok(self.has_news().then_some(Readiness::Ready))
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
+    fn spins(&mut self, _wait: Wait) -> bool {
         true
     }
 

@@ -11,6 +11,7 @@
 //! | `cells` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
 //! | `slots` | slots in the ring | 512 |
 //! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
+//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //!
 //! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
 //! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come, and so it
@@ -29,19 +30,22 @@ use serving::Serving;
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::cells::CellIntake;
 use super::packet::Promiscuous;
 use super::queue::{Backend, Queue};
 use super::together::Needs;
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
 use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup, whole};
+use crate::cell_ring::MAX_SNAPLEN;
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, netns};
 use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
-use crate::xdp::copies::{Copies, Geometry, MOST_SNAPLEN, Reader, Sharing};
+use crate::xdp::copies::{Copies, Geometry, Sharing};
 use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, load_copying};
 
 /// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
@@ -90,6 +94,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             watch: &Arc::new(watch),
             size,
             stamped,
+            latency: name.latency(options)?,
             promiscuous: promiscuous.map(Arc::new),
         };
         Ok(Port {
@@ -129,6 +134,8 @@ pub(super) struct Job<'a> {
     pub size: Size,
     /// Whether the packets' times are taken.
     pub stamped: bool,
+    /// See [`OpenOptions::latency`].
+    pub latency: Option<Duration>,
     /// Has the card take packets for others.
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -138,7 +145,7 @@ impl Job<'_> {
     /// namespace.
     pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
-        let copies = Copies::new(geometry, &self.name.short(), self.cells_option())?;
+        let (copies, readers) = Copies::new(geometry, &self.name.short(), self.cells_option())?;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
             None => Needs::usual(geometry.rings, 0, self.size.slots).pool()?,
@@ -147,25 +154,17 @@ impl Job<'_> {
         let owner = Owner::myself(self.action, expression, self.queues.clone());
         let stage = Arc::new(whole::take(self.name, self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
-        if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.snaplen) {
+        if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
             let then = "are cut to that: start again to have them whole";
-            self.watch.limit(geometry.snaplen, then, self.interface.mtu);
+            self.watch.limit(geometry.ring.snaplen, then, self.interface.mtu);
         }
         let intake = Intake::of(&stage);
         let described = self.described(&geometry);
-        let readers: Vec<(u32, Reader)> = match geometry.sharing {
-            Sharing::Queue => (0..geometry.rings)
-                .zip(self.queues.clone())
-                .map(|(ring, queue)| (queue, Reader::new(&copies, [ring])))
-                .collect(),
-            Sharing::Cpu => vec![(*self.queues.start(), Reader::new(&copies, 0..geometry.rings))],
-        };
         let queues = readers.into_iter().map(|(number, reader)| {
             let queue = CopyQueue::new(
                 number,
-                reader,
+                CellIntake::new(reader, self.latency),
                 Filling { intake: Some(Arc::clone(&intake)), stage: Arc::clone(&stage) },
-                geometry.cells,
                 Surroundings {
                     watch: Arc::clone(self.watch),
                     _promiscuous: self.promiscuous.clone(),
@@ -182,7 +181,7 @@ impl Job<'_> {
     }
 
     fn geometry(&self) -> Result<Geometry> {
-        let frame_bytes = self.interface.mtu.saturating_add(HEADER_BYTES).min(MOST_SNAPLEN);
+        let frame_bytes = self.interface.mtu.saturating_add(HEADER_BYTES).min(MAX_SNAPLEN);
         let (sharing, queues) = self.sharing()?;
         let rings = match sharing {
             Sharing::Queue => queues.clone().count(),
@@ -238,7 +237,7 @@ impl Job<'_> {
         Interface {
             name: self.interface.name.clone(),
             link_type: LINKTYPE_ETHERNET,
-            snaplen: geometry.snaplen,
+            snaplen: geometry.ring.snaplen,
             comment: match geometry.stamped {
                 true => "timestamps: software (kernel), taken in XDP".into(),
                 false => String::new(),

@@ -5,25 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::port::QueueStats;
+use crate::port::cells::CellIntake;
 use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::ring::{Readiness, Ring, Wait};
-use crate::xdp::copies::{Reader, WallClock};
+use crate::xdp::copies::WallClock;
 use crate::xdp::resident::Stage;
 
-/// As many packets are read before there is another look at how many there are.
-const BATCH: u32 = 256;
-/// After a look that found packets there is none for this time. To look takes the line of memory
-/// that the program writes with every packet away from its CPU: a reader that looked again at
-/// once would meet one packet at a time, and slow the program down.
-const PAUSE: Duration = Duration::from_micros(50);
-/// The first sleep; each is twice as long as the one before as long as nothing comes.
-const FIRST_SLEEP: Duration = Duration::from_micros(50);
-/// The longest sleep, for each cell that a ring has: at ten million packets a second, the ring is
-/// full when the reader wakes up.
-const SLEEP_A_CELL: Duration = Duration::from_nanos(100);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// A packet that is on its way through the program is in its ring within this time.
 const SETTLE: Duration = Duration::from_millis(5);
 /// Between two looks at what has become of the interface.
@@ -66,14 +55,9 @@ pub(crate) struct CopyQueue {
     number: u32,
     // Before the memory: nothing is copied any more when this is gone.
     filling: Filling,
-    reader: Reader,
+    intake: CellIntake,
     clock: WallClock,
     around: Surroundings,
-    /// No look before then.
-    next_look: Instant,
-    sleep: Duration,
-    longest_sleep: Duration,
-    intake_closed: Option<Instant>,
     checked: Instant,
     /// Packets have come since the last check.
     came: bool,
@@ -83,22 +67,17 @@ pub(crate) struct CopyQueue {
 impl CopyQueue {
     pub(super) fn new(
         number: u32,
-        reader: Reader,
+        intake: CellIntake,
         filling: Filling,
-        cells: u32,
         around: Surroundings,
     ) -> Self {
         let now = Instant::now();
         Self {
             number,
             filling,
-            reader,
+            intake,
             clock: WallClock::new(),
             around,
-            next_look: now,
-            sleep: FIRST_SLEEP,
-            longest_sleep: (SLEEP_A_CELL * cells).clamp(FIRST_SLEEP, LONGEST_SLEEP),
-            intake_closed: None,
             checked: now,
             came: false,
             // The first look reports an interface that is down already.
@@ -107,28 +86,10 @@ impl CopyQueue {
     }
 
     pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        self.reader.give_back(ring);
-        if self.reader.unread() < BATCH {
-            self.finds_packets();
-        }
-        let slots = self.reader.fill(ring, &mut self.clock);
+        let Self { intake, clock, .. } = self;
+        let slots = intake.sync(ring, |ns| clock.wall_ns(ns));
         self.came |= slots > 0;
         Ok(slots)
-    }
-
-    /// Looks for packets, unless it is too early; true if some are there.
-    fn finds_packets(&mut self) -> bool {
-        let before = self.reader.unread();
-        let now = Instant::now();
-        if self.intake_closed.is_none() && now < self.next_look {
-            return before > 0;
-        }
-        let there = self.reader.look();
-        if there > before {
-            self.next_look = now + PAUSE;
-            self.sleep = FIRST_SLEEP;
-        }
-        there > 0
     }
 
     /// Whether the interface is down, and this was not returned yet. Asks the kernel now and then.
@@ -173,40 +134,42 @@ impl CopyQueue {
     /// program passes this one's rings by, and the last to close stops it.
     pub(crate) fn close_intake(&mut self) {
         if let Some(intake) = self.filling.intake.take() {
-            self.reader.close();
+            self.intake.close();
             drop(intake);
-            self.intake_closed = Some(Instant::now());
         }
     }
 
     /// After the intake was closed: all that was copied has come out.
     pub(crate) fn is_finished(&mut self) -> bool {
-        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE) && !self.finds_packets()
+        let settled = self.intake.closed().is_some_and(|closed| closed.elapsed() >= SETTLE);
+        settled && !self.intake.finds_packets()
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
-        let counts = self.reader.counts();
+        let counts = self.intake.reader().counts();
         QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
     }
 }
 
-/// There is nothing to be woken by: looks now and then.
 impl Awaited for CopyQueue {
     fn look(&mut self) -> Result<Option<Readiness>> {
-        if self.finds_packets() {
+        if self.intake.finds_packets() {
             return Ok(Some(Readiness::Ready));
         }
         Ok(self.has_gone_down()?.then_some(Readiness::Down))
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
-        true
+    fn spins(&mut self, wait: Wait) -> bool {
+        self.intake.begin_wait(wait)
     }
 
     fn alarm(&mut self) -> Alarm<'_> {
-        let nap = self.sleep;
-        self.sleep = (nap * 2).min(self.longest_sleep);
-        Alarm::Nap(nap)
+        self.intake.alarm()
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        let found = ready && self.intake.is_woken();
+        Ok(if found { Readiness::Ready } else { Readiness::TimedOut })
     }
 }
 

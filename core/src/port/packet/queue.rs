@@ -241,7 +241,7 @@ impl Awaited for PacketQueue {
     }
 
     /// A block takes milliseconds to come, so there spinning first would be in vain.
-    fn spins(&self, wait: Wait) -> bool {
+    fn spins(&mut self, wait: Wait) -> bool {
         match &self.receiver {
             Some(Receive::Blocks(_)) => wait == Wait::Spin,
             Some(Receive::Calls(..)) => true,

@@ -242,7 +242,7 @@ impl Awaited for Source {
         }
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
+    fn spins(&mut self, _wait: Wait) -> bool {
         true
     }
 

@@ -188,7 +188,7 @@ impl Awaited for TapQueue {
         Ok(self.is_ready()?.then_some(Readiness::Ready))
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
+    fn spins(&mut self, _wait: Wait) -> bool {
         true
     }
 

@@ -126,6 +126,7 @@ impl Taking<'_> {
                 cells: self.config.cells,
             },
             stamped: self.stamp != Stamp::None,
+            latency: self.name.latency(self.options)?,
             promiscuous: self.promiscuous.clone(),
         };
         Ok(Port {

@@ -204,7 +204,7 @@ impl Awaited for XdpQueue {
         Ok(there.then_some(Readiness::Ready))
     }
 
-    fn spins(&self, _wait: Wait) -> bool {
+    fn spins(&mut self, _wait: Wait) -> bool {
         self.receiver.is_some()
     }
 

@@ -66,6 +66,45 @@ pub(crate) fn create_mapped_array(
     })
 }
 
+/// Makes a ring buffer of so many bytes, a power of two of pages. Linux 5.8.
+pub(crate) fn create_ring_buffer(name: &CStr, bytes: u32) -> io::Result<OwnedFd> {
+    // SAFETY: `name` is terminated and outlives the call; no options.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_RINGBUF,
+            name.as_ptr(),
+            0,
+            0,
+            bytes,
+            std::ptr::null(),
+        )
+    })
+}
+
+/// Makes an empty array of maps that are like `inner`, with `entries` places.
+pub(crate) fn create_map_of_maps(
+    name: &CStr,
+    inner: BorrowedFd<'_>,
+    entries: u32,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        inner_map_fd: inner.as_raw_fd().cast_unsigned(),
+        ..Default::default()
+    };
+    // SAFETY: `name` is terminated; it and `options`, which says its own size, outlive the call.
+    opened(unsafe {
+        libbpf_sys::bpf_map_create(
+            libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
+            name.as_ptr(),
+            4,
+            4,
+            entries,
+            &raw const options,
+        )
+    })
+}
+
 /// Makes an array of one value for each CPU, zeros.
 pub(crate) fn create_per_cpu_value(name: &CStr, value_bytes: u32) -> io::Result<OwnedFd> {
     // SAFETY: `name` is terminated and outlives the call; no options.

@@ -23,8 +23,9 @@ pub(crate) use attach_failure::AttachFailure;
 pub use link::Mode;
 pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
 pub(crate) use map::{
-    LruHash, Write, create_interface_map, create_mapped_array, create_per_cpu_value,
-    create_socket_map, map_id, put, read_entry, remove, remove_socket, token, write_entry,
+    LruHash, Write, create_interface_map, create_map_of_maps, create_mapped_array,
+    create_per_cpu_value, create_ring_buffer, create_socket_map, map_id, put, read_entry, remove,
+    remove_socket, token, write_entry,
 };
 pub(crate) use object::{kept, pin, silence_libbpf};
 pub(crate) use program::{

@@ -18,11 +18,14 @@ use std::os::fd::OwnedFd;
 use super::super::shared::{Action, tally};
 use super::super::{Resident, Stage};
 use super::{KEY, Program};
+use crate::cell_ring::{self, at, cell};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_md};
-use crate::xdp::copies::{Copies, Geometry, Sharing, at, cell};
+use crate::filter::ebpf::{
+    Assembler, Helper, Label, RING_BUFFER_FORCE_WAKEUP, Reg, Size, xdp_action, xdp_md,
+};
+use crate::xdp::copies::{Copies, Geometry, Sharing};
 
 /// Where the address of the cell stands on the stack.
 const CELL: i16 = KEY - 8;
@@ -46,9 +49,10 @@ pub(crate) fn load_copying(
     program.select(filter, next)?;
     program.owner_is_alive(next);
     program.find_ring(copies, next);
-    program.find_cell(copies.geometry(), lost);
+    program.find_cell(&copies.geometry().ring, lost);
     program.write_cell(copies.geometry(), lost);
     program.publish();
+    program.wake_reader(copies);
     program.end_copying(action, tally::TAKEN, next);
     program.asm.place(lost);
     program.add_to_ring(at::LOST);
@@ -86,7 +90,7 @@ impl Program<'_> {
     /// model, and every processor, keeps writes behind a read on which a branch to them depends.
     /// The read pairs with the owner's releasing store (`Cursor::hand_over`), before which the
     /// owner has read the cell.
-    fn find_cell(&mut self, geometry: &Geometry, lost: Label) {
+    fn find_cell(&mut self, geometry: &cell_ring::Geometry, lost: Label) {
         let cells = geometry.cells.cast_signed();
         let asm = &mut self.asm;
         let room = asm.label();
@@ -125,8 +129,8 @@ impl Program<'_> {
         asm.store(Size::W, R3 + cell::WIRE_BYTES, R0);
         asm.load(Size::DW, R4, R9 + at::LOST);
         asm.store(Size::W, R3 + cell::LOST, R4);
-        self.copy_short(geometry.snaplen, done, lost);
-        self.copy_any(geometry.snaplen, lost);
+        self.copy_short(geometry.ring.snaplen, done, lost);
+        self.copy_any(geometry.ring.snaplen, lost);
         self.asm.place(done);
     }
 
@@ -211,6 +215,29 @@ impl Program<'_> {
             asm.mov(R1, 1);
             asm.atomic_fetch_add(Size::W, R9 + at::PRODUCED, R1);
         }
+    }
+
+    /// Wakes the owner if it sleeps until the ring has come as far as this (`cell_ring/wake.rs`).
+    /// Only this program writes to the ring now: so nobody else clears the flag but the owner, and a
+    /// flag that is cleared here is followed by a wake-up. The key on the stack is the ring's number.
+    fn wake_reader(&mut self, copies: &Copies) {
+        let done = self.asm.label();
+        self.asm.load(Size::W, R1, R9 + at::ASLEEP);
+        self.asm.jeq(R1, 0, done);
+        self.asm.load(Size::W, R1, R9 + at::OWN_PRODUCED);
+        self.asm.load(Size::W, R2, R9 + at::WAKE_AT);
+        self.asm.sub32(R1, R2);
+        self.asm.jslt32(R1, 0, done);
+        self.asm.store(Size::W, R9 + at::ASLEEP, 0);
+        self.look_up(&copies.wakers(), done);
+        let asm = &mut self.asm;
+        asm.mov(R1, R0);
+        asm.mov(R2, R10);
+        asm.add(R2, i32::from(KEY));
+        asm.mov(R3, 4);
+        asm.mov(R4, RING_BUFFER_FORCE_WAKEUP);
+        asm.call(Helper::RING_BUFFER_OUTPUT);
+        asm.place(done);
     }
 
     /// Counts up where only this program writes.

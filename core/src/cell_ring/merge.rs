@@ -9,10 +9,10 @@ const TURN: u32 = 64;
 
 /// The rings that have packets to be read, and their order.
 ///
-/// It is asked for a ring once for each run of packets, which costs by the logarithm of how many
-/// rings have packets: on a machine of many CPUs most have none, and packets come in bursts.
+/// A reader takes a ring from it once for each run of packets, which costs by the logarithm of how
+/// many rings have packets: on a machine of many CPUs most have none, and packets come in bursts.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct MergeQueue {
     /// By the time of each ring's next packet; otherwise one after the other.
     by_time: bool,
     /// The first is to be read first: its time, or which turn it is, and the ring.
@@ -31,7 +31,7 @@ pub(super) struct Turn {
     pub packets: u32,
 }
 
-impl Turns {
+impl MergeQueue {
     pub fn new(rings: usize, by_time: bool) -> Self {
         Self { by_time, waiting: BinaryHeap::with_capacity(rings), given: 0 }
     }
@@ -64,29 +64,29 @@ mod tests {
 
     #[test]
     fn the_ring_with_the_earliest_packet_goes_on_until_another_one_has_an_earlier() {
-        let mut turns = Turns::new(3, true);
+        let mut queue = MergeQueue::new(3, true);
         for (ring, next_ns) in [(0, 70), (1, 50), (2, 60)] {
-            turns.add(ring, next_ns);
+            queue.add(ring, next_ns);
         }
-        assert_eq!(turns.take(), turn(1, Some(60), u32::MAX));
-        turns.add(1, 65);
-        assert_eq!(turns.take(), turn(2, Some(65), u32::MAX));
-        assert_eq!(turns.take(), turn(1, Some(70), u32::MAX));
-        assert_eq!(turns.take(), turn(0, None, u32::MAX), "the only one need not be compared");
-        assert_eq!(turns.take(), None);
+        assert_eq!(queue.take(), turn(1, Some(60), u32::MAX));
+        queue.add(1, 65);
+        assert_eq!(queue.take(), turn(2, Some(65), u32::MAX));
+        assert_eq!(queue.take(), turn(1, Some(70), u32::MAX));
+        assert_eq!(queue.take(), turn(0, None, u32::MAX), "the only one need not be compared");
+        assert_eq!(queue.take(), None);
     }
 
     #[test]
     fn without_times_each_has_its_turn() {
-        let mut turns = Turns::new(3, false);
-        (0..3).for_each(|ring| turns.add(ring, 0));
+        let mut queue = MergeQueue::new(3, false);
+        (0..3).for_each(|ring| queue.add(ring, 0));
         for round in 0..3 {
             for ring in 0..3 {
-                assert_eq!(turns.take(), turn(ring, None, TURN), "round {round}");
-                turns.add(ring, 0);
+                assert_eq!(queue.take(), turn(ring, None, TURN), "round {round}");
+                queue.add(ring, 0);
             }
         }
-        (0..2).for_each(|ring| assert_eq!(turns.take(), turn(ring, None, TURN)));
-        assert_eq!(turns.take(), turn(2, None, u32::MAX), "the only one need not stop");
+        (0..2).for_each(|ring| assert_eq!(queue.take(), turn(ring, None, TURN)));
+        assert_eq!(queue.take(), turn(2, None, u32::MAX), "the only one need not stop");
     }
 }

@@ -1,0 +1,184 @@
+//! The memory of a ring, and what each side does with it.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+use super::{Geometry, Header, MAX_RING_BYTES, MAX_SNAPLEN, at, cell};
+use crate::error::{Error, Result};
+use crate::memory::{Mmap, PAGE_BYTES};
+use crate::ring::AtomicU32;
+
+/// "slumon" and the version of the layout.
+const MAGIC: u64 = 0x736c_756d_6f6e_0002;
+
+/// A ring in memory that both sides have mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct CellRing {
+    map: Arc<Mmap>,
+    /// Where the ring begins in the mapping.
+    start: usize,
+    geometry: Geometry,
+    cell_bytes: usize,
+}
+
+impl CellRing {
+    /// The ring that begins `start` bytes into a mapping.
+    ///
+    /// # Panics
+    /// If it does not lie in the mapping, on a cache line, or its cells are no power of two.
+    pub fn new(map: &Arc<Mmap>, start: usize, geometry: Geometry) -> Self {
+        assert!(start.is_multiple_of(64) && geometry.cells.is_power_of_two());
+        assert!(start as u64 + geometry.ring_bytes() <= map.bytes() as u64);
+        let cell_bytes = geometry.cell_bytes() as usize;
+        Self { map: Arc::clone(map), start, geometry, cell_bytes }
+    }
+
+    /// Makes a ring in a file that another process can map.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn in_file(geometry: Geometry) -> Result<(Self, OwnedFd)> {
+        let (file, map) = Mmap::memfd(c"sluice-watch", geometry.ring_bytes() as usize, false)?;
+        let ring = Self::new(&Arc::new(map), 0, geometry);
+        // SAFETY: the mapping is new, nobody else has it yet, and these words are in its first
+        // page, aligned.
+        unsafe {
+            ring.part(at::MAGIC).cast::<u64>().write(MAGIC);
+            ring.part(at::CELL_COUNT).cast::<u32>().write(geometry.cells);
+            ring.part(at::SNAPLEN).cast::<u32>().write(geometry.snaplen);
+        }
+        Ok((ring, file))
+    }
+
+    /// Maps a ring in a file that another process has made. `object` is for messages.
+    ///
+    /// # Errors
+    /// The file is no ring, or its memory could be taken away.
+    pub fn of_file(file: &OwnedFd, object: &str) -> Result<Self> {
+        let wrong = |reason: &str| {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidData, reason);
+            Error::system("watch", object, source).remedy("both sides have to be of one version")
+        };
+        let failed = |error: nix::Error| Error::system("watch", object, error);
+        let bytes = nix::sys::stat::fstat(file).map_err(failed)?.st_size;
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes >= PAGE_BYTES);
+        let bytes = bytes.ok_or_else(|| wrong("the file is too small for a ring"))?;
+        let seals =
+            SealFlag::from_bits_truncate(fcntl(file, FcntlArg::F_GET_SEALS).map_err(failed)?);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(wrong("the file may shrink"));
+        }
+        let map = Mmap::shared(file.as_fd(), bytes)
+            .map_err(|error| Error::system("map the ring of", object, error))?;
+        let word = |at: i16| map.at(at as usize);
+        // SAFETY: the first page is mapped and stays, and these words are in it, aligned; the maker
+        // of the ring writes them no more, and any bits are a number.
+        let (magic, cells, snaplen) = unsafe {
+            (
+                word(at::MAGIC).cast::<u64>().read_volatile(),
+                word(at::CELL_COUNT).cast::<u32>().read_volatile(),
+                word(at::SNAPLEN).cast::<u32>().read_volatile(),
+            )
+        };
+        let geometry = Geometry { cells, snaplen };
+        let possible = cells.is_power_of_two() && (1..=MAX_SNAPLEN).contains(&snaplen);
+        let most = MAX_RING_BYTES.min(bytes as u64);
+        match magic == MAGIC && possible && geometry.ring_bytes() <= most {
+            true => Ok(Self::new(&Arc::new(map), 0, geometry)),
+            false => Err(wrong("the file is no ring")),
+        }
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// One of the words of the ring's head, an index or a flag.
+    #[inline]
+    pub fn word(&self, at: i16) -> &AtomicU32 {
+        // SAFETY: the word lies in the head of the ring, in the mapping, which `self` keeps, and is
+        // aligned to 4; both sides access it as a whole, this one by atomic operations only.
+        unsafe { self.part(at).cast().as_ref() }
+    }
+
+    /// One of the ring's counters: exact, of some moment.
+    pub fn counter(&self, at: i16) -> &AtomicU64 {
+        // SAFETY: as in `word`, aligned to 8.
+        unsafe { self.part(at).cast().as_ref() }
+    }
+
+    /// A part of the ring's head.
+    #[inline]
+    fn part(&self, at: i16) -> NonNull<u8> {
+        let at = at as usize;
+        assert!(at < at::CELLS as usize);
+        self.map.at(self.start + at)
+    }
+
+    /// Where the cell of an index begins.
+    #[inline]
+    fn cell(&self, index: u32) -> NonNull<u8> {
+        let number = (index & (self.geometry.cells - 1)) as usize;
+        self.map.at(self.start + at::CELLS as usize + number * self.cell_bytes)
+    }
+
+    /// The header of a cell that is the reader's, with a length that the cell has.
+    #[inline]
+    pub fn header(&self, index: u32) -> Header {
+        // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64
+        // bytes), and any bits are numbers. A writer that keeps to the indices does not write it
+        // now.
+        let mut header = unsafe { self.cell(index).cast::<Header>().read_volatile() };
+        header.captured_bytes = header.captured_bytes.min(self.geometry.snaplen);
+        header
+    }
+
+    /// The time in the header of a cell that is the reader's.
+    #[inline]
+    pub fn time_ns(&self, index: u32) -> u64 {
+        // SAFETY: as in `header`; the time comes first.
+        unsafe { self.cell(index).cast::<u64>().read_volatile() }
+    }
+
+    /// Where a cell's packet begins: `snaplen` bytes of the mapping from there on are the cell's.
+    #[inline]
+    pub fn packet(&self, index: u32) -> NonNull<u8> {
+        self.cell(index).map_addr(|cell| cell.saturating_add(cell::PACKET as usize))
+    }
+
+    /// Writes a packet into a cell that is the writer's: as many of its bytes as are kept.
+    #[inline]
+    pub fn write<'a>(
+        &self,
+        index: u32,
+        mut header: Header,
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let mut left = self.geometry.snaplen as usize;
+        let mut to = self.packet(index);
+        for segment in segments {
+            let bytes = segment.len().min(left);
+            // SAFETY: the cell has room for `snaplen` bytes behind its header, of which `left` are
+            // still unwritten from `to` on. It is in the mapping; a reader that keeps to the
+            // indices does not look at it now, and one that does not harms itself: no reference is
+            // made to it here. The segment is borrowed and lies elsewhere.
+            unsafe { std::ptr::copy_nonoverlapping(segment.as_ptr(), to.as_ptr(), bytes) };
+            to = to.map_addr(|to| to.saturating_add(bytes));
+            left -= bytes;
+        }
+        header.captured_bytes = self.geometry.snaplen - left as u32;
+        self.write_header(index, header);
+    }
+
+    /// Writes the header of a cell that is the writer's.
+    #[inline]
+    pub fn write_header(&self, index: u32, header: Header) {
+        // SAFETY: as in `write`; cells begin on 64 bytes.
+        unsafe { self.cell(index).cast::<Header>().write(header) };
+    }
+}

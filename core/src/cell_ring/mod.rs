@@ -1,0 +1,155 @@
+//! A ring of cells in shared memory: one writer copies packets into the cells, one reader looks at
+//! them there.
+//!
+//! ```text
+//!   +-----------+-----------+---------------------+--------+--------+-----+--------+
+//!   | produced  | consumed  | the writer's own:   | cell 0 | cell 1 |     | cell   |
+//!   | index     | index     | copies of both,     | header | header | ... | 2ⁿ - 1 |
+//!   |           |           | counters; requests  | packet | packet |     |        |
+//!   +-----------+-----------+---------------------+--------+--------+-----+--------+
+//!    the writer  the reader  the writer; requests   full: [consumed, produced)
+//!    stores      stores      are the reader's, rare
+//! ```
+//!
+//! There are two writers: the resident XDP program, which copies packets into BPF arrays
+//! (`xdp/copies`), and a thread of a switch or forwarder that is watched ([`Writer`], `monitor`).
+//! The [`Reader`] is the same for both.
+//!
+//! Each part has cache lines of its own. The two sides run on two CPUs, and each look at a word of
+//! the other side takes a line away from it, so both look rarely: the writer at `consumed` only when
+//! its own copy says that the ring is full, the reader at `produced` only when it has read all it
+//! knows of, and then after a pause (`port/cells.rs`).
+//!
+//! Neither side believes the other: an index that is impossible is not taken over, a length is cut
+//! to the cell, and the writer masks its indices. A full ring loses packets and counts them; nothing
+//! else happens to the writer.
+//!
+//! A reader that goes to sleep says so in the ring, and the writer wakes it (`wake`).
+
+mod memory;
+mod merge;
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod wake;
+mod writer;
+
+pub(crate) use memory::CellRing;
+pub(crate) use reader::Reader;
+pub(crate) use wake::WakeSource;
+pub(crate) use writer::Writer;
+
+use crate::ring::Direction;
+
+/// Offsets of a ring's parts. Two cache lines each, because processors fetch lines in pairs.
+pub(crate) mod at {
+    /// u32: cells written, ever.
+    pub const PRODUCED: i16 = 0;
+    /// u32: cells read, ever.
+    pub const CONSUMED: i16 = 128;
+    /// u32: the XDP program's copy of `PRODUCED`.
+    pub const OWN_PRODUCED: i16 = 256;
+    /// u32: the XDP program's copy of `CONSUMED`.
+    pub const OWN_CONSUMED: i16 = 260;
+    /// u64: packets that were to be copied.
+    pub const MATCHED: i16 = 264;
+    /// u64: of these, packets that found the ring full.
+    pub const LOST: i16 = 272;
+    /// u32: not 0 when the reader wants no more packets. The reader stores it once.
+    pub const CLOSED: i16 = 280;
+    /// u32: not 0 while the reader sleeps. The reader sets it, the writer that wakes the reader
+    /// clears it.
+    pub const ASLEEP: i16 = 284;
+    /// u32: the value of `PRODUCED` at which a sleeping reader wants to be woken.
+    pub const WAKE_AT: i16 = 288;
+    /// u32: not 0 when nothing more will be written.
+    pub const ENDED: i16 = 292;
+    /// u64, u32, u32: what the ring is, its cells and their bytes; of rings in files only.
+    pub const MAGIC: i16 = 320;
+    pub const CELL_COUNT: i16 = 328;
+    pub const SNAPLEN: i16 = 332;
+    /// The first cell.
+    pub const CELLS: i32 = 384;
+}
+
+/// Offsets of a cell's parts.
+pub(crate) mod cell {
+    /// u64: the packet's time in ns, 0 where none is taken. CLOCK_MONOTONIC if the XDP program
+    /// writes, otherwise the time of day.
+    pub const TIME: i16 = 0;
+    /// u32: bytes of the packet on the wire.
+    pub const WIRE_BYTES: i16 = 8;
+    /// u32: bytes of it in the cell.
+    pub const CAPTURED_BYTES: i16 = 12;
+    /// u32: packets that the ring had lost before this one, ever.
+    pub const LOST: i16 = 16;
+    /// The packet. The u32 before it is the direction: the XDP program leaves it 0, which is in.
+    pub const PACKET: i32 = 24;
+}
+
+/// Cells begin on cache lines of their own.
+const CELL_UNIT: u32 = 64;
+/// A slot's length has 16 bits.
+pub(crate) const MAX_SNAPLEN: u32 = u16::MAX as u32;
+/// The most memory of a ring: the verifier follows offsets in a value up to 2²⁹.
+pub(crate) const MAX_RING_BYTES: u64 = 256 << 20;
+
+/// The sizes of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Cells: a power of two.
+    pub cells: u32,
+    /// The most bytes that are kept of a packet.
+    pub snaplen: u32,
+}
+
+impl Geometry {
+    /// Bytes of a cell.
+    pub fn cell_bytes(&self) -> u32 {
+        (self.snaplen + cell::PACKET as u32).next_multiple_of(CELL_UNIT)
+    }
+
+    /// Bytes of a ring.
+    pub fn ring_bytes(&self) -> u64 {
+        at::CELLS as u64 + u64::from(self.cells) * u64::from(self.cell_bytes())
+    }
+}
+
+/// What stands in a cell in front of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub time_ns: u64,
+    pub wire_bytes: u32,
+    pub captured_bytes: u32,
+    /// Packets that the ring had lost by then.
+    pub lost: u32,
+    /// A number of [`Header::number_of`].
+    pub direction: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == cell::PACKET as usize);
+    assert!(std::mem::offset_of!(Header, wire_bytes) == cell::WIRE_BYTES as usize);
+    assert!(std::mem::offset_of!(Header, captured_bytes) == cell::CAPTURED_BYTES as usize);
+    assert!(std::mem::offset_of!(Header, lost) == cell::LOST as usize);
+};
+
+impl Header {
+    /// How a direction is written.
+    pub fn number_of(direction: Direction) -> u32 {
+        match direction {
+            Direction::In => 0,
+            Direction::Out => 1,
+            Direction::Unknown => 2,
+        }
+    }
+
+    pub fn direction(&self) -> Direction {
+        match self.direction {
+            0 => Direction::In,
+            1 => Direction::Out,
+            _ => Direction::Unknown,
+        }
+    }
+}

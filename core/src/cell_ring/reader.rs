@@ -1,0 +1,298 @@
+//! Reading packets where they lie: the cells of rings as the slots of a [`Ring`].
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::merge::MergeQueue;
+use super::wake::{SETTLE, SleepFlag, WakeSource, is_reached};
+use super::{CellRing, Header, at};
+use crate::ring::cursor::Cursor;
+use crate::ring::{Meta, Ring, TimestampSource, fence};
+
+/// One ring being read.
+#[derive(Debug)]
+struct Source {
+    ring: CellRing,
+    cursor: Cursor,
+    /// Cells that stand in slots, and have not been given back.
+    held: u32,
+    /// Packets that the ring had lost before the last packet that was read.
+    lost: u32,
+    /// Where the writer was asked to wake the reader.
+    wake_at: u32,
+}
+
+/// Slots one after the other whose cells are of one ring.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    source: usize,
+    slots: u32,
+}
+
+/// Packets that were to be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// All.
+    pub matched: u64,
+    /// Those that were lost for want of room.
+    pub lost: u64,
+}
+
+/// Reads some rings, each in its order: several in the order of time, or in turns where packets
+/// have no times. Nobody else reads them.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    sources: Vec<Source>,
+    /// The sources that have unread packets, and no others.
+    merge: MergeQueue,
+    /// Whether packets have times.
+    timed: bool,
+    /// Packets that are unread, of all.
+    unread: u32,
+    /// Of the slots the program has, from the oldest on.
+    runs: VecDeque<Run>,
+    /// The ring's head when we last looked.
+    head: u32,
+    wake: WakeSource,
+    asleep: bool,
+}
+
+impl Reader {
+    /// Reads rings that nobody has read from, whose packets have times or not. Their writers wake it
+    /// by `wake`.
+    pub fn new(rings: impl IntoIterator<Item = CellRing>, timed: bool, wake: WakeSource) -> Self {
+        Self::starting_at(rings, timed, wake, 0)
+    }
+
+    /// As [`new`](Self::new), for rings whose indices stand at `start`.
+    pub(super) fn starting_at(
+        rings: impl IntoIterator<Item = CellRing>,
+        timed: bool,
+        wake: WakeSource,
+        start: u32,
+    ) -> Self {
+        let source = |ring: CellRing| {
+            let cursor = Cursor::consuming(ring.geometry().cells, start);
+            Source { ring, cursor, held: 0, lost: 0, wake_at: start }
+        };
+        let sources: Vec<Source> = rings.into_iter().map(source).collect();
+        let (merge, runs) = (MergeQueue::new(sources.len(), timed), VecDeque::new());
+        Self { sources, merge, timed, unread: 0, runs, head: 0, wake, asleep: false }
+    }
+
+    /// The most bytes of a packet that are kept.
+    pub fn snaplen(&self) -> u32 {
+        self.sources.first().map_or(0, |source| source.ring.geometry().snaplen)
+    }
+
+    /// Cells of each ring.
+    pub fn cells(&self) -> u32 {
+        self.sources.first().map_or(0, |source| source.ring.geometry().cells)
+    }
+
+    /// Packets known to be there that stand in no slot yet.
+    #[inline]
+    pub fn unread(&self) -> u32 {
+        self.unread
+    }
+
+    /// Looks how far the writers have come; returns how many packets are there now that stand in no
+    /// slot yet.
+    #[inline]
+    pub fn look(&mut self) -> u32 {
+        for i in 0..self.sources.len() {
+            let source = &mut self.sources[i];
+            let before = source.unread();
+            source.cursor.look(source.ring.word(at::PRODUCED), u32::MAX);
+            let there = source.unread();
+            self.unread += there - before;
+            if before == 0 && there > 0 {
+                self.await_turn(i);
+            }
+        }
+        self.unread
+    }
+
+    /// From now on the writers pass these rings by. A packet that is being copied at this moment
+    /// still comes.
+    pub fn close(&self) {
+        for source in &self.sources {
+            // Relaxed: a request by itself.
+            source.ring.word(at::CLOSED).store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the writers have said that nothing more will be written: what there is, the next look
+    /// finds.
+    pub fn has_ended(&self) -> bool {
+        // Acquire: pairs with the writer's releasing store behind its last index and counts.
+        self.sources.iter().all(|source| source.ring.word(at::ENDED).load(Ordering::Acquire) != 0)
+    }
+
+    /// Gives the cells back whose slots the program has released.
+    pub fn give_back(&mut self, ring: &Ring) {
+        let mut released = ring.distance(self.head, ring.head());
+        self.head = ring.head();
+        while let Some(run) = self.runs.front_mut().filter(|_| released > 0) {
+            let n = released.min(run.slots);
+            let source = &mut self.sources[run.source];
+            source.cursor.hand_over(source.ring.word(at::CONSUMED), n);
+            source.held -= n;
+            released -= n;
+            run.slots -= n;
+            if run.slots == 0 {
+                self.runs.pop_front();
+            }
+        }
+    }
+
+    /// Points slots at the packets that are known to be there; `wall_ns` turns the writer's time
+    /// into the time of day. Returns how many slots.
+    pub fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
+        let mut room = ring.room();
+        let mut tail = ring.tail();
+        while room > 0
+            && let Some(turn) = self.merge.take()
+        {
+            let i = turn.ring;
+            let most = self.sources[i].unread().min(turn.packets).min(room);
+            let mut slots = 0;
+            let goes_on = |reader: &Self| match turn.until_ns {
+                Some(until_ns) => reader.sources[i].next_ns() <= until_ns,
+                None => true,
+            };
+            while slots < most && (slots == 0 || goes_on(self)) {
+                self.show(ring, tail, i, &mut wall_ns);
+                tail = ring.next(tail);
+                slots += 1;
+            }
+            room -= slots;
+            self.unread -= slots;
+            match self.runs.back_mut() {
+                Some(run) if run.source == i => run.slots += slots,
+                _ => self.runs.push_back(Run { source: i, slots }),
+            }
+            if self.sources[i].unread() > 0 {
+                self.await_turn(i);
+            }
+        }
+        let filled = ring.distance(ring.tail(), tail);
+        ring.publish(tail);
+        filled
+    }
+
+    /// Lets a source that has unread packets wait for its turn.
+    #[inline]
+    fn await_turn(&mut self, i: usize) {
+        let next_ns = match self.sources.len() {
+            // There is none to compare it with.
+            1 => 0,
+            _ => self.sources[i].next_ns(),
+        };
+        self.merge.add(i, next_ns);
+    }
+
+    /// Points a slot at a source's next packet, which is there.
+    #[inline]
+    fn show(&mut self, ring: &mut Ring, slot: u32, i: usize, wall_ns: &mut impl FnMut(u64) -> u64) {
+        let timed = self.timed;
+        let source = &mut self.sources[i];
+        let index = source.cursor.index(source.held);
+        let header = source.ring.header(index);
+        let Header { time_ns, wire_bytes, captured_bytes, lost, .. } = header;
+        let meta = ring.meta_mut(slot);
+        *meta = Meta {
+            wire_bytes: wire_bytes.max(captured_bytes),
+            lost_before: lost.wrapping_sub(source.lost),
+            direction: header.direction(),
+            ..Meta::default()
+        };
+        if timed {
+            meta.timestamp_ns = wall_ns(time_ns);
+            meta.timestamp_source = TimestampSource::Software;
+        }
+        let packet = source.ring.packet(index);
+        // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, to which
+        // `header` has cut the length, and stays mapped as long as the reader, which lives in one
+        // queue with the ring. The writer has written it and does not write it again until we
+        // publish that it is consumed, which is in the first sync after the slot was given back
+        // (`give_back`).
+        unsafe { ring.point(slot, packet, captured_bytes as u16, false) };
+        source.held += 1;
+        source.lost = lost;
+    }
+
+    /// What the writers have counted at these rings.
+    pub fn counts(&self) -> Counts {
+        self.sources.iter().fold(Counts::default(), |sum, source| {
+            let count = |at| source.ring.counter(at).load(Ordering::Relaxed);
+            Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
+        })
+    }
+
+    /// Asks the writers for a wake-up when one of the rings has `level` packets that were not given
+    /// back, one more than are known in any case. Returns whether the reader may sleep: none has.
+    pub fn go_to_sleep(&mut self, level: u32) -> bool {
+        self.wake.drain();
+        self.asleep = true;
+        for source in &mut self.sources {
+            source.wake_at = source.cursor.index(level.max(source.cursor.known() + 1));
+            SleepFlag::of(&source.ring).set(source.wake_at);
+        }
+        // Pairs with the writer's fence between its index and its look at the flag.
+        fence(Ordering::SeqCst);
+        if self.is_due() {
+            return false;
+        }
+        if level > 1 || cfg!(not(target_arch = "x86_64")) {
+            // A wake-up that is lost comes with the next packet; elsewhere the program has a fence.
+            return true;
+        }
+        let settled = Instant::now() + SETTLE;
+        while Instant::now() < settled {
+            if self.is_due() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a writer has come to where the reader wants to be woken.
+    fn is_due(&self) -> bool {
+        self.sources.iter().any(|source| {
+            // Acquire: as `Cursor::look`.
+            let produced = source.ring.word(at::PRODUCED).load(Ordering::Acquire);
+            is_reached(produced, source.wake_at)
+        })
+    }
+
+    /// The writers need not wake the reader any more.
+    pub fn wake_up(&mut self) {
+        if std::mem::take(&mut self.asleep) {
+            self.sources.iter().for_each(|source| SleepFlag::of(&source.ring).clear());
+        }
+    }
+}
+
+impl AsFd for Reader {
+    /// Readable when a writer has woken the reader.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Source {
+    #[inline]
+    fn unread(&self) -> u32 {
+        self.cursor.known() - self.held
+    }
+
+    /// When the next packet came, which is there.
+    #[inline]
+    fn next_ns(&self) -> u64 {
+        self.ring.time_ns(self.cursor.index(self.held))
+    }
+}

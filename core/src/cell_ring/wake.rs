@@ -1,0 +1,208 @@
+//! How a sleeping reader is woken: a flag in the ring, and a file that becomes readable.
+//!
+//! ```text
+//!   writer                              reader
+//!   store PRODUCED                      store WAKE_AT, ASLEEP
+//!   fence                               fence
+//!   load ASLEEP: 0, or too early: done  load PRODUCED: WAKE_AT reached: stay awake
+//!   clear ASLEEP, make file readable    sleep until the file is readable, or for the limit
+//! ```
+//!
+//! While the reader is awake a writer pays for the load of a flag that is in its cache. `WAKE_AT`
+//! lets a reader sleep until the ring has filled to a level, and then be woken once.
+//!
+//! With both fences one of the two sees what the other has stored. A thread that writes has its fence
+//! ([`due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
+//! bytes have reached the cache. So there a store of `PRODUCED` may become visible some 100 ns after the
+//! load of `ASLEEP`, and a reader that wants packets at once goes on looking for longer than that
+//! ([`SETTLE`]) before it sleeps. The limit of the sleep bounds what is left.
+//!
+//! The file is the reader's end of a socket, where a thread writes, or a BPF ring buffer, where the
+//! XDP program does (BPF_RB_FORCE_WAKEUP, Linux 5.8). Neither lets the reader hold the writer up: a
+//! full socket or buffer wakes already.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use super::CellRing;
+use super::at;
+use crate::memory::{Mmap, PAGE_BYTES};
+use crate::ring::{AtomicU32, Ordering, fence};
+
+/// A store of another CPU is visible within this time.
+pub(super) const SETTLE: Duration = Duration::from_micros(2);
+
+/// The file that a reader sleeps at.
+#[derive(Debug)]
+pub(crate) enum WakeSource {
+    /// The reader's end of a pair of sockets.
+    Socket(OwnedFd),
+    /// A BPF ring buffer, and the pages with its consumer's and its producer's position.
+    Kernel { buffer: OwnedFd, consumer: Mmap, producer: Mmap },
+}
+
+impl WakeSource {
+    /// Of a BPF ring buffer.
+    ///
+    /// # Errors
+    /// The kernel refuses to map it.
+    pub fn of_buffer(buffer: OwnedFd) -> std::io::Result<Self> {
+        let consumer = Mmap::shared(buffer.as_fd(), PAGE_BYTES)?;
+        let producer = Mmap::read_only(buffer.as_fd(), PAGE_BYTES as i64, PAGE_BYTES)?;
+        Ok(Self::Kernel { buffer, consumer, producer })
+    }
+
+    /// Forgets all wake-ups up to now. Never waits.
+    pub fn drain(&self) {
+        match self {
+            Self::Socket(socket) => {
+                let mut bytes = [0u8; 64];
+                while matches!(
+                    recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT),
+                    Ok(1..)
+                ) {}
+            }
+            Self::Kernel { consumer, producer, .. } => {
+                // Acquire and release as libbpf's consumer has them: the records up to there are
+                // the reader's to skip.
+                let produced = position(producer).load(Ordering::Acquire);
+                position(consumer).store(produced, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The position in a page of a ring buffer.
+fn position(page: &Mmap) -> &AtomicU64 {
+    // SAFETY: the first word of the mapping, which the borrow keeps; the kernel accesses it as a whole
+    // (kernel/bpf/ringbuf.c), and we as an atomic only.
+    unsafe { page.at(0).cast().as_ref() }
+}
+
+impl AsFd for WakeSource {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Socket(socket) => socket.as_fd(),
+            Self::Kernel { buffer, .. } => buffer.as_fd(),
+        }
+    }
+}
+
+/// Wakes the reader of a socket. Never waits: a socket that is full wakes already, and the flags are
+/// those of the call, which the reader cannot change.
+pub(super) fn wake(socket: &OwnedFd) {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    // A reader that has exited needs no wake-up.
+    let _ = send(socket.as_raw_fd(), &[0], flags);
+}
+
+/// The words of a ring by which a reader sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SleepFlag<'a> {
+    asleep: &'a AtomicU32,
+    wake_at: &'a AtomicU32,
+}
+
+impl<'a> SleepFlag<'a> {
+    pub fn of(ring: &'a CellRing) -> Self {
+        Self { asleep: ring.word(at::ASLEEP), wake_at: ring.word(at::WAKE_AT) }
+    }
+
+    /// From now on the writer wakes the reader when its index reaches `wake_at`. The reader may sleep
+    /// if the index has not reached it yet after this, and after a [`fence`].
+    pub fn set(self, wake_at: u32) {
+        self.wake_at.store(wake_at, Ordering::Relaxed);
+        // Release: pairs with the writer's acquiring load in `due`; it sees this `wake_at`, not an old
+        // one.
+        self.asleep.store(1, Ordering::Release);
+    }
+
+    /// The reader is awake.
+    pub fn clear(self) {
+        self.asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the writer, whose index is stored and stands at `produced`, has to wake the reader.
+    /// Answers so once for each time the reader goes to sleep.
+    pub fn due(self, produced: u32) -> bool {
+        // Pairs with the reader's fence between setting the flag and its last look.
+        fence(Ordering::SeqCst);
+        // Acquire: pairs with the reader's release in `set`.
+        if self.asleep.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let due = is_reached(produced, self.wake_at.load(Ordering::Relaxed));
+        if due {
+            self.asleep.store(0, Ordering::Relaxed);
+        }
+        due
+    }
+}
+
+/// Whether an index that goes up and wraps has come to another.
+#[inline]
+pub(super) fn is_reached(index: u32, at: u32) -> bool {
+    index.wrapping_sub(at).cast_signed() >= 0
+}
+
+/// The interleavings of flag and index. Run as the cursors' (`ring/cursor.rs`).
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Shared {
+        produced: AtomicU32,
+        asleep: AtomicU32,
+        wake_at: AtomicU32,
+        woken: AtomicBool,
+    }
+
+    impl Shared {
+        fn flag(&self) -> SleepFlag<'_> {
+            SleepFlag { asleep: &self.asleep, wake_at: &self.wake_at }
+        }
+    }
+
+    #[test]
+    fn loom_a_reader_that_sleeps_at_a_level_is_woken_when_it_is_reached() {
+        for level in [1, 2] {
+            loom::model(move || {
+                let start = u32::MAX;
+                let shared = Arc::new(Shared {
+                    produced: AtomicU32::new(start),
+                    asleep: AtomicU32::new(0),
+                    // Of an earlier sleep.
+                    wake_at: AtomicU32::new(start.wrapping_sub(1)),
+                    woken: AtomicBool::new(false),
+                });
+                let theirs = Arc::clone(&shared);
+                let writer = thread::spawn(move || {
+                    for n in 1..=2 {
+                        let produced = start.wrapping_add(n);
+                        theirs.produced.store(produced, Ordering::Release);
+                        if theirs.flag().due(produced) {
+                            assert!(n >= level, "woken too early");
+                            let before = theirs.woken.swap(true, Ordering::Relaxed);
+                            assert!(!before, "woken twice");
+                        }
+                    }
+                });
+                let wake_at = start.wrapping_add(level);
+                shared.flag().set(wake_at);
+                fence(Ordering::SeqCst);
+                let sleeps = !is_reached(shared.produced.load(Ordering::Acquire), wake_at);
+                writer.join().unwrap();
+                assert!(!sleeps || shared.woken.load(Ordering::Relaxed), "sleeps on");
+            });
+        }
+    }
+}

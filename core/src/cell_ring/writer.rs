@@ -1,0 +1,95 @@
+//! A writer that is a thread of this process. The other one is the XDP program
+//! (`xdp/resident/program/copy.rs`).
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use super::wake::{SleepFlag, wake};
+use super::{CellRing, Header, at};
+use crate::ring::cursor::Cursor;
+
+/// Copies packets into one ring. It never waits: a packet without room is lost, and counted.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    ring: CellRing,
+    cursor: Cursor,
+    /// Cells written and not handed over.
+    pending: u32,
+    offered: u64,
+    lost: u64,
+    /// The end of a pair of sockets whose other end the reader sleeps at.
+    waker: OwnedFd,
+    /// The reader wants no more packets.
+    closed: bool,
+}
+
+impl Writer {
+    /// Writes to a ring that nobody has written to.
+    pub fn new(ring: CellRing, waker: OwnedFd) -> Self {
+        let cursor = Cursor::producing(ring.geometry().cells, 0);
+        Self { ring, cursor, pending: 0, offered: 0, lost: 0, waker, closed: false }
+    }
+
+    /// Copies a packet, or loses it. The reader gets it by the next [`publish`](Self::publish).
+    #[inline]
+    pub fn offer<'a>(&mut self, header: Header, segments: impl Iterator<Item = &'a [u8]>) {
+        self.offered += 1;
+        let consumed = self.ring.word(at::CONSUMED);
+        if self.cursor.look(consumed, self.pending + 1) <= self.pending {
+            self.lost += 1;
+            return;
+        }
+        let header = Header { lost: self.lost as u32, ..header };
+        self.ring.write(self.cursor.index(self.pending), header, segments);
+        self.pending += 1;
+    }
+
+    /// Packets that were lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether the reader wants no more packets, or writing has ended.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Hands over what was copied, and wakes a sleeping reader that wants to be woken now. To be
+    /// called once a batch.
+    pub fn publish(&mut self) {
+        if self.closed {
+            return;
+        }
+        // Relaxed: counts by themselves; a reader of the last ones has seen `ENDED` first.
+        self.ring.counter(at::MATCHED).store(self.offered, Ordering::Relaxed);
+        self.ring.counter(at::LOST).store(self.lost, Ordering::Relaxed);
+        if self.pending > 0 {
+            self.cursor.hand_over(self.ring.word(at::PRODUCED), std::mem::take(&mut self.pending));
+            if SleepFlag::of(&self.ring).due(self.cursor.index(0)) {
+                wake(&self.waker);
+            }
+        }
+        // Relaxed: a request by itself.
+        if self.ring.word(at::CLOSED).load(Ordering::Relaxed) != 0 {
+            self.end();
+        }
+    }
+
+    /// Nothing more is written; the reader is told.
+    fn end(&mut self) {
+        self.closed = true;
+        // Release: pairs with the reader's acquiring load, and publishes the last counts and index.
+        self.ring.word(at::ENDED).store(1, Ordering::Release);
+        wake(&self.waker);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.publish();
+        if !self.closed {
+            self.end();
+        }
+    }
+}

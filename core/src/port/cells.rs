@@ -1,0 +1,121 @@
+//! Receiving from rings of cells (`cell_ring`): when to look, and when to sleep. For `mirror:`, `xdp:`
+//! with method `ring` and `monitor:`.
+//!
+//! | the program wants packets | a look | a sleep ends |
+//! | --- | --- | --- |
+//! | at once | while it spins, but for a pause after a look that found packets | with the next packet |
+//! | within `latency=` | once in that time | after it, or when a quarter of the ring is full |
+//!
+//! A look takes the cache line that the writer stores its index to away from the writer's CPU. A
+//! reader that looked again at once would meet one packet at a time, and slow the writer down.
+
+use std::time::{Duration, Instant};
+
+use super::wait::Alarm;
+use crate::cell_ring::Reader;
+use crate::ring::{Ring, Wait};
+use std::os::fd::AsFd;
+
+/// As many packets are read before there is another look at how many there are.
+const BATCH: u32 = 256;
+/// After a look that found packets there is none for this time, unless the program goes to sleep.
+const PAUSE: Duration = Duration::from_micros(50);
+/// A sleeper that wants packets at once looks again after this time: so long a wake-up may be lost.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// A sleeper that can wait for packets is woken when this part of the ring is full: the rest takes what
+/// comes until it is awake.
+const WAKE_LEVEL: u32 = 4;
+
+/// The intake of a queue that receives from rings of cells.
+#[derive(Debug)]
+pub(super) struct CellIntake {
+    reader: Reader,
+    /// How long a packet may lie in the ring before the program sees it; zero is at once.
+    latency: Duration,
+    /// The program looks again and again, whatever that costs.
+    spinning: bool,
+    /// No look before then.
+    next_look: Instant,
+    closed: Option<Instant>,
+}
+
+impl CellIntake {
+    pub fn new(reader: Reader, latency: Option<Duration>) -> Self {
+        let latency = latency.filter(|latency| *latency > PAUSE).unwrap_or(Duration::ZERO);
+        Self { reader, latency, spinning: false, next_look: Instant::now(), closed: None }
+    }
+
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Gives back what the program has released and shows it what has come; see [`Reader::fill`].
+    #[inline]
+    pub fn sync(&mut self, ring: &mut Ring, wall_ns: impl FnMut(u64) -> u64) -> u32 {
+        self.reader.give_back(ring);
+        if self.reader.unread() < BATCH {
+            self.finds_packets();
+        }
+        self.reader.fill(ring, wall_ns)
+    }
+
+    /// Looks for packets, unless it is too early; true if some are there.
+    #[inline]
+    pub fn finds_packets(&mut self) -> bool {
+        let now = Instant::now();
+        if self.closed.is_none() && now < self.next_look {
+            return self.reader.unread() > 0;
+        }
+        self.reader.wake_up();
+        let before = self.reader.unread();
+        let there = self.reader.look();
+        if !self.spinning && !self.latency.is_zero() {
+            self.next_look = now + self.latency;
+        } else if there > before {
+            self.next_look = now + PAUSE;
+        }
+        there > 0
+    }
+
+    /// The program begins to wait; whether it should spin first.
+    pub fn begin_wait(&mut self, wait: Wait) -> bool {
+        let was_spinning = std::mem::replace(&mut self.spinning, wait == Wait::Spin);
+        if self.spinning && !was_spinning {
+            self.next_look = Instant::now();
+        }
+        self.spinning || self.latency.is_zero()
+    }
+
+    /// Goes to sleep.
+    pub fn alarm(&mut self) -> Alarm<'_> {
+        let (level, limit) = match self.latency.is_zero() {
+            true => (1, LOOK_AGAIN),
+            false => {
+                let level = self.reader.cells() / WAKE_LEVEL;
+                (level, self.next_look.saturating_duration_since(Instant::now()))
+            }
+        };
+        if !self.reader.go_to_sleep(level) {
+            self.next_look = Instant::now();
+            return Alarm::Nap(Duration::ZERO);
+        }
+        Alarm::Limited(self.reader.as_fd(), limit)
+    }
+
+    /// The writer has woken the program.
+    pub fn is_woken(&mut self) -> bool {
+        self.next_look = Instant::now();
+        self.finds_packets()
+    }
+
+    /// From now on the writers pass the rings by; packets that were written still come.
+    pub fn close(&mut self) {
+        self.reader.close();
+        self.closed.get_or_insert_with(Instant::now);
+    }
+
+    /// When the intake was closed.
+    pub fn closed(&self) -> Option<Instant> {
+        self.closed
+    }
+}
