@@ -267,8 +267,7 @@ impl Member {
         for &sender in &self.senders {
             let queue = &mut self.queues[sender];
             queue.sync_tx()?;
-            let tx = queue.tx_mut();
-            self.unsent |= tx.available() + 1 < tx.num_slots();
+            self.unsent |= queue.needs_sync_tx();
         }
         Ok(())
     }

@@ -25,11 +25,13 @@ use crate::run::{Counters, Ended, Shared, Snapshot, Work};
 
 /// How long a thread may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(50);
-/// The first sleep where a target is full, or has not sent all it was given; each is twice as long
-/// as the one before while nothing moves.
-const FIRST_NAP: Duration = Duration::from_micros(50);
-/// The longest of these.
-const LONGEST_NAP: Duration = Duration::from_millis(5);
+/// Where a target is full, or the kernel has not accepted all it was given, nothing wakes the thread
+/// when there is room again. It sleeps for this part of the time that it has been stuck: so a packet
+/// is that much later than it had to be, at most.
+const STUCK_SHARE: u32 = 8;
+/// The shortest and the longest of these sleeps.
+const MIN_NAP: Duration = Duration::from_micros(50);
+const MAX_NAP: Duration = Duration::from_millis(5);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
 /// What is not forwarded in this time after the end, and then not sent in as much again, is not sent.
@@ -79,7 +81,6 @@ pub struct Relay {
     pub watchers: Watchers,
     passed: [Passed; 2],
     notices: Vec<String>,
-    nap: Duration,
     /// Since when nothing moves though there is something to move.
     stuck: Option<Instant>,
     /// Since when nothing more is let in.
@@ -98,7 +99,6 @@ impl Relay {
             watchers: Watchers::default(),
             passed: <[Passed; 2]>::default(),
             notices: Vec::new(),
-            nap: FIRST_NAP,
             stuck: None,
             closed: None,
         }
@@ -197,7 +197,6 @@ impl Relay {
             }
         }
         if progress > 0 {
-            self.nap = FIRST_NAP;
             self.stuck = None;
         }
         Ok(progress)
@@ -264,18 +263,20 @@ impl Relay {
             std::thread::sleep(DRAIN);
             return Ok(());
         }
-        let busy =
-            self.queues.iter().any(Served::is_sending) || self.ways.iter().any(|way| way.blocked);
-        let timeout = if busy { self.nap } else { TICK };
-        if busy {
-            let stuck = self.stuck.get_or_insert_with(Instant::now);
+        let is_stuck =
+            self.ways.iter().any(|way| way.blocked) || self.queues.iter_mut().any(Served::is_stuck);
+        let mut timeout = TICK;
+        if is_stuck {
+            let stuck = self.stuck.get_or_insert_with(Instant::now).elapsed();
             match shared.wait {
                 Wait::Spin => return Ok(()),
                 // A reader in memory makes room sooner than a sleep ends.
-                Wait::Adaptive(spin) if stuck.elapsed() < spin => return Ok(()),
+                Wait::Adaptive(spin) if stuck < spin => return Ok(()),
                 Wait::Adaptive(_) | Wait::Sleep => {}
             }
-            self.nap = (self.nap * 2).min(LONGEST_NAP);
+            timeout = (stuck / STUCK_SHARE).clamp(MIN_NAP, MAX_NAP);
+        } else {
+            self.stuck = None;
         }
         let (mut places, mut queues) = (Vec::new(), Vec::new());
         for (index, served) in self.queues.iter_mut().enumerate() {

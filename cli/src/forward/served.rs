@@ -61,6 +61,11 @@ impl Served {
         self.sends && self.queue.tx().available() + 1 < self.queue.tx().num_slots()
     }
 
+    /// Whether packets that were given to it wait for another call of [`send`](Self::send).
+    pub fn is_stuck(&mut self) -> bool {
+        self.sends && self.queue.needs_sync_tx()
+    }
+
     /// Sends what it was given, as far as the interface takes it. Returns how many slots are room
     /// again, and whether it is down.
     pub fn send(&mut self) -> Result<(u32, bool)> {

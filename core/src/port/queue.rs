@@ -209,6 +209,15 @@ impl Queue {
         }
     }
 
+    /// Whether packets that were released to be sent wait for another [`sync_tx`](Self::sync_tx). A
+    /// packet that the kernel has accepted does not, though its slot is not room again yet.
+    pub fn needs_sync_tx(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::Xdp(xdp) => xdp.needs_sync_tx(&self.tx),
+            _ => self.tx.room() > 0,
+        }
+    }
+
     /// Waits until there is something to receive, for `timeout` at most. Of several queues
     /// [`wait_any`](super::wait_any) does it at once. Slots that were released may be given back, as
     /// by a sync.

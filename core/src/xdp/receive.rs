@@ -78,6 +78,12 @@ impl Receiver {
         self.intake.rx.peek() > 0
     }
 
+    /// How many packets, or pieces of packets, have arrived that are not in slots yet.
+    #[inline]
+    pub(crate) fn available(&mut self) -> u32 {
+        self.intake.rx.peek()
+    }
+
     /// Gives each packet the time that the claim's program has written in front of it.
     pub(crate) fn read_stamps(&mut self, stamp: Stamp) {
         self.intake.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));

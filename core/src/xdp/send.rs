@@ -123,6 +123,14 @@ impl Sender {
         self.outlet.unsent(ring)
     }
 
+    /// Whether packets wait for another [`send`](Self::send): the transmit ring has no room for them, or
+    /// the kernel has to be called again.
+    pub(crate) fn needs_send(&mut self, ring: &Ring) -> bool {
+        let Outlet { next, tx, .. } = &mut self.outlet;
+        let called = tx.needs_wakeup() || self.socket.wakes_always();
+        *next != ring.head() || called && tx.waiting() > 0
+    }
+
     /// The socket, for its statistics and waiting.
     pub fn socket(&self) -> &Arc<XskSocket> {
         &self.socket

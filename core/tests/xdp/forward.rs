@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluicegate::forward::forward;
 use sluicegate::link::{self, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
-use sluicegate::ring::Wait;
+use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate::xdp::resident::{Action, Resident};
 
 use super::scratch::lab_of;
@@ -50,6 +50,27 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
     let (swapped, copied) = bridge.join().unwrap();
     assert!(swapped >= 400, "{swapped}");
     assert_eq!(copied, 0);
+}
+
+#[test]
+fn a_packet_waits_for_another_sync_until_the_kernel_accepts_it() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let netns = Some(lab.netns("left"));
+    let options = OpenOptions { usage: Use::Both, netns, ..OpenOptions::default() };
+    let mut port = Port::open(&"xdp:left0/0".parse().unwrap(), &options).unwrap();
+    let queue = &mut port.queues[0];
+    assert!(!queue.needs_sync_tx(), "nothing was given");
+    run(&lab, "left", "ip link set left0 down");
+    let sent = frame(1, 0, 60);
+    let mut meta = Meta::default();
+    meta.wire_bytes = 60;
+    assert!(queue.tx_mut().push(&Packet::new(&meta, &sent)));
+    assert!(queue.needs_sync_tx(), "released, and not synced");
+    queue.sync_tx().unwrap_err();
+    assert!(queue.needs_sync_tx(), "the interface is down");
+    run(&lab, "left", "ip link set left0 up");
+    queue.sync_tx().unwrap();
+    assert!(!queue.needs_sync_tx(), "the kernel has it");
 }
 
 #[test]

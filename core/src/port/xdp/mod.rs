@@ -14,6 +14,7 @@
 //! | `frames` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
+//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //!
 //! Two ways lead to the port. AF_XDP sockets (`af_xdp`) hand over the driver's own buffers where
 //! the driver can (zero-copy), take part in pools and swaps, and send. Where the driver cannot,
@@ -37,12 +38,13 @@ mod copying;
 mod hardware;
 mod in_kernel;
 mod outlet;
+mod pace;
 mod queue;
 mod redirect;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
-use queue::{Polled, Upkeep};
+use queue::{Intake, Polled, Upkeep};
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -210,6 +212,7 @@ impl Taking<'_> {
             Some(_) => Some(Arc::new(Deferred::new(interface)?)),
             None => None,
         };
+        let latency = self.name.latency(self.options)?;
         let mut binds = Vec::new();
         let mut opened = Vec::new();
         for number in self.queues.clone() {
@@ -258,9 +261,12 @@ impl Taking<'_> {
                 resident: Arc::clone(resident),
                 polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
             };
+            // Busy polling drives the queue on by looking.
+            let latency = latency.filter(|_| config.busy_poll.is_none());
+            let intake = Intake::new(config.frames - config.slots, latency);
             let at = (interface.name.as_str(), number);
             let live = live.as_mut().and_then(Iterator::next);
-            let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, upkeep);
+            let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, intake, upkeep);
             opened.push((number, queue, rx, tx));
         }
         if receives && !resident.frags() {

@@ -37,6 +37,14 @@ impl Outlet {
         }
     }
 
+    /// Whether packets wait for another sync.
+    pub fn needs_sync(&mut self, ring: &Ring) -> bool {
+        match self {
+            Self::Socket { sender, .. } => sender.needs_send(ring),
+            Self::Live(_) => ring.room() > 0,
+        }
+    }
+
     /// Sends what it can until `patience` is over, and nothing more.
     pub fn close(&mut self, ring: &mut Ring, patience: Duration, socket: &XskSocket) -> Result<()> {
         let (sender, unsent) = match self {

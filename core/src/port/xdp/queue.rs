@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::outlet::Outlet;
+use super::pace::Pace;
 use crate::error::{Error, Result};
 use crate::link::Deferred;
 use crate::port::QueueStats;
@@ -41,6 +42,54 @@ pub(super) enum Polled {
     Known,
 }
 
+/// When packets are looked for.
+#[derive(Debug)]
+pub(super) enum Intake {
+    /// Whenever the program asks.
+    AtOnce,
+    /// At times that the reader sets itself.
+    Paced {
+        pace: Pace,
+        /// Packets that the last look has found, and that were not taken yet.
+        found: u32,
+        /// The program looks again and again, whatever that costs.
+        spinning: bool,
+    },
+}
+
+impl Intake {
+    /// Of a ring with room for so many packets, which may wait there for so long.
+    pub fn new(room: u32, latency: Option<Duration>) -> Self {
+        match latency.filter(|latency| !latency.is_zero()) {
+            Some(latency) => {
+                let pace = Pace::new(room, latency, Instant::now());
+                Self::Paced { pace, found: 0, spinning: false }
+            }
+            None => Self::AtOnce,
+        }
+    }
+
+    /// Looks for packets, unless it is too early; true if some are there.
+    #[inline]
+    fn finds_packets(&mut self, receiver: &mut Receiver, closed: bool) -> bool {
+        match self {
+            Self::Paced { pace, found, spinning: false } if !closed => {
+                if *found > 0 {
+                    return true;
+                }
+                let now = Instant::now();
+                if now < pace.next_look() {
+                    return false;
+                }
+                *found = receiver.available();
+                pace.found(*found, now);
+                *found > 0
+            }
+            Self::AtOnce | Self::Paced { .. } => receiver.has_packets(),
+        }
+    }
+}
+
 /// One queue of an `xdp:` port.
 #[derive(Debug)]
 pub(crate) struct XdpQueue {
@@ -53,6 +102,7 @@ pub(crate) struct XdpQueue {
     outlet: Option<Outlet>,
     socket: Arc<XskSocket>,
     upkeep: Upkeep,
+    intake: Intake,
     /// Packets that had come at the last check.
     checked_at: u64,
     intake_closed: Option<Instant>,
@@ -66,6 +116,7 @@ impl XdpQueue {
         live: Option<LiveQueue>,
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
+        intake: Intake,
         upkeep: Upkeep,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
@@ -83,6 +134,7 @@ impl XdpQueue {
             outlet,
             socket,
             upkeep,
+            intake,
             checked_at: 0,
             intake_closed: None,
             down: false,
@@ -91,10 +143,20 @@ impl XdpQueue {
 
     #[inline]
     pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        match &mut self.receiver {
-            Some(receiver) => Ok(receiver.receive(ring)?.slots),
-            None => Ok(0),
+        let Some(receiver) = &mut self.receiver else { return Ok(0) };
+        let closed = self.intake_closed.is_some();
+        if !closed
+            && matches!(self.intake, Intake::Paced { spinning: false, .. })
+            && !self.intake.finds_packets(receiver, closed)
+        {
+            return Ok(0);
         }
+        let slots = receiver.receive(ring)?.slots;
+        if let Intake::Paced { found, .. } = &mut self.intake {
+            // Where nothing could be taken it is time for another look.
+            *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
+        }
+        Ok(slots)
     }
 
     #[inline]
@@ -107,6 +169,10 @@ impl XdpQueue {
             }),
             None => Ok(0),
         }
+    }
+
+    pub(crate) fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
+        self.outlet.as_mut().is_some_and(|outlet| outlet.needs_sync(ring))
     }
 
     pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
@@ -200,20 +266,35 @@ impl XdpQueue {
 impl Awaited for XdpQueue {
     #[inline]
     fn look(&mut self) -> Result<Option<Readiness>> {
-        let there = self.receiver.as_mut().is_some_and(Receiver::has_packets);
+        let Some(receiver) = &mut self.receiver else { return Ok(None) };
+        let there = self.intake.finds_packets(receiver, self.intake_closed.is_some());
         Ok(there.then_some(Readiness::Ready))
     }
 
-    fn spins(&mut self, _wait: Wait) -> bool {
-        self.receiver.is_some()
+    fn spins(&mut self, wait: Wait) -> bool {
+        let wanted = match &mut self.intake {
+            Intake::AtOnce => true,
+            Intake::Paced { pace, spinning, .. } => {
+                *spinning = wait == Wait::Spin;
+                *spinning || pace.is_busy()
+            }
+        };
+        wanted && self.receiver.is_some()
     }
 
     fn alarm(&mut self) -> Alarm<'_> {
-        Alarm::Descriptor(self.socket.as_fd())
+        let nap = match &self.intake {
+            Intake::Paced { pace, .. } => pace.nap(Instant::now()),
+            Intake::AtOnce => None,
+        };
+        nap.map_or_else(|| Alarm::Descriptor(self.socket.as_fd()), Alarm::Nap)
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
         if ready {
+            if let Intake::Paced { pace, .. } = &mut self.intake {
+                pace.woken(Instant::now());
+            }
             return Ok(Readiness::Ready);
         }
         // poll(2) does not tell what became of the interface.
