@@ -221,7 +221,7 @@ impl Args {
         for port in ports.filter(|port| merges(port)) {
             said.push(format!(
                 "{0} puts several TCP packets together (GRO) before they come here, and what is \
-                 longer than an MTU is not sent (refused): `ethtool -K {0} gro off` ends that",
+                 longer than an MTU is lost (ring_full): `ethtool -K {0} gro off` ends that",
                 port.name()
             ));
         }
@@ -267,8 +267,6 @@ impl Args {
             notice::apply_filter(port, self.filter.as_deref())?;
             // What the host itself sends there has left already.
             port.set_default("outgoing", "off");
-            // A block is handed on when it is full, or after this time.
-            port.set_default("retire", "1ms");
             if port.kind() == Kind::Xdp {
                 // What is forwarded is for others, unless it is for the host.
                 port.set_default("promisc", if to_host { "off" } else { "on" });

@@ -24,7 +24,7 @@ use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Wait};
 
 /// Every way of receiving.
-pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=ring"];
+pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=frames", "method=ring"];
 /// Every way of sending.
 pub const WAYS: &[&str] = &[
     "send=sendmmsg",

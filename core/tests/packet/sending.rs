@@ -27,6 +27,7 @@ fn a_port_that_only_sends_says_how() {
         ("left0?send=ring", Use::Send, "ring"),
         ("left0?send=sendto", Use::Both, "ring"),
         ("left0?send=sendto&method=recv", Use::Both, "recv"),
+        ("left0?latency=0s", Use::Both, "frames"),
     ] {
         let port = try_open(&lab, "left", name, usage).unwrap();
         assert_eq!(port.method, method, "{name}, {usage:?}");

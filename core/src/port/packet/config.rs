@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::port::PortName;
+use crate::port::{OpenOptions, PortName};
 
 use super::fanout::{Fanout, FanoutMode};
 
 /// After this time a `packet:` port's block is handed over though it is not full, where `retire=`
 /// does not say another: so long a packet may lie there.
 pub const RETIRE: Duration = Duration::from_millis(10);
+/// The shortest such time: the kernel counts it in milliseconds.
+const MIN_RETIRE: Duration = Duration::from_millis(1);
 
 /// How packets come from the kernel, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub(super) enum Method {
     Recv,
     /// recvmmsg(2): one system call a batch.
     Recvmmsg,
+    /// TPACKET_V2: frames in memory shared with the kernel, each handed over by itself.
+    Frames,
     /// TPACKET_V3: blocks of packets in memory shared with the kernel, no copy to user space.
     Ring,
 }
@@ -27,6 +31,7 @@ impl Method {
         match self {
             Self::Recv => "recv",
             Self::Recvmmsg => "recvmmsg",
+            Self::Frames => "frames",
             Self::Ring => "ring",
         }
     }
@@ -96,11 +101,11 @@ pub(super) struct Config {
 pub(super) const MAX_SNAPLEN: u32 = 262_144;
 
 impl Config {
-    pub(super) fn of(name: &PortName) -> Result<Self> {
-        let method = name.choice(
-            "method",
-            &[("ring", Method::Ring), ("recvmmsg", Method::Recvmmsg), ("recv", Method::Recv)],
-        )?;
+    pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        let methods = [Method::Ring, Method::Frames, Method::Recvmmsg, Method::Recv];
+        let method = name.choice("method", &methods.map(|method| (method.name(), method)))?;
+        let latency = name.latency(options)?.unwrap_or(RETIRE);
+        let by_latency = if latency < MIN_RETIRE { Method::Frames } else { Method::Ring };
         let ways = [Sending::Sendmmsg, Sending::Sendto, Sending::Ring];
         let sending = name.choice("send", &ways.map(|way| (way.name(), way)))?;
         let clock = name
@@ -116,8 +121,8 @@ impl Config {
             let value = block_bytes.to_string();
             return Err(name.wrong("block_size", &value, "use a multiple of 4096"));
         }
-        let retire = name.duration("retire")?.unwrap_or(RETIRE);
-        if retire < Duration::from_millis(1) || retire > Duration::from_secs(60) {
+        let retire = name.duration("retire")?.unwrap_or(latency.clamp(MIN_RETIRE, RETIRE));
+        if retire < MIN_RETIRE || retire > Duration::from_secs(60) {
             return Err(name.wrong("retire", &format!("{retire:?}"), "use 1ms to 60s"));
         }
         let busy_poll = name.duration("busy_poll")?;
@@ -125,7 +130,7 @@ impl Config {
             return Err(name.wrong("busy_poll", &format!("{busy_poll:?}"), "use 1s at most"));
         }
         Ok(Self {
-            method: method.unwrap_or(Method::Ring),
+            method: method.unwrap_or(by_latency),
             sending: sending.unwrap_or(Sending::Sendmmsg),
             bypass: name.choice("qdisc", &[("through", false), ("bypass", true)])?.unwrap_or(false),
             filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
@@ -189,7 +194,7 @@ mod tests {
     use super::*;
 
     fn config(text: &str) -> Result<Config> {
-        Config::of(&text.parse().unwrap())
+        Config::of(&text.parse().unwrap(), &OpenOptions::default())
     }
 
     #[test]
@@ -201,9 +206,30 @@ mod tests {
     }
 
     #[test]
+    fn the_method_follows_how_long_a_packet_may_wait() {
+        use Method::{Frames, Recvmmsg, Ring};
+        let [at_once, recording] = [0, 20].map(|ms| Some(Duration::from_millis(ms)));
+        for (text, latency, method, retire_ms) in [
+            ("eth0", None, Ring, 10),
+            ("eth0", recording, Ring, 10),
+            ("eth0", at_once, Frames, 1),
+            ("eth0?latency=2ms", at_once, Ring, 2),
+            ("eth0?latency=0s", recording, Frames, 1),
+            ("eth0?method=ring", at_once, Ring, 1),
+            ("eth0?method=ring&retire=7ms", at_once, Ring, 7),
+            ("eth0?method=recvmmsg", at_once, Recvmmsg, 1),
+        ] {
+            let options = OpenOptions { latency, ..OpenOptions::default() };
+            let config = Config::of(&text.parse().unwrap(), &options).unwrap();
+            let retire = Duration::from_millis(retire_ms);
+            assert_eq!((config.method, config.retire), (method, retire), "{text}, {latency:?}");
+        }
+    }
+
+    #[test]
     fn options_are_checked() {
         for (text, complaint) in [
-            ("eth0?method=fast", "ring, recvmmsg, recv"),
+            ("eth0?method=fast", "ring, frames, recvmmsg, recv"),
             ("eth0?send=fast", "sendmmsg, sendto, ring"),
             ("eth0?qdisc=on", "through, bypass"),
             ("eth0?block_size=5000", "multiple of 4096"),

@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `method` | `ring` (TPACKET_V3), `recvmmsg`, `recv` | ring |
+//! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames where packets are wanted at once |
 //! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all that is there | sendmmsg |
 //! | `qdisc` | of packets that are sent: `through` the interface's queueing discipline, or `bypass` | through |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
@@ -46,6 +46,7 @@ pub(super) mod clock;
 mod config;
 mod cooked;
 mod fanout;
+mod frames;
 mod link_type;
 mod queue;
 mod receive;
@@ -79,7 +80,7 @@ const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 
 /// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
 /// sees unfiltered packets and each packet comes to one of them only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let mut config = Config::of(name)?;
+    let mut config = Config::of(name, options)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let netns = options.netns.as_deref();
@@ -146,7 +147,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         name: name.name().to_owned(),
         link_type,
         snaplen: match first.and_then(PacketQueue::method) {
-            Some(Method::Ring) | None => config.snaplen,
+            Some(Method::Ring | Method::Frames) | None => config.snaplen,
             // A slot's length has 16 bits, and these methods give a packet one slot.
             Some(Method::Recv | Method::Recvmmsg) => config.snaplen.min(u16::MAX.into()),
         },

@@ -8,6 +8,7 @@ use nix::poll::PollFlags;
 use super::any::Devices;
 use super::block::{BlockRing, Filled};
 use super::config::{Clock, Config, Method};
+use super::frames::FrameRing;
 use super::receive::Receiver;
 use super::send::Sender;
 use super::socket::Socket;
@@ -50,6 +51,7 @@ pub(crate) struct PacketQueue {
 #[derive(Debug)]
 enum Receive {
     Blocks(BlockRing),
+    Frames(FrameRing),
     Calls(Box<Receiver>, Method),
 }
 
@@ -66,7 +68,9 @@ impl PacketQueue {
         let (receiver, rx) = match usage {
             Use::Send => (None, Ring::absent(pool)?),
             Use::Receive | Use::Both => {
-                let (receiver, ring) = receive(&socket, config, pool, fallbacks)?;
+                // All interfaces together have no frames, whose length follows from it.
+                let mtu = interface.map_or(0, |interface| interface.mtu);
+                let (receiver, ring) = receive(&socket, config, mtu, pool, fallbacks)?;
                 (Some(receiver), ring)
             }
         };
@@ -106,6 +110,7 @@ impl PacketQueue {
         self.receiver.as_ref().map(|receiver| match receiver {
             Receive::Calls(_, method) => *method,
             Receive::Blocks(_) => Method::Ring,
+            Receive::Frames(_) => Method::Frames,
         })
     }
 
@@ -128,6 +133,10 @@ impl PacketQueue {
                 let numbered = devices.as_mut().map(|devices| (devices, &*socket));
                 blocks.fill(ring, numbered, || lost_since(socket, stats))
             }
+            Some(Receive::Frames(frames)) => {
+                frames.give_back(ring);
+                frames.fill(ring, || lost_since(socket, stats))
+            }
             Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
             None => Filled::default(),
         };
@@ -135,6 +144,7 @@ impl PacketQueue {
             devices.add_to(interfaces);
         }
         self.delivered += u64::from(filled.packets);
+        self.stats.lost_full += u64::from(filled.cut);
         self.unlooked += filled.packets;
         if self.unlooked > LOOK_AFTER {
             self.stats()?;
@@ -188,7 +198,7 @@ impl PacketQueue {
     fn take_noted(&mut self) -> i32 {
         match &mut self.receiver {
             Some(Receive::Calls(receiver, _)) => std::mem::take(&mut receiver.noted),
-            Some(Receive::Blocks(_)) | None => 0,
+            Some(Receive::Blocks(_) | Receive::Frames(_)) | None => 0,
         }
     }
 
@@ -214,8 +224,10 @@ impl PacketQueue {
     pub(crate) fn stats(&mut self) -> Result<QueueStats> {
         self.unlooked = 0;
         let lost = accumulate(&self.socket, &mut self.stats)?;
-        if let Some(Receive::Blocks(blocks)) = &mut self.receiver {
-            blocks.note_loss(lost);
+        match &mut self.receiver {
+            Some(Receive::Blocks(blocks)) => blocks.note_loss(lost),
+            Some(Receive::Frames(frames)) => frames.note_loss(lost),
+            Some(Receive::Calls(..)) | None => {}
         }
         self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
         self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
@@ -234,6 +246,7 @@ impl Awaited for PacketQueue {
         let ready = match &self.receiver {
             _ if noted != 0 => return self.told(noted).map(Some),
             Some(Receive::Blocks(blocks)) => blocks.is_ready(),
+            Some(Receive::Frames(frames)) => frames.is_ready(),
             Some(Receive::Calls(..)) => self.socket.poll(Duration::ZERO)?,
             None => false,
         };
@@ -244,7 +257,7 @@ impl Awaited for PacketQueue {
     fn spins(&mut self, wait: Wait) -> bool {
         match &self.receiver {
             Some(Receive::Blocks(_)) => wait == Wait::Spin,
-            Some(Receive::Calls(..)) => true,
+            Some(Receive::Frames(_) | Receive::Calls(..)) => true,
             None => false,
         }
     }
@@ -269,20 +282,25 @@ impl Awaited for PacketQueue {
 fn receive(
     socket: &Socket,
     config: &Config,
+    mtu: u32,
     pool: &Arc<Pool>,
     fallbacks: &mut Vec<Fallback>,
 ) -> Result<(Receive, Ring)> {
     let mut method = config.method;
-    if method == Method::Ring {
-        match blocks(socket, config) {
-            Ok(blocks) => {
-                return Ok((Receive::Blocks(blocks), Ring::receive_indirect(pool, config.slots)?));
-            }
+    let shared = match method {
+        Method::Ring => Some(blocks(socket, config)),
+        Method::Frames => Some(frames(socket, config, mtu)),
+        Method::Recvmmsg | Method::Recv => None,
+    };
+    if let Some(shared) = shared {
+        match shared {
+            Ok(shared) => return Ok((shared, Ring::receive_indirect(pool, config.slots)?)),
             Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
                 let reason = error.to_string();
                 // Once for all queues.
-                if !fallbacks.iter().any(|fallback| fallback.from == "ring") {
-                    fallbacks.push(Fallback::new("ring", "recvmmsg", reason));
+                let from = method.name();
+                if !fallbacks.iter().any(|fallback| fallback.from == from) {
+                    fallbacks.push(Fallback::new(from, "recvmmsg", reason));
                 }
                 method = Method::Recvmmsg;
             }
@@ -295,13 +313,24 @@ fn receive(
     Ok((Receive::Calls(Box::new(receiver), method), ring))
 }
 
-fn blocks(socket: &Socket, config: &Config) -> Result<BlockRing> {
+fn blocks(socket: &Socket, config: &Config) -> Result<Receive> {
+    ask_for_times(socket, config)?;
+    BlockRing::new(socket, config).map(Receive::Blocks)
+}
+
+fn frames(socket: &Socket, config: &Config, mtu: u32) -> Result<Receive> {
+    ask_for_times(socket, config)?;
+    FrameRing::new(socket, config, mtu).map(Receive::Frames)
+}
+
+/// Has the kernel write the card's times into a ring, where they are wanted.
+fn ask_for_times(socket: &Socket, config: &Config) -> Result<()> {
     if config.clock == Clock::Hardware {
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE.cast_signed();
         let operation = "ask for the card's timestamps on";
         socket.set(libc::SOL_PACKET, libc::PACKET_TIMESTAMP, flags, operation)?;
     }
-    BlockRing::new(socket, config)
+    Ok(())
 }
 
 /// Adds what the kernel has counted since the last look. Its counts start again at each look.

@@ -126,7 +126,7 @@ impl Receiver {
         for i in 0..got {
             self.place(ring, i);
         }
-        Ok(Filled { slots: got as u32, packets: got as u32 })
+        Ok(Filled { slots: got as u32, packets: got as u32, cut: 0 })
     }
 
     /// Points the messages at the buffers of the next `n` slots.

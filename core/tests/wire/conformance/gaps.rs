@@ -16,6 +16,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
     let sent: Vec<Vec<u8>> = (0..thinned(20_000)).map(|i| frame(i, 1514, &[])).collect();
     for name in [
         "packet:right0?method=ring&block_size=64K&blocks=4",
+        "packet:right0?method=frames&block_size=64K&blocks=4",
         "packet:right0?method=recvmmsg&buffer=64K",
         "packet:right0?method=recv&buffer=64K",
         "mirror:right0?cells=64",

@@ -22,6 +22,8 @@ const METHODS: &[&str] = &[
     "method=recv",
     "method=recvmmsg",
     "method=recvmmsg&batch=3",
+    "method=frames",
+    "method=frames&slots=16",
     "method=ring",
     "method=ring&block_size=256K&blocks=64&retire=1ms",
     "method=ring&slots=16",
@@ -36,6 +38,8 @@ const XDP: &[&str] = &[
     "xdp:right0?method=af_xdp",
     "xdp:right0?method=af_xdp&slots=16&frames=1024",
     "xdp:right0?method=af_xdp&filter=not icmp6",
+    "xdp:right0?method=af_xdp&latency=20ms",
+    "xdp:right0?method=ring&latency=20ms",
     "xdp:right0?mode=skb",
 ];
 

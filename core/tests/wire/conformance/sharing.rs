@@ -17,7 +17,7 @@ fn a_fanout_gives_each_packet_to_one_queue() {
     // Numbers in network order: they are sorted as they are.
     let sent: Vec<Vec<u8>> = (0..thinned(2000)).map(|i| frame(i, 60, &[])).collect();
     for fanout in ["hash", "lb", "cpu", "rollover", "rnd", "qm", "bpf"] {
-        for method in ["ring", "recvmmsg"] {
+        for method in ["ring", "frames", "recvmmsg"] {
             for flags in ["", "&fanout_flags=defrag,rollover"] {
                 let name = format!("packet:right0/0-2?method={method}&fanout={fanout}{flags}");
                 let Some(mut port) = receiver(&lab, &name) else { continue };

@@ -1,12 +1,12 @@
-//! The hand-over of a block between the kernel and us, by its status word alone.
+//! The hand-over of a block, or of a frame, between the kernel and us, by its status word alone.
 
 use crate::ring::{AtomicU32, Ordering};
 
 /// The status word of one block.
-pub(super) struct Handover<'a>(&'a AtomicU32);
+pub(in crate::port::packet) struct Handover<'a>(&'a AtomicU32);
 
 impl<'a> Handover<'a> {
-    pub(super) fn of(status: &'a AtomicU32) -> Self {
+    pub(in crate::port::packet) fn of(status: &'a AtomicU32) -> Self {
         Self(status)
     }
 
@@ -14,7 +14,7 @@ impl<'a> Handover<'a> {
     /// store of USER (prb_close_block, smp_wmb), which publishes the headers and packets in
     /// the block.
     #[inline]
-    pub(super) fn ours(&self) -> Option<u32> {
+    pub(in crate::port::packet) fn ours(&self) -> Option<u32> {
         let status = self.0.load(Ordering::Acquire);
         (status & libc::TP_STATUS_USER != 0).then_some(status)
     }
@@ -23,7 +23,7 @@ impl<'a> Handover<'a> {
     /// writes into the block depend (prb_dispatch_next_block, then smp_rmb in prb_open_block);
     /// all our accesses are done by then.
     #[inline]
-    pub(super) fn give_back(&self) {
+    pub(in crate::port::packet) fn give_back(&self) {
         self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 }

@@ -32,7 +32,7 @@ use std::ptr::NonNull;
 
 use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
-use handover::Handover;
+pub(super) use handover::Handover;
 
 use super::any::Devices;
 use super::config::Config;
@@ -92,6 +92,8 @@ pub(super) struct Filled {
     pub slots: u32,
     /// Packets in them.
     pub packets: u32,
+    /// Packets that were too long for where the kernel put them, and are in no slot.
+    pub cut: u32,
 }
 
 /// The blocks, and which of them are ours.
@@ -387,13 +389,19 @@ const PIECE_BYTES: u32 = 65_472;
 
 /// How many slots a packet takes.
 #[inline]
-fn pieces(bytes: u32) -> u32 {
+pub(super) fn pieces(bytes: u32) -> u32 {
     if bytes <= PIECE_BYTES { 1 } else { bytes.div_ceil(PIECE_BYTES) }
 }
 
 /// Points slots at a packet, one piece after the other in memory.
 #[inline]
-fn place_pieces(ring: &mut Ring, tail: &mut u32, pieces: u32, packet: NonNull<u8>, bytes: u32) {
+pub(super) fn place_pieces(
+    ring: &mut Ring,
+    tail: &mut u32,
+    pieces: u32,
+    packet: NonNull<u8>,
+    bytes: u32,
+) {
     let mut done = 0;
     for left in (0..pieces).rev() {
         let length = (bytes - done).min(PIECE_BYTES);
@@ -408,7 +416,7 @@ fn place_pieces(ring: &mut Ring, tail: &mut u32, pieces: u32, packet: NonNull<u8
     }
 }
 
-fn timestamp_source(status: u32) -> TimestampSource {
+pub(super) fn timestamp_source(status: u32) -> TimestampSource {
     if status & libc::TP_STATUS_TS_RAW_HARDWARE != 0 {
         TimestampSource::Hardware
     } else {

@@ -1,0 +1,276 @@
+//! The receive ring of frames shared with the kernel: TPACKET_V2 (Linux 2.6.27), for packets that
+//! are wanted at once.
+//!
+//! ```text
+//!   frame 0        frame 1        frame 2        frame 3
+//!   +------------+ +------------+ +------------+ +------------+
+//!   |    USER    | |    USER    | |   KERNEL   | |   KERNEL   |
+//!   | h | packet | | h | packet | |  the next  | | h | old    |
+//!   +------------+ +------------+ +------------+ +------------+
+//!     slots point    not yet
+//!     into it        looked at
+//! ```
+//!
+//! The kernel hands over each packet by itself and wakes who sleeps at the socket. A ring of blocks
+//! (`block`) keeps a packet until its block is full or has waited for a millisecond at least.
+//! The price is a frame of fixed size for each packet: 2 KiB for one that a block has in 150 bytes.
+//! A packet that is longer than the frame is lost.
+//!
+//! Source: net/packet/af_packet.c (tpacket_rcv), Documentation/networking/packet_mmap.rst.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::mem::size_of;
+use std::os::fd::AsFd;
+
+use libc::{sockaddr_ll, tpacket2_hdr};
+
+use super::block::{Filled, Handover, direction, pieces, place_pieces, timestamp_source};
+use super::config::Config;
+use super::socket::Socket;
+use super::vlan;
+use crate::error::{Error, Result};
+use crate::memory::{Mmap, prefetch};
+use crate::ring::{Meta, Ring};
+
+/// Where the link-layer address stands behind a frame's header: TPACKET_ALIGN(32).
+const SLL_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
+/// Where a packet begins in its frame at the latest: TPACKET_ALIGN(TPACKET2_HDRLEN + 16).
+const PACKET_OFFSET: u32 = 80;
+/// The shortest frame.
+const MIN_FRAME_BYTES: u32 = 2048;
+/// An Ethernet header and two VLAN tags.
+const LINK_BYTES: u32 = 22;
+
+const _: () = {
+    assert!(size_of::<tpacket2_hdr>() == 32);
+    assert!(SLL_OFFSET + size_of::<sockaddr_ll>() + vlan::TAG_BYTES <= PACKET_OFFSET as usize - 14);
+};
+
+/// The frames, and which of them are ours.
+#[derive(Debug)]
+pub(super) struct FrameRing {
+    map: Mmap,
+    frame_bytes: usize,
+    frames: u32,
+    /// The next frame the kernel will hand over.
+    next: u32,
+    /// Of the frames before it that are in slots, the slots that were not given back, oldest first.
+    held: VecDeque<u32>,
+    /// Packets lost before the next one.
+    lost_before: u32,
+    /// Packets lost before one that is still to come, and the frames before that one.
+    gap: Option<(u32, u32)>,
+    /// The ring's head when we last looked.
+    head: u32,
+    snaplen: u32,
+}
+
+impl FrameRing {
+    /// Sets the ring up on a socket that is not bound yet, for packets of an interface with this MTU.
+    pub fn new(socket: &Socket, config: &Config, mtu: u32) -> Result<Self> {
+        let longest = mtu.saturating_add(LINK_BYTES).min(config.snaplen);
+        let frame_bytes =
+            longest.saturating_add(PACKET_OFFSET).next_power_of_two().max(MIN_FRAME_BYTES);
+        let block_bytes = config.block_bytes.next_power_of_two().max(frame_bytes);
+        let bytes = u64::from(config.block_bytes) * u64::from(config.blocks);
+        let blocks = (bytes / u64::from(block_bytes)).max(1) as u32;
+        let frames = (block_bytes / frame_bytes).saturating_mul(blocks);
+        let version = libc::tpacket_versions::TPACKET_V2 as i32;
+        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
+        let request = libc::tpacket_req {
+            tp_block_size: block_bytes,
+            tp_block_nr: blocks,
+            tp_frame_size: frame_bytes,
+            tp_frame_nr: frames,
+        };
+        let bytes = block_bytes as usize * blocks as usize;
+        socket
+            .set(libc::SOL_PACKET, libc::PACKET_RX_RING, request, "set up a receive ring on")
+            .map_err(|error| match error.errno() {
+                Some(libc::ENOMEM) => {
+                    error.remedy(format!("{} MiB are needed: use fewer blocks=", bytes >> 20))
+                }
+                _ => error,
+            })?;
+        let map = Mmap::shared(socket.fd().as_fd(), bytes)
+            .map_err(|e| Error::system("map the receive ring of", socket.object(), e))?;
+        Ok(Self {
+            map,
+            frame_bytes: frame_bytes as usize,
+            frames,
+            next: 0,
+            held: VecDeque::new(),
+            lost_before: 0,
+            gap: None,
+            head: 0,
+            snaplen: config.snaplen,
+        })
+    }
+
+    /// Whether the kernel has handed over a frame that was not looked at yet.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.held.len() < self.frames as usize && self.status(self.next).ours().is_some()
+    }
+
+    /// Gives back the frames whose slots the program has released.
+    #[inline]
+    pub fn give_back(&mut self, ring: &Ring) {
+        let mut released = ring.distance(self.head, ring.head());
+        self.head = ring.head();
+        while let Some(slots) = self.held.front_mut() {
+            let n = released.min(*slots);
+            *slots -= n;
+            released -= n;
+            if *slots > 0 {
+                break;
+            }
+            let first = self.before_next(self.held.len() as u32);
+            self.status(first).give_back();
+            self.held.pop_front();
+        }
+    }
+
+    /// Points slots at the packets in the frames that are ours. `lost` is asked how many packets were
+    /// lost when a frame says that some were.
+    #[inline]
+    pub fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
+        let mut filled = Filled::default();
+        let (room, mut tail) = (ring.room(), ring.tail());
+        while filled.slots < room && self.held.len() < self.frames as usize {
+            let Some(status) = self.status(self.next).ours() else { break };
+            if status & libc::TP_STATUS_LOSING != 0 {
+                self.lost_before += lost();
+            }
+            if let Some((lost, 0)) = self.gap {
+                self.lost_before += lost;
+                self.gap = None;
+            }
+            let slots = match self.show(ring, &mut tail, room - filled.slots) {
+                Shown::InSlots(slots) => slots,
+                Shown::NoRoom => break,
+                // It waits for those before it, for frames are given back in order.
+                Shown::Cut => {
+                    filled.cut += 1;
+                    self.lost_before += 1;
+                    0
+                }
+            };
+            if let Some((_, frames)) = &mut self.gap {
+                *frames -= 1;
+            }
+            filled.slots += slots;
+            filled.packets += u32::from(slots > 0);
+            self.held.push_back(slots);
+            self.next = if self.next + 1 == self.frames { 0 } else { self.next + 1 };
+        }
+        ring.publish(tail);
+        filled
+    }
+
+    /// Notes that packets were lost, when the count was read between two syncs: reading it takes the
+    /// LOSING mark from the frames that follow. The kernel loses packets when it has no free frame, so
+    /// the gap is before the first frame that is LOSING among those handed over, or after them all.
+    pub fn note_loss(&mut self, lost: u32) {
+        if lost == 0 {
+            return;
+        }
+        if let Some((noted, _)) = &mut self.gap {
+            *noted += lost;
+            return;
+        }
+        let unread = self.frames - self.held.len() as u32;
+        let status = |i: &u32| self.status((self.next + i) % self.frames).ours();
+        let full = |i: &u32| status(i).is_some_and(|s| s & libc::TP_STATUS_LOSING == 0);
+        let frames = (0..unread).take_while(full).count() as u32;
+        self.gap = Some((lost, frames));
+    }
+
+    /// Points slots at the packet of the next frame, which is ours.
+    #[inline]
+    fn show(&mut self, ring: &mut Ring, tail: &mut u32, room: u32) -> Shown {
+        let start = self.map.at(self.next as usize * self.frame_bytes);
+        // SAFETY: the frame is ours (see `fill`), so the kernel does not write it; a header stands at
+        // its begin, aligned to 2048.
+        let header: tpacket2_hdr = unsafe { start.cast().read() };
+        if header.tp_snaplen < header.tp_len.min(self.snaplen) {
+            return Shown::Cut;
+        }
+        let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
+        let mut mac = usize::from(header.tp_mac);
+        let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+        // What was cut within the addresses has no place for the tag.
+        let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
+        if put_back {
+            bytes += vlan::TAG_BYTES as u32;
+        }
+        let kept = bytes.min(self.snaplen);
+        let pieces = pieces(kept);
+        if pieces > room {
+            return Shown::NoRoom;
+        }
+        let following = if self.next + 1 == self.frames { 0 } else { self.next + 1 };
+        let following = self.map.at(following as usize * self.frame_bytes).as_ptr();
+        for line in [0, 64] {
+            prefetch(following.wrapping_add(line));
+        }
+        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the frame.
+        let pkttype =
+            unsafe { (*start.add(SLL_OFFSET).cast::<sockaddr_ll>().as_ptr()).sll_pkttype };
+        let (mut vlan_tci, mut vlan_tpid) = (0, 0);
+        if tagged {
+            vlan_tci = header.tp_vlan_tci;
+            vlan_tpid = vlan::tpid(header.tp_status, header.tp_vlan_tpid);
+            wire_bytes += vlan::TAG_BYTES as u32;
+        }
+        if put_back {
+            mac -= vlan::TAG_BYTES;
+            // SAFETY: the bytes from `mac` on are behind the header and the address, which were read
+            // above; the last of them is the packet's last, and the frame is ours.
+            let frame =
+                unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
+            vlan::put_back_in_front(frame, vlan_tpid, vlan_tci);
+        }
+        // SAFETY: as above: the packet lies within the frame.
+        let packet = unsafe { start.add(mac) };
+        let first = *tail;
+        // The frame goes back to the kernel only after its slots have been released (`give_back`).
+        place_pieces(ring, tail, pieces, packet, kept);
+        *ring.meta_mut(first) = Meta {
+            timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
+            wire_bytes,
+            lost_before: std::mem::take(&mut self.lost_before),
+            vlan_tci,
+            vlan_tpid,
+            timestamp_source: timestamp_source(header.tp_status),
+            direction: direction(pkttype),
+            ..Meta::default()
+        };
+        Shown::InSlots(pieces)
+    }
+
+    /// The frame so many before the next one.
+    #[inline]
+    fn before_next(&self, frames: u32) -> u32 {
+        if frames <= self.next { self.next - frames } else { self.next + self.frames - frames }
+    }
+
+    #[inline]
+    fn status(&self, frame: u32) -> Handover<'_> {
+        let status = self.map.at(frame as usize * self.frame_bytes);
+        // SAFETY: the word lies in the mapping at the begin of a frame, and both sides access it
+        // atomically only (the kernel through its own barriers) while the frame may be the other's.
+        Handover::of(unsafe { status.cast().as_ref() })
+    }
+}
+
+/// What has become of a frame's packet.
+enum Shown {
+    /// It stands in so many slots.
+    InSlots(u32),
+    /// It needs more slots than there is room for.
+    NoRoom,
+    /// It was longer than the frame: a part of it is missing.
+    Cut,
+}
