@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the redirect counter and its user share. The Rust side is checked against these layouts
- * (core/src/xdp/redirects.rs).
+ * What the redirect counter and its user share (core/src/xdp/redirects.rs, which reads the counters by
+ * their order here).
  */
 #ifndef SLUICE_REDIRECTS_H
 #define SLUICE_REDIRECTS_H

@@ -1,6 +1,7 @@
-//! What an interface and the host have counted during a run: packets lost before a port could have
+//! Compares what an interface and the host have counted before and after a run: packets lost before a port could have
 //! them, in the card or in the host's queue between driver and stack, and packets sent.
 
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use sluicegate::ledger::{Ledger, Role};
@@ -12,8 +13,12 @@ use sluicegate::port::{Kind, PortName};
 /// An interface may count its last packets this much later than it took them: cards count what has left,
 /// and a veth what its far end took, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
 const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same where the counters have more packets than this command handed over.
+const SETTLING_TIME: Duration = Duration::from_millis(50);
 /// Between two looks at the counters then.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Packets in the ring of a veth's receive queue (VETH_RING_SIZE, drivers/net/veth.c).
+const VETH_RING_PACKETS: u64 = 256;
 
 /// An interface's own counters, from the moment a run begins.
 #[derive(Debug)]
@@ -49,8 +54,9 @@ pub struct Transmitted {
 /// An interface that was removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Removed {
-    /// It had a queue, whose packets went uncounted.
-    pub queue: bool,
+    /// Packets that went uncounted with a veth's ring, at most; none where that is not known, or where a
+    /// queue stood before it.
+    pub ring: Option<u64>,
 }
 
 impl Card {
@@ -105,22 +111,19 @@ impl Card {
     }
 
     /// What the interface and its queue did, once they have counted so many packets or some time is over;
-    /// without `rejected` attempts, which one of the two counted as dropped. Where the interface has sent all, and nothing besides, the
-    /// queue is not asked: its answer may take time.
+    /// without `rejected` attempts, which one of the two counted as dropped.
     pub fn transmitted(&mut self, packets: u64, rejected: u64) -> Option<Transmitted> {
-        let end = Instant::now() + COUNTING_TIMEOUT;
+        let begin = Instant::now();
         loop {
             // Asked before the look: one comes when the time is over, too.
-            let last = Instant::now() >= end;
+            let elapsed = begin.elapsed();
             // The queue first: a packet that leaves it between the two looks is seen in one of them.
-            let queue = match self.transmitted_now()? {
-                TxCounts { sent, dropped: 0, errors: 0 } if sent == packets => {
-                    Backlogged::default()
-                }
-                _ => self.queue_now(),
-            };
+            let queue = self.queue_now();
             let TxCounts { sent, dropped, errors } = self.transmitted_now()?;
             let removed = self.is_removed();
+            // More rejections than the two counted: others' drops may stand there in place of ours.
+            let counted = rejected <= dropped + u64::from(queue.dropped);
+            let rejected = if counted { rejected } else { 0 };
             let by_queue = rejected.min(queue.dropped.into());
             let all = Transmitted {
                 sent,
@@ -128,10 +131,16 @@ impl Card {
                 errors,
                 queue_dropped: u64::from(queue.dropped) - by_queue,
                 waiting: queue.waiting.into(),
-                removed: removed.then_some(Removed { queue: self.has_queue() }),
+                removed: removed.then(|| Removed { ring: self.max_in_ring() }),
             };
             let lost = all.dropped + errors + all.queue_dropped + all.waiting;
-            if sent.saturating_add(lost) >= packets || last {
+            let done = match sent.saturating_add(lost).cmp(&packets) {
+                Ordering::Equal => true,
+                // Others sent, too: some of ours may not be counted yet.
+                Ordering::Greater => removed || elapsed >= SETTLING_TIME,
+                Ordering::Less => elapsed >= COUNTING_TIMEOUT,
+            };
+            if done {
                 return Some(all);
             }
             std::thread::sleep(LOOK_INTERVAL);
@@ -142,11 +151,16 @@ impl Card {
     fn queue_now(&mut self) -> Backlogged {
         let Some((queue, before)) = &mut self.queue else { return Backlogged::default() };
         let now = queue.read().unwrap_or(*before);
-        Backlogged { dropped: now.dropped.wrapping_sub(before.dropped), ..now }
+        // Another discipline in its place begins at 0.
+        let dropped = now.dropped.checked_sub(before.dropped).unwrap_or(now.dropped);
+        Backlogged { dropped, ..now }
     }
 
-    fn has_queue(&self) -> bool {
-        self.queue.as_ref().is_some_and(|(_, before)| before.exists)
+    /// The most packets that can lie in a veth's ring; none for another interface, or with a queue.
+    fn max_in_ring(&self) -> Option<u64> {
+        let has_queue = self.queue.as_ref().is_some_and(|(_, before)| before.exists);
+        let is_veth = self.interface.kind == "veth" && !has_queue;
+        is_veth.then(|| VETH_RING_PACKETS * u64::from(self.interface.tx_queues.max(1)))
     }
 
     /// Adds what was received to a ledger: up to the last look, or up to now. A packet that the card had no

@@ -1,4 +1,4 @@
-//! What to do about each kind of loss in a ledger.
+//! Names the remedy of each kind of loss in a ledger.
 
 use sluicegate::ledger::{Ledger, Role};
 
@@ -60,7 +60,7 @@ const REMEDIES: &[(&str, &str)] = &[
     (
         "redirect_failed",
         "see which errors the kernel tells: perf trace -e xdp:xdp_redirect_err; as root, or with \
-         CAP_PERFMON, the causes are told here",
+         CAP_PERFMON, the ledger names the cause",
     ),
     ("port_full", "give the port a faster way out (send=live), or the sender a lower rate"),
     ("port_down", "bring the port's interface up: ip link set IFACE up"),

@@ -1,4 +1,4 @@
-//! What became of packets that were handed to an interface.
+//! Computes the fate of packets that a command handed to an interface.
 //!
 //! The kernel tells the fate of each frame that XDP redirects (`QueueStats::redirects`). Of other
 //! packets only the interface's counters tell, which contain everybody's: they give bounds. With A
@@ -59,7 +59,12 @@ impl Wire {
             let (sent, losses) = (redirects.sent, redirect_losses(redirects));
             return Some(Self { interface_sent, sent, uncertain: 0, losses });
         }
-        let card = card?;
+        let Some(card) = card else {
+            // A ledger of a run that goes on: some are on their way.
+            let (sent, losses) = (redirects.sent, redirect_losses(redirects));
+            let uncertain = packets.saturating_sub(known);
+            return (known > 0).then_some(Self { interface_sent: None, sent, uncertain, losses });
+        };
         if known > packets {
             // Others redirect between the same interfaces.
             let lost = redirect_losses(redirects);
@@ -80,8 +85,8 @@ impl Wire {
             ("unsent", waiting),
         ];
         let vanished = match removed {
-            // What waited in its queue.
-            Some(Removed { queue: true }) => Vanished::at_most(rest, "interface_removed"),
+            // What waited in its queue, or in a veth's ring.
+            Some(Removed { ring }) => Vanished::at_most(ring.unwrap_or(rest), "interface_removed"),
             _ if untraced > 0 => Vanished::at_most(untraced, "redirect_failed"),
             _ => Vanished::default(),
         };

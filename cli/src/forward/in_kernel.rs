@@ -77,7 +77,9 @@ impl Attend<Outcome> for Attendant<'_> {
 
     fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
         // The threads only count: none is ever held up.
-        let known: Vec<_> = outcomes.iter().flatten().map(Arc::as_ref).collect();
+        let Some(known) = outcomes.iter().map(Option::as_deref).collect::<Option<Vec<_>>>() else {
+            return;
+        };
         let reports = self.reports.iter().map(Report::so_far).collect();
         self.status.ledger(&report(reports, &known, at, self.ways), self.json);
     }

@@ -12,7 +12,7 @@ mod server;
 pub use client::Client;
 pub use server::{Answer, Server, Service};
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -46,7 +46,11 @@ pub fn socket_path(command: &str, name: &str) -> Result<PathBuf> {
 
 /// Whether a socket's folder is there for it alone, as that of [`socket_path`] is.
 pub(crate) fn is_folder_of_one(path: &Path) -> bool {
-    path.starts_with(FOLDER) && path.ends_with(SOCKET)
+    let inner = path.strip_prefix(FOLDER).map(|inner| inner.components().collect::<Vec<_>>());
+    matches!(
+        inner.as_deref(),
+        Ok([Component::Normal(_), Component::Normal(_), Component::Normal(file)]) if *file == SOCKET
+    )
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The side that is asked.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
@@ -74,6 +74,7 @@ impl Server {
             {
                 // A command that ended as another user has left it.
                 chown(folder, Some(geteuid().as_raw()), None).map_err(failed)?;
+                set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
             }
         }
         let (listener, file) = listen_at(path).map_err(failed)?;

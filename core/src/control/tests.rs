@@ -6,6 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::*;
+
+#[test]
+fn only_the_folder_of_one_socket_is_given_away() {
+    for (path, given) in [
+        ("/run/sluice/switch/lan/control.sock", true),
+        ("/run/sluice/control.sock", false),
+        ("/run/sluice/switch/control.sock", false),
+        ("/run/sluice/switch/lan/more/control.sock", false),
+        ("/run/sluice/../etc/control.sock", false),
+        ("/run/sluice/switch/lan/other.sock", false),
+        ("/tmp/switch/lan/control.sock", false),
+    ] {
+        assert_eq!(is_folder_of_one(Path::new(path)), given, "{path}");
+    }
+}
 use crate::socket_file::leave_behind;
 
 /// Says what it was asked, with a file where that is asked for, and counts who has left.

@@ -1,4 +1,4 @@
-//! What an interface has sent and dropped, asked without the kernel's rtnl lock, which netlink's
+//! Reads what an interface has sent and dropped, without the kernel's rtnl lock, which netlink's
 //! answers wait for and the end of a program of live frames holds: `/proc/net/dev` takes none
 //! (net/core/net-procfs.c).
 //!

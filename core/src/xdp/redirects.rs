@@ -1,4 +1,4 @@
-//! What the kernel did with the frames that XDP redirected for this process.
+//! Counts what the kernel did with the frames that XDP redirected for this process.
 //!
 //! A program that redirects a frame does not learn what becomes of it, and an interface's counters
 //! contain everybody's packets. The kernel's tracepoints tell it, once a bulk of at most 16 frames, to
@@ -32,7 +32,7 @@ const WORDS: usize = 8;
 /// The program that marks a thread: the only one that is not attached.
 const MARK: &str = "sluice_mark";
 
-/// What the kernel did with redirected frames.
+/// Redirected frames by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
     /// The driver took them to send.
@@ -89,7 +89,7 @@ struct Redirects {
 }
 
 impl Redirects {
-    /// The process's one; attached now if no sender exists yet.
+    /// Returns the instance of this process, and attaches it if no sender exists yet.
     fn shared() -> io::Result<Arc<Self>> {
         static SHARED: Mutex<Weak<Redirects>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +112,11 @@ impl Redirects {
             let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
             MapHandle::try_from(&map).map_err(io::Error::other)
         };
-        let counts = map("sluice_counts")?.as_fd().try_clone_to_owned()?;
+        let counts = map("sluice_counts")?;
+        if counts.value_size() as usize != WORDS * 8 || counts.max_entries() != MAX_SENDERS {
+            return Err(io::Error::other("bpf/include/redirects.h has another layout"));
+        }
+        let counts = counts.as_fd().try_clone_to_owned()?;
         Ok(Self {
             _links: links.map_err(io::Error::other)?,
             counts: Sheet::over(counts, MAX_SENDERS as usize * WORDS)?,
@@ -181,9 +185,12 @@ impl RedirectSender {
         let netns = fs::metadata("/proc/thread-self/ns/net")?.ino() as u32;
         let path = bytes([netns, from, to]);
         let number = self.number.to_ne_bytes();
-        let added = self.redirects.paths.update(&path, &number, MapFlags::NO_EXIST);
+        self.redirects
+            .paths
+            .update(&path, &number, MapFlags::NO_EXIST)
+            .map_err(io::Error::other)?;
         self.path = Some(path);
-        added.map_err(io::Error::other)
+        Ok(())
     }
 
     /// Counts the live frames of the calling thread until the answer is dropped, which that thread does.
@@ -210,12 +217,12 @@ impl RedirectSender {
 impl Drop for RedirectSender {
     fn drop(&mut self) {
         let Self { redirects, number, exit, path } = self;
-        // Without privileges the entries stay until the process ends, and count for nobody.
-        let _ = redirects.exits.delete(exit);
-        if let Some(path) = path {
-            let _ = redirects.paths.delete(path);
+        // Without privileges the entries stay until the process ends: nobody else gets the number.
+        let removed = redirects.exits.delete(exit).is_ok();
+        let removed = removed && path.is_none_or(|path| redirects.paths.delete(&path).is_ok());
+        if removed {
+            redirects.free.lock().unwrap_or_else(PoisonError::into_inner).push(*number);
         }
-        redirects.free.lock().unwrap_or_else(PoisonError::into_inner).push(*number);
     }
 }
 

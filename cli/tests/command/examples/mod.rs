@@ -67,9 +67,9 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
     if asked {
         let vlans = if text.contains("--trunk") { "--trunk eth3=1,10,20" } else { "" };
         world.start(&format!("exec sluice switch xdp:eth0 xdp:eth3 {vlans}"));
-        world.has("/run/sluice/switch/switch.sock");
+        world.has("/run/sluice/switch/switch/control.sock");
         world.start("exec sluice forward xdp:eth1 xdp:eth2 --name wan");
-        world.has("/run/sluice/forward/wan.sock");
+        world.has("/run/sluice/forward/wan/control.sock");
     }
     for line in &unit.lines {
         match line.split_once(" &").filter(|(_, rest)| rest.trim_start().is_empty()) {

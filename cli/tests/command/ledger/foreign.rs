@@ -56,6 +56,8 @@ fn a_forwarder_beside_another_sender_knows_its_own_packets() {
         let (out, came) = (out(&forwarded), receiver.came(OURS));
         assert!(out.contains(&came), "{ports:?}: {came} came: {forwarded}");
         assert!(!exact || out == (came..=came), "{ports:?}: {came} came: {forwarded}");
+        let dropped = dropped(&lab, "middle", "middle1");
+        assert!(out.end() - out.start() <= dropped, "{ports:?}: {dropped} dropped: {forwarded}");
         let (out, came) = (super::out(&others), receiver.came(OTHERS));
         assert_eq!(out, came..=came, "{ports:?}: {others}");
     }

@@ -24,6 +24,9 @@ use crate::ring::Interface;
 
 /// The name of the port.
 pub(super) const ANY: &str = "any";
+/// Bytes of each packet that the kernel puts into the ring at least: more than any link-layer header has
+/// (LL_MAX_HEADER, linux/netdevice.h), behind which the network header begins.
+pub(super) const MIN_ADMITTED: u32 = 256;
 
 /// The devices that packets have come from, numbered as they appeared; all queues of a port have the
 /// same numbers.

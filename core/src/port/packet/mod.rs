@@ -112,7 +112,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             (link_type, filter_program(&config, link_type)?)
         }
     };
-    let admission = admission(&config, program);
+    let admission = admission(&config, program, interface.is_none());
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => own_pool(&config, options.usage, count)?,
@@ -245,7 +245,13 @@ fn filter_program(config: &Config, link_type: u16) -> Result<Option<Vec<Instruct
 
 /// The program that lets in what the port wants: the filter's, and the snap length as the number
 /// of bytes it lets in. None if that is everything.
-fn admission(config: &Config, program: Option<Vec<Instruction>>) -> Option<Vec<Instruction>> {
+fn admission(
+    config: &Config,
+    program: Option<Vec<Instruction>>,
+    any: bool,
+) -> Option<Vec<Instruction>> {
+    // The header that `any` puts before the network header ends within the frame that the kernel lays out.
+    let admitted = if any { config.snaplen.max(any::MIN_ADMITTED) } else { config.snaplen };
     const RET_K: u16 = 0x06;
     let mut program = match program {
         Some(program) => program,
@@ -253,7 +259,7 @@ fn admission(config: &Config, program: Option<Vec<Instruction>>) -> Option<Vec<I
         None => vec![Instruction { code: RET_K, jt: 0, jf: 0, k: u32::MAX }],
     };
     let returns = program.iter_mut().filter(|op| op.code == RET_K && op.k != 0);
-    returns.for_each(|op| op.k = config.snaplen);
+    returns.for_each(|op| op.k = admitted);
     Some(program)
 }
 

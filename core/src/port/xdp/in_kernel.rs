@@ -139,9 +139,10 @@ impl InKernel {
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
+        // The fate of a packet is counted after it was redirected.
+        let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
         let offered = self.counted().0;
         let sent = if self.action == Action::Forward { offered } else { 0 };
-        let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
         QueueStats {
             offered,
             sent,

@@ -338,8 +338,9 @@ impl BlockRing {
         if let Some(cooked) = &cooked {
             mac = usize::from(header.tp_net) - cooked.bytes().len();
             // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring
-            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address;
-            // the block is ours.
+            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address; it
+            // is at most a link-layer header from tp_mac, and `admission` lets in as much of each
+            // packet at least, so that they are within the frame, or cut off below; the block is ours.
             let front = unsafe {
                 std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.bytes().len())
             };
