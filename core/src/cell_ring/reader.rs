@@ -236,10 +236,16 @@ impl Reader {
     /// Asks the writers for a wake-up when one of the rings has `level` packets that were not given
     /// back, one more than are known in any case. Returns whether the reader may sleep: none has.
     pub fn go_to_sleep(&mut self, level: u32) -> bool {
-        self.wake.drain();
-        self.asleep = true;
         for source in &mut self.sources {
             source.wake_at = source.cursor.index(level.max(source.cursor.known() + 1));
+        }
+        // Before the writers are asked: a wake-up costs them more than a look.
+        if self.is_due() {
+            return false;
+        }
+        self.wake.drain();
+        self.asleep = true;
+        for source in &self.sources {
             SleepFlag::of(&source.ring).set(source.wake_at);
         }
         // Pairs with the writer's fence between its index and its look at the flag.

@@ -3,7 +3,7 @@
 //!
 //! | the program wants packets | a look | a sleep ends |
 //! | --- | --- | --- |
-//! | at once | while it spins, but for a pause after a look that found packets | with the next packet |
+//! | at once | while it spins, but for a pause after a look that found packets | with the next packet; of a busy ring, after the pause |
 //! | within `latency=` | once in that time | after it, or when a quarter of the ring is full |
 //!
 //! A look takes the cache line that the writer stores its index to away from the writer's CPU. A
@@ -20,6 +20,8 @@ use std::os::fd::AsFd;
 const BATCH: u32 = 256;
 /// After a look that found packets there is none for this time, unless the program goes to sleep.
 const PAUSE: Duration = Duration::from_micros(50);
+/// A look that found as many packets was at a busy ring: the next is after the pause in any case.
+const BUSY: u32 = 32;
 /// A sleeper that wants packets at once looks again after this time: so long a wake-up may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A sleeper that can wait for packets is woken when this part of the ring is full: the rest takes what
@@ -36,13 +38,15 @@ pub(super) struct CellIntake {
     spinning: bool,
     /// No look before then.
     next_look: Instant,
+    /// Packets that the last look has found.
+    found: u32,
     closed: Option<Instant>,
 }
 
 impl CellIntake {
     pub fn new(reader: Reader, latency: Option<Duration>) -> Self {
         let latency = latency.filter(|latency| *latency > PAUSE).unwrap_or(Duration::ZERO);
-        Self { reader, latency, spinning: false, next_look: Instant::now(), closed: None }
+        Self { reader, latency, spinning: false, next_look: Instant::now(), found: 0, closed: None }
     }
 
     pub fn reader(&self) -> &Reader {
@@ -69,9 +73,10 @@ impl CellIntake {
         self.reader.wake_up();
         let before = self.reader.unread();
         let there = self.reader.look();
+        self.found = there - before;
         if !self.spinning && !self.latency.is_zero() {
             self.next_look = now + self.latency;
-        } else if there > before {
+        } else if self.found > 0 {
             self.next_look = now + PAUSE;
         }
         there > 0
@@ -88,12 +93,11 @@ impl CellIntake {
 
     /// Goes to sleep.
     pub fn alarm(&mut self) -> Alarm<'_> {
+        let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
+            true if self.found >= BUSY && !pause.is_zero() => return Alarm::Nap(pause),
             true => (1, LOOK_AGAIN),
-            false => {
-                let level = self.reader.cells() / WAKE_LEVEL;
-                (level, self.next_look.saturating_duration_since(Instant::now()))
-            }
+            false => (self.reader.cells() / WAKE_LEVEL, pause),
         };
         if !self.reader.go_to_sleep(level) {
             self.next_look = Instant::now();
