@@ -20,6 +20,7 @@
 //! | [`said`] | what programs say, and how their counts are read |
 //! | [`measure`] | one turn of one step |
 //! | [`measurement`] | what that showed |
+//! | [`cost`] | what waiting costs: CPU time at modest rates, round trips |
 //! | [`ndr`] | RFC 2544: what a device between two interfaces keeps up with |
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
 //! | [`statistics`] | medians, spreads, ratios round by round |
@@ -38,6 +39,7 @@ mod apart;
 pub mod bed;
 pub mod check;
 pub mod compare;
+pub mod cost;
 pub mod device;
 mod failure;
 pub mod instructions;

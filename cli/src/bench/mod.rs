@@ -2,12 +2,14 @@
 //! a lab of its own or between two interfaces.
 
 mod check;
+mod cost;
 mod end;
 mod listener;
 mod ndr;
 mod options;
 mod output;
 mod progress;
+mod relay;
 mod table;
 
 use std::path::PathBuf;
@@ -36,6 +38,7 @@ Examples:
   sluice bench check
   sluice bench instructions
   sluice bench ndr --sizes 60,512,1514
+  sluice bench cost
 
 Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
 was measured.";
@@ -70,6 +73,11 @@ enum What {
     Show(ShowArgs),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
     Ndr(ndr::Args),
+    /// What waiting costs: CPU time at modest rates, and round trips through forwarders.
+    Cost(cost::Args),
+    /// The relay that forwarders are measured beside.
+    #[command(hide = true)]
+    Relay(relay::Args),
     /// The step "listener in user space": reads a UDP socket, and forgets.
     #[command(hide = true)]
     Listener(listener::Args),
@@ -101,6 +109,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         What::Check(args) => check::run(&args),
         What::Show(args) => show(&args),
         What::Ndr(args) => ndr::run(&args),
+        What::Cost(args) => cost::run(&args),
+        What::Relay(args) => relay::run(&args),
         What::Listener(args) => listener::run(&args),
         What::End(args) => end::run(&args),
     }

@@ -16,6 +16,14 @@ use sluicegate::link::Shape;
 
 use crate::support::*;
 
+/// The command, also where the tests themselves run under nohup: children inherit that SIGHUP is ignored.
+fn sluice(arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_sluice")]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// Commands of every kind that run until they are told to end, each with what it does.
 fn endless<'a>(
     lab: &'a [String; 3],

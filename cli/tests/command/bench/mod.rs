@@ -1,6 +1,7 @@
 //! `sluice bench` as its users run it: short turns, in labs of its own. Rates are not looked at, only
 //! that there are some, and that nothing stays behind. Without root it says so and passes.
 
+mod cost;
 mod ndr;
 mod planted;
 

@@ -1,0 +1,47 @@
+//! `sluice bench cost`: every row is there, with numbers that can be. Needs root.
+
+use serde_json::Value;
+
+use super::{cpus, report};
+use crate::support::*;
+
+#[test]
+fn every_way_of_receiving_and_forwarding_has_its_cost() {
+    if lab().is_none() {
+        return;
+    }
+    let _cpus = cpus();
+    let short = ["--rates", "0,10k", "--seconds", "50ms", "--pings", "20", "--json"];
+    let report = report(&mut sluice(&[&["bench", "cost"][..], &short].concat()));
+    assert_eq!(report["complete"], true);
+    let mut receivers = Vec::new();
+    for row in report["receiving"].as_array().unwrap() {
+        if row["failed"].as_str().is_some_and(|reason| reason.contains("not installed")) {
+            continue;
+        }
+        let rates = row["rates"].as_array().unwrap();
+        assert_eq!(rates.iter().map(|it| &it["pps"]).collect::<Vec<_>>(), [0, 10_000], "{row}");
+        for at in rates {
+            assert!((0.0..=1.5).contains(&at["cpu"].as_f64().unwrap()), "{row}");
+            let [sent, received] = ["sent", "received"].map(|key| at[key].as_u64().unwrap());
+            assert_eq!(sent > 0, at["pps"] != 0, "{row}");
+            // Neighbours' packets come, too.
+            assert!(received > 0 || sent == 0, "{row}");
+        }
+        receivers.push(row["step"].as_str().unwrap());
+    }
+    assert!(receivers.starts_with(&[
+        "TPACKET_V3 ring",
+        "mirror",
+        "XDP copies",
+        "AF_XDP, copy mode"
+    ]));
+    let forwarding = report["forwarding"].as_array().unwrap();
+    assert_eq!(forwarding.len(), 5);
+    for row in forwarding {
+        let of = |key: &str| row[key].as_f64();
+        let (median, worst) = (of("median_ms"), of("max_ms"));
+        assert!(median > Some(0.0) && median <= worst, "{row}");
+        assert_eq!((&row["pings"], &row["failed"]), (&Value::from(20), &Value::Null), "{row}");
+    }
+}
