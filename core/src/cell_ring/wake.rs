@@ -12,7 +12,7 @@
 //! lets a reader sleep until the ring has filled to a level, and then be woken once.
 //!
 //! With both fences one of the two sees what the other has stored. A thread that writes has its fence
-//! ([`due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
+//! ([`SleepFlag::due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
 //! bytes have reached the cache. So there a store of `PRODUCED` may become visible some 100 ns after the
 //! load of `ASLEEP`, and a reader that wants packets at once goes on looking for longer than that
 //! ([`SETTLE`]) before it sleeps. The limit of the sleep bounds what is left.
