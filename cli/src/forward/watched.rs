@@ -27,7 +27,7 @@ pub struct Place {
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
 
-    /// The same by a socket elsewhere than /run/sluice/forward/NAME/control.sock: monitor:eth1?socket=PATH
+    /// The same by a socket elsewhere than /run/sluice/forward/NAME.sock: monitor:eth1?socket=PATH
     #[arg(long, value_name = "PATH", conflicts_with_all = ["name", "in_kernel"])]
     control: Option<PathBuf>,
 }
@@ -242,7 +242,7 @@ mod tests {
             }
             asked.join().unwrap()
         });
-        // A ring, and the socket that wakes its reader.
+        // The thread's ring, and the socket that wakes its reader.
         assert_eq!((answer.files.len(), answer.line.as_str()), (2, "watching eth0"));
         assert!(thread.watch(0) && !thread.watch(1));
     }

@@ -21,7 +21,7 @@ pub const DEFAULT_SNAPLEN: u32 = 2016;
 /// Packets that there is room for where nobody says how many.
 pub const DEFAULT_CELLS: u32 = 8192;
 /// What a watcher asks for, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with
-/// the ring's file, or one that says what is wrong.
+/// the files of each ring, its memory and the socket that wakes its reader, or one that says what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The port whose packets it wants.
