@@ -56,9 +56,12 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
     let asked = unit.lines.iter().any(|line| asks(line)) || text.contains("monitor:");
     if asked {
         named.extend(["eth0", "eth1", "eth2", "eth3"].map(Into::into));
-        named.sort_unstable();
-        named.dedup();
     }
+    if text.contains("capture any") {
+        named.push("eth0".into());
+    }
+    named.sort_unstable();
+    named.dedup();
     let mut world = World::new(&named, folder.path());
     if in_lab(&text) && !makes_lab {
         expect(&world, "sluice lab up")?;
