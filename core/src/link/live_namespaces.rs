@@ -12,11 +12,13 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// No /proc.
 pub(super) fn live_namespaces() -> io::Result<HashSet<u64>> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    // A path in it may be of any bytes.
+    let mounts = fs::read("/proc/self/mountinfo")?;
+    let mounts = String::from_utf8_lossy(&mounts);
     let mut namespaces: HashSet<u64> = mounts.lines().filter_map(mounted).collect();
     for entry in fs::read_dir("/proc")? {
         let path = entry?.path().join("ns/net");
-        // Not every entry is a process, and one may have just ended.
+        // Not every entry is a process, one may have just ended, and another's may not be looked at.
         namespaces.extend(fs::metadata(&path).map(|namespace| namespace.ino()));
     }
     Ok(namespaces)

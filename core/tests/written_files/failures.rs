@@ -1,5 +1,7 @@
 //! Disks that are full, readers that leave, files that cannot be.
 
+use std::os::unix::fs::{PermissionsExt, chown};
+
 use super::*;
 
 #[test]
@@ -42,6 +44,35 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
     assert!(error.to_string().contains("another format"), "{error}");
     let summary = output.finish();
     assert_eq!((summary.packets, summary.lost), (0, 3), "the ledger closes all the same");
+}
+
+#[test]
+fn a_file_that_somebody_may_have_prepared_is_left_as_it_is() {
+    let (ours, shared) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let own = ours.path().join("own");
+    fs::write(&own, "kept").unwrap();
+    let linked = shared.path().join("linked.pcap");
+    fs::hard_link(&own, &linked).unwrap();
+    let mut rows = vec![(linked, "a hard link to a file of ours")];
+    let anothers = shared.path().join("another.pcap");
+    fs::write(&anothers, "kept").unwrap();
+    // Only root can prepare a file in another's name.
+    if chown(&anothers, Some(65534), None).is_ok() {
+        rows.push((anothers, "a file of another user"));
+    }
+    for (path, sentence) in rows {
+        assert!(Output::create(OutputConfig::new(path.clone())).is_err(), "{sentence}");
+        assert_eq!(fs::read(&path).unwrap(), b"kept", "{sentence}");
+    }
+    let mine = shared.path().join("mine.pcap");
+    fs::write(&mine, "old").unwrap();
+    let summary = Output::create(OutputConfig::new(mine.clone())).unwrap().finish();
+    assert_eq!(
+        (summary.lost, fs::read(&mine).unwrap() == b"old"),
+        (0, false),
+        "an own file is emptied"
+    );
 }
 
 /// Writes until it fails, then a little more. Returns the packets handed over and the error.

@@ -126,12 +126,17 @@ impl Target {
     /// Creates a file, or empties the one that is there.
     pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
         let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(access.mode);
-        if others_may_write(path) {
+        options.write(true).create(true).mode(access.mode);
+        let shared = others_may_write(path);
+        if shared {
             // Somebody could have put a link there that leads to a file of ours.
             options.custom_flags(libc::O_NOFOLLOW);
         }
-        let file = options.open(path).map_err(|error| create_failure(path, &error))?;
+        let file = options.truncate(!shared).open(path);
+        let file = file.map_err(|error| create_failure(path, &error))?;
+        if shared {
+            empty_own(&file, path)?;
+        }
         let shared = share(&file, access);
         shared.map_err(|error| Failure::new("set the owner and mode of", path, &error))?;
         Self::new(file, path)
@@ -274,6 +279,22 @@ fn others_may_write(path: &Path) -> bool {
     let by_owner = metadata.uid() != 0 && metadata.uid() != user;
     let by_group = mode & 0o020 != 0 && metadata.gid() != group;
     by_owner || by_group || mode & 0o002 != 0
+}
+
+/// Empties a file in a directory where others may make entries, unless one of them has made it: its maker
+/// could read what is written to it, and a hard link may lead to a file that is not to be given away.
+fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
+    let failed = |error| create_failure(path, &error);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Ok(());
+    }
+    if metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
+        let error = io::Error::other("another user may have prepared it");
+        return Err(Failure::new("write to", path, &error)
+            .with("remove it first, or write to a directory of your own"));
+    }
+    file.set_len(0).map_err(failed)
 }
 
 /// Gives a file of the process's user the owner and mode that it shall have.
