@@ -10,6 +10,8 @@ build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 run="iproute2 ethtool iputils-ping netbase"
 # valgrind counts the instructions of hot loops
 peers="valgrind tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3-minimal"
+# Ubuntu has bpftool in the packages of its kernels, by their versions.
+! grep -qs '^ID=debian$' /etc/os-release || peers="$peers bpftool"
 lint="shellcheck"
 bench=
 vm=
