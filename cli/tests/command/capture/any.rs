@@ -37,8 +37,10 @@ fn tagged(port: u16) -> Vec<u8> {
 }
 
 /// Sends packets that match the filter and packets that do not: by right0 and lo, and by devices that
-/// are made now. How many match, by device.
-fn traffic(lab: &Lab) -> BTreeMap<String, usize> {
+/// are made now. How many match, by device; and the devices, which are to stay until the capture has asked
+/// for their names.
+fn traffic(lab: &Lab) -> (BTreeMap<String, usize>, Vec<Running>) {
+    let mut devices = Vec::new();
     assert_eq!(on(lab, "left", &["ping", "-qc", "2", "-i", "0.01", "198.18.0.2"]).status, Some(0));
     assert_eq!(on(lab, "right", &["ping", "-qc", "2", "-i", "0.01", "127.0.0.1"]).status, Some(0));
     for more in [&["tun0"][..], &["gre0", "778"]] {
@@ -48,11 +50,10 @@ fn traffic(lab: &Lab) -> BTreeMap<String, usize> {
             writeln!(tun.child().stdin.as_mut().unwrap(), "{digits}").unwrap();
             assert_eq!(tun.says(), "\n");
         }
-        tun.child().stdin.take();
-        assert_eq!(tun.end().status, Some(0));
+        devices.push(tun);
     }
     let expected = [("right0", 4), ("lo", 4), ("tun0", 1), ("gre0", 1)];
-    expected.map(|(name, packets)| (name.to_owned(), packets)).into()
+    (expected.map(|(name, packets)| (name.to_owned(), packets)).into(), devices)
 }
 
 #[test]
@@ -80,8 +81,9 @@ fn all_interfaces_are_captured_those_that_come_later_too() {
             "--json",
         ]);
         let right0 = link::interface(Some(&netns), "right0").unwrap().index.to_string();
-        let expected = traffic(&lab);
+        let (expected, devices) = traffic(&lab);
         let report = capture.stop().good();
+        drop(devices);
         let packets: usize = expected.values().sum();
         assert_eq!(report["packets"], packets, "{file}: {report}");
         // Another tool understands all packets.
