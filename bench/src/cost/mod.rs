@@ -18,7 +18,7 @@ use crate::watch::{Progress, Watch};
 pub use receiving::{AtRate, OfReceiver};
 pub use round_trip::{OfForwarder, RELAYING, RoundTrips};
 
-/// What is measured.
+/// The rates, times and counts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Packets a second that receivers get; at 0 nothing is sent.
@@ -29,7 +29,7 @@ pub struct Settings {
     pub pings: u32,
 }
 
-/// What was found.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 pub struct Findings {
     /// Each way of receiving.

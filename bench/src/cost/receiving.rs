@@ -31,18 +31,18 @@ pub struct Receiver {
 pub struct OfReceiver {
     /// Its name, in the words of the field.
     pub step: String,
-    /// Whose program it is.
+    /// The program: "sluice", or a peer's name.
     pub by: &'static str,
-    /// What to type to have the same.
+    /// The command, as a shell takes it.
     pub command: String,
-    /// What it took.
+    /// The CPU time at each rate.
     pub rates: Vec<AtRate>,
     /// Why it could not be measured at a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What a way of receiving takes at a rate.
+/// The cost of receiving at one rate.
 #[derive(Debug, Serialize)]
 pub struct AtRate {
     /// Packets a second that were to be sent.

@@ -33,12 +33,12 @@ pub struct Forwarder {
 pub struct OfForwarder {
     /// Its name, in the words of the field.
     pub step: &'static str,
-    /// Whose program it is; "linux" of the kernel alone.
+    /// The program: "sluice", or "linux" for the kernel alone.
     pub by: &'static str,
-    /// What to type to have the same.
+    /// The command, as a shell takes it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
-    /// What was measured.
+    /// The round trips.
     #[serde(flatten)]
     pub round_trips: Option<RoundTrips>,
     /// Why it could not be measured.
