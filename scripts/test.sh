@@ -46,6 +46,14 @@ if [ "$(id -u)" -eq 0 ] && ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
     mount -t bpf bpf /sys/fs/bpf || echo "no BPF file system: some tests are skipped"
 fi
 
+# Exit status 3: the captures cannot be made here, and tests that need them are skipped.
+echo "== captures"
+scripts/captures.sh || [ $? -eq 3 ]
+# More captures, where a collection lies beside the repository.
+if [ -z "${SLUICE_CAPTURES+set}" ] && [ -d ../shared/pcaps ]; then
+    export SLUICE_CAPTURES="$PWD/../shared/pcaps"
+fi
+
 echo "== unit tests"
 tests cargo test --workspace --lib --bins --examples --quiet
 
@@ -72,6 +80,7 @@ if ! command -v sudo >/dev/null; then
 elif ! { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }; then
     echo "skipped: needs root; get it by sudo make test"
 else
+    sudo --preserve-env scripts/captures.sh || [ $? -eq 3 ]
     # All of them again: what was skipped before is not.
     : >"$skipped"
     # Built as before, by us; only the tests themselves run by sudo.

@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 
 use bolero::TypeGenerator;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use real_captures::real_captures;
 use sluicegate::file::read::Reader;
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::ring::Meta;
+
+#[path = "../../core/tests/real_captures/mod.rs"]
+mod real_captures;
 
 /// How a seed is damaged.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -149,23 +153,17 @@ fn through_port(name: &str) -> (Packets, bool) {
     (packets, failed)
 }
 
-/// The captures in the folder `SLUICE_SEEDS` names, or beside the repository; failing both, a
-/// file of each format with nothing in it.
+/// The real captures of up to 16 KiB; if there are none, a file of each format without packets.
 fn seeds() -> Vec<Vec<u8>> {
     const SEED_BYTES: u64 = 16 << 10;
-    let folder = std::env::var_os("SLUICE_SEEDS").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps"),
-        PathBuf::from,
-    );
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let mut seeds: Vec<Vec<u8>> = entries
-        .filter(|entry| entry.metadata().is_ok_and(|m| m.len() <= SEED_BYTES))
-        .filter_map(|entry| std::fs::read(entry.path()).ok())
+    let mut seeds: Vec<Vec<u8>> = real_captures()
+        .iter()
+        .filter(|path| path.metadata().is_ok_and(|m| m.len() <= SEED_BYTES))
+        .filter_map(|path| std::fs::read(path).ok())
         .filter(|bytes| !bytes.is_empty())
         .collect();
     seeds.sort();
     if seeds.is_empty() {
-        eprintln!("no captures in {}: starting from bare headers", folder.display());
         seeds.push(b"\xd4\xc3\xb2\xa1\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\x04\0\x01\0\0\0".to_vec());
         seeds.push(
             b"\x0a\x0d\x0d\x0a\x1c\0\0\0\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\

@@ -14,6 +14,8 @@ mod ledger;
 mod lines;
 mod memif;
 mod quiet;
+#[path = "../../../core/tests/real_captures/mod.rs"]
+mod real_captures;
 #[path = "../../../core/tests/lab/scratch.rs"]
 mod scratch;
 mod screen;

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::oracle::{Reading, libpcap, ours, samples};
+use crate::oracle::{Reading, libpcap, ours};
+use crate::real_captures::real_captures;
 use crate::writer::Chance;
 
 /// What libpcap refuses and we read: its message, and why we go on.
@@ -79,9 +80,9 @@ fn same_time(ours: u64, theirs: u64) -> bool {
     seconds.into_iter().any(signs) || ours == 0 || ours == u64::MAX
 }
 
-/// The samples of up to so many bytes.
-fn small_samples(limit: usize) -> Vec<(String, Vec<u8>)> {
-    samples()
+/// The captures of at most `limit` bytes, with their names.
+fn small_captures(limit: usize) -> Vec<(String, Vec<u8>)> {
+    real_captures()
         .iter()
         .map(|path| (path.display().to_string(), std::fs::read(path).unwrap()))
         .filter(|(_, bytes)| bytes.len() <= limit)
@@ -93,7 +94,7 @@ fn cut_anywhere_a_file_gives_the_packets_before_and_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut");
     let mut tried = [0, 0];
-    for (name, bytes) in small_samples(1500) {
+    for (name, bytes) in small_captures(1500) {
         let format = usize::from(bytes.starts_with(b"\n\r\r\n"));
         if tried[format] >= 12 {
             continue;
@@ -113,7 +114,7 @@ fn changed_at_random_a_file_is_read_as_far_as_libpcap_reads_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("changed");
     let mut chance = Chance(1);
-    for (name, bytes) in small_samples(6000) {
+    for (name, bytes) in small_captures(6000) {
         for round in 0..30 {
             let changed = change(&bytes, &mut chance);
             std::fs::write(&path, &changed).unwrap();

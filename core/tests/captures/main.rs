@@ -7,6 +7,8 @@ mod compressed;
 mod damage;
 mod oracle;
 mod port;
+#[path = "../real_captures/mod.rs"]
+mod real_captures;
 mod samples;
 mod sink;
 mod variants;

@@ -1,6 +1,6 @@
 //! What others read in a file, and what we do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use pcap::{Capture, Precision};
@@ -119,18 +119,6 @@ pub fn tcpdump(path: &Path, precision: &str, tick_ns: u64) -> Option<(u16, Vec<S
             Err(error) => panic!("{}: {error:?}", path.display()),
         }
     }
-}
-
-/// The folder of real captures, or none, saying so.
-pub fn samples() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
-        return Vec::new();
-    };
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
 }
 
 /// Whether a command can be run; says so if not.

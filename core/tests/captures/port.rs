@@ -13,7 +13,8 @@ use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Readiness, Wait};
 
 use crate::child;
-use crate::oracle::{samples, tcpdump};
+use crate::oracle::tcpdump;
+use crate::real_captures::real_captures;
 use crate::writer::{Order, Writer};
 
 fn open(path: &Path, options: &str) -> Queue {
@@ -69,7 +70,7 @@ fn read(path: &Path) -> Vec<(Meta, Vec<u8>)> {
 
 #[test]
 fn every_sample_comes_out_of_the_ring_as_it_is_read() {
-    for path in samples() {
+    for path in real_captures() {
         let expected = read(&path);
         for options in ["", "?slots=6", "?slots=7"] {
             let mut queue = open(&path, options);
@@ -83,7 +84,7 @@ fn every_sample_comes_out_of_the_ring_as_it_is_read() {
 
 #[test]
 fn a_snapshot_length_cuts_what_is_captured_and_nothing_else() {
-    for path in samples().into_iter().step_by(20) {
+    for path in real_captures().into_iter().step_by(20) {
         let mut queue = open(&path, "?snaplen=40");
         assert!((1..=40).contains(&queue.interfaces()[0].snaplen));
         let (cut, _) = drain(&mut queue);

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use sluicegate::file::read::Reader;
 
-use crate::oracle::{have, ours, samples, tcpdump};
+use crate::oracle::{have, ours, tcpdump};
+use crate::real_captures::real_captures;
 
 #[test]
 fn every_sample_is_read_as_tcpdump_reads_it() {
@@ -12,7 +13,7 @@ fn every_sample_is_read_as_tcpdump_reads_it() {
         return;
     }
     let mut wrong = Vec::new();
-    for path in samples() {
+    for path in real_captures() {
         if let Err(how) = compare(&path) {
             wrong.push(format!("{}: {how}", path.display()));
         }

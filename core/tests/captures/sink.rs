@@ -10,7 +10,8 @@ use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, Meta, Packet};
 
 use crate::child;
-use crate::oracle::{samples, tcpdump};
+use crate::oracle::tcpdump;
+use crate::real_captures::real_captures;
 
 fn open(name: &str, usage: Use) -> sluicegate::Result<Queue> {
     let options = OpenOptions { usage, ..OpenOptions::default() };
@@ -90,7 +91,7 @@ fn null_into_a_file_and_back_in_every_format() {
 fn every_sample_passes_through_a_file_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("copy.pcapng");
-    for sample in samples() {
+    for sample in real_captures() {
         let (link_types, expected) = read(&sample);
         let mut from = open(&format!("pcap:{}", sample.display()), Use::Receive).unwrap();
         let mut to = sink(&path, "");

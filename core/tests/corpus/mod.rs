@@ -1,6 +1,6 @@
-//! What filters are tried with: expressions, and captures where the folder of them exists.
+//! Expressions that filters are tried with, and the link types of capture files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// One of each thing the language can ask for.
 pub const EXPRESSIONS: &[&str] = &[
@@ -95,17 +95,6 @@ pub const EXPRESSIONS: &[&str] = &[
     "not (not (not udp) and not (tcp or not icmp))",
     "udp and (net 10.0.0.0/8 or ip6) or tcp[0:2] = tcp[2:2] or arp[6:2] = 1",
 ];
-
-/// The captures there are, in order of their names.
-pub fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
-    let Ok(entries) = folder.read_dir() else {
-        return Vec::new();
-    };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths
-}
 
 /// The LINKTYPE_ number as it stands in the file, which libpcap shows only translated.
 pub fn link_type(path: &Path) -> u16 {

@@ -12,5 +12,7 @@ mod kernel;
 mod machines;
 mod rbpf_machine;
 mod real;
+#[path = "../real_captures/mod.rs"]
+mod real_captures;
 mod refused;
 mod shape;

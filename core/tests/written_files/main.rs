@@ -9,6 +9,8 @@ mod lines;
 mod processes;
 mod queues;
 mod read_back;
+#[path = "../real_captures/mod.rs"]
+mod real_captures;
 mod rows;
 
 use std::collections::HashSet;

@@ -1,6 +1,7 @@
 //! Everything that was pushed is read back, by everybody.
 
 use super::*;
+use crate::real_captures::real_captures;
 
 fn to_microseconds(mut packet: Seen) -> Seen {
     packet.time_ns -= packet.time_ns % 1000;
@@ -259,9 +260,8 @@ fn a_capture_without_packets_is_a_file_too() {
 /// longest packet that libpcap takes from a file.
 #[test]
 fn packets_of_real_captures_go_through() {
-    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
-    if !samples.is_dir() {
-        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
+    let samples = real_captures();
+    if samples.is_empty() {
         return;
     }
     let directory = TempDir::new().unwrap();
@@ -283,7 +283,7 @@ fn packets_of_real_captures_go_through() {
         seen
     };
     let mut total = 0;
-    for sample in files(&samples) {
+    for sample in samples {
         let pushed = read(&sample);
         for name in ["a.pcap", "a.pcapng"] {
             let path = directory.path().join(name);

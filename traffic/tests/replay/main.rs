@@ -3,6 +3,8 @@
 mod addresses;
 mod flows;
 mod links;
+#[path = "../../../core/tests/real_captures/mod.rs"]
+mod real_captures;
 mod support;
 mod times;
 mod whole;

@@ -1,6 +1,6 @@
 //! Files to replay, and what came of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use sluicegate::file::read::Reader;
@@ -156,16 +156,4 @@ pub fn read(path: &Path) -> (Vec<Recorded>, bool) {
             Err(_) => return (packets, false),
         }
     }
-}
-
-/// The real captures beside the repository, if they are there.
-pub fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    if paths.is_empty() {
-        eprintln!("skipped: needs captures; get it by ../shared/pcaps beside the repository");
-    }
-    paths
 }

@@ -3,13 +3,14 @@
 use sluicegate::file::read::Reader;
 use sluicegate_traffic::source::{Replay, Tempo};
 
+use crate::real_captures::real_captures;
 use crate::support::*;
 
 #[test]
 fn real_captures_are_sent_byte_by_byte() {
     let folder = tempfile::tempdir().unwrap();
     let mut tried = 0;
-    let captures = captures();
+    let captures = real_captures();
     for path in &captures {
         let Ok(reader) = Reader::open(path) else { continue };
         let ethernet = reader.interfaces().iter().all(|interface| interface.link_type == 1);

@@ -1,23 +1,12 @@
 //! Capture files as sources.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::real_captures::real_captures;
 use crate::support::*;
-
-/// The folder of real captures, where it is there.
-fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
-        return Vec::new();
-    };
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
 
 #[test]
 fn files_are_merged_whole_and_in_the_order_of_time() {
@@ -219,7 +208,7 @@ fn real_captures_pass_through_unchanged() {
         return;
     }
     let (folder, mut refused, mut passed) = (tempfile::tempdir().unwrap(), 0, 0);
-    for path in captures() {
+    for path in real_captures() {
         let out = folder.path().join("out.pcapng");
         let file = std::fs::File::create(&out).unwrap();
         let port = format!("pcap:{}", path.display());
@@ -276,7 +265,7 @@ fn filters_count_as_tcpdump_counts() {
         "net 10.0.0.0/8 and portrange 1-1024",
     ];
     // Every ninth: each expression meets every kind of link.
-    for path in captures().iter().step_by(9) {
+    for path in real_captures().iter().step_by(9) {
         for expression in expressions {
             let port = format!("pcap:{}", path.display());
             let ours = run(&["count", &port, "-f", expression, "--json"]);

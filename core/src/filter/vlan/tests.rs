@@ -3,6 +3,10 @@ use super::super::source::{Skb, VlanTag};
 use super::*;
 use crate::ring::LINKTYPE_ETHERNET;
 use proptest::prelude::*;
+use real_captures::real_captures;
+
+#[path = "../../../tests/real_captures/mod.rs"]
+mod real_captures;
 
 /// What a driver does to a tagged frame.
 fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
@@ -133,14 +137,13 @@ fn tagged_frames_are_judged_as_on_the_wire() {
 
 #[test]
 fn frames_of_captures_are_judged_as_on_the_wire() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/pcaps");
-    let Ok(folder) = std::fs::read_dir(folder) else {
-        eprintln!("skipped: needs real captures in ../shared/pcaps; get it by putting some there");
+    let captures = real_captures();
+    if captures.is_empty() {
         return;
-    };
+    }
     let programs = programs();
     let (mut frames, mut tagged) = (0, 0);
-    for path in folder.map(|entry| entry.unwrap().path()) {
+    for path in captures {
         let Ok(mut capture) = pcap::Capture::from_file(&path) else {
             continue;
         };
