@@ -52,10 +52,6 @@ impl<'a> Bytes<'a> {
         self.array(at).map(u32::from_be_bytes)
     }
 
-    pub fn u64(&self, at: usize) -> Result<u64, Cut> {
-        self.array(at).map(u64::from_be_bytes)
-    }
-
     /// What follows `at`; nothing where the packet ends before it.
     pub fn after(&self, at: usize) -> &'a [u8] {
         self.data.get(at..).unwrap_or_default()

@@ -15,7 +15,6 @@ mod ip4;
 mod ip6;
 mod line;
 mod link;
-mod mptcp;
 mod payload;
 mod tcp;
 mod tcp_options;

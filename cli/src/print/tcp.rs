@@ -83,7 +83,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
     if header_length > HEADER {
         let options = Bytes::new(header.after(HEADER as usize), "tcp");
         let room = (header_length - HEADER) as usize;
-        if !tcp_options::print(line, options, room, flags, base.acknowledged)? {
+        if !tcp_options::print(line, options, room, base.acknowledged)? {
             return Ok(());
         }
     }

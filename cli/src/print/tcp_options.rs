@@ -1,8 +1,8 @@
-//! TCP's options (IANA's TCP parameters).
+//! TCP's options: those of RFC 9293, window scale and timestamps (RFC 7323), selective acknowledgements
+//! (RFC 2018). Others are shown by their numbers.
 
 use super::bytes::{Bytes, Cut};
 use super::line::{Line, name};
-use super::mptcp;
 
 const END: u8 = 0;
 const NOP: u8 = 1;
@@ -10,19 +10,7 @@ const MAXIMUM_SEGMENT: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
-const ECHO: u8 = 6;
-const ECHO_REPLY: u8 = 7;
 const TIMESTAMPS: u8 = 8;
-const CC: u8 = 11;
-const CC_NEW: u8 = 12;
-const CC_ECHO: u8 = 13;
-const MD5: u8 = 19;
-const SCPS: u8 = 20;
-const USER_TIMEOUT: u8 = 28;
-const AUTHENTICATION: u8 = 29;
-const MULTIPATH: u8 = 30;
-const FAST_OPEN: u8 = 34;
-const EXPERIMENT_2: u8 = 254;
 
 const NAMES: &[(u8, &str)] = &[
     (END, "eol"),
@@ -31,19 +19,7 @@ const NAMES: &[(u8, &str)] = &[
     (WINDOW_SCALE, "wscale"),
     (SACK_PERMITTED, "sackOK"),
     (SACK, "sack"),
-    (ECHO, "echo"),
-    (ECHO_REPLY, "echoreply"),
     (TIMESTAMPS, "TS"),
-    (CC, "cc"),
-    (CC_NEW, "ccnew"),
-    (CC_ECHO, ""),
-    (MD5, "md5"),
-    (SCPS, "scps"),
-    (USER_TIMEOUT, "uto"),
-    (AUTHENTICATION, "tcp-ao"),
-    (MULTIPATH, "mptcp"),
-    (FAST_OPEN, "tfo"),
-    (EXPERIMENT_2, "exp"),
 ];
 
 /// Why the options end before their time.
@@ -64,13 +40,7 @@ impl From<Cut> for Stop {
 
 /// The options in the `room` bytes the header has for them; `base` is what the edges of a
 /// selective acknowledgement are counted from. False when the line ends with them.
-pub fn print(
-    line: &mut Line,
-    options: Bytes,
-    room: usize,
-    flags: u8,
-    base: u32,
-) -> Result<bool, Cut> {
+pub fn print(line: &mut Line, options: Bytes, room: usize, base: u32) -> Result<bool, Cut> {
     line.text(", options [");
     let mut at = 0;
     while at < room {
@@ -80,7 +50,7 @@ pub fn print(
         }
         let kind = options.u8(at)?;
         let option = Value { bytes: options, at: at + 2, room: (room - at).saturating_sub(2) };
-        match option.print(line, kind, flags, base) {
+        match option.print(line, kind, base) {
             Ok(bytes) => at += bytes,
             Err(Stop::Cut(cut)) => return Err(cut),
             Err(Stop::Bad) => {
@@ -129,7 +99,7 @@ impl<'a> Value<'a> {
     }
 
     /// Writes the option; gives the bytes it takes.
-    fn print(&self, line: &mut Line, kind: u8, flags: u8, base: u32) -> Result<usize, Stop> {
+    fn print(&self, line: &mut Line, kind: u8, base: u32) -> Result<usize, Stop> {
         let known = name(NAMES, kind);
         if kind == END || kind == NOP {
             line.text(known.unwrap_or_default());
@@ -144,7 +114,7 @@ impl<'a> Value<'a> {
             Some(name) => line.text(name),
             None => write!(line, "unknown-{kind}"),
         }
-        let taken = 2 + self.value(line, kind, says - 2, flags, base)?;
+        let taken = 2 + self.value(line, kind, says - 2, base)?;
         if taken != says {
             write!(line, "[len {length}]");
         }
@@ -152,14 +122,7 @@ impl<'a> Value<'a> {
     }
 
     /// Writes the value, of which the option says it has `says` bytes; gives those it takes.
-    fn value(
-        &self,
-        line: &mut Line,
-        kind: u8,
-        says: usize,
-        flags: u8,
-        base: u32,
-    ) -> Result<usize, Stop> {
+    fn value(&self, line: &mut Line, kind: u8, says: usize, base: u32) -> Result<usize, Stop> {
         match kind {
             SACK_PERMITTED => return Ok(0),
             MAXIMUM_SEGMENT => {
@@ -170,58 +133,15 @@ impl<'a> Value<'a> {
                 write!(line, " {}", self.need(1)?[0]);
                 return Ok(1);
             }
-            ECHO | ECHO_REPLY | CC | CC_NEW | CC_ECHO => {
-                write!(line, " {}", self.u32(0)?);
-                return Ok(4);
-            }
             TIMESTAMPS => {
                 self.need(8)?;
                 write!(line, " val {} ecr {}", self.u32(0)?, self.u32(4)?);
                 return Ok(8);
             }
-            MD5 => {
-                let digest = self.need(16)?;
-                line.text(" ");
-                line.hex(digest, "");
-                return Ok(16);
-            }
-            SCPS => {
-                let value = self.need(2)?;
-                write!(line, " cap {:02x} id {}", value[0], value[1]);
-                return Ok(2);
-            }
-            USER_TIMEOUT => {
-                let value = self.u16()?;
-                let seconds = u32::from(value >> 1) * if value & 1 == 0 { 1 } else { 60 };
-                write!(line, " {value:#x} {seconds}");
-                return Ok(2);
-            }
             SACK => self.selective(line, says, base)?,
-            AUTHENTICATION => self.authentication(line, says)?,
-            MULTIPATH => {
-                self.need(says)?;
-                let option = Bytes::new(self.bytes.slice(self.at - 2, says + 2)?, "mptcp");
-                if !mptcp::print(line, option, flags)? {
-                    return Err(Stop::Bad);
-                }
-            }
-            FAST_OPEN => {
-                let cookie = self.need(says)?;
-                line.text(" ");
-                fast_open(line, cookie);
-            }
-            EXPERIMENT_2 => match *self.need(says)? {
-                // RFC 7413's experiment.
-                [0xf9, 0x89, ref cookie @ ..] => {
-                    line.text("-tfo");
-                    fast_open(line, cookie);
-                }
-                [a, b, ..] => write!(line, "-{a:02x}{b:02x}"),
-                _ => return Err(Stop::Bad),
-            },
             _ if says > 0 => {
                 line.text(" 0x");
-                self.hex_from(line, 0, says)?;
+                self.hex(line, says)?;
             }
             _ => {}
         }
@@ -243,37 +163,10 @@ impl<'a> Value<'a> {
         Ok(())
     }
 
-    /// TCP-AO (RFC 5925).
-    fn authentication(&self, line: &mut Line, says: usize) -> Result<(), Stop> {
-        if says < 2 {
-            line.text(" (invalid)");
-            return Ok(());
-        }
-        write!(line, " keyid {}", self.need(1)?[0]);
-        write!(line, " rnextkeyid {}", self.need(2)?[1]);
-        if says > 2 {
-            line.text(" mac 0x");
-            self.hex_from(line, 2, says)?;
-        }
-        Ok(())
-    }
-
-    /// Bytes `from..to` of the value, or those that are there.
-    fn hex_from(&self, line: &mut Line, from: usize, to: usize) -> Result<(), Stop> {
-        let there = self.bytes.after(self.at + from);
-        line.hex(&there[..there.len().min(to - from)], "");
-        self.need(to).map(|_| ())
-    }
-}
-
-/// A cookie of TCP Fast Open (RFC 7413).
-fn fast_open(line: &mut Line, cookie: &[u8]) {
-    match cookie.len() {
-        0 => line.text(" cookiereq"),
-        4..=16 if cookie.len().is_multiple_of(2) => {
-            line.text(" cookie ");
-            line.hex(cookie, "");
-        }
-        _ => line.text(" (invalid)"),
+    /// The first bytes of the value, or those that were captured.
+    fn hex(&self, line: &mut Line, count: usize) -> Result<(), Stop> {
+        let captured = self.bytes.after(self.at);
+        line.hex(&captured[..captured.len().min(count)], "");
+        self.need(count).map(|_| ())
     }
 }
