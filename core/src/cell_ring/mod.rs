@@ -1,5 +1,5 @@
 //! A ring of cells in shared memory: one writer copies packets into the cells, one reader looks at
-//! them there.
+//! them there, or copies them out.
 //!
 //! ```text
 //!   +-----------+-----------+---------------------+--------+--------+-----+--------+
@@ -13,7 +13,7 @@
 //!
 //! There are two writers: the resident XDP program, which copies packets into BPF arrays
 //! (`xdp/copies`), and a thread of a switch or forwarder that is watched ([`Writer`], `monitor`).
-//! The [`Reader`] is the same for both.
+//! The [`Reader`] is the same for both. It copies what a thread of another process writes.
 //!
 //! Each part has cache lines of its own. The two sides run on two CPUs, and each look at a word of
 //! the other side takes a line away from it, so both look rarely: the writer at `consumed` only when

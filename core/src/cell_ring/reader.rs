@@ -1,4 +1,7 @@
-//! Reading packets where they lie: the cells of rings as the slots of a [`Ring`].
+//! Reading packets: the cells of rings as the slots of a [`Ring`].
+//!
+//! Slots show the cells themselves where the kernel alone writes them. Cells that another process may
+//! write at any time are copied into the slots' buffers.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -50,6 +53,8 @@ pub(crate) struct Reader {
     merge: MergeQueue,
     /// Whether packets have times.
     timed: bool,
+    /// Whether packets are copied out of their cells.
+    copies: bool,
     /// Packets that are unread, of all.
     unread: u32,
     /// Of the slots the program has, from the oldest on.
@@ -80,7 +85,14 @@ impl Reader {
         };
         let sources: Vec<Source> = rings.into_iter().map(source).collect();
         let (merge, runs) = (MergeQueue::new(sources.len(), timed), VecDeque::new());
-        Self { sources, merge, timed, unread: 0, runs, head: 0, wake, asleep: false }
+        let copies = false;
+        Self { sources, merge, timed, copies, unread: 0, runs, head: 0, wake, asleep: false }
+    }
+
+    /// Copies each packet into the buffer of its slot, because another process can write the cells.
+    /// The ring needs buffers of [`snaplen`](Self::snaplen) bytes.
+    pub fn copying(self) -> Self {
+        Self { copies: true, ..self }
     }
 
     /// The most bytes of a packet that are kept.
@@ -138,9 +150,7 @@ impl Reader {
         self.head = ring.head();
         while let Some(run) = self.runs.front_mut().filter(|_| released > 0) {
             let n = released.min(run.slots);
-            let source = &mut self.sources[run.source];
-            source.cursor.hand_over(source.ring.word(at::CONSUMED), n);
-            source.held -= n;
+            self.sources[run.source].give_back(n);
             released -= n;
             run.slots -= n;
             if run.slots == 0 {
@@ -149,7 +159,7 @@ impl Reader {
         }
     }
 
-    /// Points slots at the packets that are known to be there; `wall_ns` turns the writer's time
+    /// Fills slots with the packets that are known to be there; `wall_ns` turns the writer's time
     /// into the time of day. Returns how many slots.
     pub fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
         let mut room = ring.room();
@@ -172,6 +182,7 @@ impl Reader {
             room -= slots;
             self.unread -= slots;
             match self.runs.back_mut() {
+                _ if self.copies => self.sources[i].give_back(slots),
                 Some(run) if run.source == i => run.slots += slots,
                 _ => self.runs.push_back(Run { source: i, slots }),
             }
@@ -195,16 +206,15 @@ impl Reader {
         self.merge.add(i, next_ns);
     }
 
-    /// Points a slot at a source's next packet, which is there.
+    /// Fills a slot with a source's next packet, which is there.
     #[inline]
     fn show(&mut self, ring: &mut Ring, slot: u32, i: usize, wall_ns: &mut impl FnMut(u64) -> u64) {
-        let timed = self.timed;
+        let (timed, copies) = (self.timed, self.copies);
         let source = &mut self.sources[i];
         let index = source.cursor.index(source.held);
         let header = source.ring.header(index);
         let Header { time_ns, wire_bytes, captured_bytes, lost, .. } = header;
-        let meta = ring.meta_mut(slot);
-        *meta = Meta {
+        let mut meta = Meta {
             wire_bytes: wire_bytes.max(captured_bytes),
             lost_before: lost.wrapping_sub(source.lost),
             direction: header.direction(),
@@ -215,12 +225,24 @@ impl Reader {
             meta.timestamp_source = TimestampSource::Software;
         }
         let packet = source.ring.packet(index);
-        // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, to which
-        // `header` has cut the length, and stays mapped as long as the reader, which lives in one
-        // queue with the ring. The writer has written it and does not write it again until we
-        // publish that it is consumed, which is in the first sync after the slot was given back
-        // (`give_back`).
-        unsafe { ring.point(slot, packet, captured_bytes as u16, false) };
+        if copies {
+            // SAFETY: the slot is behind the tail, so it and its buffer are the backend's.
+            let buffer = unsafe { ring.buffer_unchecked(slot) };
+            let bytes = buffer.len().min(captured_bytes as usize);
+            // SAFETY: the cell has room for `snaplen` bytes from here on, to which `header` has cut
+            // the length, and is mapped; the buffer is other memory, with room for `bytes`. The
+            // writer may store there meanwhile: no reference is made, and any bytes are a packet.
+            unsafe { packet.as_ptr().copy_to_nonoverlapping(buffer.as_mut_ptr(), bytes) };
+            ring.fill(slot, bytes as u16, false, meta);
+        } else {
+            *ring.meta_mut(slot) = meta;
+            // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, to which
+            // `header` has cut the length, and stays mapped as long as the reader, which lives in one
+            // queue with the ring. The kernel alone writes it, and does not write it again until we
+            // publish that it is consumed, which is in the first sync after the slot was given back
+            // (`give_back`).
+            unsafe { ring.point(slot, packet, captured_bytes as u16, false) };
+        }
         source.held += 1;
         source.lost = lost;
     }
@@ -291,6 +313,13 @@ impl AsFd for Reader {
 }
 
 impl Source {
+    /// Gives the oldest `n` cells back that are held.
+    #[inline]
+    fn give_back(&mut self, n: u32) {
+        self.cursor.hand_over(self.ring.word(at::CONSUMED), n);
+        self.held -= n;
+    }
+
     #[inline]
     fn unread(&self) -> u32 {
         self.cursor.known() - self.held

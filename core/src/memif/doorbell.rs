@@ -145,13 +145,13 @@ mod loom_tests {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::region::Region;
+    use super::super::region::Regions;
     use super::*;
 
     #[test]
     fn only_who_sleeps_is_woken() {
-        let (_, region) = Region::new(4096).unwrap();
-        let ring = Memory::create(&Arc::new(region), 0, 3);
+        let (_, regions) = Regions::own(4096).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
         let bell = Doorbell::new().unwrap();
         bell.ring(&ring);
         assert!(!bell.rings(), "awake");
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn who_wakes_again_and_again_is_noticed() {
-        let (_, region) = Region::new(4096).unwrap();
-        let ring = Memory::create(&Arc::new(region), 0, 3);
+        let (_, regions) = Regions::own(4096).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
         let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
         let bell = Doorbell::of_peer(event.into()).unwrap();
         bell.hush(&ring);

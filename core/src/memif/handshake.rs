@@ -18,18 +18,15 @@ use super::channel::{Channel, Ended};
 use super::doorbell::Doorbell;
 use super::end::End;
 use super::message::{AddRing, Breach, Hello, Init, Message, SECRET_BYTES, VERSION};
-use super::region::{MOST_REGIONS, Region, Regions};
+use super::region::{MOST_REGIONS, Regions};
 use super::ring::{MOST_LOG2_ENTRIES, Memory, ring_bytes};
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::PAGE_BYTES;
 
 /// All of it takes so long at most: the other end may be busy, but not for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
-
-/// Where a client's buffers are; its rings are in region 0.
-pub(super) const BUFFERS: u16 = 1;
 
 /// What this end is.
 #[derive(Clone, Debug)]
@@ -42,8 +39,45 @@ pub(crate) struct Settings {
     pub queues: u16,
     /// Most entries of a ring, as a power of two.
     pub log2_entries: u8,
+    /// Bytes of each buffer of a client.
+    pub buffer_bytes: u32,
     /// Takes memory from the peer that it could make smaller.
     pub trusts: bool,
+}
+
+impl Settings {
+    /// The most bytes that a client's region has.
+    pub(crate) fn max_region_bytes(&self) -> u64 {
+        Layout::new(2 * u32::from(self.queues), self.log2_entries, self.buffer_bytes).bytes()
+    }
+}
+
+/// A client's region: its rings, one behind the other, and then the buffers of each.
+struct Layout {
+    rings: u32,
+    log2_entries: u8,
+    buffer_bytes: u32,
+}
+
+impl Layout {
+    fn new(rings: u32, log2_entries: u8, buffer_bytes: u32) -> Self {
+        Self { rings, log2_entries, buffer_bytes }
+    }
+
+    /// Where a ring begins.
+    fn ring_at(&self, ring: u32) -> u64 {
+        u64::from(ring) * u64::from(ring_bytes(self.log2_entries))
+    }
+
+    /// Where the buffers of a ring begin.
+    fn buffers_at(&self, ring: u32) -> u64 {
+        let first = self.ring_at(self.rings).next_multiple_of(PAGE_BYTES as u64);
+        first + (u64::from(ring) << self.log2_entries) * u64::from(self.buffer_bytes)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.buffers_at(self.rings).next_multiple_of(PAGE_BYTES as u64)
+    }
 }
 
 /// The rings of one queue; the peer may have fewer.
@@ -130,14 +164,13 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The client's part: gives its memory, with the pool's buffers.
+/// The client's part: gives its memory, the rings and their buffers.
 ///
 /// # Errors
 /// The peer is gone, said no, or broke the protocol; no memory.
 pub(crate) fn as_client(
     channel: &Channel,
     settings: &Settings,
-    pool: &Arc<Pool>,
     wake: BorrowedFd<'_>,
 ) -> Result<Connection, Ended> {
     Talk::new(channel, wake).run(|talk| {
@@ -159,25 +192,26 @@ pub(crate) fn as_client(
         let log2_entries = settings.log2_entries.min(hello.most_log2_entries);
         let queues = |last: u16| settings.queues.min(last.saturating_add(1));
         let (to_client, to_server) = (queues(hello.last_rings.0), queues(hello.last_rings.1));
-        let bytes = ring_bytes(log2_entries);
-        let all = usize::from(to_client + to_server) * bytes as usize;
-        let (file, region) = Region::new(all).map_err(failed)?;
-        let region = Arc::new(region);
-        let own = all.next_multiple_of(crate::memory::PAGE_BYTES) as u64;
-        talk.tell(&Message::AddRegion { index: 0, bytes: own }, Some(file.as_fd()))?;
-        let buffers = Message::AddRegion { index: BUFFERS, bytes: pool.bytes() as u64 };
-        talk.tell(&buffers, Some(pool.file()))?;
+        let layout =
+            Layout::new((to_client + to_server).into(), log2_entries, settings.buffer_bytes);
+        let (file, regions) = Regions::own(layout.bytes() as usize).map_err(failed)?;
+        let regions = Arc::new(regions);
+        let region = Message::AddRegion { index: 0, bytes: layout.bytes() };
+        talk.tell(&region, Some(file.as_fd()))?;
 
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
         let rings = (0..to_server).map(|i| (true, i)).chain((0..to_client).map(|i| (false, i)));
         for (number, (to_server, index)) in rings.enumerate() {
-            let offset = number as u32 * bytes;
+            // Within 32 bits: the port checked the size of the whole region.
+            let offset = layout.ring_at(number as u32) as u32;
+            let buffers_at = layout.buffers_at(number as u32) as u32;
             let bell = Doorbell::new().map_err(failed)?;
-            let memory = Memory::create(&region, offset, log2_entries);
+            let memory = Memory::create(&regions, offset, log2_entries);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
             talk.tell(&Message::AddRing(ring), Some(bell.as_fd()))?;
-            let end = End::of_client(memory, bell);
+            let buffers = (buffers_at, settings.buffer_bytes);
+            let end = End::of_client(memory, bell, &regions, buffers);
             let pair = &mut pairs[usize::from(index)];
             *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
         }
@@ -195,9 +229,6 @@ fn check_hello(hello: &Hello) -> Result<(), Breach> {
     let (oldest, newest) = hello.versions;
     if oldest > VERSION || newest < VERSION {
         return Err(Breach(format!("memif 2.0 is spoken here, {oldest:#x} to {newest:#x} there")));
-    }
-    if hello.last_region < BUFFERS {
-        return Err(Breach("two memory regions are needed, the server takes one".into()));
     }
     Ok(())
 }

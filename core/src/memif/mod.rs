@@ -3,8 +3,8 @@
 //! ```text
 //!   client: has the memory                         server: has the socket
 //!   +------------------------------+    control    +----------------------------+
-//!   | region 0: rings              | <-----------> | maps both                  |
-//!   | region 1: the pool's buffers |   socket, fds |                            |
+//!   | region: rings, and a buffer  | <-----------> | maps it                    |
+//!   | for each of their entries    |   socket, fds |                            |
 //!   +------------------------------+               +----------------------------+
 //!
 //!   ring to the server      client  --- head: packets -------> server
@@ -21,27 +21,26 @@
 //! | `region` | memory that the peer gave, and that is given to it |
 //! | `ring` | a ring's memory: two indices, descriptors |
 //! | `doorbell` | how a sleeper is woken |
-//! | `end` | one end of a ring: its entries, and whom to tell |
+//! | `end` | one end of a ring: its entries, their buffers, and whom to tell |
 //! | `handshake` | from a connected socket to rings, in both roles |
-//! | `client`, `server` | what each role does at its end |
-//! | `intake` | pieces that come, and whole packets that go on |
+//! | `send`, `receive` | copying packets into shared buffers, and out of them |
 //!
 //! The peer is another program, and may be wrong or hostile. What it says is read once, checked, and
 //! only then used; what makes no sense is a [`Breach`], which ends the connection and nothing else.
-//! The bytes of packets are shared with it, and can change while they are looked at.
+//! Packets are copied between shared memory and our own by raw pointers: no Rust reference leads into
+//! memory that the peer can write, and the peer cannot change a packet that was received.
 //!
 //! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
 
 pub(crate) mod address;
 pub(crate) mod channel;
-pub(crate) mod client;
 mod doorbell;
 pub(crate) mod end;
 pub(crate) mod handshake;
-mod intake;
 mod message;
+pub(crate) mod receive;
 mod region;
 mod ring;
-pub(crate) mod server;
+mod send;
 
 pub use message::{AddRing, Breach, Hello, Init, MESSAGE_BYTES, Message};

@@ -16,7 +16,7 @@ pub(super) const MOST_REGIONS: u16 = 256;
 /// And as many bytes in them together.
 const MOST_BYTES: u64 = 1 << 40;
 
-/// A region as the server maps it, or the client's with the rings.
+/// A region, as one end maps it.
 #[derive(Debug)]
 pub(super) struct Region {
     map: Mmap,
@@ -24,18 +24,11 @@ pub(super) struct Region {
     bytes: u64,
 }
 
-/// All regions of a client, as its server has them.
+/// All regions of a client: one where the client is ours.
 #[derive(Debug, Default)]
 pub(super) struct Regions(Vec<Region>);
 
 impl Region {
-    /// New memory, and the file to share it by.
-    pub(super) fn new(bytes: usize) -> Result<(OwnedFd, Self)> {
-        let (file, map) = Mmap::memfd(c"sluice-memif", bytes, false)?;
-        let bytes = map.bytes() as u64;
-        Ok((file, Self { map, bytes }))
-    }
-
     /// What a client says is memory of so many bytes. It has to be ordinary memory whose size is
     /// sealed: who could make it smaller could kill this process, by a page that is no longer there
     /// when it is read (SIGBUS). With `trusts` it is taken all the same.
@@ -65,7 +58,7 @@ impl Region {
 
     /// Where bytes begin; None if they do not lie in it.
     #[inline]
-    pub(super) fn locate(&self, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
+    fn locate(&self, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
         let end = u64::from(offset) + u64::from(bytes);
         // Nothing at the very end has no address of its own.
         (end <= self.bytes && u64::from(offset) < self.bytes).then(|| self.map.at(offset as usize))
@@ -73,6 +66,13 @@ impl Region {
 }
 
 impl Regions {
+    /// A client's: one region of new memory, and the file to share it by.
+    pub(super) fn own(bytes: usize) -> Result<(OwnedFd, Self)> {
+        let (file, map) = Mmap::memfd(c"sluice-memif", bytes, false)?;
+        let bytes = map.bytes() as u64;
+        Ok((file, Self(vec![Region { map, bytes }])))
+    }
+
     /// Adds the next region.
     pub(super) fn add(
         &mut self,
@@ -96,14 +96,6 @@ impl Regions {
     #[inline]
     pub(super) fn locate(&self, region: u16, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
         self.0.get(usize::from(region))?.locate(offset, bytes)
-    }
-}
-
-#[cfg(test)]
-impl Regions {
-    /// With one region.
-    pub(super) fn of(region: Region) -> Self {
-        Self(vec![region])
     }
 }
 
@@ -162,8 +154,7 @@ mod tests {
 
     #[test]
     fn bytes_are_found_where_they_are_and_nowhere_else() {
-        let (_, region) = Region::new(4096).unwrap();
-        let regions = Regions::of(region);
+        let (_, regions) = Regions::own(4096).unwrap();
         for (region, offset, bytes, found, why) in [
             (0, 0, 4096, true, "all of it"),
             (0, 0, 4097, false, "one more"),

@@ -16,8 +16,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::message::Breach;
-use super::region::{Region, Regions};
-use crate::ring::{AtomicU16, Ordering, Packet};
+use super::region::Regions;
+use crate::ring::{AtomicU16, Ordering};
 
 /// What a ring's header begins with.
 const COOKIE: u32 = 0x3e3_1f20;
@@ -47,44 +47,16 @@ pub(super) struct Descriptor {
     pub metadata: u32,
 }
 
-/// What was taken out of a transmit ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// Slots, those of packets that were too long, too.
-    pub slots: u32,
-    /// Packets handed to the peer.
-    pub packets: u32,
-    /// Packets with more pieces than the whole ring has entries for.
-    pub too_long: u32,
-}
-
-impl Sent {
-    /// Nothing but a packet that cannot be.
-    #[cold]
-    pub(super) fn too_long(packet: &Packet<'_>) -> Self {
-        Self { slots: packet.slots(), packets: 0, too_long: 1 }
-    }
-}
-
 /// A ring's memory, as one end has it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// Keeps what the address leads into.
-    _region: Kept,
+    _regions: Arc<Regions>,
     base: NonNull<u8>,
     mask: u32,
 }
 
-/// What a ring lies in.
-#[derive(Clone, Debug)]
-pub(super) enum Kept {
-    /// The client's own region.
-    Own { _region: Arc<Region> },
-    /// A region of the peer's.
-    Peer { _regions: Arc<Regions> },
-}
-
-// SAFETY: the address leads into memory that `_region` keeps mapped and that belongs to no thread.
+// SAFETY: the address leads into memory that `_regions` keeps mapped and that belongs to no thread.
 unsafe impl Send for Memory {}
 
 /// Bytes of a ring.
@@ -93,12 +65,11 @@ pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
 }
 
 impl Memory {
-    /// A new ring, empty, in a region of our own.
-    pub(super) fn create(region: &Arc<Region>, offset: u32, log2_entries: u8) -> Self {
-        let start = region.locate(offset, ring_bytes(log2_entries));
+    /// Creates an empty ring in the region of our own.
+    pub(super) fn create(regions: &Arc<Regions>, offset: u32, log2_entries: u8) -> Self {
+        let start = regions.locate(0, offset, ring_bytes(log2_entries));
         let start = start.expect("a ring lies in the region that was made for it");
-        let kept = Kept::Own { _region: Arc::clone(region) };
-        let ring = Self::at(kept, start, log2_entries);
+        let ring = Self::at(regions, start, log2_entries);
         // SAFETY: `start` has room for the header and is aligned (`at`); the region was just made,
         // and nobody else has it yet.
         unsafe { start.cast::<u32>().write_volatile(COOKIE) };
@@ -127,13 +98,13 @@ impl Memory {
         if cookie != COOKIE {
             return Err(breach("no ring where it was said to be (cookie)"));
         }
-        Ok(Self::at(Kept::Peer { _regions: Arc::clone(regions) }, start, log2_entries))
+        Ok(Self::at(regions, start, log2_entries))
     }
 
-    fn at(kept: Kept, base: NonNull<u8>, log2_entries: u8) -> Self {
+    fn at(regions: &Arc<Regions>, base: NonNull<u8>, log2_entries: u8) -> Self {
         // Descriptors are read as words of 8 bytes.
         assert!(base.cast::<u64>().is_aligned() && log2_entries <= MOST_LOG2_ENTRIES);
-        Self { _region: kept, base, mask: (1 << log2_entries) - 1 }
+        Self { _regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
     }
 
     #[inline]
@@ -211,15 +182,6 @@ impl Memory {
         }
     }
 
-    /// Writes the first half of a descriptor: a whole packet of so many bytes. The rest, where it lies,
-    /// stays.
-    #[inline]
-    pub(super) fn fill(&self, index: u32, region: u16, bytes: u32) {
-        let ([c, d], [e, f, g, h]) = (region.to_ne_bytes(), bytes.to_ne_bytes());
-        // SAFETY: as in `read`.
-        unsafe { self.words(index).write_volatile(u64::from_ne_bytes([0, 0, c, d, e, f, g, h])) };
-    }
-
     /// Writes a descriptor.
     #[inline]
     pub(super) fn write(&self, index: u32, descriptor: Descriptor) {
@@ -243,8 +205,8 @@ mod tests {
     /// Against memif.h: memif_ring_t and memif_desc_t.
     #[test]
     fn a_ring_lies_in_memory_as_others_have_it() {
-        let (file, region) = Region::new(ring_bytes(3) as usize).unwrap();
-        let ring = Memory::create(&Arc::new(region), 0, 3);
+        let (file, regions) = Regions::own(ring_bytes(3) as usize).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
         ring.head().store(0x0102, Ordering::Relaxed);
         ring.tail().store(0x0304, Ordering::Relaxed);
         ring.ask_for_wakeup(true);
@@ -256,19 +218,14 @@ mod tests {
         assert_eq!(bytes[..8], [0x20, 0x1f, 0xe3, 0x03, 0, 0, 2, 1]);
         assert_eq!(bytes[64..66], [4, 3]);
         assert_eq!(bytes[240..], [1, 0, 2, 0, 60, 0, 0, 0, 0, 16, 0, 0, 9, 0, 0, 0]);
-        ring.fill(7, 1, 0x0908_0706);
-        let filled = Descriptor { flags: 0, region: 1, length: 0x0908_0706, ..said };
-        assert_eq!(ring.read(7), filled, "where it lies stays");
         assert!(ring.wants_wakeup());
     }
 
     #[test]
     fn a_ring_that_is_none_is_refused() {
-        let (_, region) = Region::new(8192).unwrap();
-        let region = Arc::new(region);
-        drop(Memory::create(&region, 1024, 4));
-        let Ok(region) = Arc::try_unwrap(region) else { panic!() };
-        let regions = Arc::new(Regions::of(region));
+        let (_, regions) = Regions::own(8192).unwrap();
+        let regions = Arc::new(regions);
+        drop(Memory::create(&regions, 1024, 4));
         for (region, offset, log2, part) in [
             (0, 1024, 4, ""),
             (0, 0, 4, "cookie"),

@@ -73,8 +73,14 @@ impl Mmap {
         if huge && let Ok(pair) = Self::memfd_with(name, bytes, libc::MFD_HUGETLB) {
             return Ok(pair);
         }
-        Self::memfd_with(name, bytes, 0)
-            .map_err(|e| Error::system("create", format!("{bytes} bytes of shared memory"), e))
+        Self::memfd_with(name, bytes, 0).map_err(|e| {
+            let object = format!("{bytes} bytes of shared memory");
+            match e.raw_os_error() {
+                Some(libc::EFBIG) => Error::system("create", object, e)
+                    .remedy("the limit of a file's size holds for it: ulimit -f unlimited"),
+                _ => Error::system("create", object, e),
+            }
+        })
     }
 
     fn memfd_with(name: &CStr, bytes: usize, flags: u32) -> std::io::Result<(OwnedFd, Self)> {

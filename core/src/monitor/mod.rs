@@ -1,5 +1,5 @@
 //! Watching the packets of a command that runs, without being in their way: a thread that has them
-//! copies them into a ring of shared memory (`cell_ring`), and the watcher reads them there.
+//! copies them into a ring of shared memory (`cell_ring`), and the watcher copies them out of it.
 //!
 //! The writer never waits: a packet for which the ring has no room is lost to this watcher, and
 //! counted. The memory's size is sealed. Either side says in the ring that it ends; one that is killed
@@ -90,7 +90,7 @@ pub(crate) fn readers(files: Vec<OwnedFd>, object: &str) -> Result<Vec<Reader>> 
             let source = std::io::Error::from(std::io::ErrorKind::InvalidData);
             Error::system("watch", object, source).remedy("both sides have to be of one version")
         })?;
-        readers.push(Reader::new([ring], true, WakeSource::Socket(waker)));
+        readers.push(Reader::new([ring], true, WakeSource::Socket(waker)).copying());
     }
     Ok(readers)
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::cell_ring::Header;
 use crate::memory::{Pool, PoolConfig};
 use crate::ring::{Direction, Meta, Packet, Ring};
 
@@ -15,9 +16,12 @@ fn reader(files: [OwnedFd; 2]) -> Reader {
 /// Both sides, and a ring of slots for the watcher.
 fn sides(cells: u32, snaplen: u32) -> (Writer, Reader, Ring) {
     let (writer, files) = Writer::new(&watch(cells, snaplen)).unwrap();
-    let pool = Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
-    let ring = Ring::receive_indirect(&pool, 9).unwrap();
-    (writer, reader(files), ring)
+    (writer, reader(files), slots())
+}
+
+fn slots() -> Ring {
+    let pool = Pool::new(PoolConfig { buffers: 9, ..PoolConfig::default() }).unwrap();
+    Ring::receive(&pool, 9).unwrap()
 }
 
 fn counts(reader: &Reader) -> (u64, u64) {
@@ -43,6 +47,21 @@ fn a_packet_comes_as_it_was_with_what_is_known_of_it() {
     assert_eq!(packets[1].0, [8; 100], "cut to what is kept");
     assert_eq!((packets[0].1.direction, packets[0].1.timestamp_ns), (Direction::In, 5));
     assert_eq!((packets[1].1.direction, packets[1].1.wire_bytes), (Direction::Out, 200));
+}
+
+#[test]
+fn a_writer_cannot_change_a_packet_that_was_received() {
+    let (mut writer, [memory, waker]) = Writer::new(&watch(8, 100)).unwrap();
+    let cells = CellRing::of_file(&memory, "test").unwrap();
+    let mut reader = reader([memory, waker]);
+    let mut ring = slots();
+    offer(&mut writer, &[7; 60], Direction::In, 0);
+    writer.publish();
+    assert_eq!((reader.look(), reader.fill(&mut ring, |ns| ns)), (1, 1));
+    let packet = ring.packets().next().unwrap();
+    assert_eq!(packet.head(), [7; 60]);
+    cells.write(0, Header::default(), std::iter::once(&[0xbb; 60][..]));
+    assert_eq!(packet.head(), [7; 60], "after the writer has rewritten the cell");
 }
 
 #[test]

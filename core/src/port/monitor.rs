@@ -66,7 +66,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let latency = name.latency(options)?;
     let mut client = connect(name, whose)?;
     let readers = begin(&mut client, &watch, name)?;
-    let pool = Needs::usual(readers.len() as u32, 0, slots).pool()?;
+    let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
+    let buffer_bytes = snaplen.next_multiple_of(64);
+    let pool = Needs::of_queues(readers.len() as u32, slots, slots, buffer_bytes).pool()?;
     let client = Arc::new(client);
     // A socket may be anybody's.
     let whose = name.option("socket").unwrap_or(whose);
@@ -81,7 +83,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             intake: CellIntake::new(reader, latency),
             client: Some(Arc::clone(&client)),
         };
-        let (rx, tx) = (Ring::receive_indirect(&pool, slots)?, Ring::absent(&pool)?);
+        let (rx, tx) = (Ring::receive(&pool, slots)?, Ring::absent(&pool)?);
         let backend = Backend::Monitor(Box::new(queue));
         Ok(Queue::new(number as u32, rx, tx, backend, vec![described]))
     };

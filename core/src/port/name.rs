@@ -137,7 +137,6 @@ const KINDS: &[KindSpec] = &[
             "ring",
             "buffer",
             "slots",
-            "copy",
             "interrupt",
             "sealed",
         ],

@@ -43,7 +43,7 @@ pub struct QueueStats {
     pub rejected: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
-    /// Of these, longer than the port can send; of live frames and `memif:` only.
+    /// Of these, longer than the port can send; not of `xdp:` and `tap:`.
     pub too_long: u64,
     /// Of these, still not sent when sending was ended.
     pub unsent: u64,
@@ -205,7 +205,7 @@ impl Queue {
             Backend::Live(live) => live.sync_tx(&mut self.tx),
             Backend::Host(host) => host.sync_tx(&mut self.tx),
             Backend::Tap(tap) => tap.sync_tx(&mut self.tx),
-            Backend::Memif(memif) => memif.sync_tx(&mut self.tx, &self.rx),
+            Backend::Memif(memif) => memif.sync_tx(&mut self.tx),
         }
     }
 
@@ -219,8 +219,7 @@ impl Queue {
     }
 
     /// Waits until there is something to receive, for `timeout` at most. Of several queues
-    /// [`wait_any`](super::wait_any) does it at once. Slots that were released may be given back, as
-    /// by a sync.
+    /// [`wait_any`](super::wait_any) does it at once.
     ///
     /// # Errors
     /// The source is gone.
@@ -241,10 +240,7 @@ impl Queue {
             Backend::Live(live) => &mut **live,
             Backend::Host(host) => &mut **host,
             Backend::Tap(tap) => &mut **tap,
-            Backend::Memif(memif) => {
-                memif.give_back(&self.rx);
-                &mut **memif
-            }
+            Backend::Memif(memif) => &mut **memif,
             Backend::Monitor(monitor) => &mut **monitor,
         }
     }
@@ -411,13 +407,13 @@ impl Queue {
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, patience: Duration) -> Result<()> {
         let synced = self.sync_tx();
-        let Self { rx, tx, backend, .. } = self;
+        let Self { tx, backend, .. } = self;
         match backend {
             Backend::PcapSink(sink) => sink.close(tx),
             // Ended in any case.
             Backend::Packet(packet) => synced.map(|_| ()).and(packet.close_tx(tx, patience)),
             Backend::Xdp(xdp) => synced.map(|_| ()).and(xdp.close_tx(tx, patience)),
-            Backend::Memif(memif) => synced.map(|_| ()).and(memif.close_tx(tx, rx, patience)),
+            Backend::Memif(memif) => synced.map(|_| ()).and(memif.close_tx(tx, patience)),
             Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
             Backend::Host(host) => {
                 host.give_up(tx);

@@ -25,7 +25,7 @@
 //! One slot always stays with the backend, so that head = tail means "none" (netmap's rule).
 //! A slot in a pool ring names a buffer it alone holds, whether the program or the backend
 //! owns the slot. An INDIRECT slot points at bytes of the backend's (a kernel block, a file's
-//! buffer), valid until the sync or wait after the program has given the slot back.
+//! buffer), valid until the sync after the program has given the slot back.
 #![allow(unsafe_code)]
 
 use std::mem::size_of;

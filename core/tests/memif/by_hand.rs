@@ -187,20 +187,20 @@ impl Server {
         wire
     }
 
-    /// A client that is connected, and its memory: the rings, and the buffers.
+    /// A client that is connected, and its memory.
     pub fn client(&self) -> (Wire, Shared) {
         let wire = self.accept();
         wire.send(&hello(), &[]);
-        let mut rings = None;
+        let mut memory = None;
         loop {
             let (message, mut files) = wire.hear().unwrap();
             match message {
                 Message::AddRegion { index: 0, bytes } => {
-                    rings = Some(Mmap::shared(files.remove(0).as_fd(), bytes as usize).unwrap());
+                    memory = Some(Mmap::shared(files.remove(0).as_fd(), bytes as usize).unwrap());
                 }
                 Message::Connect(_) => {
                     wire.send(&Message::Connected("by hand".into()), &[]);
-                    return (wire, Shared(rings.unwrap()));
+                    return (wire, Shared(memory.unwrap()));
                 }
                 _ => {}
             }

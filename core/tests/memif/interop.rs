@@ -55,7 +55,6 @@ impl Drop for Testpmd {
 fn dpdk_sends_back_what_it_gets_in_each_role() {
     for (own, theirs) in [
         ("role=server", "role=client"),
-        ("role=server&copy=on", "role=client"),
         ("role=server&sealed=off", "role=client,zero-copy=yes"),
         ("role=client", "role=server"),
         ("role=client&ring=256&buffer=2048", "role=server,rsize=8"),

@@ -30,10 +30,7 @@ pub(super) struct Config {
     /// Whatever goes if it is not said.
     pub role: Option<Role>,
     pub settings: Settings,
-    pub buffer_bytes: u32,
     pub slots: u32,
-    /// A server copies what it receives.
-    pub copies: bool,
     /// Sleepers are woken; else they look now and then.
     pub interrupts: bool,
 }
@@ -61,17 +58,11 @@ impl Config {
                 secret,
                 queues: queues as u16,
                 log2_entries: entries.trailing_zeros() as u8,
+                buffer_bytes: buffer_bytes.next_multiple_of(64),
                 trusts: !name.switch("sealed")?.unwrap_or(true),
             },
-            buffer_bytes: buffer_bytes.next_multiple_of(64),
             slots: name.count("slots", 2..=16_384)?.unwrap_or(DEFAULT_SLOTS) as u32,
-            copies: name.switch("copy")?.unwrap_or(false),
             interrupts: name.switch("interrupt")?.unwrap_or(true),
         })
-    }
-
-    /// Entries of each ring.
-    pub(super) fn entries(&self) -> u32 {
-        1 << self.settings.log2_entries
     }
 }

@@ -22,7 +22,6 @@ use crate::memif::Breach;
 use crate::memif::address::{Address, Listener};
 use crate::memif::channel::{Channel, Ended, wait};
 use crate::memif::handshake::{Connection, Pair, Settings, as_client, as_server};
-use crate::memory::Pool;
 
 /// Between two tries to connect to a server that is not there.
 const RETRY: Duration = Duration::from_millis(100);
@@ -37,7 +36,7 @@ pub(super) enum End {
     /// Waits for clients.
     Server(Listener),
     /// Connects; to begin with over a channel that stands already.
-    Client { pool: Arc<Pool>, first: Option<Channel> },
+    Client { first: Option<Channel> },
 }
 
 /// What the control thread and the queues share.
@@ -271,7 +270,7 @@ impl Worker {
 
     /// A server that is there; none if there is none yet.
     fn connect(&mut self) -> Result<Option<(Channel, Connection)>, Ended> {
-        let End::Client { pool, first } = &mut self.end else { return Ok(None) };
+        let End::Client { first } = &mut self.end else { return Ok(None) };
         let channel = match first.take() {
             Some(channel) => channel,
             None => match netns::within(self.netns.as_deref(), || Ok(self.address.connect())) {
@@ -285,7 +284,7 @@ impl Worker {
             },
         };
         let wake = self.shared.wake.as_fd();
-        let connection = as_client(&channel, &self.settings, pool, wake)?;
+        let connection = as_client(&channel, &self.settings, wake)?;
         Ok(Some((channel, connection)))
     }
 
@@ -366,7 +365,6 @@ fn remedy(breach: &Breach) -> &'static str {
         said if said.contains("F_SEAL_SHRINK") => {
             "; sealed=off takes it, from a peer that is trusted not to shrink it"
         }
-        said if said.contains("copy=on") => "; a larger buffer= takes more",
         _ => "",
     }
 }

@@ -8,30 +8,26 @@
 //! | `secret` | what both ends must know, 24 bytes at most | none |
 //! | `queues` | queues, 1 to 64; of both ends the fewer | as many as asked for, or 1 |
 //! | `ring` | entries of each ring, a power of two from 32 to 16384; the client's count | 1024 |
-//! | `buffer` | bytes of each buffer; the client's count | 2112 |
+//! | `buffer` | bytes of each buffer, shared or of a slot; of those that are shared the client's count | 2112 |
 //! | `slots` | slots in the port's own rings | 512 |
-//! | `copy` | server: copies what it receives, so that the peer cannot change it any more | off |
 //! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
 //! | `sealed` | server: takes only memory that the client cannot make smaller | on |
 //!
 //! Who starts first is the server, and who comes to it the client, also of two that start at the same
 //! moment: so two ends need no roles. Who is to start first, or again, must be told which it is.
 //!
-//! A client's pool is the memory that both have. Its packets move by exchange of buffers, in both
-//! directions, and so do those of ports that share the pool. A server looks at packets where they lie,
-//! and copies what it sends.
+//! Both roles copy what they send into the memory that both ends have, and what they receive out of it.
+//! Slots have buffers of the port's own pool, which no peer can reach.
 //!
 //! The port outlives its peers. One that has gone is waited for, or connected to again every 100 ms;
 //! meanwhile nothing comes, and what is to be sent stays in the ring. What the next one sends comes
-//! once all that the old one had sent is received and, at a server without `copy=on`, released; of a
-//! peer that comes and goes before then nothing is received. What the peer had been handed and not taken
+//! once all that the old one had sent is received; of a peer that comes and goes before then nothing is
+//! received. What the peer had been handed and not taken
 //! is counted ([`QueueStats::disconnected`](super::QueueStats)). Of a client that has gone the server
 //! cannot know what it had taken when it had not offered the buffers again: these it counts, too.
 //!
 //! Who may write to the socket's file may connect, and to `@x` whoever is in the network namespace:
-//! there a secret keeps others out. A peer can change the bytes of a packet while it is being
-//! looked at; a port that is a server with `copy=on` cannot be harmed by that, and no peer reaches
-//! other memory than the buffers of the client's pool.
+//! there a secret keeps others out.
 
 mod config;
 mod control;
@@ -50,11 +46,12 @@ use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::netns;
 use crate::memif::address::Address;
+use crate::memif::handshake::Settings;
 use crate::memory::Pool;
 use crate::ring::{Interface, Ring};
 use config::{Config, Role};
 use control::{Control, End};
-use queue::{Buffers, Ways};
+use queue::Ways;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -69,15 +66,13 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let (client, end) = match first {
         Met::Server(listener) => (false, End::Server(listener)),
         Met::Client(first) => {
-            shareable(name, &pool)?;
-            (true, End::Client { pool: Arc::clone(&pool), first })
+            check_region(name, &config)?;
+            (true, End::Client { first })
         }
     };
     let ways = Ways {
-        client,
         receives: options.usage != Use::Send,
         sends: options.usage != Use::Receive,
-        copies: config.copies,
         interrupts: config.interrupts,
     };
     let described = Interface {
@@ -87,15 +82,18 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         comment: String::new(),
     };
     let queues = usize::from(config.settings.queues);
-    let rings = (0..queues).map(|_| Rings::new(&pool, &config, ways));
-    let rings = rings.collect::<Result<Vec<_>>>()?;
+    let ring = |used, make: fn(&Arc<Pool>, u32) -> Result<Ring>| match used {
+        true => make(&pool, config.slots),
+        false => Ring::absent(&pool),
+    };
+    let rings = |_| Ok((ring(ways.receives, Ring::receive)?, ring(ways.sends, Ring::transmit)?));
+    let rings = (0..queues).map(rings).collect::<Result<Vec<_>>>()?;
     // Last: nothing can fail any more, and who listens is there.
     let place = (address, netns);
     let control = Arc::new(Control::start(name.short(), place, config.settings.clone(), end)?);
-    let queues = rings.into_iter().enumerate().map(|(number, rings)| {
-        let queue = MemifQueue::new(number, &control, &pool, ways, rings.buffers);
-        let backend = Backend::Memif(Box::new(queue));
-        Queue::new(number as u32, rings.rx, rings.tx, backend, vec![described.clone()])
+    let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
+        let backend = Backend::Memif(Box::new(MemifQueue::new(number, &control, ways)));
+        Queue::new(number as u32, rx, tx, backend, vec![described.clone()])
     });
     let queues = queues.collect();
     let method = if client { "client" } else { "server" };
@@ -179,55 +177,20 @@ fn served(name: &PortName, process: Option<i32>) -> Error {
     name.error(format!("is served already{who}: role=client connects to it"))
 }
 
-/// Descriptors say in 32 bits where a packet begins.
-fn shareable(name: &PortName, pool: &Pool) -> Result<()> {
-    match u32::try_from(pool.bytes()) {
+/// Rejects a client's region that descriptors cannot address: they have 32 bits for an offset.
+fn check_region(name: &PortName, config: &Config) -> Result<()> {
+    match u32::try_from(config.settings.max_region_bytes()) {
         Ok(_) => Ok(()),
-        Err(_) => {
-            Err(name.error("a client's pool has 4 GiB at most: use fewer or smaller buffers"))
-        }
+        Err(_) => Err(name.error(
+            "the memory of a client has 4 GiB at most: use fewer queues=, a smaller ring= or buffer=",
+        )),
     }
 }
 
-/// What a queue takes of the pool.
-struct Rings {
-    rx: Ring,
-    tx: Ring,
-    buffers: Buffers,
-}
-
-impl Rings {
-    fn new(pool: &Arc<Pool>, config: &Config, ways: Ways) -> Result<Self> {
-        let Ways { client, receives, sends, copies, .. } = ways;
-        let slots = config.slots;
-        let rx = match receives {
-            true if client || copies => Ring::receive(pool, slots)?,
-            true => Ring::receive_indirect(pool, slots)?,
-            false => Ring::absent(pool)?,
-        };
-        let tx = if sends { Ring::transmit(pool, slots)? } else { Ring::absent(pool)? };
-        let mut buffers = Buffers::default();
-        if client && receives {
-            buffers.rx = pool.take(config.entries() as usize)?;
-        }
-        if client && sends {
-            buffers.tx = match pool.take(config.entries() as usize) {
-                Ok(taken) => taken,
-                Err(error) => {
-                    pool.give(buffers.rx);
-                    return Err(error);
-                }
-            };
-        }
-        Ok(Self { rx, tx, buffers })
-    }
-}
-
-/// What the port takes of a pool, as a client; a server takes less.
+/// Returns the buffers and the ring area that the port takes of a pool.
 pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<Needs> {
     let config = Config::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
-    let buffers = directions * (config.slots + config.entries());
-    let queues = config.settings.queues.into();
-    Ok(Needs::of_queues(queues, buffers, config.slots, config.buffer_bytes))
+    let Settings { queues, buffer_bytes, .. } = config.settings;
+    Ok(Needs::of_queues(queues.into(), directions * config.slots, config.slots, buffer_bytes))
 }

@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use crate::error::Result;
 use crate::memif::Breach;
-use crate::memif::client::ClientRing;
 use crate::memif::end::End;
 use crate::memif::handshake::Pair;
-use crate::memif::server::ServerRing;
-use crate::memory::Pool;
+use crate::memif::receive::Receiver;
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
 use crate::ring::{Readiness, Ring, Wait};
@@ -22,52 +20,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The same where no wake-ups are wanted.
 const NAP: Duration = Duration::from_micros(50);
 
-/// One side of a ring, by role.
-#[derive(Debug)]
-enum Side {
-    Client(ClientRing),
-    Server(ServerRing),
-}
-
-impl Side {
-    /// Of a new ring.
-    fn of(ways: Ways, end: End, buffers: &mut Vec<u32>, pool: &Arc<Pool>) -> Self {
-        match ways.client {
-            true => Self::Client(ClientRing::new(end, std::mem::take(buffers), pool)),
-            false => Self::Server(ServerRing::new(end)),
-        }
-    }
-
-    /// Pieces of packets that have come and are in no slot; looks only where fewer are known than wanted.
-    fn arrived(&mut self, wanted: u16) -> u32 {
-        match self {
-            Self::Client(client) => client.arrived(wanted.into()),
-            Self::Server(server) => server.arrived(wanted.into()),
-        }
-    }
-
-    /// Whether slots that the program has point into the peer's memory.
-    fn is_lent(&self) -> bool {
-        matches!(self, Self::Server(server) if server.is_lent())
-    }
-}
-
-/// Buffers for the entries of a client's rings, while no ring has them.
-#[derive(Debug, Default)]
-pub(super) struct Buffers {
-    pub rx: Vec<u32>,
-    pub tx: Vec<u32>,
-}
-
 /// What does not change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
-    /// A client's rings have buffers of this pool; none of a server.
-    pub client: bool,
     pub receives: bool,
     pub sends: bool,
-    /// A server copies what it receives.
-    pub copies: bool,
     /// Sleepers are woken.
     pub interrupts: bool,
 }
@@ -77,18 +34,16 @@ pub(super) struct Ways {
 pub(crate) struct MemifQueue {
     number: usize,
     control: Arc<Control>,
-    pool: Arc<Pool>,
     ways: Ways,
     /// Up to which change the rings are those that there are.
     seen: u32,
     /// Whose `tx` is, and `rx` unless the next one waits.
     connection: u32,
-    rx: Option<Side>,
+    rx: Option<Receiver>,
     /// Where packets of the next peer come, if it has a ring for that, while those of the old one are
-    /// not all received and released.
+    /// not all received.
     next_rx: Option<Option<End>>,
-    tx: Option<Side>,
-    buffers: Buffers,
+    tx: Option<End>,
     /// Senders wake it, for it sleeps or did.
     asks: bool,
     /// Who sends to `rx` has broken the protocol: nothing more is taken from there.
@@ -108,24 +63,16 @@ pub(crate) struct MemifQueue {
 }
 
 impl MemifQueue {
-    pub(super) fn new(
-        number: usize,
-        control: &Arc<Control>,
-        pool: &Arc<Pool>,
-        ways: Ways,
-        buffers: Buffers,
-    ) -> Self {
+    pub(super) fn new(number: usize, control: &Arc<Control>, ways: Ways) -> Self {
         Self {
             number,
             control: Arc::clone(control),
-            pool: Arc::clone(pool),
             ways,
             seen: 0,
             connection: 0,
             rx: None,
             next_rx: None,
             tx: None,
-            buffers,
             asks: false,
             broken: false,
             next: 0,
@@ -149,7 +96,7 @@ impl MemifQueue {
         }
         let slots = self.receive(ring);
         if slots == 0 && self.next_rx.is_some() {
-            self.turn(ring);
+            self.turn();
         }
         Ok(slots)
     }
@@ -159,9 +106,7 @@ impl MemifQueue {
         let most = self.left.unwrap_or(u32::MAX);
         let received = match &mut self.rx {
             _ if self.broken => return 0,
-            Some(Side::Client(client)) => client.receive(ring, most),
-            Some(Side::Server(server)) if self.ways.copies => server.receive_copies(ring, most),
-            Some(Side::Server(server)) => server.receive(ring, most),
+            Some(rx) => rx.receive(ring, most),
             None => return 0,
         };
         match received {
@@ -193,56 +138,41 @@ impl MemifQueue {
         self.control.nudged(self.number);
         (self.seen, self.connection) = (seen, connection);
         let Pair { rx, tx } = pair.unwrap_or_default();
-        let tx = tx.filter(|_| self.ways.sends);
-        self.tx = tx.map(|end| Side::of(self.ways, end, &mut self.buffers.tx, &self.pool));
+        self.tx = tx.filter(|_| self.ways.sends);
         self.next_rx = Some(rx.filter(|_| self.ways.receives && !self.closed));
     }
 
     /// What has come to `rx` so far is the last that is taken there.
     fn take_no_more(&mut self) {
         if self.left.is_none() {
-            self.left = Some(self.rx.as_mut().map_or(0, |side| side.arrived(u16::MAX)));
+            self.left = Some(self.rx.as_mut().map_or(0, |rx| rx.end.look(u16::MAX.into())));
         }
     }
 
-    /// Receives from the next peer, once what the old one has handed over is received, and no slot
-    /// points there any more.
+    /// Receives from the next peer, once what the old one has handed over is received.
     #[cold]
-    fn turn(&mut self, ring: &Ring) {
-        self.give_back(ring);
-        let drained = self.rx.is_none() || self.broken || self.left == Some(0);
-        if !drained || self.rx.as_ref().is_some_and(Side::is_lent) {
-            return;
-        }
-        if let Some(Side::Client(client)) = self.rx.take() {
-            self.buffers.rx = client.into_buffers();
-        }
-        (self.broken, self.left) = (false, self.closed.then_some(0));
-        let next = self.next_rx.take().flatten();
-        self.rx = next.map(|end| Side::of(self.ways, end, &mut self.buffers.rx, &self.pool));
-        if let Some(Side::Client(client)) = &mut self.rx {
-            client.offer();
+    fn turn(&mut self) {
+        if self.rx.is_none() || self.broken || self.left == Some(0) {
+            (self.broken, self.left) = (false, self.closed.then_some(0));
+            self.rx = self.next_rx.take().flatten().map(Receiver::new);
         }
     }
 
     /// Gives up the ring to send to: what the peer has not taken, nobody will.
     fn end_sending(&mut self) {
         let lost = self.in_flight().min(self.sent);
-        if let Some(Side::Client(client)) = self.tx.take() {
-            self.buffers.tx = client.into_buffers();
-        }
+        self.tx = None;
         (self.sent, self.disconnected) = (self.sent - lost, self.disconnected + lost);
     }
 
     #[inline]
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring, rx: &Ring) -> Result<u32> {
+    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.control.changes() != self.seen {
             self.adopt();
-            self.turn(rx);
+            self.turn();
         }
         let sent = match &mut self.tx {
-            Some(Side::Client(client)) => client.send(ring, self.next),
-            Some(Side::Server(server)) => server.send(ring, self.next),
+            Some(tx) => tx.send(ring, self.next),
             None => return Ok(0),
         };
         let sent = match sent {
@@ -275,22 +205,12 @@ impl MemifQueue {
         self.control.break_off(self.connection, breach);
     }
 
-    /// Gives a client back what the program has released of its packets.
-    pub(crate) fn give_back(&mut self, ring: &Ring) {
-        if let Some(Side::Server(server)) = &mut self.rx {
-            server.give_back(ring);
-        }
-    }
-
-    /// Whether there is something for a sync: packets, or rings of another peer. Slots that show the old
-    /// one's packets hold these up, and nobody releases slots in a wait; those that were released before
-    /// it were given back when it began.
+    /// Whether there is something for a sync: packets, or rings of another peer.
     fn has_news(&mut self) -> bool {
-        let lent = self.rx.as_ref().is_some_and(Side::is_lent);
         let listens = self.listens();
-        let side = self.rx.as_mut().filter(|_| listens);
-        let arrived = side.map_or(0, |side| side.arrived(1));
-        arrived > 0 || self.next_rx.is_some() && !lent || self.control.changes() != self.seen
+        let rx = self.rx.as_mut().filter(|_| listens);
+        let arrived = rx.map_or(0, |rx| rx.end.look(1));
+        arrived > 0 || self.next_rx.is_some() || self.control.changes() != self.seen
     }
 
     /// Whether what the peer writes counts still.
@@ -300,19 +220,12 @@ impl MemifQueue {
 
     /// Where packets come.
     fn rx_end(&self) -> Option<&End> {
-        match self.rx.as_ref()? {
-            Side::Client(client) => Some(&client.end),
-            Side::Server(server) => Some(&server.end),
-        }
+        self.rx.as_ref().map(|rx| &rx.end)
     }
 
     /// Packets that were sent and not taken, as far as known.
     fn in_flight(&mut self) -> u64 {
-        match &mut self.tx {
-            Some(Side::Client(client)) => client.end.in_flight(),
-            Some(Side::Server(server)) => server.end.in_flight(),
-            None => 0,
-        }
+        self.tx.as_mut().map_or(0, End::in_flight)
     }
 
     /// Senders need not wake it any more.
@@ -340,15 +253,10 @@ impl MemifQueue {
     }
 
     /// Waits until the peer has taken everything, for so long at most.
-    pub(crate) fn close_tx(
-        &mut self,
-        ring: &mut Ring,
-        rx: &Ring,
-        patience: Duration,
-    ) -> Result<()> {
+    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
-            self.sync_tx(ring, rx)?;
+            self.sync_tx(ring)?;
             let in_flight = self.in_flight();
             self.unsent = ring.to_send(self.next).count() as u64;
             if in_flight == 0 && self.unsent == 0 || Instant::now() >= end {
@@ -409,16 +317,5 @@ impl Awaited for MemifQueue {
 
     fn slept(&mut self, _ready: bool) -> Result<Readiness> {
         Ok(if self.has_news() { Readiness::Ready } else { Readiness::TimedOut })
-    }
-}
-
-impl Drop for MemifQueue {
-    fn drop(&mut self) {
-        self.end_sending();
-        if let Some(Side::Client(client)) = self.rx.take() {
-            self.buffers.rx = client.into_buffers();
-        }
-        let Buffers { rx, tx } = std::mem::take(&mut self.buffers);
-        self.pool.give(rx.into_iter().chain(tx));
     }
 }

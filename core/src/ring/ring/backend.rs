@@ -115,7 +115,7 @@ impl Ring {
     ///
     /// # Safety
     /// The bytes at `start` are valid to read and write and are touched by nobody else until
-    /// the first sync or wait after the program has given the slot back.
+    /// the first sync after the program has given the slot back.
     #[inline]
     pub(crate) unsafe fn point(
         &mut self,
