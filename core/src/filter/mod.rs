@@ -14,6 +14,7 @@
 //! ```
 
 mod assemble;
+pub(crate) mod attach;
 pub mod cbpf;
 mod compile;
 pub mod ebpf;

@@ -30,7 +30,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
 ///
 /// # Errors
 /// As [`pin_thread`]; no thread to be had.
-pub(crate) fn may_pin(cpu: usize) -> Result<()> {
+pub fn may_pin(cpu: usize) -> Result<()> {
     std::thread::Builder::new()
         .spawn(move || pin_thread(cpu))
         .map_err(|error| Error::system("start", "a thread for a while", error))?

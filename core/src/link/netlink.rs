@@ -12,8 +12,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use super::interface::parse_link;
-use super::{Interface, netns};
+use super::netns;
 use crate::error::{Error, Result};
 
 // linux/netlink.h
@@ -25,7 +24,7 @@ const NLMSG_ALIGN: usize = 4;
 const RTMGRP_LINK: u32 = 1;
 
 /// Larger than the 32 KiB the kernel fills at most in one go of a dump.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// A dump that was disturbed by a change is asked for again, this often.
 const DUMP_TRIES: usize = 8;
 
@@ -123,13 +122,12 @@ impl Netlink {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
-            let mut rest = self
+            let answer = self
                 .buffer
                 .get(..bytes)
                 .ok_or_else(|| malformed("an answer larger than 64 KiB"))?;
-            while !rest.is_empty() {
-                let message =
-                    NetlinkBuffer::new_checked(rest).map_err(|e| malformed(&e.to_string()))?;
+            for message in messages(answer) {
+                let message = message?;
                 if message.sequence_number() == sequence {
                     match message.message_type() {
                         NLMSG_NOOP => {}
@@ -137,63 +135,45 @@ impl Netlink {
                         _ => each(message.flags(), message.payload()),
                     }
                 }
-                let length = message.length() as usize;
-                rest = rest.get(length.next_multiple_of(NLMSG_ALIGN)..).unwrap_or_default();
             }
         }
     }
 }
 
-/// Hears of interfaces that are removed from a network namespace, or move to another.
-#[derive(Debug)]
-pub(super) struct LinkRemovals {
-    socket: Socket,
-    buffer: Vec<u8>,
+/// The messages in what one call received. A malformed one is the last.
+pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<NetlinkBuffer<&[u8]>>> {
+    std::iter::from_fn(move || {
+        let current = std::mem::take(&mut rest);
+        if current.is_empty() {
+            return None;
+        }
+        let message = NetlinkBuffer::new_checked(current);
+        if let Ok(message) = &message {
+            let length = (message.length() as usize).next_multiple_of(NLMSG_ALIGN);
+            rest = current.get(length..).unwrap_or_default();
+        }
+        Some(message.map_err(|error| malformed(&error.to_string())))
+    })
 }
 
-impl LinkRemovals {
-    /// Listens from now on, in a namespace or in this thread's.
-    ///
-    /// # Errors
-    /// As [`netns::within`], or no socket is to be had.
-    pub fn open(netns: Option<&str>) -> Result<Self> {
-        let socket = netns::within(netns, || {
-            let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
-                socket.bind(&SocketAddr::new(0, RTMGRP_LINK))?;
-                socket.set_non_blocking(true)?;
-                Ok(socket)
-            });
-            socket.map_err(|e| Error::system("open", "a netlink socket", e))
-        })?;
-        Ok(Self { socket, buffer: vec![0; BUFFER_BYTES] })
-    }
-
-    /// The last state of an interface that was removed; none where the socket's buffer was too full for
-    /// the message. Earlier messages are dropped.
-    pub fn take(&mut self, index: u32) -> Option<Interface> {
-        let mut found = None;
-        loop {
-            let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
-                Ok(bytes) => bytes,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return found,
-                // Some messages did not fit; those that did are still there.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
-                Err(_) => return found,
-            };
-            let mut rest = self.buffer.get(..bytes).unwrap_or_default();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                let body = message.payload();
-                // A bridge tells by the same message of ports that leave it.
-                let whole =
-                    body.first().is_some_and(|&family| i32::from(family) == libc::AF_UNSPEC);
-                if message.message_type() == libc::RTM_DELLINK && whole {
-                    found = parse_link(body).filter(|link| link.index == index).or(found);
-                }
-                let length = message.length() as usize;
-                rest = rest.get(length.next_multiple_of(NLMSG_ALIGN)..).unwrap_or_default();
-            }
-        }
-    }
+/// Opens a socket for the messages about links of a namespace, or of this thread's, from now on.
+/// `prepare` sets the socket up before the first message can come.
+///
+/// # Errors
+/// As [`netns::within`], or the kernel gives no socket.
+pub(super) fn link_messages(
+    netns: Option<&str>,
+    prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
+) -> Result<Socket> {
+    netns::within(netns, || {
+        let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
+            prepare(&socket)?;
+            socket.bind(&SocketAddr::new(0, RTMGRP_LINK))?;
+            socket.set_non_blocking(true)?;
+            Ok(socket)
+        });
+        socket.map_err(|e| Error::system("open", "a netlink socket", e))
+    })
 }
 
 /// The result that an error message and the end of a dump begin with: 0 or a negative errno.

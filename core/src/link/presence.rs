@@ -72,15 +72,11 @@ impl Presence {
             Err(removed @ Error::Gone { .. }) => removed,
             _ => {
                 let down = io::Error::from_raw_os_error(libc::ENETDOWN);
-                Error::system("send to", self.interface.name.as_str(), down)
-                    .remedy("the interface is down: bring it up")
+                let name = self.interface.name.as_str();
+                Error::system("send to", name, down)
+                    .remedy(format!("the interface is down: bring it up: ip link set {name} up"))
             }
         }
-    }
-
-    /// Its number.
-    pub(crate) fn index(&self) -> u32 {
-        self.interface.index
     }
 
     /// Its name now.

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::netlink::LinkRemovals;
+use super::removal::LinkRemoval;
 use super::{Interface, LinkStats, Presence, netns};
 use crate::error::{Error, Result};
 
@@ -24,7 +24,7 @@ const IFB: &str = "ifb";
 pub struct TxCounters {
     file: File,
     presence: Presence,
-    removals: LinkRemovals,
+    removal: LinkRemoval,
     kind: String,
     /// What it had dropped, once it was removed.
     removed: Option<TxCounts>,
@@ -61,12 +61,12 @@ impl TxCounters {
     /// No such namespace, no privilege to enter it, or no `/proc`.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         // Opened first: a removal from here on is seen.
-        let removals = LinkRemovals::open(netns)?;
+        let removal = LinkRemoval::open(netns, interface.index)?;
         let (file, presence) = netns::within(netns, || {
             let file = File::open(PATH).map_err(|error| Error::system("open", PATH, error))?;
             Ok((file, Presence::of(interface)?))
         })?;
-        Ok(Self { file, presence, removals, kind: interface.kind.clone(), removed: None })
+        Ok(Self { file, presence, removal, kind: interface.kind.clone(), removed: None })
     }
 
     /// Whether the last [`read`](Self::read) found that the interface was removed.
@@ -89,7 +89,7 @@ impl TxCounters {
                     }
                 }
                 Err(Error::Gone { .. }) => {
-                    let link = self.removals.take(self.presence.index())?;
+                    let link = self.removal.take()?;
                     self.removed = Some(TxCounts { sent: u64::MAX, ..self.counts(&link.stats) });
                     return self.removed;
                 }
@@ -141,7 +141,8 @@ fn stats_of(text: &str, name: &str) -> Option<LinkStats> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link;
+    use crate::link::for_tests::lab;
+    use crate::link::{self, Netlink, VethEnd};
 
     const TEXT: &str = "\
 Inter-|   Receive                                                |  Transmit
@@ -181,5 +182,24 @@ left0:18446744073709551615 7 0 1 0 0 0 0 900 18446744073709551615 5 12 0 0 0 0
         assert!(counters.read().unwrap().sent >= first.sent, "they can be read again");
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
         assert_eq!(TxCounters::open(None, &nobody).unwrap().read(), None);
+    }
+
+    #[test]
+    fn what_an_interface_had_dropped_is_known_after_many_other_changes() {
+        let Some(lab) = lab() else { return };
+        let netns = lab.netns("left");
+        let mut netlink = Netlink::open(Some(&netns)).unwrap();
+        let left = netlink.interface("left0").unwrap();
+        let mut counters = TxCounters::open(Some(&netns), &left).unwrap();
+        let ends = ["other0", "other1"].map(|name| VethEnd { name, netns: None, mac: None });
+        // More messages than a socket's buffer bears.
+        for _ in 0..60 {
+            netlink.add_veth(&ends[0], &ends[1], 1).unwrap();
+            netlink.delete("other0").unwrap();
+        }
+        netlink.delete("left0").unwrap();
+        let removed = counters.read().expect("the last message about it");
+        assert!(counters.is_removed());
+        assert_eq!(removed, TxCounts { sent: u64::MAX, dropped: 0, errors: 0 });
     }
 }

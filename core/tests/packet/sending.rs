@@ -160,7 +160,7 @@ fn an_interface_that_is_down_or_gone_is_said_to_be_and_one_that_was_down_is_sent
         assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &frame(1, 60))));
         for _ in 0..2 {
             let error = queue.sync_tx().unwrap_err();
-            assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
+            assert!(error.to_string().ends_with("ip link set left0 up"), "{error}");
         }
         run(&lab, "left", "ip link set left0 up");
         assert_eq!(queue.sync_tx().unwrap(), 1, "{way}, {usage:?}: it goes now");

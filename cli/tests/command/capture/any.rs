@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
+use nix::sys::signal::Signal;
 use sluicegate::link::{self, Lab};
 
 use crate::support::*;
@@ -108,6 +109,31 @@ fn all_interfaces_are_captured_those_that_come_later_too() {
             assert!(all, "{file}: {name}: {shown:?}");
         }
     }
+}
+
+#[test]
+fn a_device_that_is_removed_before_its_packet_is_seen_has_its_name() {
+    if !have(&["python3", "tshark"]) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let path = folder.path().join("any.pcapng");
+    let capture = capture(&netns, "any", "udp port 9", &path);
+    capture.signal(Signal::SIGSTOP);
+    for name in ["tun0", "tun1"] {
+        let mut tun = background_fed(&lab, "right", &["python3", "-c", TUN, name]);
+        let digits: String = datagram(9).iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(tun.child().stdin.as_mut().unwrap(), "{digits}").unwrap();
+        assert_eq!(tun.says(), "\n");
+        drop(tun);
+        eventually("it is removed", || link::interface(Some(&netns), name).is_err());
+    }
+    capture.signal(Signal::SIGCONT);
+    let report = capture.stop().good();
+    assert_eq!(report["packets"], 2, "{report}");
+    let shown = tshark(&path, &["-T", "fields", "-e", "frame.interface_name"]);
+    assert_eq!(shown, ["tun0", "tun1"]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! One socket that is bound to no interface receives each packet with its own link-layer header and
 //! the number of its device. An interface of the port stands for each device, from its first packet
-//! on. Devices whose link-layer header has no LINKTYPE_ number here get a
+//! on; one interface `any`, with cooked headers, for all devices beyond the first [`MAX_DEVICES`].
+//! Devices whose link-layer header has no LINKTYPE_ number here get a
 //! [cooked](super::cooked) header in its place, and with `cooked=on` all packets do, under one
 //! interface `any`.
 //!
@@ -11,6 +12,7 @@
 //! programs. One is compiled for Ethernet. The other is compiled for IP, and its offsets count from the
 //! network header (SKF_NET_OFF), wherever that is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cooked::LINKTYPE_SLL2;
@@ -19,6 +21,7 @@ use super::link_type::{LINKTYPE_RAW, link_type_of};
 use super::socket::Socket;
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
+use crate::link::LinkNames;
 use crate::port::{Fallback, LINKTYPE_ETHERNET};
 use crate::ring::Interface;
 
@@ -28,23 +31,34 @@ pub(super) const ANY: &str = "any";
 /// (LL_MAX_HEADER, linux/netdevice.h), behind which the network header begins.
 pub(super) const MIN_ADMITTED: u32 = 256;
 
+/// Devices that are interfaces of their own; packets of all further ones belong to one interface.
+const MAX_DEVICES: usize = 4096;
+
 /// The devices that packets have come from, numbered as they appeared; all queues of a port have the
 /// same numbers.
 #[derive(Debug)]
 pub(super) struct Devices {
-    shared: Arc<Mutex<Vec<Device>>>,
-    known: Vec<Device>,
-    /// All packets belong to one interface, with cooked headers.
-    cooked: bool,
+    /// None where all packets belong to one interface, with cooked headers.
+    shared: Option<Arc<Mutex<Shared>>>,
+    /// The interfaces that this queue knows of.
+    interfaces: Vec<Interface>,
+    origins: HashMap<Key, Origin>,
+    /// The device of the last packet: the next one is mostly of the same.
+    last: (Key, Origin),
     /// An interface of the port, but for its name and link type.
     described: Interface,
 }
 
-#[derive(Clone, Debug)]
-struct Device {
-    index: i32,
-    hardware: u16,
-    interface: Interface,
+/// A device: its index, and its hardware type, which may change.
+type Key = (i32, u16);
+
+/// The devices that all queues of a port know of.
+#[derive(Debug)]
+struct Shared {
+    /// By their numbers; the interface of all further devices has no key.
+    devices: Vec<(Option<Key>, Interface)>,
+    numbers: HashMap<Key, usize>,
+    names: LinkNames,
 }
 
 /// The interface of a packet.
@@ -57,69 +71,101 @@ pub(super) struct Origin {
 }
 
 impl Devices {
-    /// No devices yet. Each interface is described so, but for its name and link type.
-    pub fn new(described: Interface, cooked: bool) -> Self {
-        Self { shared: Arc::default(), known: Vec::new(), cooked, described }
+    /// No devices yet. Each interface is described so, but for its name and link type. Without `names`
+    /// all packets belong to one interface, with cooked headers.
+    pub fn new(described: Interface, names: Option<LinkNames>) -> Self {
+        let shared = |names| Shared { devices: Vec::new(), numbers: HashMap::new(), names };
+        Self::of(described, names.map(|names| Arc::new(Mutex::new(shared(names)))))
+    }
+
+    fn of(described: Interface, shared: Option<Arc<Mutex<Shared>>>) -> Self {
+        // No device has index 0.
+        let last = ((0, 0), Origin { number: 0, cooked: true });
+        Self { shared, interfaces: Vec::new(), origins: HashMap::new(), last, described }
     }
 
     /// The same devices, for another queue.
     pub fn share(&self) -> Self {
-        let Self { shared, cooked, described, .. } = self;
-        Self {
-            shared: Arc::clone(shared),
-            known: Vec::new(),
-            cooked: *cooked,
-            described: described.clone(),
-        }
+        Self::of(self.described.clone(), self.shared.clone())
     }
 
     /// The interfaces there are before the first packet.
     pub fn interfaces(&self) -> Vec<Interface> {
-        match self.cooked {
-            true => vec![Interface { link_type: LINKTYPE_SLL2, ..self.described.clone() }],
-            false => Vec::new(),
+        match self.shared {
+            None => vec![Interface { link_type: LINKTYPE_SLL2, ..self.described.clone() }],
+            Some(_) => Vec::new(),
         }
     }
 
-    /// The interface of a packet that came with this address. The socket is asked for the name of a new
+    /// The interface of a packet that came with this address. The kernel is asked for the name of a new
     /// device.
     #[inline]
     pub fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> Origin {
-        if self.cooked {
-            return Origin { number: 0, cooked: true };
+        let key = (address.sll_ifindex, address.sll_hatype);
+        if self.last.0 != key {
+            self.last = (key, self.look_up(key, socket));
         }
-        let is_it = |device: &Device| {
-            device.index == address.sll_ifindex && device.hardware == address.sll_hatype
-        };
-        let at = self.known.iter().position(is_it);
-        let at = at.unwrap_or_else(|| self.meet(address, socket));
-        let cooked = self.known[at].interface.link_type == LINKTYPE_SLL2;
-        Origin { number: at as u32, cooked }
+        self.last.1
     }
 
-    /// Adds a device, unless another queue has; its number.
-    #[cold]
-    fn meet(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> usize {
-        let mut devices = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let (index, hardware) = (address.sll_ifindex, address.sll_hatype);
-        let known = devices.iter().position(|it| it.index == index && it.hardware == hardware);
-        let at = known.unwrap_or_else(|| {
-            // It may be removed by now.
-            let name = socket.device_name(index).unwrap_or_else(|| format!("if{index}"));
-            let link_type = link_type_of(hardware).unwrap_or(LINKTYPE_SLL2);
-            let interface = Interface { name, link_type, ..self.described.clone() };
-            devices.push(Device { index, hardware, interface });
-            devices.len() - 1
-        });
-        self.known.clone_from(&devices);
-        at
+    fn look_up(&mut self, key: Key, socket: &Socket) -> Origin {
+        if let Some(origin) = self.origins.get(&key) {
+            return *origin;
+        }
+        let Some(shared) = &self.shared else { return Origin { number: 0, cooked: true } };
+        // Where there is an interface for further devices, this queue knows all others.
+        if self.interfaces.len() <= MAX_DEVICES {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if !shared.numbers.contains_key(&key) {
+                shared.add(key, socket, &self.described);
+            }
+            for (key, interface) in &shared.devices[self.interfaces.len()..] {
+                let cooked = interface.link_type == LINKTYPE_SLL2;
+                let origin = Origin { number: self.interfaces.len() as u32, cooked };
+                self.origins.extend(key.map(|key| (key, origin)));
+                self.interfaces.push(interface.clone());
+            }
+        }
+        let further = Origin { number: MAX_DEVICES as u32, cooked: true };
+        self.origins.get(&key).copied().unwrap_or(further)
     }
 
     /// Adds the interfaces of devices that are new since the last call.
     #[inline]
     pub fn add_to(&self, interfaces: &mut Vec<Interface>) {
-        let new = self.known.iter().skip(interfaces.len());
-        interfaces.extend(new.map(|device| device.interface.clone()));
+        let new = self.interfaces.iter().skip(interfaces.len());
+        interfaces.extend(new.cloned());
+    }
+
+    /// Notes the names of devices that have come or been removed, so that the kernel has room to name
+    /// more.
+    pub fn note_names(&self) {
+        if let Some(shared) = &self.shared {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).names.read();
+        }
+    }
+}
+
+impl Shared {
+    /// Adds a device, or the interface of all further ones where there are too many.
+    fn add(&mut self, (index, hardware): Key, socket: &Socket, described: &Interface) {
+        let number = self.devices.len();
+        if number > MAX_DEVICES {
+            return;
+        }
+        if number == MAX_DEVICES {
+            let interface = Interface { link_type: LINKTYPE_SLL2, ..described.clone() };
+            return self.devices.push((None, interface));
+        }
+        // It may be removed by now.
+        let name = socket
+            .device_name(index)
+            .or_else(|| self.names.get(index.cast_unsigned()).map(str::to_owned))
+            .unwrap_or_else(|| format!("if{index}"));
+        let link_type = link_type_of(hardware).unwrap_or(LINKTYPE_SLL2);
+        let interface = Interface { name, link_type, ..described.clone() };
+        self.devices.push((Some((index, hardware)), interface));
+        self.numbers.insert((index, hardware), number);
     }
 }
 
@@ -191,18 +237,30 @@ mod tests {
         }
     }
 
+    const DESCRIBED: fn() -> Interface =
+        || Interface { name: ANY.into(), link_type: 0, snaplen: 96, comment: "clock".into() };
+    /// Above the index of any device of this host.
+    const REMOVED: i32 = 1 << 30;
+
+    fn socket() -> Option<Socket> {
+        let socket = Socket::open("packet:any").ok();
+        if socket.is_none() {
+            println!("skipped: needs CAP_NET_RAW; get it by sudo");
+        }
+        socket
+    }
+
+    fn devices() -> Devices {
+        Devices::new(DESCRIBED(), Some(LinkNames::open(None).unwrap()))
+    }
+
     #[test]
-    fn queues_number_devices_alike_and_a_name_that_is_removed_is_a_number() {
-        let Ok(socket) = Socket::open("packet:any") else {
-            return println!("skipped: needs CAP_NET_RAW; get it by sudo");
-        };
-        let described =
-            Interface { name: ANY.into(), link_type: 0, snaplen: 96, comment: "clock".into() };
-        let mut first = Devices::new(described, false);
+    fn queues_number_devices_alike_and_a_name_that_is_unknown_is_a_number() {
+        let Some(socket) = socket() else { return };
+        let mut first = devices();
         let mut second = first.share();
-        let removed = 1 << 30;
-        let ether = address(removed, libc::ARPHRD_ETHER);
-        let gre = address(removed + 1, 778);
+        let ether = address(REMOVED, libc::ARPHRD_ETHER);
+        let gre = address(REMOVED + 1, 778);
         let raw = |number| Origin { number, cooked: false };
         let cooked = |number| Origin { number, cooked: true };
         assert_eq!(first.origin(&gre, &socket), cooked(0));
@@ -213,8 +271,34 @@ mod tests {
         let mut interfaces = Vec::new();
         first.add_to(&mut interfaces);
         let shown: Vec<_> = interfaces.iter().map(|it| (&it.name[..], it.link_type)).collect();
-        let names = [removed + 1, removed].map(|index| format!("if{index}"));
+        let names = [REMOVED + 1, REMOVED].map(|index| format!("if{index}"));
         assert_eq!(shown, [(&names[0][..], 276), (&names[1], 1), ("lo", 1)]);
         assert!(interfaces.iter().all(|it| it.snaplen == 96 && it.comment == "clock"));
+    }
+
+    #[test]
+    fn devices_beyond_the_most_share_one_interface_in_all_queues() {
+        let Some(socket) = socket() else { return };
+        let mut first = devices();
+        let mut second = first.share();
+        let max = MAX_DEVICES as i32;
+        let origin = |devices: &mut Devices, number: i32| {
+            devices.origin(&address(REMOVED + number, libc::ARPHRD_ETHER), &socket)
+        };
+        for (sentence, numbers, cooked) in
+            [("the first", 0..max, false), ("all further ones", max..max + 10, true)]
+        {
+            for number in numbers {
+                let expected = Origin { number: number.min(max) as u32, cooked };
+                assert_eq!(origin(&mut first, number), expected, "{sentence}");
+                assert_eq!(origin(&mut second, number), expected, "{sentence}, another queue");
+            }
+        }
+        assert_eq!(origin(&mut first, 7), Origin { number: 7, cooked: false }, "known as before");
+        let mut interfaces = Vec::new();
+        second.add_to(&mut interfaces);
+        let last = interfaces.last().unwrap();
+        assert_eq!((interfaces.len(), &last.name[..]), (MAX_DEVICES + 1, ANY));
+        assert_eq!((last.link_type, second.origins.len()), (LINKTYPE_SLL2, MAX_DEVICES));
     }
 }

@@ -70,7 +70,7 @@ use super::together::Needs;
 use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
-use crate::link::netns;
+use crate::link::{LinkNames, netns};
 use crate::memory::Pool;
 
 /// A program that rejects everything: what a socket runs until all is set up, and again when
@@ -118,6 +118,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         None => own_pool(&config, options.usage, count)?,
     };
 
+    // Before the sockets: it hears of every device that packets come from.
+    let names = (interface.is_none() && !config.cooked).then(|| LinkNames::open(netns));
+    let names = names.transpose()?;
     let opened = netns::within(netns, || {
         let open = |_| {
             let (socket, usage) = (Socket::open(&name.short())?, options.usage);
@@ -158,7 +161,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             }
         },
     };
-    let devices = interface.is_none().then(|| Devices::new(described.clone(), config.cooked));
+    let devices = interface.is_none().then(|| Devices::new(described.clone(), names));
     let queues = numbers
         .zip(opened)
         .map(|(number, (mut queue, rx, tx))| {

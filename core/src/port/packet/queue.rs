@@ -224,6 +224,9 @@ impl PacketQueue {
     pub(crate) fn stats(&mut self) -> Result<QueueStats> {
         self.unlooked = 0;
         let lost = accumulate(&self.socket, &mut self.stats)?;
+        if let Some(devices) = &self.devices {
+            devices.note_names();
+        }
         match &mut self.receiver {
             Some(Receive::Blocks(blocks)) => blocks.note_loss(lost),
             Some(Receive::Frames(frames)) => frames.note_loss(lost),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::error::{Error, Result};
-use crate::filter::Instruction;
+use crate::filter::{Instruction, attach};
 
 /// A packet socket; closing it undoes all that was done to its interface.
 #[derive(Debug)]
@@ -122,17 +122,8 @@ impl Socket {
         program: &[Instruction],
         operation: &'static str,
     ) -> Result<()> {
-        let fprog = libc::sock_fprog {
-            len: u16::try_from(program.len()).unwrap_or(u16::MAX),
-            filter: program.as_ptr().cast_mut().cast(),
-        };
-        let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
-        let fd = self.fd.as_raw_fd();
-        // SAFETY: Instruction has the layout of struct sock_filter; the kernel reads `len` of
-        // them from `program`, which is live, and writes nothing.
-        let status =
-            unsafe { libc::setsockopt(fd, level, option, (&raw const fprog).cast(), size) };
-        self.check(status, operation)
+        attach::to_option(self.fd.as_fd(), level, option, program)
+            .map_err(|error| Error::system(operation, self.object.clone(), error))
     }
 
     /// Takes the filter off: everything passes.

@@ -34,7 +34,7 @@ use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
 pub(super) use handover::Handover;
 
-use super::any::Devices;
+use super::any::{Devices, Origin};
 use super::config::Config;
 use super::cooked;
 use super::socket::Socket;
@@ -195,7 +195,22 @@ impl BlockRing {
     pub(super) fn fill(
         &mut self,
         ring: &mut Ring,
-        mut devices: Option<(&mut Devices, &Socket)>,
+        devices: Option<(&mut Devices, &Socket)>,
+        lost: impl FnMut() -> u32,
+    ) -> Filled {
+        // Two loops: packets of one interface pay nothing for those of many.
+        match devices {
+            None => self.fill_from(ring, |_| None, lost),
+            Some((devices, socket)) => {
+                self.fill_from(ring, |address| Some(devices.origin(address, socket)), lost)
+            }
+        }
+    }
+
+    fn fill_from(
+        &mut self,
+        ring: &mut Ring,
+        mut origin: impl FnMut(&libc::sockaddr_ll) -> Option<Origin>,
         mut lost: impl FnMut() -> u32,
     ) -> Filled {
         let mut filled = Filled::default();
@@ -207,7 +222,7 @@ impl BlockRing {
             };
             let mut slots = 0;
             while cursor.left > 0 {
-                let used = self.place(&mut cursor, ring, &mut tail, room - slots, &mut devices);
+                let used = self.place(&mut cursor, ring, &mut tail, room - slots, &mut origin);
                 if used == 0 {
                     break;
                 }
@@ -289,7 +304,7 @@ impl BlockRing {
         ring: &mut Ring,
         tail: &mut u32,
         room: u32,
-        devices: &mut Option<(&mut Devices, &Socket)>,
+        origin: &mut impl FnMut(&libc::sockaddr_ll) -> Option<Origin>,
     ) -> u32 {
         let start = self.map.at(cursor.at);
         // SAFETY: the block is ours, and the kernel has put a header at this offset (the first
@@ -297,7 +312,7 @@ impl BlockRing {
         let header: &tpacket3_hdr = unsafe { start.cast().as_ref() };
         let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
         let mut mac = usize::from(header.tp_mac);
-        let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+        let mut tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
         // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block, which is ours. Its
         // last use is before what is written below.
         let address: &libc::sockaddr_ll = unsafe { start.add(SLL_OFFSET).cast().as_ref() };
@@ -307,18 +322,16 @@ impl BlockRing {
             vlan_tci = header.hv1.tp_vlan_tci as u16;
             vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
         }
-        let origin = devices.as_mut().map(|(devices, socket)| devices.origin(address, socket));
-        let cooked = origin
-            .filter(|origin| origin.cooked)
-            .map(|_| cooked::Header::new(address, tagged.then_some((vlan_tpid, vlan_tci))));
-        if let Some(cooked) = &cooked {
-            // The link-layer header, as far as it was kept, makes way for this one.
-            let header_bytes = u32::from(header.tp_net.saturating_sub(header.tp_mac));
-            let cooked_bytes = cooked.bytes().len() as u32;
-            bytes = bytes.saturating_sub(header_bytes) + cooked_bytes;
-            wire_bytes = wire_bytes.saturating_sub(header_bytes) + cooked_bytes;
+        let mut interface = 0;
+        if let Some(origin) = origin(address) {
+            interface = origin.number;
+            if origin.cooked {
+                let tag = tagged.then_some((vlan_tpid, vlan_tci));
+                // SAFETY: all three are of the packet at `start`, in a block that is ours.
+                (mac, bytes, wire_bytes) = unsafe { cook(start, header, address, tag) };
+                tagged = false;
+            }
         }
-        let tagged = tagged && cooked.is_none();
         // What was cut within the addresses has no place for the tag.
         let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
         if put_back {
@@ -334,17 +347,6 @@ impl BlockRing {
         }
         if tagged {
             wire_bytes += vlan::TAG_BYTES as u32;
-        }
-        if let Some(cooked) = &cooked {
-            mac = usize::from(header.tp_net) - cooked.bytes().len();
-            // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring
-            // (af_packet.c, tpacket_rcv), so that the bytes in front of it are behind the address; it
-            // is at most a link-layer header from tp_mac, and `admission` lets in as much of each
-            // packet at least, so that they are within the frame, or cut off below; the block is ours.
-            let front = unsafe {
-                std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.bytes().len())
-            };
-            front.copy_from_slice(cooked.bytes());
         }
         if put_back {
             mac -= vlan::TAG_BYTES;
@@ -367,7 +369,7 @@ impl BlockRing {
             vlan_tci,
             vlan_tpid,
             timestamp_source: timestamp_source(header.tp_status),
-            interface: origin.map_or(0, |origin| origin.number),
+            interface,
             direction: direction(pkttype),
             ..Meta::default()
         };
@@ -387,6 +389,33 @@ impl BlockRing {
 
 /// Bytes of one piece of a packet that is too long for a slot's 16-bit length.
 const PIECE_BYTES: u32 = 65_472;
+
+/// Puts a cooked header in the place of a packet's link-layer header, as far as that was kept. Returns the
+/// offset of the packet from `start`, its length, and its length on the wire. The header that is read and
+/// the address stay as they are: the same packet may be cooked again where it found no room.
+///
+/// # Safety
+/// `header` and `address` are those the kernel put at `start`, in a block that is ours.
+#[cold]
+unsafe fn cook(
+    start: NonNull<u8>,
+    header: &tpacket3_hdr,
+    address: &libc::sockaddr_ll,
+    tag: Option<(u16, u16)>,
+) -> (usize, u32, u32) {
+    let cooked = cooked::Header::new(address, tag);
+    let cooked = cooked.bytes();
+    let mac = usize::from(header.tp_net) - cooked.len();
+    // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring (af_packet.c,
+    // tpacket_rcv), so that the bytes in front of it are behind the address; it is at most a link-layer
+    // header from tp_mac, and `admission` lets in as much of each packet at least, so that they are
+    // within the frame, or cut off by the length; the block is ours.
+    let front = unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.len()) };
+    front.copy_from_slice(cooked);
+    let replaced = u32::from(header.tp_net.saturating_sub(header.tp_mac));
+    let bytes = |length: u32| length.saturating_sub(replaced) + cooked.len() as u32;
+    (mac, bytes(header.tp_snaplen), bytes(header.tp_len))
+}
 
 /// How many slots a packet takes.
 #[inline]
