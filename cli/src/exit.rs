@@ -2,7 +2,7 @@
 //! kernel feature. A reader that closes the pipe, or a terminal that hangs up, has had what it wanted:
 //! that is 0 too.
 
-use std::io::{self, Write, stderr};
+use std::io::{self, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use sluicegate::error::{Error, Kind};
@@ -23,7 +23,7 @@ pub fn with(result: anyhow::Result<()>) -> ExitCode {
     if let Some(Status(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
-    if error.downcast_ref::<io::Error>().is_some_and(notice::reader_left) {
+    if error.downcast_ref::<io::Error>().is_some_and(|error| notice::reader_left(error, stdout())) {
         return ExitCode::SUCCESS;
     }
     let ours = error.downcast_ref::<Error>();

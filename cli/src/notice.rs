@@ -1,7 +1,8 @@
 //! What a traffic command says on stderr, beside its result.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
@@ -13,17 +14,16 @@ pub fn say(text: impl Display) {
     let _ = writeln!(stderr(), "sluice: {text}");
 }
 
-/// Whether output failed because its reader left: a pipe was closed, or a terminal hung up. A reader that
-/// has had enough is no failure of the command.
-pub fn reader_left(error: &io::Error) -> bool {
-    let hung_up = || {
-        // A terminal that hung up answers every request so (drivers/tty/tty_io.c, hung_up_tty_ioctl).
-        let answers = [tcgetattr(stdin()), tcgetattr(stdout()), tcgetattr(stderr())];
-        answers.iter().any(|answer| matches!(answer, Err(Errno::EIO)))
-    };
+/// Whether writing to `output` failed because its reader left: a pipe was closed, or a terminal hung up.
+/// A reader that has had enough is no failure of the command.
+pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
     match error.kind() {
         ErrorKind::BrokenPipe => true,
-        _ => error.raw_os_error() == Some(Errno::EIO as i32) && hung_up(),
+        // A terminal that hung up answers every request so (drivers/tty/tty_io.c, hung_up_tty_ioctl).
+        _ => {
+            error.raw_os_error() == Some(Errno::EIO as i32)
+                && matches!(tcgetattr(output), Err(Errno::EIO))
+        }
     }
 }
 

@@ -25,8 +25,9 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "too_long",
-        "raise the interface's MTU (ip link set IFACE mtu N) or send shorter packets; live frames have \
-         3368 bytes at most, packet: sends longer ones",
+        "raise the interface's MTU (ip link set IFACE mtu N) or send shorter packets; where the source \
+         puts TCP packets together, end that (ethtool -K IFACE gro off); live frames have 3368 bytes at \
+         most, packet: sends longer ones",
     ),
     ("too_short", "leave packets out that are shorter than an Ethernet header"),
     (
@@ -34,11 +35,15 @@ const REMEDIES: &[(&str, &str)] = &[
         "replay files of Ethernet packets; use packet: for interfaces of another type",
     ),
     ("other_link_type", "replay to a port of the file's link type"),
-    ("unsent", "let the run go on longer, or send at a lower --rate"),
+    (
+        "unsent",
+        "bring the interface up where it is down; let the run go on longer, or send at a lower --rate",
+    ),
     ("disconnected", "keep the peer connected until the run has ended"),
     (
         "interface_dropped",
-        "send at a lower --rate, or give the receiving end more CPU; on a veth its far end is the limit",
+        "see that the interface has a carrier; send at a lower --rate, or give the receiving end more CPU: \
+         on a veth its far end is the limit",
     ),
     (
         "interface_errors",
@@ -53,8 +58,8 @@ const REMEDIES: &[(&str, &str)] = &[
     ("interface_removed", "start again when the interface is back"),
     (
         "no_xdp_transmit",
-        "make the interface take redirected frames: on a veth switch GRO on at its far end (ethtool -K \
-         OTHER_END gro on), open the TAP device in a program, on a card attach a program (sluice \
+        "make the interface take redirected frames: on a veth bring its far end up, and switch GRO on there \
+         (ethtool -K OTHER_END gro on), open the TAP device in a program, on a card attach a program (sluice \
          attach IFACE); or use --method sendmmsg, a port packet:",
     ),
     (

@@ -2,6 +2,7 @@
 //! for people.
 
 use std::io::{self, Write, stderr, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -294,7 +295,8 @@ impl Report {
             let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
             self.threads.push(Thread { cpu, queue, packets, busy });
             self.ledger.add(Role::In, "received", stats.offered - after_end.min(stats.offered));
-            self.ledger.add(Role::Loss, "ring_full", stats.lost_full);
+            self.ledger.add(Role::Loss, "ring_full", stats.lost_full - stats.lost_long);
+            self.ledger.add(Role::Loss, "too_long", stats.lost_long);
             self.ledger.add(Role::Note, "after_end", after_end);
             self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
             self.notices.extend_from_slice(&outcome.notices);
@@ -406,11 +408,14 @@ impl Report {
     /// Prints it to standard output, or to stderr where packets go to standard output. A reader that left
     /// does not change how the command ends.
     pub fn publish(&self, stdout_is_taken: bool, json: bool) -> io::Result<()> {
-        let printed = match stdout_is_taken {
-            true => self.print(&mut stderr().lock(), json),
-            false => self.print(&mut stdout().lock(), json).and_then(|()| stdout().flush()),
+        let unless_reader_left = |printed: io::Result<()>, output: BorrowedFd<'_>| {
+            printed.or_else(|error| if reader_left(&error, output) { Ok(()) } else { Err(error) })
         };
-        printed.or_else(|error| if reader_left(&error) { Ok(()) } else { Err(error) })
+        if stdout_is_taken {
+            return unless_reader_left(self.print(&mut stderr().lock(), json), stderr().as_fd());
+        }
+        let printed = self.print(&mut stdout().lock(), json).and_then(|()| stdout().flush());
+        unless_reader_left(printed, stdout().as_fd())
     }
 
     /// Prints it, as JSON or for people.

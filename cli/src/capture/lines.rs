@@ -1,6 +1,6 @@
 //! Printing packets, one line each, a batch a write.
 
-use std::io;
+use std::io::{self, stdout};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ impl Lines {
 
     /// What went wrong with standard output; a reader that has had enough is no error.
     pub fn take_error(&mut self) -> Option<io::Error> {
-        self.order.take_failure().filter(|error| !notice::reader_left(error))
+        self.order.take_failure().filter(|error| !notice::reader_left(error, stdout()))
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {

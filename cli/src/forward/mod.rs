@@ -221,7 +221,7 @@ impl Args {
         for port in ports.filter(|port| merges(port)) {
             said.push(format!(
                 "{0} puts several TCP packets together (GRO) before they come here, and what is \
-                 longer than an MTU is lost (ring_full): `ethtool -K {0} gro off` ends that",
+                 longer than an MTU is lost (too_long): `ethtool -K {0} gro off` ends that",
                 port.name()
             ));
         }

@@ -78,10 +78,11 @@ impl Sides {
             Some(wire) => wire.account(ledger),
             None => ledger.add(Role::Out, "sent", sent.sent),
         }
-        ledger.add(Role::Loss, "ring_full", received.lost_full);
+        ledger.add(Role::Loss, "ring_full", received.lost_full - received.lost_long);
         let named = sent.too_long + sent.unsent + sent.disconnected;
         ledger.add(Role::Loss, "refused", sent.refused - named);
-        ledger.add(Role::Loss, "too_long", sent.too_long + source.too_long);
+        let too_long = received.lost_long + sent.too_long + source.too_long;
+        ledger.add(Role::Loss, "too_long", too_long);
         ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
         ledger.add(Role::Loss, "disconnected", sent.disconnected);
         ledger.add(Role::Note, "after_end", after_end);

@@ -203,9 +203,9 @@ fn leaves_choice(port: &PortName) -> bool {
 }
 
 /// What keeps a plan's packets from being live frames: they have one page, with what the kernel puts
-/// beside them, and the driver's queue drops without a word what is longer than the MTU.
+/// beside them, and no more than the MTU allows (linux/netdevice.h, `xdp_ok_fwd_dev`).
 fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
-    const HEADERS: usize = 14 + 2 * 4;
+    const HEADERS: usize = 14 + 4;
     let most = (live::MOST_BYTES as usize).min(interface.mtu as usize + HEADERS);
     let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
     if plan.longest() <= most && least >= Some(14) {

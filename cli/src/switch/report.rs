@@ -78,13 +78,13 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
         Some(wire) => wire.account(&mut ledger),
         None => ledger.add(Role::Out, "sent", stats.sent),
     }
-    ledger.add(Role::Loss, "ring_full", stats.lost_full);
+    ledger.add(Role::Loss, "ring_full", stats.lost_full - stats.lost_long);
     for (cause, name) in CAUSES {
         ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
     }
     ledger.add(Role::Loss, "port_full", counts.full);
     ledger.add(Role::Loss, "port_down", counts.down);
-    ledger.add(Role::Loss, "too_long", counts.too_long + stats.too_long);
+    ledger.add(Role::Loss, "too_long", counts.too_long + stats.too_long + stats.lost_long);
     ledger.add(Role::Loss, "unsent", stats.unsent);
     ledger.add(Role::Loss, "disconnected", stats.disconnected);
     let named = stats.unsent + stats.too_long + stats.disconnected;

@@ -26,8 +26,11 @@ const LAST_SENT: Duration = Duration::from_secs(1);
 pub struct QueueStats {
     /// Packets that passed the filter and were the queue's to take, taken or lost.
     pub offered: u64,
-    /// Of these, lost because the queue's buffer was full.
+    /// Of these, lost because they had no room in the queue's buffer.
     pub lost_full: u64,
+    /// Of these, longer than a frame of the buffer, whether it was full or not; of `packet:` with
+    /// `method=frames` only.
+    pub lost_long: u64,
     /// How often the buffer ran full.
     pub freezes: u64,
     /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
@@ -57,6 +60,7 @@ impl QueueStats {
         Self {
             offered: self.offered + other.offered,
             lost_full: self.lost_full + other.lost_full,
+            lost_long: self.lost_long + other.lost_long,
             freezes: self.freezes + other.freezes,
             sent: self.sent + other.sent,
             redirects: self.redirects.plus(other.redirects),

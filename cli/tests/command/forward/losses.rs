@@ -28,6 +28,28 @@ fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than
 }
 
 #[test]
+fn packets_longer_than_a_frame_of_the_ring_are_named_so() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let running =
+        forward(&lab, &["packet:middle0", "packet:middle1", "--one-way", "-f", "udp port 9"]);
+    // The ring has frames for the MTU there was.
+    for (host, interface) in [("middle", "middle0"), ("left", "left0")] {
+        let set = on(&lab, host, &["ip", "link", "set", interface, "mtu", "9000"]);
+        assert_eq!(set.status, Some(0), "{}", set.err);
+    }
+    let before = received(&lab, "middle", "middle0");
+    for size in ["4000", "100"] {
+        let frames = ["--size", size, "--count", "50", "--method", "sendto", "--rate", "10kpps"];
+        ended(&mut generate(&lab, &frames)).good();
+    }
+    eventually("all have come", || received(&lab, "middle", "middle0") >= before + 100);
+    let report = running.stop().good();
+    assert_eq!(report["ledger"]["in"], 100, "{report}");
+    assert_eq!(report["ledger"]["out"], 50, "{report}");
+    assert_eq!(report["ledger"]["losses"], serde_json::json!({ "too_long": 50 }), "{report}");
+}
+
+#[test]
 fn a_count_is_kept_to_the_packet() {
     let Some(lab) = lab_of(Shape::Line, 2) else { return };
     let middle = lab.netns("middle");

@@ -6,6 +6,7 @@ mod host;
 mod hosts;
 mod in_kernel;
 mod losses;
+mod sleeping;
 mod watch;
 
 use std::process::Command;

@@ -85,3 +85,19 @@ fn a_foreign_xdp_redirect_between_the_same_interfaces_is_not_ours() {
         assert!(out(&report).contains(&came), "{came} came to {port}: {report}");
     }
 }
+
+#[test]
+fn what_a_full_queue_drops_and_is_sent_again_is_not_taken_for_lost() {
+    let Some(lab) = lab() else { return };
+    let Some(receiver) = Receiver::on(&lab, "right", "right0", &[9]) else { return };
+    let bucket = "tc qdisc add dev left0 root tbf rate 8mbit burst 5k latency 5ms";
+    let bucket = on(&lab, "left", &bucket.split(' ').collect::<Vec<_>>());
+    if bucket.status != Some(0) {
+        return eprintln!("skipped: needs sch_tbf; get it by modprobe sch_tbf: {}", bucket.err);
+    }
+    let more = ["--method", "sendmmsg", "--count", "3000"];
+    let report = Stream::generate(&lab, "left", "left0", 9, &more).end().good();
+    assert_eq!(receiver.came(9), 3000, "{report}");
+    let out = out(&report);
+    assert!(*out.start() > 2900 && out.contains(&3000), "{report}");
+}

@@ -265,7 +265,7 @@ impl FrameRing {
     }
 }
 
-/// What has become of a frame's packet.
+/// The result of showing a frame's packet in slots.
 enum Shown {
     /// It stands in so many slots.
     InSlots(u32),

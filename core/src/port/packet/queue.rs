@@ -145,6 +145,7 @@ impl PacketQueue {
         }
         self.delivered += u64::from(filled.packets);
         self.stats.lost_full += u64::from(filled.cut);
+        self.stats.lost_long += u64::from(filled.cut);
         self.unlooked += filled.packets;
         if self.unlooked > LOOK_AFTER {
             self.stats()?;
@@ -223,10 +224,10 @@ impl PacketQueue {
 
     pub(crate) fn stats(&mut self) -> Result<QueueStats> {
         self.unlooked = 0;
-        let lost = accumulate(&self.socket, &mut self.stats)?;
         if let Some(devices) = &self.devices {
             devices.note_names();
         }
+        let lost = accumulate(&self.socket, &mut self.stats)?;
         match &mut self.receiver {
             Some(Receive::Blocks(blocks)) => blocks.note_loss(lost),
             Some(Receive::Frames(frames)) => frames.note_loss(lost),
@@ -234,6 +235,7 @@ impl PacketQueue {
         }
         self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
         self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
+        self.stats.too_long = self.sender.as_ref().map_or(0, Sender::too_long);
         self.stats.rejected = self.sender.as_ref().map_or(0, Sender::rejected);
         self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
         Ok(self.stats)

@@ -11,6 +11,8 @@ use crate::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
 const MOST_SLOTS: usize = 1024;
+/// Packets that go one a call once the queue has dropped one.
+const SINGLE_CALLS: u32 = 32;
 
 /// The messages of one system call: one a packet, with one vector a slot.
 #[derive(Debug)]
@@ -19,6 +21,9 @@ pub(super) struct Calls {
     batch: usize,
     /// Whether it is a call for one.
     is_for_one: bool,
+    /// So many packets go one a call. sendmmsg says nothing of the packet at which it ended early, and a
+    /// drop of the queue has to be told from a full socket to be counted.
+    singles: u32,
     messages: Vec<libc::mmsghdr>,
     /// Slots of each message.
     slots: Vec<u32>,
@@ -44,6 +49,7 @@ impl Calls {
         Self {
             batch,
             is_for_one,
+            singles: 0,
             messages: Vec::with_capacity(batch),
             slots: Vec::with_capacity(batch),
             vectors: Vec::with_capacity(MOST_SLOTS + 1),
@@ -67,10 +73,21 @@ impl Calls {
             let taken = if self.is_for_one { self.call_for_one(socket) } else { self.call(socket) };
             match taken {
                 Ok(0) => return Ok(()),
-                Ok(taken) => progress.sent(ring, taken, self.slots[..taken].iter().sum()),
+                Ok(taken) => {
+                    progress.sent(ring, taken, self.slots[..taken].iter().sum());
+                    match taken < self.messages.len() {
+                        true => self.singles = SINGLE_CALLS,
+                        false => self.singles = self.singles.saturating_sub(1),
+                    }
+                }
                 Err(error) => match Failed::of(error, target, progress, &mut was_down)? {
-                    Failed::Wait => return Ok(()),
-                    Failed::LeaveOut => progress.refuse(ring, self.slots[0]),
+                    Failed::Wait => {
+                        self.singles = SINGLE_CALLS;
+                        return Ok(());
+                    }
+                    Failed::LeaveOut { too_long } => {
+                        progress.refuse(ring, self.slots[0], too_long);
+                    }
                     Failed::Again => {}
                 },
             }
@@ -106,7 +123,8 @@ impl Calls {
         self.messages.clear();
         self.slots.clear();
         self.vectors.clear();
-        for packet in ring.to_send(from).take(self.batch) {
+        let batch = if self.singles > 0 { 1 } else { self.batch };
+        for packet in ring.to_send(from).take(batch) {
             let (first, slots) = (self.vectors.len(), packet.slots() as usize);
             // One that is longer than a message can be goes alone, cut, and is refused by the
             // kernel, which counts it.

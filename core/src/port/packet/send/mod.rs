@@ -49,6 +49,8 @@ struct Progress {
     next: u32,
     sent: u64,
     refused: u64,
+    /// Of these, longer than the interface takes.
+    too_long: u64,
     /// Of these, given up at the end.
     unsent: u64,
     /// Attempts that the queue or the driver answered with a drop.
@@ -121,9 +123,14 @@ impl Sender {
         self.progress.sent
     }
 
-    /// Packets the kernel would not take: too long for the interface, for example.
+    /// Packets the kernel did not take.
     pub(super) fn refused(&self) -> u64 {
         self.progress.refused
+    }
+
+    /// Of the refused, packets that were too long for the interface.
+    pub(super) fn too_long(&self) -> u64 {
+        self.progress.too_long
     }
 
     /// Attempts that the queue or the driver answered with a drop.
@@ -147,7 +154,7 @@ impl Sender {
             Way::Ring(frames) => frames.send(&target, ring, progress),
         };
         if ring.is_endless(progress.next) {
-            progress.refused += 1;
+            (progress.refused, progress.too_long) = (progress.refused + 1, progress.too_long + 1);
             progress.next = ring.head();
         }
         // One slot stays with the backend: room ends before the first slot still to be sent.
@@ -212,8 +219,9 @@ impl Progress {
     }
 
     /// The next packet, in so many slots, is left out.
-    fn refuse(&mut self, ring: &Ring, slots: u32) {
+    fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
         self.refused += 1;
+        self.too_long += u64::from(too_long);
         self.next = ring.after(self.next, slots);
     }
 
@@ -251,7 +259,7 @@ enum Failed {
     /// once (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
     Wait,
     /// The packet will never go: leave it out, go on with the next.
-    LeaveOut,
+    LeaveOut { too_long: bool },
     /// The answer may be about a time that is over: call again.
     Again,
 }
@@ -268,7 +276,9 @@ impl Failed {
         let socket = target.socket;
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => match progress.rejected(target)? {
-                true if progress.dropped_for(Instant::now()) > PATIENCE => Ok(Self::LeaveOut),
+                true if progress.dropped_for(Instant::now()) > PATIENCE => {
+                    Ok(Self::LeaveOut { too_long: false })
+                }
                 true => Ok(Self::Wait),
                 // Time without a carrier does not count.
                 false => {
@@ -277,7 +287,8 @@ impl Failed {
                 }
             },
             Some(libc::EAGAIN | libc::EINTR) => Ok(Self::Wait),
-            Some(libc::EMSGSIZE | libc::EINVAL) => Ok(Self::LeaveOut),
+            Some(libc::EMSGSIZE) => Ok(Self::LeaveOut { too_long: true }),
+            Some(libc::EINVAL) => Ok(Self::LeaveOut { too_long: false }),
             // The socket says it once for a time when the interface was down.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
             Some(libc::ENETDOWN) => Err(target.presence.down()),

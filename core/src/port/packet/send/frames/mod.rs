@@ -173,18 +173,18 @@ impl FrameRing {
             let failed = match self.hand_over(ring, progress, || kick(target.socket)) {
                 Outcome::Done => return Ok(()),
                 Outcome::More => continue,
-                Outcome::Barred => Failed::LeaveOut,
+                Outcome::Barred => Failed::LeaveOut { too_long: false },
                 Outcome::Stopped(error) => Failed::of(error, target, progress, &mut was_down)?,
             };
             match failed {
                 Failed::Wait => return Ok(()),
                 Failed::Again => {}
                 // The MTU may have changed, either way: it is looked up once a call.
-                Failed::LeaveOut if !std::mem::replace(&mut has_looked, true) => {
+                Failed::LeaveOut { .. } if !std::mem::replace(&mut has_looked, true) => {
                     self.limits.set_mtu(target.presence.look()?.mtu as usize);
                     self.take_back();
                 }
-                Failed::LeaveOut => self.leave_out(ring, progress),
+                Failed::LeaveOut { .. } => self.leave_out(ring, progress),
             }
         }
     }
@@ -277,7 +277,7 @@ impl FrameRing {
     fn leave_out(&mut self, ring: &Ring, progress: &mut Progress) {
         self.take_back();
         if let Some(packet) = ring.to_send(progress.next).next() {
-            progress.refuse(ring, packet.slots());
+            progress.refuse(ring, packet.slots(), self.limits.is_too_long(&packet));
         }
     }
 
