@@ -116,6 +116,15 @@ impl Common {
         FileAccess { mode: self.file_mode, owner }
     }
 
+    /// Rejects a user or a CPU that the run cannot have. Comes first: opening may empty a file.
+    pub fn check(&self) -> sluicegate::Result<()> {
+        if let Some(user) = &self.user {
+            privileges::user(user)?;
+        }
+        let cpus = self.cpus.iter().flat_map(|list| &list.0);
+        cpus.copied().try_for_each(sluicegate::link::may_pin)
+    }
+
     /// Gives up privileges where that is wanted, once everything is open.
     pub fn become_user(&self) -> sluicegate::Result<()> {
         self.user.as_deref().map_or(Ok(()), privileges::become_user)

@@ -82,7 +82,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
     // A bench starts its programs with no signal blocked.
     if !matches!(command, Command::Lab(_)) {
-        signals::hold_ledger_requests()?;
+        signals::hold_harmless()?;
     }
     match command {
         Command::Attach(args) => claims::attach(args),

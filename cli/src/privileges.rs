@@ -31,29 +31,37 @@ pub fn ids_of(name: &str) -> Option<(u32, u32)> {
     Some((user.uid.as_raw(), user.gid.as_raw()))
 }
 
-/// Makes the process an ordinary user's. What is open stays open.
+/// Looks up an ordinary user that the process may become.
 ///
 /// # Errors
-/// No such user, or root, or another than the caller, who is not root; not allowed to change; a
-/// thread that has privileges still.
-pub fn become_user(name: &str) -> Result<()> {
+/// The user does not exist, is root, or is not the caller where the caller is not root.
+pub fn user(name: &str) -> Result<User> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
-    let Some(User { uid, gid, .. }) = user else {
+    let Some(user) = user else {
         return Err(Error::Usage(format!("--user {name}: there is no such user")));
     };
-    if uid.is_root() {
+    if user.uid.is_root() {
         return Err(Error::Usage(format!(
             "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
         )));
     }
     // With the file's capabilities everybody who may run it could become anybody.
-    if !getuid().is_root() && getuid() != uid {
+    if !getuid().is_root() && getuid() != user.uid {
         return Err(Error::Privilege {
             operation: format!("--user {name}: to become another user"),
             capability: "root as its caller",
             remedy: "run it with sudo, or name yourself".into(),
         });
     }
+    Ok(user)
+}
+
+/// Makes the process an ordinary user's. What is open stays open.
+///
+/// # Errors
+/// As [`user`]; not allowed to change; a thread that has privileges still.
+pub fn become_user(name: &str) -> Result<()> {
+    let User { uid, gid, .. } = user(name)?;
     let text = std::ffi::CString::new(name)
         .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
     let groups = getgrouplist(&text, gid).map_err(|error| failed(name, error))?;

@@ -25,10 +25,10 @@ const LEDGER: Signal = Signal::SIGUSR1;
 /// The exit status of a process that ends at once.
 const STATUS_AT_ONCE: i32 = 130;
 
-/// Blocks SIGUSR1 in this thread and those it starts: it ends no command, not even one that has
-/// no ledger yet.
-pub fn hold_ledger_requests() -> Result<()> {
-    block(&SigSet::from(LEDGER))
+/// Blocks the signals that never end a command, in this thread and those it starts: SIGUSR1, also where
+/// there is no ledger yet, and SIGXFSZ. A write beyond the limit of a file's size fails with EFBIG then.
+pub fn hold_harmless() -> Result<()> {
+    block(&SigSet::from_iter([LEDGER, Signal::SIGXFSZ]))
 }
 
 /// Blocks the signals that end a command, in this thread and those it starts: any other thread would
@@ -77,7 +77,7 @@ impl Signals {
     /// Catches them from now on.
     pub fn catch() -> Result<Self> {
         let blocked = hold()?;
-        hold_ledger_requests()?;
+        hold_harmless()?;
         let mut read = blocked;
         read.add(LEDGER);
         let fd = SignalFd::with_flags(&read, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -180,6 +180,10 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        // One that is pending would end the process.
+        while let Ok(Some(signal)) = self.shared.fd.read_signal() {
+            self.shared.note(&signal);
+        }
         let unblocked = match self.shared.end_asked.load(Ordering::Relaxed) {
             true => SigSet::from(Signal::SIGINT),
             false => self.blocked,

@@ -3,18 +3,19 @@
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, lchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen,
     socket, sockopt,
 };
-use nix::unistd::{AccessFlags, access, geteuid};
+use nix::unistd::{AccessFlags, Gid, Uid, access, fchownat, geteuid};
 
 use crate::control;
 use crate::error::Error;
@@ -23,7 +24,17 @@ use crate::error::Error;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The files that sockets of this process listen at.
-static LISTENING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static LISTENING: Mutex<Vec<Listening>> = Mutex::new(Vec::new());
+
+/// A file that a socket of this process listens at.
+#[derive(Clone, Debug)]
+struct Listening {
+    path: PathBuf,
+    identity: Option<Identity>,
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
 
 /// Gives the files that sockets of this process listen at to a user, before the process becomes that
 /// user: with them the folders that hold one command's control socket each.
@@ -31,14 +42,36 @@ static LISTENING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// # Errors
 /// A file cannot be given away.
 pub fn give_to(user: u32, group: u32) -> Result<(), Error> {
-    let own = geteuid().as_raw();
-    for path in listening() {
-        let folder = path.parent().filter(|_| control::is_folder_of_one(&path));
-        for path in folder.into_iter().chain([path.as_path()]) {
-            if own != user && fs::symlink_metadata(path).is_ok_and(|file| file.uid() == own) {
-                lchown(path, Some(user), Some(group)).map_err(|e| Error::path("own", path, e))?;
-            }
+    if geteuid().as_raw() == user {
+        return Ok(());
+    }
+    let owner = (user, group);
+    for Listening { path, identity } in listening() {
+        give(&path, owner, |file| Some((file.dev(), file.ino())) == identity)?;
+        // Last: from then on the user can put another file there.
+        if let Some(folder) = path.parent().filter(|_| control::is_folder_of_one(&path)) {
+            give(folder, owner, Metadata::is_dir)?;
         }
+    }
+    Ok(())
+}
+
+/// Gives a file of this process's user to another, if it is the one that is meant. What is looked at is
+/// what is given: the name may lead elsewhere at any time.
+fn give(
+    path: &Path,
+    (user, group): (u32, u32),
+    is_meant: impl Fn(&Metadata) -> bool,
+) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::path("own", path, error);
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    // O_PATH takes no other access mode for one.
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.uid() == geteuid().as_raw() && is_meant(&metadata) {
+        let owner = (Some(Uid::from_raw(user)), Some(Gid::from_raw(group)));
+        fchownat(&file, "", owner.0, owner.1, AtFlags::AT_EMPTY_PATH)
+            .map_err(|error| failed(error.into()))?;
     }
     Ok(())
 }
@@ -48,9 +81,9 @@ pub fn give_to(user: u32, group: u32) -> Result<(), Error> {
 /// # Errors
 /// There is one.
 pub fn check_removable() -> Result<(), Error> {
-    match listening().iter().find(|path| !is_removable(path)) {
+    match listening().iter().find(|it| !is_removable(&it.path)) {
         None => Ok(()),
-        Some(path) => Err(Error::Privilege {
+        Some(Listening { path, .. }) => Err(Error::Privilege {
             operation: format!("removing the socket {} at the end", path.display()),
             capability: "the right to write to its folder",
             remedy: "put it into a folder where the user may write".into(),
@@ -58,7 +91,7 @@ pub fn check_removable() -> Result<(), Error> {
     }
 }
 
-fn listening() -> Vec<PathBuf> {
+fn listening() -> Vec<Listening> {
     LISTENING.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -80,8 +113,7 @@ fn folder(path: &Path) -> &Path {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
-    identity: Option<(u64, u64)>,
+    identity: Option<Identity>,
     /// The socket, until the file is removed: so long nobody takes that for stale and puts his own in
     /// its place, and its inode's number is no other file's.
     _listening: OwnedFd,
@@ -108,7 +140,8 @@ impl SocketFile {
         }
         let identity = identity(path);
         let file = Self { path: path.to_owned(), identity, _listening: listening };
-        LISTENING.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
+        let listed = Listening { path: path.to_owned(), identity };
+        LISTENING.lock().unwrap_or_else(PoisonError::into_inner).push(listed);
         listen(socket, Backlog::new(waiting)?)?;
         Ok(file)
     }
@@ -121,7 +154,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = listening.iter().position(|path| *path == self.path) {
+        if let Some(place) = listening.iter().position(|it| it.path == self.path) {
             listening.swap_remove(place);
         }
         drop(listening);
@@ -159,7 +192,7 @@ fn is_stale(path: &Path, kind: SockType) -> bool {
     is_socket && probe() == Err(Errno::ECONNREFUSED)
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<Identity> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
@@ -212,6 +245,27 @@ mod tests {
         fs::write(&path, "a letter").unwrap();
         assert_eq!(begin(&path).err(), Some(Errno::EADDRINUSE), "no socket");
         assert_eq!(fs::read(&path).unwrap(), b"a letter");
+    }
+
+    #[test]
+    fn a_file_is_given_to_a_user_only_if_it_is_the_one_that_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let [secret, path, link] = ["secret", "socket", "link"].map(|it| folder.path().join(it));
+        fs::write(&secret, "kept").unwrap();
+        leave_behind(&path);
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        let user = (65_534, 65_534);
+        let owner = |path: &Path| fs::symlink_metadata(path).unwrap().uid();
+        let meant = identity(&path);
+        let is_meant = |file: &Metadata| Some((file.dev(), file.ino())) == meant;
+        give(&secret, user, is_meant).unwrap();
+        give(&link, user, Metadata::is_file).unwrap();
+        assert_eq!(owner(&secret), geteuid().as_raw(), "another file");
+        if !geteuid().is_root() {
+            return println!("skipped: needs root; get it by sudo");
+        }
+        give(&path, user, is_meant).unwrap();
+        assert_eq!(owner(&path), user.0);
     }
 
     #[test]

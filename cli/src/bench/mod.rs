@@ -73,7 +73,7 @@ enum What {
     Show(ShowArgs),
     /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
     Ndr(ndr::Args),
-    /// What waiting costs: CPU time at modest rates, and round trips through forwarders.
+    /// Measure CPU time at modest rates, and round trips through forwarders.
     Cost(cost::Args),
     /// The relay that forwarders are measured beside.
     #[command(hide = true)]

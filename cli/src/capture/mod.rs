@@ -57,6 +57,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     if args.ports.is_empty() {
         return list::interfaces(&args.common);
     }
+    args.common.check()?;
     let options = Options::of(args)?;
     if let Some(output) = &options.output {
         overwrite::refuse(&options.ports, &output.path)?;

@@ -54,6 +54,7 @@ pub struct Args {
 /// Runs the command.
 pub fn count(args: Args) -> anyhow::Result<()> {
     let Args { mut port, filter, analyze, common, receiving } = args;
+    common.check()?;
     notice::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {
         // Nobody looks at the time here.

@@ -101,6 +101,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn forward(mut args: Args) -> anyhow::Result<()> {
+    args.common.check()?;
     args.prepare()?;
     if args.in_kernel {
         return in_kernel::forward(&args);

@@ -85,6 +85,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn generate(args: Args) -> anyhow::Result<()> {
+    args.common.check()?;
     let spec = args.what.spec()?;
     if let Some(packets) = args.show {
         return show_plan(&args, &spec, packets);

@@ -101,6 +101,7 @@ fn speed(text: &str) -> std::result::Result<f64, String> {
 
 /// Runs the command.
 pub fn replay(args: Args) -> anyhow::Result<()> {
+    args.common.check()?;
     let netns = args.common.netns.as_deref();
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;

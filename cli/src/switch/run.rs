@@ -32,6 +32,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// Runs the switch until its end.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { common, settings, .. } = &args;
+    common.check()?;
     refuse(&args)?;
     let mut server = listen(&args)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();

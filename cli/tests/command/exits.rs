@@ -83,6 +83,46 @@ fn wrong_words_are_wrong_usage() {
 }
 
 #[test]
+fn what_is_refused_at_the_start_empties_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kept.pcap");
+    std::fs::write(&file, "kept").unwrap();
+    let path = file.display();
+    let rows = [
+        (format!("capture null: --count 1 -w {path} --user no-such-user"), "no such user"),
+        (format!("capture null: --count 1 -w {path} --cpus 4000"), "no CPU 4000"),
+        (format!("generate pcap:{path} --count 1 --dst 198.18.0.9 --cpus 4000"), "no CPU 4000"),
+        (format!("replay no.pcap pcap:{path} --user root"), "name an ordinary user"),
+        (format!("forward null: pcap:{path} --one-way --count 1 --cpus 0,4000"), "no CPU 4000"),
+    ];
+    all_end(SLUICE, false, 2, &rows.each_ref().map(|row| (row.0.as_str(), row.1)));
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
+    if !have(&["prlimit"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcapng");
+    let path = file.display();
+    let capture = format!("{SLUICE} capture null:?size=1500 -w {path} --count 100000 --json");
+    let limited = |bytes: &str, command: &str| {
+        let limit = format!("--fsize={bytes}");
+        ended(Command::new("prlimit").arg(limit).args(command.split_whitespace()))
+    };
+    let captured = limited("20000000", &capture);
+    assert_eq!(captured.status, Some(1), "{captured:?}");
+    assert!(captured.err.contains("begin new files by size"), "{}", captured.err);
+    let written = captured.report()["ledger"]["out"].clone();
+    assert_eq!(run(&["count", &format!("pcap:{path}"), "--json"]).good()["packets"], written);
+    let counted = limited("2000", &format!("{SLUICE} count null: --count 1"));
+    assert_eq!(counted.status, Some(1), "{counted:?}");
+    assert!(counted.err.contains("ulimit -f"), "{}", counted.err);
+}
+
+#[test]
 fn a_missing_interface_or_namespace_is_wrong_usage_whoever_needs_it() {
     let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
     let rows = [
@@ -141,6 +181,11 @@ fn a_mode_or_method_that_the_kernel_or_driver_lacks_is_a_missing_feature() {
     ];
     let rows: Vec<_> = rows.iter().map(|row| (row.0.as_str(), row.1)).collect();
     all_end(SLUICE, false, 3, &rows);
+    let attach =
+        format!("mount -t tmpfs none /sys/fs/bpf && {SLUICE} attach right0 --netns {netns}");
+    let attached = ended(Command::new("unshare").args(["--mount", "sh", "-c", &attach]));
+    assert_eq!(attached.status, Some(3), "{attached:?}");
+    assert!(attached.err.contains("mount -t bpf bpf /sys/fs/bpf"), "{}", attached.err);
 }
 
 #[test]

@@ -155,13 +155,10 @@ impl Running {
 
     /// Waits until it catches the signals that end it. While it starts a thread it blocks all.
     pub fn catches_signals(&self) {
-        let catches = || self.blocks(Signal::SIGTERM) && !self.blocks(Signal::SIGCHLD);
+        let bit = |signal: Signal| 1_u64 << (signal as u32 - 1);
+        let (ends, other) = (bit(Signal::SIGTERM), bit(Signal::SIGCHLD));
+        let catches = || self.signal_set("SigBlk:") & (ends | other) == ends;
         eventually("it catches signals", || catches() || self.has_ended());
-    }
-
-    /// Whether the first thread blocks a signal.
-    fn blocks(&self, signal: Signal) -> bool {
-        self.signal_set("SigBlk:") & 1 << (signal as u32 - 1) != 0
     }
 
     /// A set of signals in the first thread's status.

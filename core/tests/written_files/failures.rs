@@ -1,6 +1,10 @@
 //! Disks that are full, readers that leave, files that cannot be.
 
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::*;
 
@@ -64,6 +68,26 @@ fn a_file_that_somebody_may_have_prepared_is_left_as_it_is() {
     for (path, sentence) in rows {
         assert!(Output::create(OutputConfig::new(path.clone())).is_err(), "{sentence}");
         assert_eq!(fs::read(&path).unwrap(), b"kept", "{sentence}");
+    }
+    let pipe = shared.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    if chown(&pipe, Some(65534), None).is_ok() {
+        let error = Output::create(OutputConfig::new(pipe.clone())).unwrap_err().to_string();
+        assert!(error.contains("a pipe that nobody reads"), "{error}");
+        let mut reader = Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+        let refused = || match Output::create(OutputConfig::new(pipe.clone())) {
+            Ok(_) => panic!("another user's pipe gets packets"),
+            Err(error) => error.to_string().contains("prepared it"),
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        // Before the reader is there nobody reads.
+        while !refused() {
+            assert!(Instant::now() < end, "the reader has not come");
+        }
+        assert!(reader.wait().unwrap().success());
+        let mut loot = Vec::new();
+        reader.stdout.take().unwrap().read_to_end(&mut loot).unwrap();
+        assert!(loot.is_empty(), "{loot:02x?}");
     }
     let mine = shared.path().join("mine.pcap");
     fs::write(&mine, "old").unwrap();

@@ -1,6 +1,6 @@
 //! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -129,8 +129,10 @@ impl Target {
         options.write(true).create(true).mode(access.mode);
         let shared = others_may_write(path);
         if shared {
-            // Somebody could have put a link there that leads to a file of ours.
-            options.custom_flags(libc::O_NOFOLLOW);
+            // Somebody could have put a link there that leads to a file of ours, or a pipe whose other
+            // end nobody opens.
+            let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
+            options.custom_flags(libc::O_NOFOLLOW | waits);
         }
         let file = options.truncate(!shared).open(path);
         let file = file.map_err(|error| create_failure(path, &error))?;
@@ -286,15 +288,25 @@ fn others_may_write(path: &Path) -> bool {
 fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
     let failed = |error| create_failure(path, &error);
     let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
+    if !metadata.is_file() && is_trusted(&metadata) {
         return Ok(());
     }
-    if metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
         let error = io::Error::other("another user may have prepared it");
         return Err(Failure::new("write to", path, &error)
             .with("remove it first, or write to a directory of your own"));
     }
     file.set_len(0).map_err(failed)
+}
+
+/// Whether a path leads to a pipe that the process's user or root has made.
+fn is_trusted_pipe(path: &Path) -> bool {
+    let metadata = fs::symlink_metadata(path);
+    metadata.is_ok_and(|it| it.file_type().is_fifo() && is_trusted(&it))
+}
+
+fn is_trusted(metadata: &Metadata) -> bool {
+    metadata.uid() == 0 || metadata.uid() == geteuid().as_raw()
 }
 
 /// Gives a file of the process's user the owner and mode that it shall have.
@@ -324,6 +336,7 @@ fn create_failure(path: &Path, error: &io::Error) -> Failure {
         Some(libc::EACCES | libc::EPERM) => {
             failure.with("choose a place where you may write, or ask its owner")
         }
+        Some(libc::ENXIO) => failure.with("it is a pipe that nobody reads, or a socket: remove it"),
         Some(libc::ENAMETOOLONG) => failure.with("choose a shorter name"),
         _ => failure,
     }

@@ -8,11 +8,15 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
 use super::{LOOK_AGAIN, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Attachment};
 
+/// Where a BPF file system is mounted, by init systems for example.
+const BPF_FS: &str = "/sys/fs/bpf";
 /// Where programs are kept.
 const PINS: &str = "/sys/fs/bpf/sluice";
 /// The link's name there.
@@ -27,10 +31,16 @@ impl Resident {
     /// No BPF file system, a missing privilege, or somebody who holds the lock on what is kept; the
     /// program is off by now. Nothing is kept then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
-        let failed = |error| {
-            Error::system("keep the XDP program in", PINS, error)
-                .remedy("a BPF file system is needed: mount -t bpf bpf /sys/fs/bpf")
-        };
+        let failed = |error| Error::system("keep the XDP program in", PINS, error);
+        if !statfs(BPF_FS).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
+            return Err(Error::Unsupported {
+                feature: format!("a BPF file system at {BPF_FS}"),
+                remedy: format!(
+                    "mount -t bpf bpf {BPF_FS}; under 'ip netns exec' or 'sluice lab exec', which hide \
+                     it, use --netns from outside instead"
+                ),
+            });
+        }
         let _alone = alone(made(Path::new(PINS)).map_err(failed)?, PATIENCE)?;
         // Who detaches has the lock, too: a program that is on now stays until this is done.
         self.check_attached()?;
