@@ -1,5 +1,6 @@
 //! The next hop that packets share: a command sends all packets of one kind to one MAC.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use etherparse::{NetSlice, SlicedPacket};
@@ -15,11 +16,12 @@ pub fn destination(frame: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The next hop that more than half of the destinations have, and one of these.
+/// Returns the next hop that most destinations have, and one of these. Up to half of the destinations
+/// may have none: packets of both directions also go to addresses of this host.
 ///
 /// # Errors
-/// No destination, or none that a route out of the interface leads to; next hops that differ.
-/// `packets` says which packets they are.
+/// No destination, or too few to which a route out of the interface leads; next hops that differ.
+/// `packets` names the packets.
 pub fn common_hop(
     hops: &mut NextHops,
     packets: &str,
@@ -31,11 +33,16 @@ pub fn common_hop(
             "cannot resolve the next-hop MAC of {packets} on {interface}: {reason}; set --dmac"
         )))
     };
-    let mut found: Vec<(IpAddr, NextHop)> = Vec::new();
-    for destination in destinations {
-        if found.iter().all(|(other, _)| other != destination) {
-            found.push((*destination, hops.to(*destination)?));
+    let distinct: BTreeSet<IpAddr> = destinations.iter().copied().collect();
+    let (mut found, mut unresolved) = (Vec::new(), Vec::new());
+    for destination in distinct {
+        match hops.to(destination) {
+            Ok(hop) => found.push((destination, hop)),
+            Err(error) => unresolved.push(error),
         }
+    }
+    if unresolved.len() > found.len() {
+        return Err(unresolved.swap_remove(0));
     }
     let share = |hop: NextHop| found.iter().filter(|(_, other)| *other == hop).count();
     match (found.iter().find(|(_, hop)| share(*hop) * 2 > found.len()), &found[..]) {

@@ -120,7 +120,7 @@ fn too_short(packets: u64, report: &Report) -> String {
 /// What to do about packets that are longer than can be sent.
 fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let remedy = match report.backend.as_str() {
-        _ if live => "packet: in place of live frames sends longer ones, as far as the MTU allows",
+        _ if live => "raise the interface's MTU; for more than 3368 bytes, use packet: as well",
         "memif" | "pcap" | "null" => "use more slots=",
         _ => "raise the interface's MTU",
     };

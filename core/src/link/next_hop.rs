@@ -236,7 +236,12 @@ impl NextHops {
         let links = self.netlink.links().unwrap_or_default();
         let other = taken.and_then(|route| links.into_iter().find(|link| link.index == route.out));
         let reason = match other {
-            _ if !self.interface.up => format!("{name} is down"),
+            _ if !self.interface.up => {
+                return Error::Usage(format!(
+                    "cannot resolve the next-hop MAC of {destination} on {name}: the interface is \
+                     down: ip link set {name} up"
+                ));
+            }
             Some(other) => format!("its route leaves by {}", other.name),
             None => format!("no route to it leaves by {name}"),
         };

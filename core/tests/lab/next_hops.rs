@@ -99,5 +99,5 @@ fn a_route_that_does_not_leave_by_the_interface_is_an_error_that_says_so() {
     }
     assert_eq!(resolve(&left, "203.0.113.1").unwrap().to_string(), RIGHT);
     assert!(ip(&left, "link set left0 down"));
-    check(("an interface that is off", "198.18.0.2", "left0 is down"));
+    check(("an interface that is off", "198.18.0.2", "down: ip link set left0 up"));
 }

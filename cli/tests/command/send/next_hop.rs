@@ -129,6 +129,15 @@ fn a_replay_keeps_its_addresses_unless_it_is_to_find_the_next_hop() {
         assert!(came.iter().all(|it| *it == mac), "{sentence}: {came:02x?}");
     }
     refused(&[&replay[..], &auto].concat(), "no route to it leaves by left0");
+    // Half of the packets that a host captures of its own conversations go to the host.
+    let spec = folder.path().join("conversation.toml");
+    let streams = ["198.18.0.1", "198.18.0.2"].map(|dst| {
+        format!("[[stream]]\nlayers = ['ether', {{ ipv4 = {{ dst = '{dst}' }} }}, 'udp']\n")
+    });
+    std::fs::write(&spec, streams.concat()).unwrap();
+    run(&[&recorded[..], &["--spec", spec.to_str().unwrap()]].concat()).good();
+    let came = destinations(&lab, &[&replay[..], &auto].concat());
+    assert!(came.iter().all(|it| *it == right), "both ways: {came:02x?}");
     refused(&["replay", "-", "left0", "--netns", &left, "--dmac", "auto"], "read only once");
     refused(&["replay", &file, "null:", "--dmac", "auto"], "no Ethernet interface");
 }
