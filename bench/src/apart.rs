@@ -21,9 +21,10 @@ use crate::watch::Watch;
 
 /// Tries, the last of which counts wherever the CPUs are.
 const TRIES: u32 = 3;
-/// How often is looked whether CPUs that have moved apart are near again, and how long it is from one
-/// look to the next.
-pub(crate) const LOOKS: u32 = 20;
+/// The most looks at whether CPUs that have moved apart are near again, and the time between two of them.
+const MAX_LOOKS: u32 = 20;
+/// A wait takes as long as this many turns at most.
+const TURNS: u32 = 5;
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 /// Up to here CPUs are near each other, even where they were nearer once.
 const NEAR: Duration = Duration::from_nanos(300);
@@ -43,6 +44,8 @@ pub(crate) struct Apart {
     nearest: Duration,
     /// What it was at the end of each turn that counts.
     turns: Vec<Duration>,
+    /// [`looks`].
+    looks: u32,
     /// They were waited for, and have stayed apart since.
     in_vain: bool,
     /// [`round_trip`].
@@ -50,13 +53,14 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Of the first two of these.
-    pub fn of(cpus: &Cpus) -> Self {
+    /// Of the first two of these, for turns that take so long.
+    pub fn of(cpus: &Cpus, turn: Duration) -> Self {
         let cpus = <[usize; 2]>::try_from(cpus.senders(2)).ok();
         Self {
             cpus,
             nearest: Duration::MAX,
             turns: Vec::new(),
+            looks: looks(turn),
             in_vain: false,
             measure: round_trip,
         }
@@ -102,7 +106,7 @@ impl Apart {
     /// Waits until they are near, or for long enough, and where that was in vain not again before they
     /// were: whether they are.
     fn comes_near(&mut self, watch: &dyn Watch) -> Result<bool, Failure> {
-        let looks = if self.in_vain { 1 } else { LOOKS };
+        let looks = if self.in_vain { 1 } else { self.looks };
         for look in 1..=looks {
             let apart = self.look();
             if self.is_near(apart) {
@@ -136,6 +140,12 @@ impl Apart {
         self.nearest = self.nearest.min(apart);
         apart
     }
+}
+
+/// Looks until CPUs that lie apart are waited for no longer: a short turn is not worth a long wait.
+pub(crate) fn looks(turn: Duration) -> u32 {
+    let looks = (turn * TURNS).as_millis() / PAUSE.as_millis();
+    u32::try_from(looks).unwrap_or(MAX_LOOKS).clamp(1, MAX_LOOKS)
 }
 
 /// What a cache line takes now between the first two of these and back, in nanoseconds; none where
@@ -199,7 +209,8 @@ mod tests {
 
     fn apart(cpus: Option<[usize; 2]>, measure: fn([usize; 2]) -> Option<Duration>) -> Apart {
         let nearest = Duration::from_nanos(160);
-        Apart { cpus, nearest, turns: Vec::new(), in_vain: false, measure }
+        let looks = looks(Duration::from_secs(1));
+        Apart { cpus, nearest, turns: Vec::new(), looks, in_vain: false, measure }
     }
 
     /// How often turns of it are run, and are put off, in three.
@@ -246,6 +257,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_no_longer_than_some_turns() {
+        for (ms, expected) in [(50, 1), (100, 2), (500, 10), (1000, 20), (60_000, 20)] {
+            assert_eq!(looks(Duration::from_millis(ms)), expected, "{ms} ms");
+        }
+    }
+
+    #[test]
     fn what_is_near_does_not_become_far_where_cpus_were_nearer_once() {
         for (nearest, ns, near) in [
             (50, 160, true),
@@ -268,7 +286,7 @@ mod tests {
     fn cpus_that_stay_apart_are_waited_for_once_and_told() {
         let far = |_| Some(Duration::from_nanos(321));
         let (runs, pauses, mut apart) = runs_and_pauses(apart(Some(CPUS), far));
-        assert_eq!((runs, pauses), (3, LOOKS - 1));
+        assert_eq!((runs, pauses), (3, MAX_LOOKS - 1));
         apart.turns.push(Duration::from_nanos(600));
         apart.turns.push(Duration::from_nanos(160));
         let note = apart.note().unwrap();
@@ -292,12 +310,12 @@ mod tests {
         fn near_once(_: [usize; 2]) -> Option<Duration> {
             static LOOK: AtomicU32 = AtomicU32::new(0);
             // Behind the first turn is looked, too, and before and behind the second.
-            let second = LOOKS + 1..LOOKS + 3;
+            let second = MAX_LOOKS + 1..MAX_LOOKS + 3;
             let look = LOOK.fetch_add(1, Ordering::Relaxed);
             Some(Duration::from_nanos(if second.contains(&look) { 160 } else { 600 }))
         }
         let (runs, pauses, apart) = runs_and_pauses(apart(Some(CPUS), near_once));
-        assert_eq!((runs, pauses), (3, 2 * (LOOKS - 1)));
+        assert_eq!((runs, pauses), (3, 2 * (MAX_LOOKS - 1)));
         assert!(apart.note().unwrap().starts_with("2 of 3 turns"));
     }
 

@@ -87,7 +87,7 @@ impl Bench {
         let mut notes = Vec::new();
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
-        let mut apart = Apart::of(&cpus);
+        let mut apart = Apart::of(&cpus, self.time);
         let near = apart.near();
         let mut conditions = Conditions { time: self.time, cpus, causes: false, near };
         let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);

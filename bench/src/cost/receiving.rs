@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::bed::{Bed, Cpus, End};
 use crate::failure::Failure;
 use crate::peers::{find, missing};
-use crate::process::{BEGUN, Program, Ready};
+use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::said::Count;
 use crate::sender::{NOBODY, from_left};
 use crate::watch::Watch;
@@ -63,7 +63,7 @@ pub fn receivers(bed: &Bed) -> Vec<Receiver> {
         name: name.into(),
         by: "sluice",
         program: Program::sluice(["count", &port, "--json", "--interval", "1s"]),
-        ready: BEGUN,
+        ready: COUNTING,
         count: Count::COUNTED,
     };
     let tool = |name: &'static str, flags: &[&str], ready, count| Receiver {

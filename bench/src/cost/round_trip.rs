@@ -67,7 +67,7 @@ pub fn forwarders(bed: &Bed, cpus: &Cpus) -> Vec<Forwarder> {
     let (from, to) = (&line.from, &line.to);
     let cpus = list(&cpus.receivers(1, 1));
     let sluice = |name, ports: [String; 2]| {
-        let flags = ["--cpus", &cpus, "--json", "--interval", "1s"];
+        let flags = ["--cpus", &cpus, "--json", "--interval", "200ms"];
         let program = Program::sluice(["forward", &ports[0], &ports[1]]).and(flags);
         let program = Some((program, BEGUN));
         Forwarder { name, by: "sluice", program, prepare: Vec::new(), tidy: Vec::new() }
@@ -152,7 +152,7 @@ fn ping(bed: &Bed, cpus: &Cpus, pings: u32, watch: &dyn Watch) -> Result<RoundTr
 }
 
 impl RoundTrips {
-    /// What ping(8) has said; none where nothing was answered.
+    /// Reads the output of ping(8). Returns none if no ping was answered.
     fn of(pings: u32, said: &str) -> Option<Self> {
         let times = said.lines().filter_map(|line| {
             let (time, unit) = line.split_once("time=")?.1.split_once(' ')?;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bed::{Bed, Cpus, End};
 use crate::peers;
-use crate::process::{BEGUN, Program, Ready};
+use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::said::Count;
 use crate::sender::{self, NOBODY};
 use crate::step::{Job, Order, Setting, Step};
@@ -222,7 +222,7 @@ pub(crate) fn count<A: Into<String>>(
     flags: impl IntoIterator<Item = A>,
 ) -> Job {
     let program = Program::sluice(["count", port, "--json", "--interval", "200ms"]).and(flags);
-    Job { program, cpu: place.receiver(), ready: BEGUN, count: Some(Count::COUNTED) }
+    Job { program, cpu: place.receiver(), ready: COUNTING, count: Some(Count::COUNTED) }
 }
 
 /// A `sluice generate` into a port, of the same packet again and again.

@@ -11,7 +11,7 @@ use sluicegate::link::{Sample, Sampler};
 use crate::bed::{Bed, Cpus, End, Side};
 use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
-use crate::process::{BEGUN, Program, Running};
+use crate::process::{COUNTING, Program, Running};
 use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
 use crate::watch::Watch;
@@ -62,7 +62,7 @@ impl Run<'_> {
         let port = format!("xdp:{}?action=drop", self.bed.right.interface);
         let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
         let mut running = program.start(self.bed, End::Right, None)?;
-        running.until(&BEGUN, self.watch)?;
+        running.until(&COUNTING, self.watch)?;
         Ok(running)
     }
 }

@@ -91,7 +91,7 @@ impl<'a> Ends<'a> {
     fn come_near(&self, run: Run<'_>) -> Result<Option<u64>, Failure> {
         let near = |ns| Duration::from_nanos(ns) <= run.conditions.near;
         let mut apart = self.apart_ns(run);
-        for _ in 1..apart::LOOKS {
+        for _ in 1..apart::looks(run.conditions.time) {
             if apart.is_none_or(near) {
                 break;
             }

@@ -8,7 +8,7 @@ use super::trial::{Offer, Trial, Until};
 use crate::failure::Failure;
 
 /// The longest burst that is tried (26.4: two seconds at least).
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_TIME: Duration = Duration::from_secs(2);
 /// How often the answer has to hold.
 const REPEATS: u32 = 3;
 
@@ -21,7 +21,8 @@ pub struct BackToBack {
     pub longest_tried: bool,
 }
 
-/// Searches for it, to within `resolution`, a share. `most_pps` is what the sender can do.
+/// Searches for it, to within `resolution`, a share. `most_pps` is what the sender can do. No burst takes
+/// longer than `time`.
 ///
 /// # Errors
 /// A trial could not be done.
@@ -31,12 +32,13 @@ pub fn back_to_back(
     most_pps: f64,
     loss: f64,
     resolution: f64,
+    time: Duration,
 ) -> Result<BackToBack, Failure> {
     let mut passes_whole = |packets: u64| -> Result<bool, Failure> {
         let until = Until::Packets(packets);
         Ok(trial.offer(&Offer { bytes, rate: None, until })?.lost() <= loss)
     };
-    let longest = (most_pps * LONGEST.as_secs_f64()) as u64;
+    let longest = (most_pps * time.min(MAX_TIME).as_secs_f64()) as u64;
     if passes_whole(longest)? {
         return Ok(BackToBack { packets: longest, longest_tried: true });
     }
@@ -70,7 +72,7 @@ mod tests {
     fn the_burst_is_what_a_buffer_takes_above_the_limit() {
         for buffer in [0.0, 1.0, 500.0, 70e3] {
             let mut lab = Lab::new(Device::Buffer { pps: 0.5e6, buffer }, 1e6);
-            let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01).unwrap();
+            let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01, MAX_TIME).unwrap();
             // Half of what comes leaves meanwhile, so the burst is twice the buffer.
             let expected = 2.0 * buffer;
             let off = (found.packets as f64 - expected).abs();
@@ -81,7 +83,10 @@ mod tests {
     #[test]
     fn a_device_that_keeps_up_takes_the_longest() {
         let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 1e6);
-        let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01).unwrap();
-        assert_eq!(found, BackToBack { packets: 2_000_000, longest_tried: true });
+        for (ms, packets) in [(300, 300_000), (2000, 2_000_000), (3000, 2_000_000)] {
+            let time = Duration::from_millis(ms);
+            let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01, time).unwrap();
+            assert_eq!(found, BackToBack { packets, longest_tried: true }, "{ms} ms");
+        }
     }
 }

@@ -109,7 +109,9 @@ fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<()
     curve::loss(trial, size, most_pps, goal.time, &mut of.loss)?;
     // A burst has no rate to be near to: a fiftieth is near enough.
     let resolution = goal.resolution.max(0.02);
-    of.back_to_back = Some(burst::back_to_back(trial, size, most_pps, goal.loss, resolution)?);
+    let Goal { loss, confirm, .. } = *goal;
+    let burst = burst::back_to_back(trial, size, most_pps, loss, resolution, confirm)?;
+    of.back_to_back = Some(burst);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use super::trial::{Latency, Offer, Outcome, Trial, Until};
 use crate::bed::{Bed, Cpus, End};
 use crate::device::Started;
 use crate::failure::Failure;
-use crate::process::{BEGUN, Program, Running};
+use crate::process::{COUNTING, Program, Running};
 use crate::said::Said;
 use crate::sender::from_left;
 use crate::watch::Watch;
@@ -62,7 +62,7 @@ impl Wire<'_> {
     fn once(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
         (self.begins)(offer);
         let mut counter = self.counter().start(self.bed, End::Right, None)?;
-        counter.until(&BEGUN, self.watch)?;
+        counter.until(&COUNTING, self.watch)?;
         let mut sender = self.sender(offer).start(self.bed, End::Left, None)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;

@@ -22,6 +22,8 @@ use spawn::spawn;
 pub const SLUICE: &str = "sluice";
 /// What it says with `--json --interval` when it has begun: the first line of an interval.
 pub const BEGUN: Ready = Ready::Says("\"time_s\"");
+/// It counts: the threads of its queues begin when all its sockets and programs are in place.
+pub const COUNTING: Ready = Ready::Runs("queue-");
 /// The longest that anything here is waited for: to be ready, to end, to change a setting.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a program has to end in its own way.

@@ -1,6 +1,6 @@
 //! A program that runs.
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -25,6 +25,8 @@ pub enum Ready {
     Says(&'static str),
     /// As soon as this file is there.
     Has(PathBuf),
+    /// As soon as it has a thread whose name begins so.
+    Runs(&'static str),
     /// After this time.
     After(Duration),
 }
@@ -47,7 +49,7 @@ impl Running {
     /// It ends before, or takes too long; whoever watches wants to stop.
     pub fn until(&mut self, ready: &Ready, watch: &dyn Watch) -> Result<(), Failure> {
         let limit = match ready {
-            Ready::Says(_) | Ready::Has(_) => PATIENCE,
+            Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) => PATIENCE,
             Ready::After(time) => *time,
         };
         let deadline = Instant::now() + limit;
@@ -59,13 +61,22 @@ impl Running {
                     return Ok(());
                 }
                 Ready::Has(file) if file.exists() => return Ok(()),
-                Ready::Says(_) | Ready::Has(_) if Instant::now() > deadline => {
+                Ready::Runs(named) if self.runs(named) => return Ok(()),
+                Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) if Instant::now() > deadline => {
                     return Err(Failure::of(format!("{} does not get ready", self.name)));
                 }
                 Ready::After(_) if Instant::now() > deadline => return Ok(()),
                 _ => watch.pause(LOOK)?,
             }
         }
+    }
+
+    /// Whether it has a thread whose name begins so.
+    fn runs(&self, named: &str) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let name = |task: DirEntry| fs::read_to_string(task.path().join("comm"));
+        let names = tasks.into_iter().flatten().flatten().map(name);
+        names.flatten().any(|name| name.starts_with(named))
     }
 
     /// Its number.
@@ -294,6 +305,13 @@ mod tests {
         let mut running = program.start(&bed(), End::Right, None).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
         assert_eq!(running.end().unwrap().out, "ready\nended\n");
+    }
+
+    #[test]
+    fn it_is_waited_for_until_a_thread_runs() {
+        let mut running = Program::tool("sleep", ["60"]).start(&bed(), End::Right, None).unwrap();
+        running.until(&Ready::Runs("slee"), &Patient).unwrap();
+        assert!(running.runs("sleep") && !running.runs("queue-"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is printed with `--json`.
+/// The result as `--json` prints it.
 #[derive(Serialize)]
 struct Report<'a> {
     command: &'static str,

@@ -91,7 +91,7 @@ fn resolution(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What is printed with `--json`.
+/// The result as `--json` prints it.
 #[derive(Serialize)]
 struct Report<'a> {
     command: &'static str,

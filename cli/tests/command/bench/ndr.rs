@@ -89,7 +89,7 @@ impl Planted {
 
 #[test]
 fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
-    let short = ["ndr", "--seconds", "100ms", "--drain", "200ms", "--resolution", "10%", "--json"];
+    let short = ["ndr", "--seconds", "100ms", "--drain", "100ms", "--resolution", "10%", "--json"];
     if lab().is_none() {
         return;
     }
