@@ -9,13 +9,15 @@ mod refused;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::RangeInclusive;
 use std::process::ChildStdout;
+use std::time::Instant;
 
 use serde_json::Value;
 use sluicegate::link::Lab;
 
 use crate::support::*;
 
-/// Counters of nftables on an interface of a host, one for each UDP port; all packets end there.
+/// Counters of nftables on an interface of a host, one for each UDP port; all packets end there. The
+/// counters belong to the host's table, so they remain when the interface is removed.
 struct Receiver<'a> {
     lab: &'a Lab,
     host: &'a str,
@@ -27,11 +29,12 @@ impl<'a> Receiver<'a> {
         if !have(&["nft"]) {
             return None;
         }
-        let rules: String =
-            ports.iter().map(|port| format!("udp dport {port} counter drop; ")).collect();
+        let of_ports = |line: fn(&u16) -> String| ports.iter().map(line).collect::<String>();
+        let counters = of_ports(|port| format!("counter port{port} {{ }}\n"));
+        let rules = of_ports(|port| format!("udp dport {port} counter name port{port} drop; "));
         let chain =
             format!("type filter hook ingress device {interface} priority 0; {rules} drop;");
-        let table = format!("table netdev count {{\nchain in {{\n{chain}\n}}\n}}\n");
+        let table = format!("table netdev count {{\n{counters}chain in {{\n{chain}\n}}\n}}\n");
         let ended = crate::support::on(lab, host, &["nft", &table]);
         assert_eq!(ended.status, Some(0), "nft: {}", ended.err);
         Some(Self { lab, host })
@@ -39,17 +42,13 @@ impl<'a> Receiver<'a> {
 
     /// Packets to a port that came so far.
     fn came(&self, port: u16) -> u64 {
-        let ended = crate::support::on(
-            self.lab,
-            self.host,
-            &["nft", "-j", "list", "table", "netdev", "count"],
-        );
+        let name = format!("port{port}");
+        let list = ["nft", "-j", "list", "counter", "netdev", "count", &name];
+        let ended = crate::support::on(self.lab, self.host, &list);
         let listed: Value = serde_json::from_str(&ended.out).unwrap();
-        let rules = listed["nftables"].as_array().unwrap().iter().map(|it| &it["rule"]["expr"]);
-        let of_port = |expr: &&Value| expr[0]["match"]["right"] == port;
-        let rule = rules.clone().find(of_port).unwrap_or_else(|| panic!("{}", ended.out));
-        let counters = rule.as_array().unwrap().iter().filter_map(|it| it.get("counter"));
-        counters.filter_map(|counter| counter["packets"].as_u64()).sum()
+        let mut counters = listed["nftables"].as_array().unwrap().iter();
+        let packets = counters.find_map(|it| it["counter"]["packets"].as_u64());
+        packets.unwrap_or_else(|| panic!("{}", ended.out))
     }
 }
 
@@ -57,15 +56,18 @@ impl<'a> Receiver<'a> {
 struct Stream {
     running: Running,
     lines: BufReader<ChildStdout>,
+    /// It began no earlier.
+    started: Instant,
 }
 
 impl Stream {
     /// Starts a command of ours that sends.
     fn start(arguments: &[&str]) -> Self {
         let all = [arguments, &["--json", "--interval", "20ms"]].concat();
+        let started = Instant::now();
         let mut running = Running::unawaited(&mut sluice(&all));
         let lines = BufReader::new(running.child().stdout.take().unwrap());
-        Self { running, lines }
+        Self { running, lines, started }
     }
 
     /// `sluice generate` from an interface of a host to a UDP port, at a rate that leaves the machine room
@@ -76,15 +78,19 @@ impl Stream {
         Self::start(&[&["generate", interface, "--netns", &netns], &to[..], more].concat())
     }
 
-    /// Waits until it has attempted so many more packets.
+    /// Waits until the sender has attempted this many packets, counted from the call.
     fn attempts(&mut self, packets: u64) {
+        let now_s = self.started.elapsed().as_secs_f64();
         let mut seen = 0;
         while seen < packets {
             let mut line = String::new();
             let read = self.lines.read_line(&mut line).unwrap();
             assert!(read > 0, "it ended before it attempted {packets} more");
             let line: Value = serde_json::from_str(&line).unwrap();
-            seen += line["packets"].as_u64().unwrap();
+            let begin_s = line["time_s"].as_f64().unwrap() - line["interval_s"].as_f64().unwrap();
+            if begin_s >= now_s {
+                seen += line["packets"].as_u64().unwrap();
+            }
         }
     }
 
