@@ -13,7 +13,7 @@ use sluicegate::port::{Kind, PortName};
 /// An interface may count its last packets this much later than it took them: cards count what has left,
 /// and a veth what its far end took, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
 const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same where the counters have more packets than this command handed over.
+/// The interface counts the last packets within this time if others send, too.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
 /// Between two looks at the counters then.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);

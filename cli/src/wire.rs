@@ -85,7 +85,7 @@ impl Wire {
             ("unsent", waiting),
         ];
         let vanished = match removed {
-            // What waited in its queue, or in a veth's ring.
+            // The interface took along the packets in its queue, or in a veth's ring.
             Some(Removed { ring }) => Vanished::at_most(ring.unwrap_or(rest), "interface_removed"),
             _ if untraced > 0 => Vanished::at_most(untraced, "redirect_failed"),
             _ => Vanished::default(),

@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Where a forwarder can be asked to be watched.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Place {
-    /// Can be watched while it runs, as monitor:NAME/eth1
+    /// Let monitor:NAME/eth1 watch the port eth1 while this runs
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
 
-    /// The same by a socket elsewhere than /run/sluice/forward/NAME.sock: monitor:eth1?socket=PATH
+    /// Listen at this socket, so that monitor:eth1?socket=PATH watches the port eth1
     #[arg(long, value_name = "PATH", conflicts_with_all = ["name", "in_kernel"])]
     control: Option<PathBuf>,
 }
