@@ -5,7 +5,7 @@ use std::path::Path;
 
 use libbpf_cargo::SkeletonBuilder;
 
-const BPF: &str = "../bpf";
+const BPF: &str = "bpf";
 
 fn main() {
     println!("cargo::rerun-if-changed={BPF}");
@@ -27,7 +27,7 @@ fn main() {
                 "-I",
                 &libbpf,
                 "-I",
-                "../bpf/include",
+                "bpf/include",
             ])
             .build();
         if let Err(error) = built {

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use sluicegate::ledger::{Ledger, Role};
+use crate::ledger::{Ledger, Role};
 use sluicegate::link::{
     self, Backlog, Backlogged, Interface, LinkStats, Netlink, TxCounters, TxCounts, cpu_counters,
 };

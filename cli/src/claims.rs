@@ -88,7 +88,7 @@ impl Place {
     fn with<T: Send>(&self, work: impl FnOnce(&Interface) -> Result<T> + Send) -> Result<T> {
         let interface = link::interface(self.netns.as_deref(), &self.interface)?;
         netns::within(self.netns.as_deref(), || {
-            let _ = link::restore_interrupts(&interface);
+            let _ = sluicegate::nic::restore_interrupts(&interface);
             work(&interface)
         })
     }

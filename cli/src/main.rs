@@ -15,6 +15,7 @@ mod forward;
 mod generate;
 mod hidden;
 mod lab;
+mod ledger;
 mod notice;
 mod overwrite;
 mod print;

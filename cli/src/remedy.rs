@@ -1,6 +1,6 @@
 //! Names the remedy of each kind of loss in a ledger.
 
-use sluicegate::ledger::{Ledger, Role};
+use crate::ledger::{Ledger, Role};
 
 /// Losses by name, and the remedy.
 const REMEDIES: &[(&str, &str)] = &[

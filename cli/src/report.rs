@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ledger::{Ledger, Role};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use sluicegate::ledger::{Ledger, Role};
 use sluicegate::port::{Fallback, Port, PortName};
 
 use crate::analysis::JsonAnalysis;

@@ -6,9 +6,9 @@
 //! in the same time, others handed over S + L + W - A. Of ours at most min(A, S) are out, and at least
 //! A - L - W, because each packet that the interface took stands in one of its counters.
 
+use crate::ledger::{Ledger, Role};
 use nix::errno::Errno;
 use sluicegate::error::Error;
-use sluicegate::ledger::{Ledger, Role};
 use sluicegate::port::QueueStats;
 use sluicegate::xdp::RedirectCounts;
 

@@ -92,9 +92,11 @@ impl Capture {
         let mut printer = printer.link_header(link_header);
         let mut text = String::new();
         for record in &self.records {
-            let mut meta = Meta::default();
-            meta.timestamp_ns = record.timestamp_ns;
-            meta.wire_bytes = record.wire_bytes;
+            let meta = Meta {
+                timestamp_ns: record.timestamp_ns,
+                wire_bytes: record.wire_bytes,
+                ..Meta::default()
+            };
             printer.line(&mut text, self.link_type, None, &Packet::new(&meta, &record.bytes));
         }
         text.lines().map(str::to_owned).collect()

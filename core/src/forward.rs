@@ -6,7 +6,7 @@
 
 mod rewrite;
 
-use crate::ring::RingMut;
+use sluicegate_base::ring::RingMut;
 
 pub use rewrite::{Rewriter, Vlan};
 
@@ -70,8 +70,8 @@ pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Pool, PoolConfig};
     use crate::port::{OpenOptions, Port};
+    use sluicegate_base::memory::{Pool, PoolConfig};
 
     fn null(options: &OpenOptions) -> Port {
         Port::open(&"null:?slots=64".parse().unwrap(), options).unwrap()

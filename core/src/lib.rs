@@ -62,17 +62,20 @@
 //! With `packet:eth0` in place of `null:` the same loop receives from an interface (Linux 3.2,
 //! CAP_NET_RAW), and [`wait_rx`](port::Queue::wait_rx) sleeps until there is something.
 //!
+//! Each floor below is a crate of its own, and knows only those under it (docs/design.md). This crate
+//! shows them under the names of its modules.
+//!
 //! | module | what it knows |
 //! | --- | --- |
-//! | [`error`], [`ledger`] | what went wrong and the remedy; where every packet went |
+//! | [`error`] | what went wrong, on what, and the remedy |
 //! | [`units`] | sizes, times and counts as people write them |
 //! | [`memory`] | who owns the bytes: mappings, the pool |
 //! | [`ring`] | slots, cursors, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
+//! | [`nic`] | settings of cards, changed for a time and put back |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
-//! | [`memif`] | memif 2.0: messages, memory and rings that two processes share |
 //! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
 //! | [`control`] | asking a command that runs, over a socket |
 //! | [`monitor`] | watching the packets of a command that runs |
@@ -81,19 +84,33 @@
 
 mod cell_ring;
 pub mod control;
-pub mod error;
-pub mod file;
-pub mod filter;
+#[cfg(all(test, not(loom)))]
+mod for_tests;
 pub mod forward;
-pub mod ledger;
-pub mod link;
-pub mod memif;
-pub mod memory;
 pub mod monitor;
 pub mod port;
-pub mod ring;
-pub mod socket_file;
-pub mod units;
 pub mod xdp;
 
-pub use error::{Error, Result};
+#[doc(inline)]
+pub use sluicegate_base::{Error, Result, error, socket_file, units};
+#[doc(inline)]
+pub use sluicegate_filter as filter;
+#[doc(inline)]
+pub use sluicegate_link as link;
+#[doc(inline)]
+pub use sluicegate_nic as nic;
+#[doc(inline)]
+pub use sluicegate_pcap as file;
+
+/// Who owns the bytes: the pool of packet buffers.
+pub mod memory {
+    pub use sluicegate_base::memory::{Pool, PoolConfig};
+}
+
+/// What a program sees of every source and sink: a ring of slots, metadata beside them.
+pub mod ring {
+    pub use sluicegate_base::ring::{
+        Direction, Filled, Interface, LINKTYPE_ETHERNET, Meta, Packet, Packets, Readiness, Ring,
+        RingMut, Segments, Slot, TimestampSource, Wait, flags, now_ns,
+    };
+}

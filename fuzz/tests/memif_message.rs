@@ -1,6 +1,6 @@
 //! memif's control messages: any bytes are a message or none, and a message is what it says.
 
-use sluicegate::memif::{MESSAGE_BYTES, Message};
+use sluicegate_memif::{MESSAGE_BYTES, Message};
 
 #[test]
 fn any_bytes_are_a_message_or_none() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::ledger::Role;
+use crate::ledger::Role;
 
 use super::file::{File, Numbers};
 use super::options::Options;

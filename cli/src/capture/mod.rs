@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 
+use crate::ledger::Role;
 use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, OutputConfig, Summary};
-use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 

@@ -5,7 +5,7 @@ mod analysis;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::ledger::Role;
+use crate::ledger::Role;
 use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
 use sluicegate_traffic::analyse::{Analysis, InKernel};
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::ledger::Role;
 use sluicegate::error::{Error, Result};
 use sluicegate::filter::Filter;
-use sluicegate::ledger::Role;
 use sluicegate::port::{HostFlows, Kind, LINKTYPE_ETHERNET, Port, PortName, Queue};
 use sluicegate::ring::Packet;
 

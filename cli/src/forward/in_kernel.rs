@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ledger::Role;
 use sluicegate::error::Result;
-use sluicegate::ledger::Role;
 use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 
 use super::Args;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::ledger::Role;
+use crate::ledger::Role;
 use sluicegate::port::Port;
 
 use super::passed::Passed;

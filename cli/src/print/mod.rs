@@ -122,10 +122,8 @@ mod tests {
     use sluicegate::ring::Meta;
 
     fn meta(wire_bytes: usize) -> Meta {
-        let mut meta = Meta::default();
-        meta.timestamp_ns = 43_200_123_456_000;
-        meta.wire_bytes = wire_bytes as u32;
-        meta
+        let wire_bytes = wire_bytes as u32;
+        Meta { timestamp_ns: 43_200_123_456_000, wire_bytes, ..Meta::default() }
     }
 
     fn line_of(link_type: u16, bytes: &[u8], wire_bytes: usize) -> String {

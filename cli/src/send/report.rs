@@ -1,6 +1,6 @@
 //! What became of the packets: made, taken, sent.
 
-use sluicegate::ledger::Role;
+use crate::ledger::Role;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue};
 use sluicegate_traffic::source::LeftOut;
 

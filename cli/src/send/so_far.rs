@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::ledger::Role;
+use crate::ledger::Role;
 use sluicegate_traffic::source::LeftOut;
 
 use super::report::Sent;

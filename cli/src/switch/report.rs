@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ledger::{Ledger, Role};
 use serde::Serialize;
-use sluicegate::ledger::{Ledger, Role};
 use sluicegate_switch::{CAUSES, MemberState};
 
 use crate::report::{Report, Traffic};

@@ -10,8 +10,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use super::{Geometry, Header, MAX_RING_BYTES, MAX_SNAPLEN, at, cell};
 use crate::error::{Error, Result};
-use crate::memory::{Mmap, PAGE_BYTES};
-use crate::ring::AtomicU32;
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::ring::AtomicU32;
 
 /// "slumon" and the version of the layout.
 const MAGIC: u64 = 0x736c_756d_6f6e_0002;

@@ -39,7 +39,7 @@ pub(crate) use reader::Reader;
 pub(crate) use wake::WakeSource;
 pub(crate) use writer::Writer;
 
-use crate::ring::Direction;
+use sluicegate_base::ring::Direction;
 
 /// Offsets of a ring's parts. Two cache lines each, because processors fetch lines in pairs.
 pub(crate) mod at {

@@ -12,8 +12,8 @@ use std::time::Instant;
 use super::merge::MergeQueue;
 use super::wake::{SETTLE, SleepFlag, WakeSource, is_reached};
 use super::{CellRing, Header, at};
-use crate::ring::cursor::Cursor;
-use crate::ring::{Meta, Ring, TimestampSource, fence};
+use sluicegate_base::ring::cursor::Cursor;
+use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
 
 /// One ring being read.
 #[derive(Debug)]

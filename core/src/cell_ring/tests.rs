@@ -8,8 +8,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use super::*;
-use crate::memory::{Mmap, Pool, PoolConfig};
-use crate::ring::Ring;
+use sluicegate_base::memory::{Mmap, Pool, PoolConfig};
+use sluicegate_base::ring::Ring;
 
 const CELLS: u32 = 8;
 const SNAPLEN: u32 = 100;
@@ -54,7 +54,7 @@ impl Mock {
         (reader, Ring::receive_indirect(&self.pool, 64).unwrap())
     }
 
-    fn word(&self, ring: u32, at: i16) -> &crate::ring::AtomicU32 {
+    fn word(&self, ring: u32, at: i16) -> &sluicegate_base::ring::AtomicU32 {
         self.rings[ring as usize].word(at)
     }
 

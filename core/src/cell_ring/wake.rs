@@ -30,8 +30,8 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::CellRing;
 use super::at;
-use crate::memory::{Mmap, PAGE_BYTES};
-use crate::ring::{AtomicU32, Ordering, fence};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::ring::{AtomicU32, Ordering, fence};
 
 /// A store of another CPU is visible within this time.
 pub(super) const SETTLE: Duration = Duration::from_micros(2);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::wake::{SleepFlag, wake};
 use super::{CellRing, Header, at};
-use crate::ring::cursor::Cursor;
+use sluicegate_base::ring::cursor::Cursor;
 
 /// Copies packets into one ring. It never waits: a packet without room is lost, and counted.
 #[derive(Debug)]

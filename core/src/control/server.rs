@@ -12,9 +12,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 
-use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files, is_folder_of_one};
+use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files};
 use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
+use crate::socket_file::is_folder_of_one;
 
 /// What answers requests.
 pub trait Service {

@@ -1,7 +1,7 @@
 //! Other addresses and VLAN tags in the Ethernet headers of packets that are forwarded.
 
 use super::Moved;
-use crate::ring::{Meta, Packet, RingMut};
+use sluicegate_base::ring::{Meta, Packet, RingMut};
 
 /// Both addresses.
 const ADDRESSES: usize = 12;

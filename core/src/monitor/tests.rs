@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cell_ring::Header;
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::{Direction, Meta, Packet, Ring};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{Direction, Meta, Packet, Ring};
 
 fn watch(cells: u32, snaplen: u32) -> Watch {
     Watch { port: "a".into(), snaplen, cells, filter: String::new() }
@@ -118,7 +118,7 @@ fn what_a_watcher_asks_for_is_understood() {
 
 #[test]
 fn what_is_no_ring_is_refused() {
-    let (file, _map) = crate::memory::Mmap::memfd(c"none", 8192, false).unwrap();
+    let (file, _map) = sluicegate_base::memory::Mmap::memfd(c"none", 8192, false).unwrap();
     let [ring, waker] = Writer::new(&watch(8, 100)).unwrap().1;
     let ordinary = OwnedFd::from(tempfile::tempfile().unwrap());
     for (sentence, files, complaint) in [

@@ -8,7 +8,7 @@ use super::{Watch, geometry};
 use crate::cell_ring::{self, CellRing, Header};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::ring::{Direction, LINKTYPE_ETHERNET, Packet};
+use sluicegate_base::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
 /// Copies packets for one watcher. One thread has it.
 #[derive(Debug)]

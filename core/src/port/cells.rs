@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::wait::Alarm;
 use crate::cell_ring::Reader;
-use crate::ring::{Ring, Wait};
+use sluicegate_base::ring::{Ring, Wait};
 use std::os::fd::AsFd;
 
 /// As many packets are read before there is another look at how many there are.

@@ -3,7 +3,7 @@
 use crate::link;
 use crate::port::LINKTYPE_ETHERNET;
 use crate::port::packet::vlan;
-use crate::ring::Packet;
+use sluicegate_base::ring::Packet;
 
 /// An Ethernet header: two addresses and a protocol.
 const ETHERNET_BYTES: usize = vlan::ADDRESS_BYTES + 2;
@@ -77,7 +77,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Meta;
+    use sluicegate_base::ring::Meta;
 
     #[test]
     fn what_the_kernel_takes_is_allowed_and_nothing_else() {

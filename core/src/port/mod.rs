@@ -1,7 +1,7 @@
 //! Ports: named sources and sinks of packets, and the queues they open into.
 //!
 //! A [`Port`] is opened by name and falls apart into [`Queue`]s, each for one thread. Whatever
-//! is behind it, a queue shows a receive and a transmit [`Ring`](crate::ring::Ring); only
+//! is behind it, a queue shows a receive and a transmit [`Ring`](sluicegate_base::ring::Ring); only
 //! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
 
 mod cells;
@@ -35,14 +35,14 @@ pub use queue::{Queue, QueueStats};
 pub use served::{Region, Served};
 pub use wait::wait_any;
 
-pub use crate::ring::{Interface, LINKTYPE_ETHERNET};
+pub use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::file::write::FileAccess;
-use crate::memory::Pool;
+use sluicegate_base::memory::Pool;
 
 /// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: it wakes
 /// 50 times a second, and when a quarter of a ring is full.

@@ -11,8 +11,8 @@
 //! | `slots` | slots in a queue's ring | 512 |
 //!
 //! `monitor:PORT` is of the switch that is called `switch`. What the port received has the direction
-//! [`Direction::In`](crate::ring::Direction), what was given to it to send
-//! [`Direction::Out`](crate::ring::Direction). Each thread that has packets of the port copies them into
+//! [`Direction::In`](sluicegate_base::ring::Direction), what was given to it to send
+//! [`Direction::Out`](sluicegate_base::ring::Direction). Each thread that has packets of the port copies them into
 //! a ring of its own, which is one queue here. Its owner and root may watch; no privilege is needed
 //! besides. The port ends when who is watched ends, or its port is taken out.
 
@@ -32,7 +32,7 @@ use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Watch, readers};
-use crate::ring::{Readiness, Ring, Wait};
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// The writer says within this time that it has ended.
 const LAST_WORD: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use super::together::Needs;
 use super::wait::Awaited;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
 use crate::error::Result;
-use crate::ring::{Meta, Readiness, Ring};
+use sluicegate_base::ring::{Meta, Readiness, Ring};
 
 const DEFAULT_SLOTS: u64 = 512;
 
@@ -103,7 +103,7 @@ impl Awaited for Null {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Packet;
+    use sluicegate_base::ring::Packet;
 
     #[test]
     fn it_never_runs_dry_and_never_fills_up() {

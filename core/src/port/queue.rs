@@ -15,8 +15,8 @@ use super::tap::TapQueue;
 use super::wait::{Awaited, wait_for};
 use super::xdp;
 use crate::error::Result;
-use crate::ring::{Readiness, Ring, RingMut, Wait};
 use crate::xdp::RedirectCounts;
+use sluicegate_base::ring::{Readiness, Ring, RingMut, Wait};
 
 /// The kernel takes the last packets within this time, or not at all.
 const LAST_SENT: Duration = Duration::from_secs(1);
@@ -123,7 +123,7 @@ impl Queue {
         self.number
     }
 
-    /// The interfaces its packets belong to, by [`Meta::interface`](crate::ring::Meta). A sync may add
+    /// The interfaces its packets belong to, by [`Meta::interface`](sluicegate_base::ring::Meta). A sync may add
     /// some: a file names more as it is read, and `packet:any` meets more devices.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
@@ -370,7 +370,7 @@ impl Queue {
         }
     }
 
-    /// Says whose packets will be sent here, by [`Meta::interface`](crate::ring::Meta): the
+    /// Says whose packets will be sent here, by [`Meta::interface`](sluicegate_base::ring::Meta): the
     /// [`interfaces`](Self::interfaces) of the queue they come from. Call it before the first of
     /// them, and again when there are more; a file notes each once. Where nobody says, a file
     /// takes all packets for Ethernet and refuses those of a second interface.

@@ -22,8 +22,8 @@ use std::time::Duration;
 use super::queue::{Queue, QueueStats};
 use super::{OpenOptions, Port, PortName};
 use crate::error::{Error, Result};
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::{Fault, Held, Incoming, Outgoing, Readiness, Wait};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{Fault, Held, Incoming, Outgoing, Readiness, Wait};
 
 /// The memory that one program in another process shares: its rings and its buffers.
 #[derive(Clone, Debug)]
@@ -118,7 +118,12 @@ impl Drop for Hold {
         *queues -= 1;
         // Under the lock: a queue that is opened now hands out buffers that are not to be drained.
         if *queues == 0 {
-            pool.give(held.drain());
+            // SAFETY: `held` has the buffers that the program was lent and has not given back; with the
+            // last queue its images end, by which it could.
+            #[allow(unsafe_code, reason = "buffers change hands by number")]
+            unsafe {
+                pool.give(held.drain())
+            };
         }
     }
 }
@@ -139,7 +144,7 @@ impl Served {
         })
     }
 
-    /// Where the receive ring's image begins in the region: a [`RingHeader`](crate::ring::RingHeader),
+    /// Where the receive ring's image begins in the region: a [`RingHeader`](sluicegate_base::ring::RingHeader),
     /// which says where the buffers are, and slots. Of the two it is the one with `dir` 1.
     pub fn rx_offset(&self) -> usize {
         self.rx.offset()

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Kind, OpenOptions, Port, PortName, Use, memif, xdp};
 use crate::error::Result;
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::Ring;
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::Ring;
 
 /// Slots of a ring where the name does not say.
 const DEFAULT_SLOTS: u64 = 512;

@@ -12,7 +12,7 @@ use nix::sys::time::TimeSpec;
 
 use super::Queue;
 use crate::error::{Error, Result};
-use crate::ring::{Readiness, Wait};
+use sluicegate_base::ring::{Readiness, Wait};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 64;

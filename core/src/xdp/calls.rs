@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{c_int, socklen_t};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use crate::memory::Mmap;
+use sluicegate_base::memory::Mmap;
 
 /// An AF_XDP socket's descriptor.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::socket::{LET_GO, XskSocket};
 use super::umem::Umem;
 use crate::error::{Error, Result};
 use crate::link;
-use crate::memory::Pool;
+use sluicegate_base::memory::Pool;
 
 /// Most entries of a ring: far beyond use, far below overflow.
 const MOST_ENTRIES: u32 = 1 << 20;

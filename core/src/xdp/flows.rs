@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
-use crate::ring::Direction;
 use crate::xdp::bpf::{self, LruHash};
+use sluicegate_base::ring::Direction;
 
 /// An Ethernet header, a short IPv4 header, one of IPv6, and two ports.
 const ETHERNET: usize = 14;

@@ -11,8 +11,8 @@ use libc::{xdp_desc, xdp_ring_offset};
 
 use super::ring::{Consumer, Entry, Producer};
 use super::uapi::PACKET_HEADROOM;
-use crate::memory::{Mmap, Pool};
-use crate::ring::{AtomicU32, Ordering};
+use sluicegate_base::memory::{Mmap, Pool};
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// As the kernel lays them out: each index in a cache line of its own.
 const OFFSETS: xdp_ring_offset =

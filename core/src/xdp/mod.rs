@@ -37,7 +37,7 @@
 //! | `uapi`, `calls` | the kernel's structs; the system calls |
 //! | `ring`, `rings` | one ring, and its indices; the four of a socket |
 //! | `umem`, `share`, `room` | frames and addresses; which sockets share a UMEM; what a card puts into a frame |
-//! | `receive`, `send` | exchanging frames with a [`Ring`](crate::ring::Ring) |
+//! | `receive`, `send` | exchanging frames with a [`Ring`](sluicegate_base::ring::Ring) |
 //! | `copies` | without a socket: rings into which that program copies packets |
 //! | `flows` | the host's own flows: a table that programs ask |
 //! | `clock`, `stamp` | the time that a program wrote in front of a packet |

@@ -239,7 +239,11 @@ impl<'a> Opening<'a> {
         match bound.fd.bind(ifindex, queue, flags, donor) {
             Ok(()) => Ok(bound),
             Err(error) => {
-                self.umem.pool().give(bound.take_frames());
+                // SAFETY: just taken; a socket that is not bound writes to none.
+                #[allow(unsafe_code, reason = "buffers change hands by number")]
+                unsafe {
+                    self.umem.pool().give(bound.take_frames())
+                };
                 Err(Failure::Bind(error))
             }
         }

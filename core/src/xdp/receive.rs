@@ -14,7 +14,7 @@ use super::socket::XskSocket;
 use super::stamp::{Stamp, Stamps};
 use super::umem::{Frames, Place, Umem};
 use crate::error::Result;
-use crate::ring::{Direction, Meta, Ring};
+use sluicegate_base::ring::{Direction, Meta, Ring};
 
 /// The receiving side of an AF_XDP socket.
 #[derive(Debug)]
@@ -224,7 +224,10 @@ impl Intake {
                     let shown = u32::from(bytes).min(left);
                     let goes_on = continues && shown < left;
                     let at = ring.after(ring.tail(), self.unfinished.slots);
-                    let held = ring.fill_at(at, buffer, offset, shown as u16, goes_on);
+                    // SAFETY: the kernel has given the frame back, which `admit` has checked; `held` goes to
+                    // `spare`.
+                    #[allow(unsafe_code, reason = "buffers change hands by number")]
+                    let held = unsafe { ring.fill_at(at, buffer, offset, shown as u16, goes_on) };
                     if held != 0 {
                         self.spare.push(held);
                     }

@@ -31,9 +31,9 @@ use std::mem::{align_of, size_of};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
-use crate::memory::Mmap;
-use crate::ring::cursor::Cursor;
-use crate::ring::{AtomicU32, Ordering};
+use sluicegate_base::memory::Mmap;
+use sluicegate_base::ring::cursor::Cursor;
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// What a ring holds.
 ///

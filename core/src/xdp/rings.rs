@@ -8,7 +8,7 @@ use libc::{c_int, xdp_desc, xdp_ring_offset};
 use super::calls::Descriptor;
 use super::ring::{Consumer, Producer};
 use crate::error::{Error, Result};
-use crate::memory::Mmap;
+use sluicegate_base::memory::Mmap;
 
 /// Entries of a ring that has to be there and is not used.
 const UNUSED_ENTRIES: u32 = 2;

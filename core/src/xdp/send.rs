@@ -24,8 +24,8 @@ use super::socket::XskSocket;
 use super::uapi::COPIED_A_CALL;
 use super::umem::{Frames, Umem};
 use crate::error::Result;
-use crate::memory::prefetch;
-use crate::ring::Ring;
+use sluicegate_base::memory::prefetch;
+use sluicegate_base::ring::Ring;
 
 /// An Ethernet header: nothing shorter is a packet, and some drivers choke on it.
 const LEAST_BYTES: u32 = 14;
@@ -333,7 +333,9 @@ impl Outlet {
     /// Gives a buffer to the first slot that has none.
     #[inline]
     fn put_back(&mut self, ring: &mut Ring, buffer: u32) {
-        let held = ring.fill_at(self.done, buffer, 0, 0, false);
+        // SAFETY: the buffer came out of a slot of this ring, and the kernel has given it back.
+        #[allow(unsafe_code, reason = "buffers change hands by number")]
+        let held = unsafe { ring.fill_at(self.done, buffer, 0, 0, false) };
         debug_assert!(held == 0, "slot {} had buffer {held}", self.done);
         self.done = ring.next(self.done);
     }

@@ -9,7 +9,7 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::memory::Pool;
+use sluicegate_base::memory::Pool;
 
 /// What a socket that shares a UMEM takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::PoolConfig;
+    use sluicegate_base::memory::PoolConfig;
 
     #[test]
     fn a_donor_is_of_the_same_pool_and_works_the_same_way() {

@@ -10,7 +10,7 @@ use nix::poll::PollFlags;
 use super::calls::{Descriptor, Woken};
 use super::share::{Entry, Traits};
 use crate::error::{Error, Result};
-use crate::memory::{Mmap, PAGE_BYTES, Pool};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
 /// How long a driver may take to let go of a queue whose socket has ended.
 pub(super) const LET_GO: Duration = Duration::from_secs(1);
@@ -237,7 +237,11 @@ impl Drop for Home {
     fn drop(&mut self) {
         if self.probe.as_ref().is_none_or(Probe::sees_it_free) {
             let frames = self.frames.get_mut().unwrap_or_else(PoisonError::into_inner);
-            self.pool.give(std::mem::take(frames));
+            // SAFETY: nobody writes there any more, as above, and the socket that had them has ended.
+            #[allow(unsafe_code, reason = "buffers change hands by number")]
+            unsafe {
+                self.pool.give(std::mem::take(frames))
+            };
         }
         // Otherwise they stay out of the pool: better too few than one that a card writes to.
     }

@@ -11,7 +11,7 @@
 use nix::time::ClockId;
 
 use super::clock::{WallClock, now_ns};
-use crate::ring::{Meta, TimestampSource};
+use sluicegate_base::ring::{Meta, TimestampSource};
 
 /// Says that the kernel's time follows. No packet's bytes are there: it is written before each
 /// packet and taken away when it is read.

@@ -9,10 +9,11 @@ use program::Redirect;
 
 use super::*;
 use crate::error::Error;
-use crate::link::{self, Lab, for_tests};
-use crate::memory::{Pool, PoolConfig};
+use crate::for_tests;
+use crate::link::{self, Lab};
 use crate::port::{OpenOptions, Port, Queue, Use};
-use crate::ring::{Meta, Packet, Ring, Wait};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{Meta, Packet, Ring, Wait};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);

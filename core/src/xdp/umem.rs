@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use sluicegate_base::memory::Pool;
 
 /// The frames that the kernel takes: 2048 bytes at least, a page at most, a power of two.
 const FRAME_BYTES: [u32; 2] = [2048, 4096];
@@ -173,7 +173,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::PoolConfig;
+    use sluicegate_base::memory::PoolConfig;
 
     fn umem(buffer_bytes: u32) -> Result<Umem> {
         let config =

@@ -24,9 +24,7 @@ fn sink(path: &Path, options: &str) -> Queue {
 
 /// Metadata of which only the time is known.
 fn at(timestamp_ns: u64) -> Meta {
-    let mut meta = Meta::default();
-    meta.timestamp_ns = timestamp_ns;
-    meta
+    Meta { timestamp_ns, ..Meta::default() }
 }
 
 /// Moves all of a source to a sink.
@@ -238,8 +236,7 @@ fn what_comes_after_the_end_is_refused() {
 fn an_interface_nobody_told_of_is_refused_and_a_second_link_type_in_pcap_too() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = sink(&folder.path().join("a.pcap"), "");
-    let mut second = Meta::default();
-    second.interface = 1;
+    let second = Meta { interface: 1, ..Meta::default() };
     for meta in [Meta::default(), second] {
         assert!(file.tx_mut().push(&Packet::new(&meta, &[7; 60])));
     }

@@ -14,8 +14,8 @@ use nix::sys::socket::{
     socket as new_socket,
 };
 use nix::unistd::ftruncate;
-use sluicegate::memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
-use sluicegate::memory::Mmap;
+use sluicegate_base::memory::Mmap;
+use sluicegate_memif::{AddRing, Hello, Init, MESSAGE_BYTES, Message};
 
 pub const RING_ENTRIES: usize = 32;
 pub const RING_BYTES: usize = 128 + 16 * RING_ENTRIES;

@@ -10,9 +10,9 @@ use nix::fcntl::SealFlag;
 use nix::sys::eventfd::EventFd;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluicegate::memif::{AddRing, Hello, Init, Message};
 use sluicegate::port::{Port, Queue};
 use sluicegate::ring::{Meta, Packet, Wait};
+use sluicegate_memif::{AddRing, Hello, Init, Message};
 
 use super::by_hand::{
     REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,

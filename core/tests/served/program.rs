@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sluicegate::memory::Mmap;
+use sluicegate_base::memory::Mmap;
 
 /// Where the fields lie, as netmap's header has them.
 pub mod field {

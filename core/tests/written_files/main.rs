@@ -59,10 +59,7 @@ fn packets(n: u64) -> Vec<Seen> {
 }
 
 fn meta(packet: &Seen) -> Meta {
-    let mut meta = Meta::default();
-    meta.timestamp_ns = packet.time_ns;
-    meta.wire_bytes = packet.wire_bytes;
-    meta
+    Meta { timestamp_ns: packet.time_ns, wire_bytes: packet.wire_bytes, ..Meta::default() }
 }
 
 fn interface(name: &str, link_type: u16) -> Interface {

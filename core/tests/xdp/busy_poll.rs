@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use sluicegate::error::Kind;
-use sluicegate::link::{self, Lab, Shape, netns, restore_interrupts};
+use sluicegate::link::{self, Lab, Shape, netns};
+use sluicegate::nic::restore_interrupts;
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};

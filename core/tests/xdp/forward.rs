@@ -62,8 +62,7 @@ fn a_packet_waits_for_another_sync_until_the_kernel_accepts_it() {
     assert!(!queue.needs_sync_tx(), "nothing was given");
     run(&lab, "left", "ip link set left0 down");
     let sent = frame(1, 0, 60);
-    let mut meta = Meta::default();
-    meta.wire_bytes = 60;
+    let meta = Meta { wire_bytes: 60, ..Meta::default() };
     assert!(queue.tx_mut().push(&Packet::new(&meta, &sent)));
     assert!(queue.needs_sync_tx(), "released, and not synced");
     queue.sync_tx().unwrap_err();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluicegate::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 use super::abi::{self, Attr, ioctl, page};
 

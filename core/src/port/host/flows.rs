@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ring::Packet;
 use crate::xdp::flows::{Flow, FlowCounts, FlowTable};
+use sluicegate_base::ring::Packet;
 
 /// The flows that a `host:` port with `flows=` leaves to the host: the kernel passes their packets in
 /// both directions, past the port and past `xdp:` ports on the interface, until they are taken back
@@ -26,7 +26,7 @@ impl HostFlows {
     }
 
     /// Leaves a packet's flow to the host, both directions of it, from the next packet on. Which
-    /// side is the host's the packet's [`direction`](crate::ring::Meta::direction) says: out for
+    /// side is the host's the packet's [`direction`](sluicegate_base::ring::Meta::direction) says: out for
     /// what came from a `host:` port, anything else for what came from the wire. False: it is of no
     /// flow that can be left, such as a fragment, and nothing has changed.
     ///

@@ -224,7 +224,9 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::link::{for_tests, interface, netns};
+    use crate::filter::ebpf::{Assembler, Reg};
+    use crate::for_tests;
+    use crate::link::{interface, netns};
     use crate::port::host::program;
 
     #[test]
@@ -244,6 +246,37 @@ mod tests {
                 assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), []);
                 netlink.delete_clsact(right0).expect("it was there before, and stays");
             }
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn filters_are_there_until_they_are_taken_away() {
+        let Some(lab) = for_tests::lab() else { return };
+        netns::within(Some(&lab.netns("right")), || {
+            let right0 = interface(None, "right0").unwrap().index;
+            let mut asm = Assembler::new();
+            asm.mov(Reg::R0, -1);
+            asm.exit();
+            let program = bpf::load_tc(c"test", &asm.finish().unwrap()).unwrap();
+            let mut netlink = Netlink::open(None).unwrap();
+            assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), [], "no room for any");
+            assert!(netlink.add_clsact(right0).unwrap());
+            assert!(!netlink.add_clsact(right0).unwrap(), "it is there");
+            for (side, then) in
+                [(Side::Egress, Then::AsProgramSays), (Side::Ingress, Then::Enter(right0))]
+            {
+                let name = format!("test-{side:?}");
+                let place = FilterPlace { side, priority: 100, handle: 2, name };
+                netlink.add_filter(right0, &place, program.as_fd(), then).unwrap();
+                assert_eq!(netlink.filters(right0, side).unwrap(), std::slice::from_ref(&place));
+                netlink.delete_filter(right0, &place).unwrap();
+                assert_eq!(netlink.filters(right0, side).unwrap(), []);
+            }
+            assert_eq!(netlink.clsact_drops(right0).unwrap(), Some(0));
+            netlink.delete_clsact(right0).unwrap();
+            assert!(netlink.add_clsact(right0).unwrap(), "it was gone");
             Ok(())
         })
         .unwrap();

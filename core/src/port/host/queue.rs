@@ -13,8 +13,8 @@ use crate::link::{Interface, Mac, Netlink};
 use crate::port::QueueStats;
 use crate::port::tap::TapQueue;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::resident::Stage;
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Between two looks at what has become of the interface.
 const CHECK: Duration = Duration::from_millis(500);

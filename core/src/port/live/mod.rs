@@ -31,8 +31,8 @@ use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::link::{self, may_pin, netns};
-use crate::ring::{Interface, Ring};
 use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
+use sluicegate_base::ring::{Interface, Ring};
 
 /// A short ring stays in the cache.
 const DEFAULT_RING: u64 = 2048;

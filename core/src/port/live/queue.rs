@@ -7,8 +7,8 @@ use crate::link::{self, Presence, netns};
 use crate::port::QueueStats;
 use crate::port::limits::Limits;
 use crate::port::wait::Awaited;
-use crate::ring::Ring;
 use crate::xdp::live::Sender;
+use sluicegate_base::ring::Ring;
 
 /// Packets that are handed over at once: the program begins while more are written.
 const BATCH: u32 = 64;
@@ -170,11 +170,11 @@ impl Awaited for LiveQueue {}
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::link::for_tests;
-    use crate::memory::{Pool, PoolConfig};
+    use crate::for_tests;
     use crate::port::LINKTYPE_ETHERNET;
-    use crate::ring::{Meta, Packet};
     use crate::xdp::live::Geometry;
+    use sluicegate_base::memory::{Pool, PoolConfig};
+    use sluicegate_base::ring::{Meta, Packet};
 
     #[test]
     fn what_has_not_been_sent_at_the_end_is_counted_wherever_it_is() {

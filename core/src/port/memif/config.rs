@@ -1,8 +1,8 @@
 //! What the options of a `memif:` port say.
 
 use crate::error::Result;
-use crate::memif::handshake::Settings;
 use crate::port::{OpenOptions, PortName};
+use sluicegate_memif::handshake::Settings;
 
 /// Entries of each ring, where nothing is said.
 const DEFAULT_RING: u64 = 1024;

@@ -45,13 +45,13 @@ use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::netns;
-use crate::memif::address::Address;
-use crate::memif::handshake::Settings;
-use crate::memory::Pool;
-use crate::ring::{Interface, Ring};
 use config::{Config, Role};
 use control::{Control, End};
 use queue::Ways;
+use sluicegate_base::memory::Pool;
+use sluicegate_base::ring::{Interface, Ring};
+use sluicegate_memif::address::Address;
+use sluicegate_memif::handshake::Settings;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -107,9 +107,9 @@ const SAME_MOMENT: Duration = Duration::from_secs(1);
 /// Who is at the other end of the socket when a port is opened.
 enum Met {
     /// Nobody has to be: we listen.
-    Server(crate::memif::address::Listener),
+    Server(sluicegate_memif::address::Listener),
     /// Maybe somebody who listens.
-    Client(Option<crate::memif::channel::Channel>),
+    Client(Option<sluicegate_memif::channel::Channel>),
 }
 
 /// Takes the role that was asked for, or that is left.

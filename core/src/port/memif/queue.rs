@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use crate::error::Result;
-use crate::memif::Breach;
-use crate::memif::end::End;
-use crate::memif::handshake::Pair;
-use crate::memif::receive::Receiver;
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Readiness, Ring, Wait};
+use sluicegate_base::ring::{Readiness, Ring, Wait};
+use sluicegate_memif::Breach;
+use sluicegate_memif::end::End;
+use sluicegate_memif::handshake::Pair;
+use sluicegate_memif::receive::Receiver;
 
 /// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
 /// wake anybody.

@@ -43,10 +43,10 @@ use crate::cell_ring::MAX_SNAPLEN;
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, netns};
-use crate::ring::{Interface, Ring};
 use crate::xdp::Mode;
 use crate::xdp::copies::{Copies, Geometry, Sharing};
 use crate::xdp::resident::{Action, MIRRORS, ModeWish, Owner, Resident, load_copying};
+use sluicegate_base::ring::{Interface, Ring};
 
 /// An Ethernet header and two VLAN tags: what a frame may have besides the MTU.
 pub(super) const HEADER_BYTES: u32 = 22;
@@ -77,7 +77,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
     netns::within(netns, || {
         // As `xdp:` does: what killed processes have left on the interface is put right here.
-        let _ = link::restore_interrupts(&interface);
+        let _ = crate::nic::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
         let mut watch = Watch::over(name, &interface, options.usage)?;

@@ -9,9 +9,9 @@ use crate::port::cells::CellIntake;
 use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
-use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::copies::WallClock;
 use crate::xdp::resident::Stage;
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// A packet that is on its way through the program is in its ring within this time.
 const SETTLE: Duration = Duration::from_millis(5);

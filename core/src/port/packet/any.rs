@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::filter::{Filter, Instruction};
 use crate::link::LinkNames;
 use crate::port::{Fallback, LINKTYPE_ETHERNET};
-use crate::ring::Interface;
+use sluicegate_base::ring::Interface;
 
 /// The name of the port.
 pub(super) const ANY: &str = "any";

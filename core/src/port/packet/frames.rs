@@ -30,8 +30,8 @@ use super::config::Config;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
-use crate::memory::{Mmap, prefetch};
-use crate::ring::{Meta, Ring};
+use sluicegate_base::memory::{Mmap, prefetch};
+use sluicegate_base::ring::{Meta, Ring};
 
 /// Where the link-layer address stands behind a frame's header: TPACKET_ALIGN(32).
 const SLL_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);

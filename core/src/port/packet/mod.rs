@@ -23,7 +23,7 @@
 //! `packet:any` receives from [all interfaces](any) of the network namespace.
 //!
 //! On a loopback interface each packet is seen once, as it is received, and not when it is sent
-//! too. An interface that is down gives [`Readiness::Down`](crate::ring::Readiness) once, and
+//! too. An interface that is down gives [`Readiness::Down`](sluicegate_base::ring::Readiness) once, and
 //! packets when it has come up.
 //!
 //! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback:
@@ -71,7 +71,7 @@ use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
 use crate::link::{LinkNames, netns};
-use crate::memory::Pool;
+use sluicegate_base::memory::Pool;
 
 /// A program that rejects everything: what a socket runs until all is set up, and again when
 /// its intake is closed.

@@ -15,10 +15,10 @@ use super::socket::Socket;
 use super::{Fallback, REJECT_ALL, Use};
 use crate::error::{Error, Result};
 use crate::link;
-use crate::memory::Pool;
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Interface, Readiness, Ring, Wait};
+use sluicegate_base::memory::Pool;
+use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// Packets that were on their way through the old filter when the intake closed arrive within
 /// this time.

@@ -21,8 +21,8 @@ use super::config::{Clock, Config, Method};
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
-use crate::memory::Mmap;
-use crate::ring::{Meta, Ring, TimestampSource, now_ns};
+use sluicegate_base::memory::Mmap;
+use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
 /// Bytes of one slot's spill: 65,535 and the copy of what the pool buffer held.
 const SPILL_BYTES: usize = 1 << 16;

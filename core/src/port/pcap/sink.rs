@@ -13,7 +13,7 @@ use crate::port::queue::{Backend, Queue, QueueStats};
 use crate::port::together::Needs;
 use crate::port::wait::Awaited;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
-use crate::ring::{Direction, Meta, Packet, Ring, now_ns};
+use sluicegate_base::ring::{Direction, Meta, Packet, Ring, now_ns};
 
 /// The most bytes of a packet a file keeps, and every reader takes.
 const MAX_SNAPLEN: u64 = 262_144;

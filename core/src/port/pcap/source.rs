@@ -18,7 +18,7 @@ use crate::port::queue::{Backend, Queue, QueueStats};
 use crate::port::together::Needs;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, OpenOptions, Port, PortName};
-use crate::ring::{Readiness, Ring, Wait};
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
 const MIN_SLOTS: u64 = 6;
@@ -260,7 +260,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::memory::{Pool, PoolConfig};
+    use sluicegate_base::memory::{Pool, PoolConfig};
 
     /// A pcap file of so many Ethernet packets, each of its number's lowest byte.
     fn capture(packets: u32) -> tempfile::NamedTempFile {

@@ -34,8 +34,8 @@ use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::Result;
 use crate::link::{self, Making, Netlink, Presence, Tap, netns};
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::Ring;
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::Ring;
 
 /// What the kernel gives a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
 const DEFAULT_RING: u32 = 1000;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::link::{Presence, Tap};
 use crate::port::QueueStats;
 use crate::port::wait::{Alarm, Awaited};
-use crate::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
+use sluicegate_base::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
 
 /// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
 pub(super) const MOST_BYTES: usize = 65_535 + 14 + 8;

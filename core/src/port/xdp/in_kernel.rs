@@ -9,9 +9,9 @@ use crate::link::{self, Netlink};
 use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, PortName, QueueStats};
-use crate::ring::Readiness;
 use crate::xdp::redirects::RedirectSender;
 use crate::xdp::resident::{Action, Resident, Stage, Tally};
+use sluicegate_base::ring::Readiness;
 
 /// Between two looks at the counters.
 const LOOK: Duration = Duration::from_millis(10);

@@ -64,14 +64,15 @@ use super::{
 };
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Deferred, Ethtool, Netlink, netns};
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::Ring;
+use crate::link::{self, Ethtool, Netlink, netns};
+use crate::nic::{self, Deferred};
 use crate::xdp::resident::{
     Action, COUNTERS, DROP, FILTERED, MIRRORS, Owner, QUEUES_MAX, Resident, WHOLE, load_program,
 };
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::Ring;
 
 /// How long a queue that a socket has is tried again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -98,7 +99,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     netns::within(netns, || {
         // Where that fails, it is for those to say who want other settings.
-        let _ = link::restore_interrupts(&interface);
+        let _ = nic::restore_interrupts(&interface);
         match config.action {
             Action::Take => take(name, &config, &interface, options),
             _ => count_in_kernel(name, &config, interface, options.inspect.as_deref()),

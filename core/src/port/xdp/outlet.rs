@@ -7,9 +7,9 @@ use super::config::Send;
 use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::live::{self, LiveQueue};
-use crate::ring::Ring;
 use crate::xdp::live::leaves_by;
 use crate::xdp::{Sender, XskSocket};
+use sluicegate_base::ring::Ring;
 
 /// The way out of a queue.
 #[derive(Debug)]

@@ -7,16 +7,16 @@ use super::claim::Claim;
 use super::outlet::Outlet;
 use super::pace::Pace;
 use crate::error::{Error, Result};
-use crate::link::Deferred;
+use crate::nic::Deferred;
 use crate::port::QueueStats;
 use crate::port::live::LiveQueue;
 use crate::port::packet::Promiscuous;
 use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
-use crate::ring::{Readiness, Ring, Wait};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{Receiver, State, Xsk, XskSocket, XskStatistics};
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
 const SETTLE: Duration = Duration::from_millis(5);

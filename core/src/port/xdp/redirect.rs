@@ -10,12 +10,12 @@ use super::{fallbacks, mode_name};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Netlink, netns};
-use crate::memory::{Pool, PoolConfig};
 use crate::port::packet::Promiscuous;
 use crate::port::queue::{Backend, Queue};
 use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, whole};
-use crate::ring::Ring;
 use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, load_forwarding};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::Ring;
 
 impl Port {
     /// A port whose packets go out by the interface of another, in the kernel: those that match

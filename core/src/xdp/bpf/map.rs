@@ -340,7 +340,7 @@ pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_in
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::link::for_tests;
+    use crate::for_tests;
 
     #[test]
     fn only_entries_of_one_value_of_the_right_size_are_read_and_written() {

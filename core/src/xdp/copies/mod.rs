@@ -26,7 +26,7 @@ use std::sync::Arc;
 use super::bpf;
 use crate::cell_ring::{self, CellRing, MAX_RING_BYTES, MAX_SNAPLEN, Reader, WakeSource};
 use crate::error::{Error, Result};
-use crate::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// What a ring of long packets may take, and all rings together, where nobody says how many
 /// cells they have.

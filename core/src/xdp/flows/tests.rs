@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::filter::Frame;
 use crate::filter::ebpf::xdp_action;
-use crate::link::for_tests;
+use crate::for_tests;
 
 /// A UDP or other packet over IPv4, with options and bits of the fragment field as given.
 fn ipv4(protocol: u8, fragment: u16, options: usize, ports: [u16; 2]) -> Vec<u8> {

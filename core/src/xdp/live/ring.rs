@@ -29,10 +29,10 @@ use std::sync::atomic::AtomicU64;
 
 use super::privileged;
 use crate::error::Result;
-use crate::memory::{Mmap, PAGE_BYTES};
-use crate::ring::cursor::Cursor;
-use crate::ring::{AtomicU32, Ordering, Packet};
 use crate::xdp::bpf;
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::ring::cursor::Cursor;
+use sluicegate_base::ring::{AtomicU32, Ordering, Packet};
 
 /// Where the parts stand. Two lines each, for processors fetch lines in pairs.
 pub(super) mod at {

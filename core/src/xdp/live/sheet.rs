@@ -7,8 +7,8 @@ use std::{fmt, io};
 
 use super::privileged;
 use crate::error::Result;
-use crate::memory::{Mmap, PAGE_BYTES};
 use crate::xdp::bpf;
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// Memory that a program and this process share: numbers of 64 bits, as the value of an array map
 /// with one entry.

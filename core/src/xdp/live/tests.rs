@@ -11,9 +11,10 @@ use super::ring::{Counts, Memory, Writer, at, slot};
 use super::sender::load;
 use super::*;
 use crate::filter::ebpf::{Assembler, Reg, xdp_action};
-use crate::link::{self, Lab, for_tests, netns};
+use crate::for_tests;
+use crate::link::{self, Lab, netns};
 use crate::port::{OpenOptions, Port};
-use crate::ring::{Meta, Ordering, Packet};
+use sluicegate_base::ring::{Meta, Ordering, Packet};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GEOMETRY: Geometry = Geometry { slots: 64, most_bytes: 1518 };

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Pool, PoolConfig};
 use crate::xdp::mock::{Deliverer, consumer, producer};
+use sluicegate_base::memory::{Pool, PoolConfig};
 
 const BUFFERS: u32 = 64;
 const FRAMES: u32 = 8;

@@ -222,10 +222,11 @@ mod tests {
     use super::super::shared::{Action, FILTERED};
     use super::super::{ModeWish, Owner, Resident, Stage};
     use super::*;
-    use crate::link::{Lab, for_tests, netns};
-    use crate::ring::{Meta, TimestampSource};
+    use crate::for_tests;
+    use crate::link::{Lab, netns};
     use crate::xdp::bpf::Write;
     use crate::xdp::stamp::{Stamp, Stamps};
+    use sluicegate_base::ring::{Meta, TimestampSource};
 
     /// The reader with a driver that gives these answers. It needs no driver to be tried.
     fn answering(maps: &[Map], value: &OwnedFd, time_ns: u64, hash: u64) -> OwnedFd {

@@ -5,7 +5,7 @@
 use std::mem::{offset_of, size_of};
 
 use super::shared::{Action, Tally};
-use crate::ring::now_ns;
+use sluicegate_base::ring::now_ns;
 
 /// Bytes of an entry.
 pub(super) const OWNER_BYTES: usize = 512;

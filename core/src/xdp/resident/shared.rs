@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::memory::{Mmap, PAGE_BYTES};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// Users of another version keep away from each other.
 pub(super) const VERSION: u32 = 5;

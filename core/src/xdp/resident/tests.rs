@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::shared::has_program;
 use super::*;
-use crate::link::{self, Lab, for_tests, netns};
+use crate::for_tests;
+use crate::link::{self, Lab, netns};
 
 /// A lab for one test and what its interface is, or the reason why there is none.
 fn lab() -> Option<(Lab, Interface)> {

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::{Meta, Packet};
 use crate::xdp::mock::{Theirs, bytes_at, consumer, producer};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{Meta, Packet};
 
 const SLOTS: u32 = 8;
 /// Indices that are about to wrap.

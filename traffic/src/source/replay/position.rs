@@ -82,9 +82,7 @@ mod tests {
     use super::*;
 
     fn meta(timestamp_ns: u64) -> Meta {
-        let mut meta = Meta::default();
-        (meta.timestamp_ns, meta.timestamp_source) = (timestamp_ns, TimestampSource::File);
-        meta
+        Meta { timestamp_ns, timestamp_source: TimestampSource::File, ..Meta::default() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The hand-over of a block, or of a frame, between the kernel and us, by its status word alone.
 
-use crate::ring::{AtomicU32, Ordering};
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// The status word of one block.
 pub(in crate::port::packet) struct Handover<'a>(&'a AtomicU32);

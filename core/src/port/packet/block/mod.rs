@@ -40,8 +40,8 @@ use super::cooked;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
-use crate::memory::{Mmap, prefetch};
-use crate::ring::{Direction, Meta, Ring, TimestampSource};
+use sluicegate_base::memory::{Mmap, prefetch};
+use sluicegate_base::ring::{Direction, Meta, Ring, TimestampSource};
 
 /// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
@@ -371,7 +371,6 @@ impl BlockRing {
             timestamp_source: timestamp_source(header.tp_status),
             interface,
             direction: direction(pkttype),
-            ..Meta::default()
         };
         cursor.left -= 1;
         cursor.at += header.tp_next_offset as usize;

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::{AtomicU32, Ordering};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// A packet as it was on the wire.
 #[derive(Clone, Debug)]
@@ -183,7 +183,7 @@ fn on_the_wire(wire: &Wire, number: u32, snaplen: u32) -> Vec<u8> {
 }
 
 fn check_packet(
-    packet: &crate::ring::Packet<'_>,
+    packet: &sluicegate_base::ring::Packet<'_>,
     Expected { number, wire }: &Expected,
     snaplen: u32,
 ) -> Result<(), TestCaseError> {

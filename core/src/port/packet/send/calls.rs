@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use super::{Failed, Progress, Target};
 use crate::error::Result;
 use crate::port::packet::socket::Socket;
-use crate::ring::Ring;
+use sluicegate_base::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
 const MOST_SLOTS: usize = 1024;

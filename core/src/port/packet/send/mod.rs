@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::link::{self, Presence};
 use crate::port::host::MARK;
 use crate::port::limits::Limits;
-use crate::ring::Ring;
+use sluicegate_base::ring::Ring;
 
 /// What an interface with a carrier has dropped for so long is not for it, whatever the reason (the other
 /// end of a veth may have a smaller MTU), and would hold up all behind it.

@@ -1,6 +1,6 @@
 //! The hand-over of a frame between us and the kernel, by its status word alone.
 
-use crate::ring::{AtomicU32, Ordering};
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// The status word of one frame.
 pub(super) struct Handover<'a>(&'a AtomicU32);

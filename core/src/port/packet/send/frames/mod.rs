@@ -45,10 +45,10 @@ use handover::{Answer, Handover};
 
 use super::{Failed, Progress, Target};
 use crate::error::{Error, Result};
-use crate::memory::Mmap;
 use crate::port::limits::Limits;
 use crate::port::packet::socket::Socket;
-use crate::ring::{Packet, Ring};
+use sluicegate_base::memory::Mmap;
+use sluicegate_base::ring::{Packet, Ring};
 
 /// Where a packet begins in its frame: TPACKET2_HDRLEN without the sockaddr_ll in it.
 const PACKET_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Pool, PoolConfig};
-use crate::ring::{AtomicU32, Meta, Ordering};
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{AtomicU32, Meta, Ordering};
 
 const SLOTS: u32 = 32;
 const MTU: usize = 5000;

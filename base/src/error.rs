@@ -1,0 +1,265 @@
+//! What can go wrong, and what to do about it.
+//!
+//! Every message names the operation, the object it was done to, the reason, and, where
+//! there is one, the remedy. [`Error::kind`] sorts errors by who can mend them.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operation that failed, on what, why, and the remedy.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("{operation} {object}: {source}{}", then(.remedy))]
+    System {
+        /// What was attempted, as a verb: "bind", "map".
+        operation: &'static str,
+        /// What it was attempted on: "packet:eth0", "/tmp/a.pcap".
+        object: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the user can do; empty where there is nothing to say.
+        remedy: String,
+    },
+
+    /// A file cannot be opened, read or written.
+    #[error("{operation} {}: {source}{}", .path.display(), then(.remedy))]
+    Path {
+        /// What was attempted, as a verb: "open".
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the user can do; empty where there is nothing to say.
+        remedy: String,
+    },
+
+    /// The process lacks a capability.
+    #[error("{operation} needs {capability}: {remedy}")]
+    Privilege {
+        /// What was attempted: "opening packet:eth0".
+        operation: String,
+        /// The capability's name: "CAP_NET_RAW".
+        capability: &'static str,
+        /// How to get it.
+        remedy: String,
+    },
+
+    /// The kernel or the card lacks a feature.
+    #[error("{feature} is not available: {remedy}")]
+    Unsupported {
+        /// The feature, with the kernel that has it: "PACKET_FANOUT (Linux 3.1)".
+        feature: String,
+        /// What to use in its place.
+        remedy: String,
+    },
+
+    /// A port's name or one of its options makes no sense.
+    #[error("port '{port}': {reason}")]
+    Port {
+        /// The name as the user wrote it.
+        port: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+
+    /// A filter expression does not compile.
+    #[error("filter '{expression}': {message}{}", at(.column))]
+    Filter {
+        /// The expression as the user wrote it.
+        expression: String,
+        /// The compiler's complaint.
+        message: String,
+        /// Where the expression stops making sense: a byte offset from its start.
+        column: Option<usize>,
+    },
+
+    /// A file is not what it should be.
+    #[error("{}: {reason} (at byte {offset})", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Where in the (uncompressed) file.
+        offset: u64,
+        /// What is wrong there.
+        reason: String,
+    },
+
+    /// An interface that was in use has been removed, or the XDP program on it.
+    #[error("{object} is gone: {remedy}")]
+    Gone {
+        /// The interface, or the program.
+        object: String,
+        /// How to go on.
+        remedy: String,
+    },
+
+    /// A program of another process has written into its ring what cannot be.
+    #[error("{ring}: {fault}; the queue has ended: open it anew for the program")]
+    Corrupt {
+        /// The ring: "xdp:eth0, queue 0, receive ring".
+        ring: String,
+        /// The slot, the field, its value, and what is wrong with it.
+        fault: String,
+    },
+
+    /// Wrong use of the library or of a command.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Who can mend an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The input is wrong: a name, an option, an expression.
+    Usage,
+    /// A privilege or a kernel feature is missing.
+    Privilege,
+    /// It failed while running.
+    Runtime,
+}
+
+impl Error {
+    /// Who can mend it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
+            Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
+            Self::Path { source, .. } => match source.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidFilename => Kind::Usage,
+                ErrorKind::PermissionDenied => Kind::Privilege,
+                _ if source.raw_os_error() == Some(libc::ELOOP) => Kind::Usage,
+                _ => Kind::Runtime,
+            },
+            Self::System { .. } | Self::File { .. } | Self::Gone { .. } | Self::Corrupt { .. } => {
+                Kind::Runtime
+            }
+        }
+    }
+
+    /// The system call that just failed, by `errno`.
+    pub fn last_os(operation: &'static str, object: impl Into<String>) -> Self {
+        Self::system(operation, object, io::Error::last_os_error())
+    }
+
+    /// A failed system call without a remedy of its own.
+    pub fn system(
+        operation: &'static str,
+        object: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let (object, source) = (object.into(), source.into());
+        Self::System { operation, object, source, remedy: String::new() }
+    }
+
+    /// A failed operation on a file that the user named: a missing file is wrong usage, one that may not
+    /// be opened takes a privilege.
+    pub fn path(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        let remedy = path_remedy(&source).into();
+        Self::Path { operation, path: path.to_owned(), source, remedy }
+    }
+
+    /// A failed operation on a file that was open: whatever the reason, it failed while running.
+    pub fn open_file(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        let remedy = path_remedy(&source);
+        Self::system(operation, path.display().to_string(), source).remedy(remedy)
+    }
+
+    /// The same error with what to do about it. Only a system error and that of a path take one.
+    #[must_use]
+    pub fn remedy(mut self, text: impl Into<String>) -> Self {
+        if let Self::System { remedy, .. } | Self::Path { remedy, .. } = &mut self {
+            *remedy = text.into();
+        }
+        self
+    }
+
+    /// The error of who used an interface that was removed.
+    pub fn removed(object: impl Into<String>) -> Self {
+        let remedy = "the interface was removed; start again when it is back".into();
+        Self::Gone { object: object.into(), remedy }
+    }
+
+    /// The kernel's error number, where the kernel said no.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::System { source, .. } | Self::Path { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+fn path_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => "name a file that exists",
+        Some(libc::EACCES | libc::EPERM) => "run it with sudo, or ask the owner of the file",
+        Some(libc::ENOSPC) => "free some space or write elsewhere",
+        Some(libc::EDQUOT) => "the quota is used up: free some space or write elsewhere",
+        Some(libc::EROFS) => "the file system is read-only: write elsewhere",
+        _ => "",
+    }
+}
+
+fn then(remedy: &str) -> String {
+    if remedy.is_empty() { String::new() } else { format!("; {remedy}") }
+}
+
+fn at(column: &Option<usize>) -> String {
+    column.map_or_else(String::new, |column| format!(" (at column {})", column + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_operation_object_reason_and_remedy() {
+        let error =
+            Error::system("bind", "packet:eth0", io::Error::from_raw_os_error(libc::ENODEV))
+                .remedy("see `sluice capture` for the interfaces there are");
+        assert_eq!(
+            error.to_string(),
+            "bind packet:eth0: No such device (os error 19); \
+             see `sluice capture` for the interfaces there are"
+        );
+        assert_eq!(error.kind(), Kind::Runtime);
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn the_reason_says_who_can_mend_the_error_of_a_path() {
+        for (errno, kind, why) in [
+            (libc::ENOENT, Kind::Usage, "there is no such file"),
+            (libc::EISDIR, Kind::Usage, "it is a directory"),
+            (libc::ELOOP, Kind::Usage, "it is a link that is not followed"),
+            (libc::EACCES, Kind::Privilege, "its owner allows it to others only"),
+            (libc::ENOSPC, Kind::Runtime, "the disk is full"),
+            (libc::EIO, Kind::Runtime, "the disk fails"),
+        ] {
+            let source = || io::Error::from_raw_os_error(errno);
+            let error = Error::path("open", Path::new("/tmp/a.pcap"), source());
+            assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{why}");
+            let running = Error::open_file("write", Path::new("/tmp/a.pcap"), source());
+            assert_eq!(running.kind(), Kind::Runtime, "{why}, while it was written");
+        }
+    }
+
+    #[test]
+    fn a_column_is_shown_counted_from_one() {
+        let error = Error::Filter {
+            expression: "udp prot 53".into(),
+            message: "syntax error".into(),
+            column: Some(4),
+        };
+        assert_eq!(error.to_string(), "filter 'udp prot 53': syntax error (at column 5)");
+        assert_eq!(error.kind(), Kind::Usage);
+    }
+}

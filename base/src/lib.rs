@@ -1,0 +1,21 @@
+//! The lowest floor of Sluice: rings of slots, the pools and mappings that their bytes lie in, errors and
+//! units. It knows no interface, no file format and no protocol.
+//!
+//! ```text
+//!   Ring      slots between head and tail, one Meta beside each      ring
+//!     |
+//!   Pool      buffers of equal size, one owner each                  memory
+//!     |
+//!   Mmap      pages of the process, of a file, or of the kernel
+//! ```
+//!
+//! A backend owns a [`Ring`](ring::Ring) and fills or empties its slots; a program works on it through a
+//! [`RingMut`](ring::RingMut), which the queue of a port lends.
+
+pub mod error;
+pub mod memory;
+pub mod ring;
+pub mod socket_file;
+pub mod units;
+
+pub use error::{Error, Result};

@@ -1,0 +1,324 @@
+//! The index arithmetic of both sides of a ring, apart from its entries.
+//!
+//! Indices count up for ever and wrap at 2³², or at 2¹⁶; an entry's place is its index modulo the ring's
+//! size. Each side stores one index and reads the other's, keeps private copies of both, and
+//! looks at the shared one only when its copy says that there is nothing to do.
+//!
+//! What the other side stores is believed only where it can be true: an index moves forward,
+//! and by no more than the ring allows. One that does otherwise is counted and not taken over,
+//! so that whatever it does, a batch is never larger than the ring.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::atomics::{AtomicU16, AtomicU32, Ordering};
+
+/// An index that both sides of a ring see: of 32 bits in the kernel's rings, of 16 in memif's.
+pub trait Index: fmt::Debug {
+    /// All bits of an index: it wraps behind the last.
+    const MASK: u32;
+
+    /// Reads the index.
+    fn load(&self, order: Ordering) -> u32;
+    /// Writes the index.
+    fn store(&self, index: u32, order: Ordering);
+}
+
+impl Index for AtomicU32 {
+    const MASK: u32 = u32::MAX;
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn store(&self, index: u32, order: Ordering) {
+        self.store(index, order);
+    }
+}
+
+impl Index for AtomicU16 {
+    const MASK: u32 = 0xffff;
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order).into()
+    }
+
+    #[inline]
+    fn store(&self, index: u32, order: Ordering) {
+        // The upper bits are 0: see `step`.
+        self.store(index as u16, order);
+    }
+}
+
+/// The index `n` steps behind another.
+#[inline]
+fn step<I: Index>(from: u32, n: u32) -> u32 {
+    from.wrapping_add(n) & I::MASK
+}
+
+/// Steps from one index to another, going up.
+#[inline]
+fn steps<I: Index>(from: u32, to: u32) -> u32 {
+    to.wrapping_sub(from) & I::MASK
+}
+
+/// One side of a ring. It has the entries from its own index on: the producer those that are empty,
+/// the consumer those that are full. It hands them over to the other side, first to last.
+#[derive(Debug)]
+pub struct Cursor<I = AtomicU32> {
+    entries: u32,
+    /// The first index that is ours: a copy of what we stored.
+    first: u32,
+    /// The first index that is not ours any more, by a copy of what the other side stored, maybe an
+    /// old one.
+    end: u32,
+    /// From the other side's index to `end`: the producer may fill the ring up to one round ahead of
+    /// the consumer, and the consumer may go as far as the producer has come.
+    ahead: u32,
+    /// Looks at which the other side's index made no sense.
+    pub faults: u64,
+    _index: PhantomData<fn(I)>,
+}
+
+impl<I: Index> Cursor<I> {
+    /// The producer's side of an empty ring of `entries` entries, a power of two, whose indices both
+    /// stand at `start`.
+    pub fn producing(entries: u32, start: u32) -> Self {
+        Self::new(entries, start, entries)
+    }
+
+    /// The consumer's side of such a ring.
+    pub fn consuming(entries: u32, start: u32) -> Self {
+        Self::new(entries, start, 0)
+    }
+
+    fn new(entries: u32, start: u32, ahead: u32) -> Self {
+        debug_assert!(entries.is_power_of_two() && entries <= I::MASK / 2 + 1);
+        let end = step::<I>(start, ahead);
+        Self { entries, first: start, end, ahead, faults: 0, _index: PhantomData }
+    }
+
+    /// How many entries are ours, as far as known: room to produce, or what is there to consume.
+    #[inline]
+    pub fn known(&self) -> u32 {
+        steps::<I>(self.first, self.end)
+    }
+
+    /// How many of `wanted` entries are ours. Looks only where the copy is not enough.
+    #[inline]
+    pub fn look(&mut self, other: &I, wanted: u32) -> u32 {
+        if self.known() < wanted {
+            self.read(other);
+        }
+        self.known().min(wanted)
+    }
+
+    /// The index of the entry `i` steps behind the first that is ours.
+    #[inline]
+    pub fn index(&self, i: u32) -> u32 {
+        step::<I>(self.first, i)
+    }
+
+    /// Hands over our first `n` entries. Release: pairs with the other side's acquiring read of this
+    /// index, and publishes what we wrote into the entries, or that we have read them
+    /// (net/xdp/xsk_queue.h, __xskq_cons_peek; xskq_prod_nb_free and what calls it; of a ring of
+    /// copies, the read that the program's writes depend on).
+    #[inline]
+    pub fn hand_over(&mut self, own: &I, n: u32) {
+        assert!(n <= self.known(), "{n} entries handed over of {}", self.known());
+        self.first = step::<I>(self.first, n);
+        own.store(self.first, Ordering::Release);
+    }
+
+    /// Entries that the other side has and has not handed over.
+    #[inline]
+    pub fn others(&mut self, other: &I) -> u32 {
+        self.read(other);
+        self.entries - self.known()
+    }
+
+    /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit,
+    /// __xskq_cons_release; of a ring of copies, the program's last store), which publishes the
+    /// entries before it, or says that it has read them: we may overwrite them then.
+    #[inline]
+    fn read(&mut self, other: &I) {
+        let end = step::<I>(other.load(Ordering::Acquire), self.ahead);
+        if steps::<I>(self.end, end) <= self.entries - self.known() {
+            self.end = end;
+        } else {
+            self.faults += 1;
+        }
+    }
+}
+
+/// The interleavings of the two sides. Run with
+/// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
+#[cfg(all(test, loom))]
+#[allow(unsafe_code, reason = "entries that loom watches")]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// A ring as the kernel has it: two indices, and entries whose accesses loom checks for
+    /// races.
+    struct Shared<I> {
+        producer: I,
+        consumer: I,
+        entries: Vec<UnsafeCell<u32>>,
+    }
+
+    /// An index that can be made.
+    trait Start: Index + Send + Sync + 'static {
+        fn at(start: u32) -> Self;
+    }
+
+    impl Start for AtomicU32 {
+        fn at(start: u32) -> Self {
+            Self::new(start)
+        }
+    }
+
+    impl Start for AtomicU16 {
+        fn at(start: u32) -> Self {
+            Self::new(start as u16)
+        }
+    }
+
+    impl<I: Start> Shared<I> {
+        fn new(entries: u32, start: u32) -> Arc<Self> {
+            Arc::new(Self {
+                producer: I::at(start),
+                consumer: I::at(start),
+                entries: (0..entries).map(|_| UnsafeCell::new(u32::MAX)).collect(),
+            })
+        }
+
+        fn put(&self, index: u32, value: u32) {
+            // SAFETY: loom checks that nobody else accesses the entry meanwhile.
+            self.entries[index as usize % self.entries.len()].with_mut(|e| unsafe { *e = value });
+        }
+
+        fn take(&self, index: u32) -> u32 {
+            // SAFETY: loom checks that nobody writes the entry meanwhile.
+            self.entries[index as usize % self.entries.len()].with(|e| unsafe { *e })
+        }
+    }
+
+    /// The kernel as consumer (xsk_queue.h: xskq_cons_peek_addr_unchecked, then
+    /// xskq_cons_release, published by __xskq_cons_release): takes one at a time and publishes
+    /// `batch` at once, or what it has when it finds nothing more.
+    fn kernel_consumes<I: Start>(ring: &Shared<I>, start: u32, count: u32, batch: u32) {
+        let (mut cached_prod, mut cached_cons) = (start, start);
+        for number in 0..count {
+            if cached_prod == cached_cons {
+                ring.consumer.store(cached_cons, Ordering::Release);
+            }
+            while cached_prod == cached_cons {
+                cached_prod = ring.producer.load(Ordering::Acquire);
+                if cached_prod == cached_cons {
+                    thread::yield_now();
+                }
+            }
+            assert_eq!(ring.take(cached_cons), number, "whole, and in order");
+            cached_cons = step::<I>(cached_cons, 1);
+            if steps::<I>(start, cached_cons) % batch == 0 {
+                ring.consumer.store(cached_cons, Ordering::Release);
+            }
+        }
+        ring.consumer.store(cached_cons, Ordering::Release);
+    }
+
+    /// The kernel as producer (xskq_prod_reserve_desc, then xskq_prod_submit): one at a time.
+    fn kernel_produces<I: Start>(ring: &Shared<I>, start: u32, count: u32) {
+        let entries = ring.entries.len() as u32;
+        let mut at = start;
+        for number in 0..count {
+            while steps::<I>(ring.consumer.load(Ordering::Acquire), at) == entries {
+                thread::yield_now();
+            }
+            ring.put(at, number);
+            at = step::<I>(at, 1);
+            ring.producer.store(at, Ordering::Release);
+        }
+    }
+
+    /// Runs a model over the interleavings with up to three preemptions: both sides have two
+    /// steps an entry, and all interleavings would take hours.
+    fn explore(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    fn we_produce<I: Start>(entries: u32, count: u32, ours: u32, theirs: u32) {
+        let start = I::MASK - 1;
+        explore(move || {
+            let ring = Shared::<I>::new(entries, start);
+            let kernels = Arc::clone(&ring);
+            let kernel = thread::spawn(move || kernel_consumes(&kernels, start, count, theirs));
+            let mut cursor = Cursor::<I>::producing(entries, start);
+            let mut number = 0;
+            while number < count {
+                let n = cursor.look(&ring.consumer, ours.min(count - number));
+                (0..n).for_each(|i| ring.put(cursor.index(i), number + i));
+                match n {
+                    0 => thread::yield_now(),
+                    n => cursor.hand_over(&ring.producer, n),
+                }
+                number += n;
+            }
+            kernel.join().unwrap();
+            assert_eq!((cursor.others(&ring.consumer), cursor.faults), (0, 0));
+        });
+    }
+
+    fn we_consume<I: Start>(entries: u32, count: u32, ours: u32) {
+        let start = I::MASK - 1;
+        explore(move || {
+            let ring = Shared::<I>::new(entries, start);
+            let kernels = Arc::clone(&ring);
+            let kernel = thread::spawn(move || kernel_produces(&kernels, start, count));
+            let mut cursor = Cursor::<I>::consuming(entries, start);
+            let mut number = 0;
+            while number < count {
+                let n = cursor.look(&ring.producer, ours);
+                for i in 0..n {
+                    assert_eq!(ring.take(cursor.index(i)), number + i, "whole, and in order");
+                }
+                match n {
+                    0 => thread::yield_now(),
+                    n => cursor.hand_over(&ring.consumer, n),
+                }
+                number += n;
+            }
+            kernel.join().unwrap();
+            assert_eq!((number, cursor.faults), (count, 0));
+        });
+    }
+
+    #[test]
+    fn loom_what_we_produce_the_kernel_reads_whole_and_in_order() {
+        we_produce::<AtomicU32>(1, 3, 1, 1);
+        we_produce::<AtomicU32>(2, 3, 2, 1);
+        we_produce::<AtomicU32>(2, 3, 2, 2);
+    }
+
+    #[test]
+    fn loom_what_the_kernel_produces_we_read_whole_and_in_order() {
+        we_consume::<AtomicU32>(1, 3, 1);
+        we_consume::<AtomicU32>(2, 3, 1);
+        we_consume::<AtomicU32>(2, 3, 2);
+    }
+
+    #[test]
+    fn loom_indices_of_16_bits_wrap_earlier() {
+        we_produce::<AtomicU16>(2, 3, 2, 2);
+        we_consume::<AtomicU16>(2, 3, 2);
+    }
+}

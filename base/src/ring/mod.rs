@@ -1,0 +1,27 @@
+//! What a program sees of every source and sink: a ring of slots, metadata beside them.
+
+mod atomics;
+pub mod cursor;
+mod handle;
+mod held;
+mod image;
+mod interface;
+mod layout;
+mod meta;
+mod packet;
+#[allow(clippy::module_inception, reason = "the noun and its folder share a name")]
+mod ring;
+mod served;
+mod wait;
+
+pub use atomics::{AtomicU16, AtomicU32, Ordering, fence};
+pub use handle::RingMut;
+pub use held::Held;
+pub use image::Fault;
+pub use interface::{Interface, LINKTYPE_ETHERNET};
+pub use layout::{RingHeader, Slot, flags};
+pub use meta::{Direction, Meta, TimestampSource, now_ns};
+pub use packet::{Packet, Segments};
+pub use ring::{Filled, Packets, Ring, Swapped};
+pub use served::{Incoming, Outgoing};
+pub use wait::{Readiness, Wait};

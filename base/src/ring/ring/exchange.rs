@@ -1,0 +1,207 @@
+//! What brings a packet into a transmit ring: an exchange of buffers, a copy, or building it there.
+
+use super::{Ring, Slot, flags};
+use crate::ring::Packet;
+
+/// What was moved by exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swapped {
+    /// Slots that changed their buffers.
+    pub slots: u32,
+    /// Whole packets in them.
+    pub packets: u32,
+    /// Bytes of these packets.
+    pub bytes: u64,
+}
+
+/// What was put into a transmit ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Packets.
+    pub packets: u32,
+    /// Their bytes, without the frame check sequence.
+    pub bytes: u64,
+}
+
+impl Ring {
+    /// Whether a packet could be pushed if the ring had nothing else to hold.
+    #[inline]
+    pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
+        self.slots_for(packet) < self.num_slots
+    }
+
+    #[inline]
+    fn slots_for(&self, packet: &Packet<'_>) -> u32 {
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        match packet.captured_bytes() {
+            // Nearly all: without a division.
+            bytes if bytes <= size => 1,
+            bytes => bytes.div_ceil(size) as u32,
+        }
+    }
+
+    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
+    /// them to the backend. False if there is no room; nothing has happened then.
+    #[inline]
+    pub fn push(&mut self, packet: &Packet<'_>) -> bool {
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        let total = packet.captured_bytes();
+        let needed = self.slots_for(packet);
+        if needed > self.available() {
+            return false;
+        }
+        let mut index = self.head();
+        *self.meta_mut(index) = *packet.meta();
+        let mut filled = 0;
+        let mut left = total;
+        for mut segment in packet.segments() {
+            while !segment.is_empty() {
+                if filled == size {
+                    index = self.next(index);
+                    filled = 0;
+                }
+                let n = segment.len().min(size - filled);
+                let (now, later) = segment.split_at(n);
+                self.buffer_mut(index)[filled..filled + n].copy_from_slice(now);
+                segment = later;
+                filled += n;
+                left -= n;
+                self.set_bytes(index, filled as u16, left > 0 && filled == size);
+            }
+        }
+        if total == 0 {
+            self.start_at_zero(index);
+            self.set_bytes(index, 0, false);
+        }
+        self.release(needed);
+        true
+    }
+
+    /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
+    /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
+    /// one before. Ends at a slot without a buffer. Metadata stay as they were. Gives the slots to the
+    /// backend.
+    ///
+    /// # Panics
+    /// If a packet is longer than its buffer.
+    #[inline]
+    pub fn build(
+        &mut self,
+        most: u32,
+        mut build: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) -> Filled {
+        let mut filled = Filled::default();
+        let mut at = self.head();
+        let room = self.available().min(most);
+        while filled.packets < room {
+            // SAFETY: the program owns the slot, one of `available` from the head on.
+            let buffer = unsafe { self.buffer_unchecked(at) };
+            let limit = buffer.len().min(u16::MAX.into());
+            if limit == 0 {
+                break;
+            }
+            let Some(bytes) = build(buffer) else { break };
+            assert!(bytes <= limit, "{bytes} bytes built in a buffer of {limit}");
+            let slot = self.slot_mut(at);
+            (slot.ptr, slot.len, slot.flags) = (0, bytes as u16, 0);
+            filled.packets += 1;
+            filled.bytes += bytes as u64;
+            at = self.next(at);
+        }
+        self.release(filled.packets);
+        filled
+    }
+
+    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
+    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or before a
+    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back.
+    #[inline]
+    pub fn swap_into(&mut self, to: &mut Self, max: u32) -> Swapped {
+        let mut swapped = Swapped::default();
+        if !self.shares_pool(to) {
+            return swapped;
+        }
+        let mut limit = max.min(self.available()).min(to.available());
+        // Whole packets only: the other ring's backend may send what it is given at once.
+        while limit > 0 && self.slot(self.after(self.head(), limit - 1)).continues() {
+            limit -= 1;
+        }
+        let (mut from_index, mut to_index) = (self.head(), to.head());
+        let mut is_begun = false;
+        while swapped.slots < limit {
+            let (source, target) = (self.slot(from_index), to.slot(to_index));
+            if !can_swap(source, target)
+                || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
+            {
+                break;
+            }
+            is_begun = source.continues();
+            let (source, target) = (self.slot_mut(from_index), to.slot_mut(to_index));
+            std::mem::swap(&mut source.buf, &mut target.buf);
+            target.ptr = std::mem::take(&mut source.ptr);
+            target.len = source.len;
+            target.flags = source.flags | flags::BUF_CHANGED;
+            source.flags = flags::BUF_CHANGED;
+            swapped.bytes += u64::from(target.len);
+            swapped.packets += u32::from(!is_begun);
+            *to.meta_mut(to_index) = *self.meta(from_index);
+            from_index = self.next(from_index);
+            to_index = to.next(to_index);
+            swapped.slots += 1;
+        }
+        self.release(swapped.slots);
+        to.release(swapped.slots);
+        swapped
+    }
+
+    /// Whether a packet that goes on behind a slot can be exchanged to its end, which is in the ring.
+    #[cold]
+    fn can_swap_rest(&self, from_index: u32, to: &Self, to_index: u32) -> bool {
+        let (mut from_index, mut to_index) = (from_index, to_index);
+        while self.slot(from_index).continues() {
+            (from_index, to_index) = (self.next(from_index), to.next(to_index));
+            if !can_swap(self.slot(from_index), to.slot(to_index)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
+    /// fewer, or no room for what is longer; nothing has happened then.
+    pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
+        self.assert_owned(index);
+        let slot = *self.slot(index);
+        let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
+        let Ok(len) = u16::try_from(head.len() + rest) else { return false };
+        if slot.is_indirect() {
+            // In front of its bytes is something else.
+            let Some(skip) = cut.checked_sub(head.len()) else { return false };
+            self.bytes_mut(index)[skip..cut].copy_from_slice(head);
+            let slot = self.slot_mut(index);
+            (slot.ptr, slot.len) = (slot.ptr + skip as u64, len);
+            return true;
+        }
+        let keep_from = usize::from(slot.offset()) + cut;
+        // SAFETY: the program owns the slot.
+        let buffer = unsafe { self.buffer_unchecked(index) };
+        let first = match keep_from.checked_sub(head.len()) {
+            Some(first) => first,
+            None if head.len() + rest <= buffer.len() => {
+                buffer.copy_within(keep_from..keep_from + rest, head.len());
+                0
+            }
+            None => return false,
+        };
+        buffer[first..first + head.len()].copy_from_slice(head);
+        let slot = self.slot_mut(index);
+        (slot.ptr, slot.len) = (first as u64, len);
+        true
+    }
+}
+
+/// Whether two slots hold buffers of their own.
+#[inline]
+fn can_swap(source: &Slot, target: &Slot) -> bool {
+    !source.is_indirect() && source.buf != 0 && target.buf != 0
+}

@@ -1,0 +1,22 @@
+//! Labs for the unit tests of this crate, or the reason why there is none.
+
+use crate::link::{Lab, Shape};
+
+/// Whether a test can make labs and programs; says so if it cannot.
+pub(crate) fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        println!("skipped: needs root; get it by sudo");
+    }
+    is_root
+}
+
+/// Two hosts and a link between them.
+pub(crate) fn lab() -> Option<Lab> {
+    lab_with(1)
+}
+
+/// The same with so many queues at each end.
+pub(crate) fn lab_with(queues: u32) -> Option<Lab> {
+    is_root().then(|| Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab"))
+}

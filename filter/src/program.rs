@@ -1,0 +1,383 @@
+//! Classic BPF programs: checked once, then run on packets.
+//!
+//! A [`Program`] ends, whatever the packet holds: its jumps stay inside and lead forward, or, in
+//! the loops libpcap makes of `protochain`, go back at most once for each byte of the packet.
+
+use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
+use super::source::{Captured, Skb, Source, extension_number, is_extension, load};
+use sluicegate_base::error::{Error, Result};
+
+/// The longest program that runs here. An expression that needs more has thousands of addresses.
+pub const MAX_INSTRUCTIONS: usize = 1 << 16;
+
+/// The longest program a kernel takes (`BPF_MAXINSNS`).
+pub const MAX_KERNEL_INSTRUCTIONS: usize = libc::BPF_MAXINSNS as usize;
+
+/// A program that is safe to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    instructions: Box<[Instruction]>,
+    ops: Box<[Op]>,
+    loops: bool,
+}
+
+impl Program {
+    /// Checks a program: codes the kernel knows, jumps that stay inside, scratch cells there
+    /// are, no division by a constant 0, a return at the end. Unlike the kernel it lets `ja` go
+    /// back; see [`check_for_kernel`](Self::check_for_kernel).
+    ///
+    /// # Errors
+    /// [`Error::Usage`], naming the instruction.
+    pub fn new(instructions: impl Into<Box<[Instruction]>>) -> Result<Self> {
+        let instructions = instructions.into();
+        if instructions.is_empty() || instructions.len() > MAX_INSTRUCTIONS {
+            return Err(Error::Usage(format!(
+                "a filter program has 1 to {MAX_INSTRUCTIONS} instructions, not {}",
+                instructions.len()
+            )));
+        }
+        let mut ops = Vec::with_capacity(instructions.len());
+        for (at, instruction) in instructions.iter().enumerate() {
+            let op = Op::decode(*instruction)
+                .ok_or_else(|| fault(at, &format!("unknown code {:#x}", instruction.code)))?;
+            check(op, at, instructions.len()).map_err(|reason| fault(at, reason))?;
+            ops.push(op);
+        }
+        if !matches!(ops.last(), Some(Op::Return(_) | Op::ReturnA)) {
+            return Err(fault(ops.len() - 1, "the last instruction must return"));
+        }
+        let loops = ops.iter().any(|op| matches!(op, Op::Jump(by) if *by < 0));
+        Ok(Self { instructions, ops: ops.into(), loops })
+    }
+
+    /// The program as the kernel takes it.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// What its instructions mean.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Whether it jumps back.
+    pub fn loops(&self) -> bool {
+        self.loops
+    }
+
+    /// Checks what the kernel's `bpf_check_classic` asks for beyond [`new`](Self::new): no loop,
+    /// no constant shift by more than 31, no scratch cell read before it is written, no
+    /// extension it does not have, at most [`MAX_KERNEL_INSTRUCTIONS`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`], naming the instruction: the kernel would answer EINVAL.
+    pub fn check_for_kernel(&self) -> Result<()> {
+        if self.ops.len() > MAX_KERNEL_INSTRUCTIONS {
+            return Err(Error::Usage(format!(
+                "the kernel takes at most {MAX_KERNEL_INSTRUCTIONS} instructions, not {}",
+                self.ops.len()
+            )));
+        }
+        // The cells written on every way to each instruction; jumps lead forward, so one pass
+        // in order has seen all ways to an instruction before it.
+        let mut written_at = vec![u16::MAX; self.ops.len()];
+        written_at[0] = 0;
+        for (at, op) in self.ops.iter().enumerate() {
+            let mut written = written_at[at];
+            let mut reaches = |by: usize, written: u16| written_at[at + 1 + by] &= written;
+            match *op {
+                Op::Jump(by) => match usize::try_from(by) {
+                    Ok(by) => reaches(by, written),
+                    Err(_) => return Err(fault(at, "the kernel takes no jump back")),
+                },
+                Op::Branch(_, _, jt, jf) => {
+                    reaches(jt.into(), written);
+                    reaches(jf.into(), written);
+                }
+                Op::Return(_) | Op::ReturnA => {}
+                op => {
+                    check_kernel_op(op, written).map_err(|reason| fault(at, reason))?;
+                    if let Op::Store(cell) | Op::StoreX(cell) = op {
+                        written |= 1 << cell;
+                    }
+                    reaches(0, written);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The program that gives in a packet socket, where the outer VLAN tag is no longer in the
+    /// frame, the verdict this one gives on an Ethernet frame as it was on the wire.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason, where there is no such program.
+    pub fn for_packet_socket(&self) -> Result<Self> {
+        super::vlan::for_packet_socket(self, true)
+            .map_err(|reason| Error::Usage(format!("no packet socket takes the program: {reason}")))
+    }
+
+    /// Runs it on a packet of which `bytes` were captured and which had `wire_bytes` on the
+    /// wire: the number of bytes to keep, 0 to reject. A load outside of `bytes` rejects.
+    #[inline]
+    pub fn run(&self, bytes: &[u8], wire_bytes: u32) -> u32 {
+        self.execute(&Captured { bytes, wire_bytes }).unwrap_or(0)
+    }
+
+    /// Runs it as a packet socket would in the kernel.
+    pub fn run_in_kernel(&self, skb: &Skb) -> u32 {
+        self.execute(skb).unwrap_or(0)
+    }
+
+    /// The verdict; none where the program cannot go on.
+    fn execute(&self, packet: &impl Source) -> Option<u32> {
+        let (mut a, mut x, mut cells) = (0_u32, 0_u32, [0_u32; CELLS]);
+        let mut jumps_back_left = packet.bytes().len();
+        let mut next = 0_usize;
+        loop {
+            let op = self.ops[next];
+            next += 1;
+            match op {
+                Op::Load(width, k) => a = packet.load(width, k)?,
+                Op::LoadIndirect(width, k) => a = packet.load_indirect(width, x, k)?,
+                Op::LoadLength => a = packet.wire_bytes(),
+                Op::LoadConstant(k) => a = k,
+                Op::LoadCell(k) => a = cells[k as usize],
+                Op::LoadXHeader(k) => x = (load(packet.bytes(), Width::Byte, k)? & 0xf) * 4,
+                Op::LoadXLength => x = packet.wire_bytes(),
+                Op::LoadXConstant(k) => x = k,
+                Op::LoadXCell(k) => x = cells[k as usize],
+                Op::Store(k) => cells[k as usize] = a,
+                Op::StoreX(k) => cells[k as usize] = x,
+                Op::Calculate(alu, operand) => {
+                    let operand = value(operand, x);
+                    a = calculate(alu, a, operand, packet.shift_mask())?;
+                }
+                Op::Negate => a = a.wrapping_neg(),
+                Op::Jump(by) => {
+                    if by < 0 {
+                        jumps_back_left = jumps_back_left.checked_sub(1)?;
+                    }
+                    next = next.wrapping_add_signed(by as isize);
+                }
+                Op::Branch(condition, operand, jt, jf) => {
+                    let holds = compare(condition, a, value(operand, x));
+                    next += usize::from(if holds { jt } else { jf });
+                }
+                Op::Return(k) => return Some(k),
+                Op::ReturnA => return Some(a),
+                Op::CopyToX => x = a,
+                Op::CopyToA => a = x,
+            }
+        }
+    }
+}
+
+fn fault(at: usize, reason: &str) -> Error {
+    Error::Usage(format!("filter program, instruction {at}: {reason}"))
+}
+
+fn check(op: Op, at: usize, len: usize) -> Result<(), &'static str> {
+    let inside = |by: i64| (0..len as i64).contains(&(at as i64 + 1 + by));
+    match op {
+        Op::LoadCell(k) | Op::LoadXCell(k) | Op::Store(k) | Op::StoreX(k)
+            if k as usize >= CELLS =>
+        {
+            Err("no such scratch cell")
+        }
+        Op::Calculate(Alu::Div | Alu::Mod, Operand::K(0)) => Err("division by zero"),
+        Op::Jump(by) if !inside(by.into()) => Err("jump out of the program"),
+        Op::Branch(_, _, jt, jf) if !inside(jt.into()) || !inside(jf.into()) => {
+            Err("jump out of the program")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_kernel_op(op: Op, written: u16) -> Result<(), &'static str> {
+    match op {
+        Op::LoadCell(cell) | Op::LoadXCell(cell) if written & (1 << cell) == 0 => {
+            Err("a scratch cell is read before it is written")
+        }
+        Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
+            Err("the kernel takes no shift by more than 31")
+        }
+        Op::Load(_, k) if extension_number(k) >= 0 && k.cast_signed() < 0 && !is_extension(k) => {
+            Err("the kernel has no such extension")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[inline]
+fn value(operand: Operand, x: u32) -> u32 {
+    match operand {
+        Operand::K(k) => k,
+        Operand::X => x,
+    }
+}
+
+#[inline]
+fn compare(condition: Condition, a: u32, b: u32) -> bool {
+    match condition {
+        Condition::Equal => a == b,
+        Condition::Greater => a > b,
+        Condition::GreaterOrEqual => a >= b,
+        Condition::AnyBit => a & b != 0,
+    }
+}
+
+#[inline]
+fn calculate(alu: Alu, a: u32, b: u32, shift_mask: u32) -> Option<u32> {
+    Some(match alu {
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Div => a.checked_div(b)?,
+        Alu::Mod => a.checked_rem(b)?,
+        Alu::Or => a | b,
+        Alu::And => a & b,
+        Alu::Xor => a ^ b,
+        Alu::Lsh => a.checked_shl(b & shift_mask).unwrap_or(0),
+        Alu::Rsh => a.checked_shr(b & shift_mask).unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(ops: &[Op]) -> Result<Program> {
+        Program::new(ops.iter().map(|op| op.encode()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn each_operation_does_what_its_name_says() {
+        use Op::*;
+        let packet: &[u8] = &[0x45, 0x00, 0x01, 0x02, 0xff, 0xee];
+        let k = Operand::K;
+        let big = LoadConstant(0xffff_fff0);
+        let rows: &[(&str, &[Op], u32)] = &[
+            ("a byte", &[Load(Width::Byte, 5)], 0xee),
+            ("a half, big-endian", &[Load(Width::Half, 2)], 0x0102),
+            ("a word, big-endian", &[Load(Width::Word, 1)], 0x0001_02ff),
+            ("a word that reaches past the end rejects", &[Load(Width::Word, 3), big], 0),
+            ("a byte past the end rejects", &[Load(Width::Byte, 6), big], 0),
+            ("an offset at the top of the numbers rejects", &[Load(Width::Word, u32::MAX), big], 0),
+            ("indirect adds X", &[LoadXConstant(2), LoadIndirect(Width::Half, 1)], 0x02ff),
+            (
+                "indirect never wraps around",
+                &[LoadXConstant(u32::MAX), LoadIndirect(Width::Byte, 1), big],
+                0,
+            ),
+            ("length is the wire's, not what was captured", &[LoadLength], 1500),
+            ("length into X", &[LoadXLength, CopyToA], 1500),
+            ("MSH takes four times the low half", &[LoadXHeader(0), CopyToA], 20),
+            ("MSH past the end rejects", &[LoadXHeader(6), big], 0),
+            ("cells start at zero", &[big, LoadCell(15)], 0),
+            ("a cell keeps A", &[big, Store(15), LoadConstant(1), LoadCell(15)], 0xffff_fff0),
+            ("a cell keeps X", &[LoadXConstant(7), StoreX(0), LoadXConstant(1), LoadCell(0)], 7),
+            ("a cell goes into X", &[big, Store(3), LoadXCell(3), CopyToA], 0xffff_fff0),
+            ("sums wrap", &[big, Calculate(Alu::Add, k(0x20))], 0x10),
+            ("differences wrap", &[Calculate(Alu::Sub, k(1))], u32::MAX),
+            ("products wrap", &[big, Calculate(Alu::Mul, k(3))], 0xffff_ffd0),
+            ("division has no sign", &[big, Calculate(Alu::Div, k(2))], 0x7fff_fff8),
+            ("division by X = 0 rejects", &[big, Calculate(Alu::Div, Operand::X)], 0),
+            ("remainder", &[big, Calculate(Alu::Mod, k(7))], 0xffff_fff0 % 7),
+            ("remainder by X = 0 rejects", &[big, Calculate(Alu::Mod, Operand::X)], 0),
+            ("and", &[big, Calculate(Alu::And, k(0xff))], 0xf0),
+            ("or", &[big, Calculate(Alu::Or, k(0xf))], u32::MAX),
+            ("exclusive or", &[big, Calculate(Alu::Xor, k(0xff))], 0xffff_ff0f),
+            ("left by 31", &[LoadConstant(3), Calculate(Alu::Lsh, k(31))], 1 << 31),
+            (
+                "left by X = 32 leaves nothing",
+                &[LoadXConstant(32), big, Calculate(Alu::Lsh, Operand::X)],
+                0,
+            ),
+            (
+                "right by X = 33 leaves nothing",
+                &[LoadXConstant(33), big, Calculate(Alu::Rsh, Operand::X)],
+                0,
+            ),
+            ("negation", &[LoadConstant(1), Negate], u32::MAX),
+            ("A to X and back", &[big, CopyToX, LoadConstant(1), CopyToA], 0xffff_fff0),
+            (
+                "a branch that holds skips jt",
+                &[big, Branch(Condition::Greater, k(0xffff), 1, 0), Return(1), LoadConstant(9)],
+                9,
+            ),
+            (
+                "a branch that does not hold skips jf",
+                &[Branch(Condition::AnyBit, k(0xffff), 0, 1), Return(1), LoadConstant(9)],
+                9,
+            ),
+            (
+                "greater or equal holds for equal, against X",
+                &[Branch(Condition::GreaterOrEqual, Operand::X, 1, 0), Return(1), LoadConstant(9)],
+                9,
+            ),
+            ("a jump skips", &[LoadConstant(9), Jump(1), LoadConstant(8)], 9),
+        ];
+        for (sentence, ops, expected) in rows {
+            let ops = [ops, &[ReturnA][..]].concat();
+            assert_eq!(program(&ops).unwrap().run(packet, 1500), *expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_could_go_wrong_is_refused() {
+        use Op::*;
+        let k0 = Operand::K(0);
+        let rows: &[(&str, &[Op], &str)] = &[
+            ("nothing at all", &[], "instructions"),
+            ("no return", &[LoadLength], "must return"),
+            ("cell 16", &[Store(16), ReturnA], "cell"),
+            ("division by a constant 0", &[Calculate(Alu::Div, k0), ReturnA], "zero"),
+            ("remainder by a constant 0", &[Calculate(Alu::Mod, k0), ReturnA], "zero"),
+            ("a jump past the end", &[Jump(1), ReturnA], "out of"),
+            ("a jump before the start", &[Jump(-2), ReturnA], "out of"),
+            ("a branch past the end", &[Branch(Condition::Equal, k0, 0, 1), ReturnA], "out of"),
+        ];
+        for (sentence, ops, reason) in rows {
+            let error = program(ops).expect_err(sentence).to_string();
+            assert!(error.contains(reason), "{sentence}: {error}");
+        }
+        let unknown = Instruction { code: 0xffff, ..Instruction::default() };
+        assert!(Program::new([unknown]).unwrap_err().to_string().contains("0xffff"));
+        let long = vec![Return(0); MAX_INSTRUCTIONS + 1];
+        assert!(program(&long).is_err(), "a program without end");
+    }
+
+    #[test]
+    fn a_loop_ends_on_every_packet() {
+        let endless = program(&[Op::Jump(-1), Op::ReturnA]).unwrap();
+        assert!(endless.loops());
+        assert_eq!(endless.run(&[0; 100], 100), 0);
+    }
+
+    #[test]
+    fn the_kernel_asks_for_more() {
+        use Op::*;
+        let maybe = Branch(Condition::Equal, Operand::K(0), 0, 1);
+        let shift = |by| Calculate(Alu::Lsh, Operand::K(by));
+        let extension = |n: i32| Load(Width::Word, (libc::SKF_AD_OFF + n).cast_unsigned());
+        let rows: &[(&str, &[Op], bool)] = &[
+            ("a cell written, then read", &[Store(0), LoadCell(0), ReturnA], true),
+            ("a cell only read", &[LoadCell(0), ReturnA], false),
+            ("a cell written on one way of two", &[maybe, Store(1), LoadCell(1), ReturnA], false),
+            ("a cell read where no way leads", &[Jump(1), LoadCell(1), ReturnA], true),
+            ("a loop", &[Jump(-1), ReturnA], false),
+            ("a shift by 31", &[shift(31), ReturnA], true),
+            ("a shift by 32", &[shift(32), ReturnA], false),
+            ("the last extension", &[extension(libc::SKF_AD_VLAN_TPID), ReturnA], true),
+            ("an extension past it", &[extension(libc::SKF_AD_MAX), ReturnA], false),
+        ];
+        for (sentence, ops, fine) in rows {
+            let program = program(ops).unwrap();
+            assert_eq!(program.check_for_kernel().is_ok(), *fine, "{sentence}");
+        }
+        let long = vec![Return(0); MAX_KERNEL_INSTRUCTIONS + 1];
+        assert!(program(&long).unwrap().check_for_kernel().is_err());
+        assert!(program(&long[1..]).unwrap().check_for_kernel().is_ok());
+    }
+}

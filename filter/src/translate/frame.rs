@@ -1,0 +1,158 @@
+//! What a filter finds around it, and why one cannot be translated.
+
+use crate::cbpf::{CELLS, Op};
+use crate::ebpf::{Assembler, Memory, Reg, Size, xdp_md};
+use crate::program::Program;
+use crate::source::{extension_number, is_extension};
+
+/// The registers and the stack of the program a filter becomes a part of.
+///
+/// A filter changes no register from R6 on, and none that is named here. It uses those of R0 to
+/// R5 that are not named, and the stack area. It expects nothing in them and leaves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Holds the program's context, a `struct xdp_md`.
+    pub ctx: Reg,
+    /// Holds the context's `data`, as it was loaded.
+    pub data: Reg,
+    /// Holds the context's `data_end`.
+    pub end: Reg,
+    /// Where the stack area begins: [`STACK_BYTES`](Self::STACK_BYTES) upwards from this distance
+    /// to [`Reg::FP`], which is a multiple of 8.
+    pub stack: i16,
+    /// Whether frames may have fragments: the program is loaded with `BPF_F_XDP_HAS_FRAGS`. Then
+    /// the three registers must be such that survive calls.
+    pub fragments: bool,
+}
+
+impl Default for Frame {
+    /// The context in R6, the packet between R7 and R8, the stack area next to the frame
+    /// pointer, no fragments.
+    fn default() -> Self {
+        Self {
+            ctx: Reg::R6,
+            data: Reg::R7,
+            end: Reg::R8,
+            stack: -Self::STACK_BYTES,
+            fragments: false,
+        }
+    }
+}
+
+impl Frame {
+    /// How much of the stack a filter may use.
+    pub const STACK_BYTES: i16 = Cell::Scratch(0).offset() + CELLS as i16 * 4;
+
+    /// Loads the registers at the start of a program, where R1 holds the context.
+    pub fn enter(&self, asm: &mut Assembler) {
+        asm.mov(self.ctx, Reg::R1);
+        asm.load(Size::W, self.data, self.ctx + xdp_md::DATA);
+        asm.load(Size::W, self.end, self.ctx + xdp_md::DATA_END);
+    }
+
+    /// Where something stands on the stack.
+    pub(super) fn place(&self, cell: Cell) -> Memory {
+        Reg::FP + (self.stack + cell.offset())
+    }
+
+    /// The registers a filter may use.
+    pub(super) fn registers(&self) -> Result<Registers, Untranslatable> {
+        let named = [self.ctx, self.data, self.end];
+        if self.fragments && !named.iter().all(|register| register.survives_calls()) {
+            return Err(Untranslatable::Frame("with fragments it needs registers from R6 on"));
+        }
+        let room = -512..=-Self::STACK_BYTES;
+        if !room.contains(&self.stack) || self.stack % 8 != 0 {
+            return Err(Untranslatable::Frame("its stack area is not on the stack"));
+        }
+        let mut free = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5]
+            .into_iter()
+            .filter(|register| !named.contains(register));
+        let mut next = || free.next().ok_or(Untranslatable::Frame("it leaves no registers free"));
+        Ok(Registers { a: next()?, x: next()?, temp: next()?, window: next()? })
+    }
+}
+
+/// The registers a filter works with. Only A and X of them mean something to its program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    pub(super) a: Reg,
+    pub(super) x: Reg,
+    /// Holds a value from one instruction to the next.
+    pub(super) temp: Reg,
+    /// Points to the packet's byte X, after an indirect load and until X changes.
+    pub(super) window: Reg,
+}
+
+/// What stands in the stack area.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cell {
+    /// What the helper loaded.
+    Buffer,
+    /// A or X during a call.
+    Kept,
+    /// The length of a frame with fragments.
+    Length,
+    /// A scratch cell, by number.
+    Scratch(u32),
+}
+
+impl Cell {
+    const fn offset(self) -> i16 {
+        match self {
+            Self::Buffer => 0,
+            Self::Kept => 8,
+            Self::Length => 16,
+            Self::Scratch(cell) => 24 + 4 * cell as i16,
+        }
+    }
+}
+
+/// Why a filter cannot be translated for XDP.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untranslatable {
+    /// It jumps back.
+    #[error("it loops, as protochain does, and an XDP program cannot")]
+    Loops,
+    /// It asks for what an XDP program cannot know.
+    #[error("it asks for {0}, which an XDP program cannot know: it runs before the kernel does")]
+    Asks(&'static str),
+    /// The program around it leaves too little.
+    #[error("the program around it does not fit: {0}")]
+    Frame(&'static str),
+}
+
+/// Finds what has no translation.
+pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
+    if program.loops() {
+        return Err(Untranslatable::Loops);
+    }
+    let asked = program.ops().iter().find_map(|op| match *op {
+        Op::Load(_, k) if is_extension(k) => Some(extension_name(k)),
+        _ => None,
+    });
+    asked.map_or(Ok(()), |name| Err(Untranslatable::Asks(name)))
+}
+
+/// What an extension gives, in words.
+fn extension_name(k: u32) -> &'static str {
+    match extension_number(k) {
+        libc::SKF_AD_PROTOCOL => "the protocol the kernel keeps beside a packet",
+        libc::SKF_AD_PKTTYPE => "the packet's direction or kind (inbound, outbound)",
+        libc::SKF_AD_IFINDEX => "the number of the interface (ifindex)",
+        libc::SKF_AD_NLATTR | libc::SKF_AD_NLATTR_NEST => "a netlink attribute",
+        libc::SKF_AD_MARK => "the packet's mark",
+        libc::SKF_AD_QUEUE => "the queue the kernel keeps beside a packet",
+        libc::SKF_AD_HATYPE => "the interface's hardware type",
+        libc::SKF_AD_RXHASH => "the receive hash",
+        libc::SKF_AD_CPU => "the processor",
+        libc::SKF_AD_ALU_XOR_X => "the kernel's own exclusive or",
+        libc::SKF_AD_VLAN_TAG => "the VLAN tag the kernel took out of the frame",
+        libc::SKF_AD_VLAN_TAG_PRESENT => "whether the kernel took a VLAN tag out of the frame",
+        libc::SKF_AD_PAY_OFFSET => "where the kernel finds the payload",
+        libc::SKF_AD_RANDOM => "a random number",
+        libc::SKF_AD_VLAN_TPID => "the protocol of the VLAN tag the kernel took out",
+        _ => "an extension of the kernel's",
+    }
+}

@@ -1,0 +1,412 @@
+//! From a filter's program to eBPF, for XDP.
+//!
+//! The verifier wants a comparison with the packet's end on every way to an access. To make few
+//! of them, a check is made for all that is needed from there on (`survey`), and offsets from X
+//! go through a register, the window, that points to the packet's byte X while X stays the same.
+//!
+//! A frame with fragments has only its first part between data and data_end. For these the
+//! program is laid out twice: the fast copy as above, and behind it a slow copy in which every
+//! load is a call of `bpf_xdp_load_bytes`. Where a check of the fast copy fails, the run goes on
+//! at the same instruction of the slow copy, which knows whether the bytes are there, and stays
+//! in it. So the fast copy never joins a way on which less has been checked.
+
+mod frame;
+mod survey;
+
+pub use frame::{Frame, Untranslatable};
+
+use super::cbpf::{Alu, CELLS, Condition, Op, Operand, Width};
+use super::ebpf::{self, Assembler, Compare, Helper, Label, Reg, Size, Source};
+use super::program::Program;
+use frame::{Cell, Registers, check_ops};
+use survey::{Known, NEVER, Need};
+
+/// The furthest a load may reach: the verifier follows pointers into packets, and
+/// `bpf_xdp_load_bytes` offsets, no further.
+const REACH: u32 = 0xffff;
+
+/// Appends a filter to a program: a run goes on at `pass` or at `reject`. See [`Frame`] for what
+/// it uses and keeps.
+///
+/// The verdict is the one [`Program::run`] gives on the whole frame, with one exception: nothing
+/// beyond byte 65,535 can be looked at, so to look there rejects. XDP sees the frame as it was on
+/// the wire, tags in their places: give it [`Filter::program`](super::Filter::program), not the
+/// program for packet sockets.
+///
+/// Needs Linux 5.1, with fragments 5.18, and a machine that loads from any address, as x86 and
+/// ARM64 do. `len` without fragments subtracts two pointers, for which the verifier asks
+/// CAP_PERFMON.
+///
+/// # Errors
+/// [`Untranslatable`], and nothing is appended.
+///
+/// ```
+/// use sluicegate_filter::ebpf::{Assembler, Reg::R0, xdp_action};
+/// use sluicegate_filter::{Filter, Frame, translate};
+/// use sluicegate_base::ring::LINKTYPE_ETHERNET;
+///
+/// let filter = Filter::compile("udp port 9", LINKTYPE_ETHERNET)?;
+/// let mut asm = Assembler::new();
+/// let [pass, reject] = asm.labels();
+/// let frame = Frame::default();
+/// frame.enter(&mut asm);
+/// translate(filter.program(), &mut asm, &frame, pass, reject)?;
+/// asm.place(pass);
+/// asm.mov(R0, xdp_action::DROP);
+/// asm.exit();
+/// asm.place(reject);
+/// asm.mov(R0, xdp_action::PASS);
+/// asm.exit();
+/// let program = asm.finish()?;
+/// # assert!(program.len() < 60);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn translate(
+    program: &Program,
+    asm: &mut Assembler,
+    frame: &Frame,
+    pass: Label,
+    reject: Label,
+) -> Result<(), Untranslatable> {
+    let registers = frame.registers()?;
+    check_ops(program)?;
+    let ops = program.ops();
+    let needs = survey::needs(ops);
+    let known = survey::known(ops, &needs);
+    let unset = survey::unset(ops, |op| match op {
+        Op::LoadXHeader(_) if frame.fragments => survey::A,
+        Op::Load(..) if frame.fragments => survey::X,
+        _ => 0,
+    });
+    let fast = ops.iter().map(|_| asm.label()).collect();
+    let slow = ops.iter().map(|_| asm.label()).collect();
+    let mut translation =
+        Translation { asm, frame, registers, ops, needs, known, fast, slow, pass, reject };
+    translation.start(unset);
+    translation.lay_out(Copy::Fast);
+    if frame.fragments {
+        translation.lay_out(Copy::Slow);
+    }
+    Ok(())
+}
+
+/// The two ways a program is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copy {
+    /// Reads between data and data_end.
+    Fast,
+    /// Reads through a helper, for the rest of a frame with fragments.
+    Slow,
+}
+
+struct Translation<'a> {
+    asm: &'a mut Assembler,
+    frame: &'a Frame,
+    registers: Registers,
+    ops: &'a [Op],
+    needs: Vec<Need>,
+    known: Vec<Known>,
+    /// Where each instruction begins in the fast copy, and in the slow one.
+    fast: Vec<Label>,
+    slow: Vec<Label>,
+    pass: Label,
+    reject: Label,
+}
+
+impl Translation<'_> {
+    /// Gives what may be read unset its 0, and keeps the length of a frame with fragments, which
+    /// takes a call, before there is anything to lose by calls.
+    fn start(&mut self, unset: u32) {
+        let Registers { a, x, .. } = self.registers;
+        let length = |op: &Op| matches!(op, Op::LoadLength | Op::LoadXLength);
+        if self.frame.fragments && self.ops.iter().any(length) {
+            self.asm.mov(Reg::R1, self.frame.ctx);
+            self.asm.call(Helper::XDP_BUFF_LEN);
+            self.asm.store(Size::DW, self.frame.place(Cell::Length), Reg::R0);
+        }
+        for (bit, register) in [(survey::A, a), (survey::X, x)] {
+            if unset & bit != 0 {
+                self.asm.mov32(register, 0);
+            }
+        }
+        for cell in (0..CELLS as u32).filter(|cell| unset & 1 << cell != 0) {
+            self.asm.store(Size::W, self.frame.place(Cell::Scratch(cell)), 0);
+        }
+    }
+
+    fn lay_out(&mut self, copy: Copy) {
+        for at in 0..self.ops.len() {
+            self.asm.place(self.labels(copy)[at]);
+            if self.needs[at].packet == NEVER {
+                self.asm.jump(self.reject);
+                continue;
+            }
+            match (self.ops[at], copy) {
+                (Op::Load(width, k), Copy::Fast) => self.load(at, width, k),
+                (Op::Load(width, k), Copy::Slow) => {
+                    self.load_by_call(self.registers.a, self.registers.x, width, None, k);
+                }
+                (Op::LoadIndirect(width, k), Copy::Fast) => self.load_indirect(at, width, k),
+                (Op::LoadIndirect(width, k), Copy::Slow) => {
+                    let x = self.registers.x;
+                    self.load_by_call(self.registers.a, x, width, Some(x), k);
+                }
+                (Op::LoadXHeader(k), Copy::Fast) => self.load_header_length(at, k),
+                (Op::LoadXHeader(k), Copy::Slow) => {
+                    let x = self.registers.x;
+                    self.load_by_call(x, self.registers.a, Width::Byte, None, k);
+                    self.times_four(x);
+                }
+                (Op::Jump(by), _) => self.asm.jump(self.target(copy, at + 1 + by as usize)),
+                (Op::Branch(condition, operand, yes, no), _) => {
+                    let [yes, no] = [yes, no].map(|by| at + 1 + usize::from(by));
+                    self.branch(copy, condition, operand, yes, no);
+                }
+                (op, _) => self.without_packet(op),
+            }
+        }
+    }
+
+    fn labels(&self, copy: Copy) -> &[Label] {
+        match copy {
+            Copy::Fast => &self.fast,
+            Copy::Slow => &self.slow,
+        }
+    }
+
+    /// Where a jump to an instruction really leads.
+    fn target(&self, copy: Copy, mut at: usize) -> Label {
+        loop {
+            match self.ops[at] {
+                _ if self.needs[at].packet == NEVER => return self.reject,
+                Op::Return(_) => return self.pass,
+                Op::Jump(by) => at += 1 + by as usize,
+                _ => return self.labels(copy)[at],
+            }
+        }
+    }
+
+    /// Where to go on if the bytes an instruction needs are not between data and data_end.
+    fn out_of_reach(&self, at: usize) -> Label {
+        if self.frame.fragments { self.slow[at] } else { self.reject }
+    }
+
+    /// A = the packet at k.
+    fn load(&mut self, at: usize, width: Width, k: u32) {
+        if self.check_packet(at) {
+            self.read(self.registers.a, width, self.frame.data, k);
+        }
+    }
+
+    /// X = 4 × the low half of the packet's byte at k.
+    fn load_header_length(&mut self, at: usize, k: u32) {
+        if self.check_packet(at) {
+            self.read(self.registers.x, Width::Byte, self.frame.data, k);
+            self.times_four(self.registers.x);
+        }
+    }
+
+    fn times_four(&mut self, x: Reg) {
+        self.asm.and32(x, 0xf);
+        self.asm.lsh32(x, 2);
+    }
+
+    /// Sees to it that the packet has what is needed from here on; false if it cannot.
+    fn check_packet(&mut self, at: usize) -> bool {
+        let (need, out) = (self.needs[at].packet, self.out_of_reach(at));
+        if need > REACH {
+            self.asm.jump(out);
+            return false;
+        }
+        if Some(self.known[at].packet) < survey::end_of(self.ops[at]) {
+            let temp = self.registers.temp;
+            self.asm.mov(temp, self.frame.data);
+            self.asm.add(temp, need.cast_signed());
+            self.asm.jgt(temp, self.frame.end, out);
+        }
+        true
+    }
+
+    /// A = the packet at X + k.
+    fn load_indirect(&mut self, at: usize, width: Width, k: u32) {
+        let Registers { a, x, temp, window } = self.registers;
+        let (need, known, out) = (self.needs[at], self.known[at], self.out_of_reach(at));
+        if need.packet > REACH || need.window > REACH {
+            return self.asm.jump(out);
+        }
+        if Some(known.window) < survey::end_of(self.ops[at]) {
+            let last = REACH - need.window;
+            // It may be there already, checked for less. But the verifier must see that it cannot
+            // begin too far away for what is needed now.
+            if known.window == 0 || known.x_max > last {
+                self.asm.mov32(window, x);
+                if known.x_max > last {
+                    self.asm.jgt(window, last.cast_signed(), out);
+                }
+                self.asm.add(window, self.frame.data);
+            }
+            self.asm.mov(temp, window);
+            self.asm.add(temp, need.window.cast_signed());
+            self.asm.jgt(temp, self.frame.end, out);
+        }
+        self.read(a, width, window, k);
+    }
+
+    /// dst = what is k bytes from where `base` points; it has been checked.
+    fn read(&mut self, dst: Reg, width: Width, base: Reg, k: u32) {
+        let size = size(width);
+        if let Ok(k) = i16::try_from(k) {
+            self.asm.load(size, dst, base + k);
+        } else {
+            let temp = self.registers.temp;
+            self.asm.mov(temp, base);
+            self.asm.add(temp, k.cast_signed());
+            self.asm.load(size, dst, temp + 0);
+        }
+        self.asm.to_be(size, dst);
+    }
+
+    /// dst = the frame's bytes at `index` + k, through the helper; `kept` survives it.
+    fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Width, index: Option<Reg>, k: u32) {
+        let buffer = self.frame.place(Cell::Buffer);
+        let keep = self.frame.place(Cell::Kept);
+        let Some(last) = REACH.checked_sub(k) else {
+            return self.asm.jump(self.reject);
+        };
+        self.asm.store(Size::DW, keep, kept);
+        if let Some(index) = index {
+            self.asm.mov32(Reg::R2, index);
+            self.asm.jgt(Reg::R2, last.cast_signed(), self.reject);
+            self.asm.add(Reg::R2, k.cast_signed());
+        } else {
+            self.asm.mov32(Reg::R2, k.cast_signed());
+        }
+        self.asm.mov(Reg::R1, self.frame.ctx);
+        self.asm.mov(Reg::R3, buffer.base);
+        self.asm.add(Reg::R3, i32::from(buffer.offset));
+        self.asm.mov32(Reg::R4, width.bytes().cast_signed());
+        self.asm.call(Helper::XDP_LOAD_BYTES);
+        self.asm.jne(Reg::R0, 0, self.reject);
+        self.asm.load(size(width), dst, buffer);
+        self.asm.to_be(size(width), dst);
+        self.asm.load(Size::DW, kept, keep);
+    }
+
+    fn branch(
+        &mut self,
+        copy: Copy,
+        condition: Condition,
+        operand: Operand,
+        yes: usize,
+        no: usize,
+    ) {
+        let a = self.registers.a;
+        let [if_yes, if_no] = [yes, no].map(|at| self.target(copy, at));
+        let next = yes.min(no);
+        let compare = compare(condition);
+        let source = self.source(operand);
+        if if_yes == if_no {
+            self.asm.jump(if_yes);
+        } else if let (true, Some(inverse)) = (yes == next, compare.inverse()) {
+            self.asm.branch32(inverse, a, source, if_no);
+            self.asm.jump(if_yes);
+        } else {
+            self.asm.branch32(compare, a, source, if_yes);
+            self.asm.jump(if_no);
+        }
+    }
+
+    fn source(&self, operand: Operand) -> Source {
+        match operand {
+            Operand::K(k) => Source::Imm(k.cast_signed()),
+            Operand::X => Source::Reg(self.registers.x),
+        }
+    }
+
+    /// What only moves values and calculates.
+    fn without_packet(&mut self, op: Op) {
+        let Registers { a, x, .. } = self.registers;
+        let cell = |cell| self.frame.place(Cell::Scratch(cell));
+        match op {
+            Op::LoadLength => self.load_length(a),
+            Op::LoadXLength => self.load_length(x),
+            Op::LoadConstant(k) => self.asm.mov32(a, k.cast_signed()),
+            Op::LoadXConstant(k) => self.asm.mov32(x, k.cast_signed()),
+            Op::LoadCell(k) => self.asm.load(Size::W, a, cell(k)),
+            Op::LoadXCell(k) => self.asm.load(Size::W, x, cell(k)),
+            Op::Store(k) => self.asm.store(Size::W, cell(k), a),
+            Op::StoreX(k) => self.asm.store(Size::W, cell(k), x),
+            Op::CopyToX => self.asm.mov32(x, a),
+            Op::CopyToA => self.asm.mov32(a, x),
+            Op::Negate => self.asm.neg32(a),
+            Op::Calculate(alu, operand) => self.calculate(alu, operand),
+            Op::Return(_) => self.asm.jump(self.pass),
+            Op::ReturnA => {
+                self.asm.jeq32(a, 0, self.reject);
+                self.asm.jump(self.pass);
+            }
+            // Those that look at the packet or jump have been dealt with.
+            Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_) => {}
+            Op::Jump(_) | Op::Branch(..) => {}
+        }
+    }
+
+    fn load_length(&mut self, dst: Reg) {
+        if self.frame.fragments {
+            self.asm.load(Size::DW, dst, self.frame.place(Cell::Length));
+        } else {
+            self.asm.mov(dst, self.frame.end);
+            self.asm.sub(dst, self.frame.data);
+        }
+    }
+
+    fn calculate(&mut self, alu: Alu, operand: Operand) {
+        let Registers { a, x, .. } = self.registers;
+        let source = self.source(operand);
+        match (alu, operand) {
+            (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return self.asm.mov32(a, 0),
+            (Alu::Div | Alu::Mod, Operand::X) => self.asm.jeq32(x, 0, self.reject),
+            _ => {}
+        }
+        self.asm.alu32(calculation(alu), a, source);
+        // The machine shifts by the lower five bits only.
+        if let (Alu::Lsh | Alu::Rsh, Operand::X) = (alu, operand) {
+            let done = self.asm.label();
+            self.asm.jlt32(x, 32, done);
+            self.asm.mov32(a, 0);
+            self.asm.place(done);
+        }
+    }
+}
+
+fn size(width: Width) -> Size {
+    match width {
+        Width::Byte => Size::B,
+        Width::Half => Size::H,
+        Width::Word => Size::W,
+    }
+}
+
+fn compare(condition: Condition) -> Compare {
+    match condition {
+        Condition::Equal => Compare::Eq,
+        Condition::Greater => Compare::Gt,
+        Condition::GreaterOrEqual => Compare::Ge,
+        Condition::AnyBit => Compare::Set,
+    }
+}
+
+fn calculation(alu: Alu) -> ebpf::Alu {
+    match alu {
+        Alu::Add => ebpf::Alu::Add,
+        Alu::Sub => ebpf::Alu::Sub,
+        Alu::Mul => ebpf::Alu::Mul,
+        Alu::Div => ebpf::Alu::Div,
+        Alu::Mod => ebpf::Alu::Rem,
+        Alu::Or => ebpf::Alu::Or,
+        Alu::And => ebpf::Alu::And,
+        Alu::Xor => ebpf::Alu::Xor,
+        Alu::Lsh => ebpf::Alu::Lsh,
+        Alu::Rsh => ebpf::Alu::Rsh,
+    }
+}

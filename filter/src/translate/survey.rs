@@ -1,0 +1,216 @@
+//! What can be said of a program before it is translated.
+//!
+//! Jumps lead forward, so one pass from the end sees all that follows an instruction before it,
+//! and one pass from the start all that may come before.
+
+use crate::cbpf::{Op, Operand};
+
+/// More bytes than there are: what is needed where no way leads to a pass.
+pub(super) const NEVER: u32 = u32::MAX;
+
+/// Bits of a set of places values are kept in: a scratch cell each, A and X.
+pub(super) const A: u32 = 1 << 16;
+pub(super) const X: u32 = 1 << 17;
+
+/// What the packet must have for any way from an instruction on to pass. With less the verdict
+/// is already known, for every load outside of the packet rejects: so one check is enough for
+/// all the loads that follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    /// Bytes from the packet's start; [`NEVER`] if no way passes.
+    pub(super) packet: u32,
+    /// Bytes from X, as X is now.
+    pub(super) window: u32,
+}
+
+/// What has been checked on all ways to an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// So many bytes from the packet's start are there.
+    pub(super) packet: u32,
+    /// So many bytes from X are there, and the window's register points to the first; 0 if it
+    /// does not.
+    pub(super) window: u32,
+    /// X is at most this.
+    pub(super) x_max: u32,
+}
+
+impl Known {
+    /// Of an instruction no way leads to: all there is to know.
+    const UNREACHED: Self = Self { packet: u32::MAX, window: u32::MAX, x_max: 0 };
+    const NOTHING: Self = Self { packet: 0, window: 0, x_max: u32::MAX };
+
+    fn merge(&mut self, other: Self) {
+        self.packet = self.packet.min(other.packet);
+        self.window = self.window.min(other.window);
+        self.x_max = self.x_max.max(other.x_max);
+    }
+
+    fn with_x(self, x_max: u32) -> Self {
+        Self { window: 0, x_max, ..self }
+    }
+}
+
+/// The instructions that may follow the one at `at`.
+pub(super) fn next(at: usize, op: Op) -> impl Iterator<Item = usize> {
+    let to = |by: usize| Some(at + 1 + by);
+    match op {
+        Op::Return(_) | Op::ReturnA => [None, None],
+        Op::Jump(by) => [to(by as usize), None],
+        Op::Branch(_, _, yes, no) => [to(yes.into()), to(no.into())],
+        _ => [to(0), None],
+    }
+    .into_iter()
+    .flatten()
+}
+
+/// For each instruction, what is needed from there on.
+pub(super) fn needs(ops: &[Op]) -> Vec<Need> {
+    let never = Need { packet: NEVER, window: NEVER };
+    let mut needs = vec![never; ops.len()];
+    for (at, op) in ops.iter().enumerate().rev() {
+        let least = |a: Need, b: Need| Need {
+            packet: a.packet.min(b.packet),
+            window: a.window.min(b.window),
+        };
+        let then = next(at, *op).map(|next| needs[next]).fold(never, least);
+        let end = end_of(*op).unwrap_or(0);
+        needs[at] = match op {
+            Op::Return(0) => never,
+            Op::Return(_) | Op::ReturnA => Need { packet: 0, window: 0 },
+            Op::LoadIndirect(..) => {
+                Need { packet: then.packet.max(end), window: then.window.max(end) }
+            }
+            _ if writes(*op) & X != 0 => Need { packet: then.packet.max(end), window: 0 },
+            _ => Need { packet: then.packet.max(end), window: then.window },
+        };
+    }
+    needs
+}
+
+/// Where what an operation loads ends, counted from the packet's start or from X.
+pub(super) fn end_of(op: Op) -> Option<u32> {
+    match op {
+        Op::Load(width, k) | Op::LoadIndirect(width, k) => Some(k.saturating_add(width.bytes())),
+        Op::LoadXHeader(k) => Some(k.saturating_add(1)),
+        _ => None,
+    }
+}
+
+/// For each instruction, what is known when a run comes there. A check is made for all that is
+/// needed from there on.
+pub(super) fn known(ops: &[Op], needs: &[Need]) -> Vec<Known> {
+    let mut known = vec![Known::UNREACHED; ops.len()];
+    known[0] = Known::NOTHING;
+    for (at, op) in ops.iter().enumerate() {
+        let mut now = known[at];
+        let (end, need) = (end_of(*op).unwrap_or(0), needs[at]);
+        match op {
+            Op::LoadIndirect(..) if now.window < end => now.window = need.window,
+            Op::Load(..) | Op::LoadXHeader(_) if now.packet < end => now.packet = need.packet,
+            _ => {}
+        }
+        now = match *op {
+            Op::LoadXHeader(_) => now.with_x(60),
+            Op::LoadXConstant(k) => now.with_x(k),
+            op if writes(op) & X != 0 => now.with_x(u32::MAX),
+            _ => now,
+        };
+        next(at, *op).for_each(|next| known[next].merge(now));
+    }
+    known
+}
+
+/// What may be read before it has a value, and so must start as 0. `keeps` is what an operation
+/// reads besides, because it must not lose it.
+pub(super) fn unset(ops: &[Op], keeps: impl Fn(Op) -> u32) -> u32 {
+    let mut written_at = vec![u32::MAX; ops.len()];
+    let mut unset = 0;
+    written_at[0] = 0;
+    for (at, op) in ops.iter().enumerate() {
+        let written = written_at[at];
+        unset |= (reads(*op) | keeps(*op)) & !written;
+        next(at, *op).for_each(|next| written_at[next] &= written | writes(*op));
+    }
+    unset
+}
+
+fn reads(op: Op) -> u32 {
+    let with = |operand| if operand == Operand::X { A | X } else { A };
+    match op {
+        Op::LoadCell(cell) | Op::LoadXCell(cell) => 1 << cell,
+        Op::LoadIndirect(..) | Op::StoreX(_) | Op::CopyToA => X,
+        Op::Calculate(_, operand) | Op::Branch(_, operand, ..) => with(operand),
+        Op::Store(_) | Op::Negate | Op::ReturnA | Op::CopyToX => A,
+        _ => 0,
+    }
+}
+
+fn writes(op: Op) -> u32 {
+    match op {
+        Op::Load(..)
+        | Op::LoadIndirect(..)
+        | Op::LoadLength
+        | Op::LoadConstant(_)
+        | Op::LoadCell(_)
+        | Op::Calculate(..)
+        | Op::Negate
+        | Op::CopyToA => A,
+        Op::LoadXHeader(_)
+        | Op::LoadXLength
+        | Op::LoadXConstant(_)
+        | Op::LoadXCell(_)
+        | Op::CopyToX => X,
+        Op::Store(cell) | Op::StoreX(cell) => 1 << cell,
+        Op::Jump(_) | Op::Branch(..) | Op::Return(_) | Op::ReturnA => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cbpf::{Condition, Width};
+
+    #[test]
+    fn the_first_check_is_for_all_that_every_passing_way_loads() {
+        let is = |k, yes, no| Op::Branch(Condition::Equal, Operand::K(k), yes, no);
+        let ops = [
+            Op::Load(Width::Half, 12),
+            is(0x0800, 0, 5),
+            Op::Load(Width::Byte, 23),
+            is(17, 0, 3),
+            Op::LoadXHeader(14),
+            Op::LoadIndirect(Width::Half, 16),
+            is(9, 1, 0),
+            Op::Return(0),
+            Op::Return(1),
+        ];
+        // Where the type is not 0x0800, the way leads to the rejecting end: it asks for nothing.
+        let packet: Vec<u32> = needs(&ops).iter().map(|need| need.packet).collect();
+        assert_eq!(packet, [24, 24, 24, 18, 18, 18, 0, NEVER, 0]);
+        assert_eq!(needs(&ops)[4].window, 0, "X is another then");
+        assert_eq!(needs(&ops)[5].window, 18);
+        let known = known(&ops, &needs(&ops));
+        assert_eq!(known[1].packet, 24);
+        assert_eq!(known[5], Known { packet: 24, window: 0, x_max: 60 });
+        assert_eq!(known[6].window, 18);
+    }
+
+    #[test]
+    fn what_may_be_read_unset_is_found() {
+        let maybe = Op::Branch(Condition::Equal, Operand::K(0), 0, 1);
+        let rows: &[(&str, &[Op], u32)] = &[
+            ("A at once", &[Op::ReturnA], A),
+            ("A after a load", &[Op::LoadLength, Op::ReturnA], 0),
+            (
+                "a cell on one way of two",
+                &[Op::LoadLength, maybe, Op::Store(3), Op::LoadXCell(3), Op::Return(1)],
+                1 << 3,
+            ),
+            ("X by an indirect load", &[Op::LoadIndirect(Width::Byte, 0), Op::ReturnA], X),
+        ];
+        for (sentence, ops, expected) in rows {
+            assert_eq!(unset(ops, |_| 0), *expected, "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What each CPU has done for the network, from `/proc`.
+//!
+//! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c. Newer kernels write the CPU's
+//! number there, as the 13th word; without it the lines are those of the CPUs in use, in order.
+//! The counts are the whole machine's, whatever the namespace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use sluicegate_base::error::{Error, Result};
+
+/// What one CPU has counted since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuCounters {
+    /// Its number.
+    pub cpu: u32,
+    /// Time in all, in ticks (1/100 s nearly everywhere).
+    pub total_ticks: u64,
+    /// Time spent doing nothing, or waiting for a disk.
+    pub idle_ticks: u64,
+    /// Time spent in softirqs, where the kernel handles packets.
+    pub softirq_ticks: u64,
+    /// Receive softirqs run.
+    pub net_rx: u64,
+    /// Transmit softirqs run.
+    pub net_tx: u64,
+    /// Packets handled in softirqs.
+    pub processed: u64,
+    /// Packets dropped because the CPU's backlog was full (`net.core.netdev_max_backlog`).
+    pub dropped: u64,
+    /// Times a receive softirq ran out of budget with packets left (`net.core.netdev_budget`).
+    pub time_squeeze: u64,
+}
+
+/// Reads all CPUs' counters, by number.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn read() -> Result<Vec<CpuCounters>> {
+    let stat = file("/proc/stat")?;
+    let softirqs = file("/proc/softirqs")?;
+    let softnet = file("/proc/net/softnet_stat")?;
+    Ok(parse(&stat, &softirqs, &softnet))
+}
+
+fn file(path: &str) -> Result<String> {
+    fs::read_to_string(path).map_err(|e| Error::path("read", Path::new(path), e))
+}
+
+fn parse(stat: &str, softirqs: &str, softnet: &str) -> Vec<CpuCounters> {
+    let mut cpus = BTreeMap::new();
+    for line in stat.lines() {
+        if let Some(times) = parse_times(line) {
+            cpus.insert(times.cpu, times);
+        }
+    }
+    parse_softirqs(softirqs, &mut cpus);
+    parse_softnet(softnet, &mut cpus);
+    cpus.into_values().collect()
+}
+
+/// A line such as "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; the
+/// guests' times are part of the first two.
+fn parse_times(line: &str) -> Option<CpuCounters> {
+    let mut words = line.split_ascii_whitespace();
+    let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+    let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+    Some(CpuCounters {
+        cpu,
+        total_ticks: ticks.iter().take(8).sum(),
+        idle_ticks: at(3) + at(4),
+        softirq_ticks: at(6),
+        ..CpuCounters::default()
+    })
+}
+
+/// A table: CPUs across, kinds of softirq down.
+fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
+    let mut lines = text.lines();
+    let numbers: Vec<Option<u32>> = lines
+        .next()
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .map(|word| word.strip_prefix("CPU")?.parse().ok())
+        .collect();
+    for line in lines {
+        let Some((name, counts)) = line.split_once(':') else {
+            continue;
+        };
+        let receive = match name.trim() {
+            "NET_RX" => true,
+            "NET_TX" => false,
+            _ => continue,
+        };
+        for (number, count) in numbers.iter().zip(counts.split_ascii_whitespace()) {
+            let cpu = number.and_then(|number| cpus.get_mut(&number));
+            if let (Some(cpu), Ok(count)) = (cpu, count.parse()) {
+                *(if receive { &mut cpu.net_rx } else { &mut cpu.net_tx }) = count;
+            }
+        }
+    }
+}
+
+/// Lines of hexadecimal words, 32 bits each.
+fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
+    let order: Vec<u32> = cpus.keys().copied().collect();
+    for (line, in_order) in text.lines().zip(order.iter().map(Some).chain(std::iter::repeat(None)))
+    {
+        let words: Vec<u64> = line
+            .split_ascii_whitespace()
+            .map_while(|word| u64::from_str_radix(word, 16).ok())
+            .collect();
+        let [processed, dropped, time_squeeze, ..] = words[..] else {
+            continue;
+        };
+        let number = match words.get(12) {
+            Some(number) => u32::try_from(*number).ok(),
+            None => in_order.copied(),
+        };
+        if let Some(cpu) = number.and_then(|number| cpus.get_mut(&number)) {
+            cpu.processed = processed;
+            cpu.dropped = dropped;
+            cpu.time_squeeze = time_squeeze;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "\
+cpu  300 0 30 1700 70 1 12 5 7 0
+cpu0 100 0 10 800 50 1 4 5 7 0
+cpu2 200 0 20 900 20 0 8 0 0 0
+intr 1 2 3
+ctxt 4
+";
+    const SOFTIRQS: &str = "                    CPU0       CPU2
+          HI:          9          9
+      NET_TX:          4          5
+      NET_RX:       3774       4590
+";
+
+    #[test]
+    fn a_cpu_is_put_together_from_three_files() {
+        let softnet = "\
+00000020 0000000a 00000001 0 0 0 0 0 0 0 0 00000000 00000000 00000000 00000000
+00001ed6 00000002 00000003 0 0 0 0 0 0 0 0 00000000 00000002 00000000 00000000
+";
+        let cpus = parse(STAT, SOFTIRQS, softnet);
+        let expected = CpuCounters {
+            cpu: 2,
+            total_ticks: 1148,
+            idle_ticks: 920,
+            softirq_ticks: 8,
+            net_rx: 4590,
+            net_tx: 5,
+            processed: 0x1ed6,
+            dropped: 2,
+            time_squeeze: 3,
+        };
+        assert_eq!(cpus.len(), 2, "the line of all CPUs is not one");
+        assert_eq!(cpus[1], expected, "a CPU that is off leaves a gap in the numbers");
+        assert_eq!(cpus[0].total_ticks, 970, "the guests' time is not counted twice");
+    }
+
+    #[test]
+    fn without_a_number_the_order_of_lines_names_the_cpu() {
+        let softnet = "00000001 00000000 00000000 0 0 0 0 0 0 0 0\n\
+                       00000002 00000000 00000000 0 0 0 0 0 0 0 0\n\
+                       00000003 00000000 00000000 0 0 0 0 0 0 0 0\n";
+        let cpus = parse(STAT, SOFTIRQS, softnet);
+        assert_eq!(cpus.iter().map(|c| c.processed).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn this_machine_has_at_least_one_cpu_that_has_done_something() {
+        let cpus = read().unwrap();
+        assert!(cpus.iter().any(|cpu| cpu.total_ticks > cpu.idle_ticks), "{cpus:?}");
+    }
+}

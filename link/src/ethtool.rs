@@ -1,0 +1,518 @@
+//! What a driver tells of itself: statistics, queues, rings, GRO, timestamps.
+//!
+//! By `SIOCETHTOOL` and `SIOCGHWTSTAMP`. Reading needs no privilege, setting needs
+//! `CAP_NET_ADMIN`. Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
+#![allow(unsafe_code)]
+
+use std::ffi::c_char;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::{netns, refused};
+use sluicegate_base::error::{Error, Result};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
+
+// linux/ethtool.h
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_SGRO: u32 = 0x2c;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GET_TS_INFO: u32 = 0x41;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_SS_STATS: u32 = 1;
+const ETH_GSTRING_LEN: usize = 32;
+
+/// Where requests and answers lie: room for 131,071 statistics' names. Pages come into being
+/// when touched.
+const AREA_BYTES: usize = 4 << 20;
+
+/// A request that is answered in its own place, one of the kernel's structures.
+///
+/// # Safety
+/// `repr(C)` like the kernel's, with integers only, so that any bytes are a value of it.
+unsafe trait Request: Copy {}
+
+/// Declares the kernel's structures, their sizes checked against linux/ethtool.h.
+macro_rules! requests {
+    ($($name:ident $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        struct $name { $($field: $type),* }
+        const _: () = assert!(size_of::<$name>() == $size);
+        // SAFETY: repr(C), its fields are integers and arrays of them, and its size is the
+        // sum of theirs' in the header.
+        unsafe impl Request for $name {}
+    )*};
+}
+
+requests! {
+    DriverInfo 196 {
+        cmd: u32,
+        driver: [u8; 32],
+        version: [u8; 32],
+        firmware: [u8; 32],
+        bus: [u8; 32],
+        expansion_rom: [u8; 32],
+        reserved: [u8; 12],
+        private_flags: u32,
+        statistics: u32,
+        self_test_bytes: u32,
+        eeprom_bytes: u32,
+        register_bytes: u32,
+    }
+    Value 8 { cmd: u32, data: u32 }
+    StringSet 24 { cmd: u32, reserved: u32, mask: u64, count: u32, padding: u32 }
+    Strings 12 { cmd: u32, set: u32, count: u32 }
+    Statistics 8 { cmd: u32, count: u32 }
+    RingSizes 36 {
+        cmd: u32,
+        rx_max: u32, rx_mini_max: u32, rx_jumbo_max: u32, tx_max: u32,
+        rx: u32, rx_mini: u32, rx_jumbo: u32, tx: u32,
+    }
+    ChannelCounts 36 {
+        cmd: u32,
+        rx_max: u32, tx_max: u32, other_max: u32, combined_max: u32,
+        rx: u32, tx: u32, other: u32, combined: u32,
+    }
+    LinkSettings 48 {
+        cmd: u32,
+        speed: u32,
+        duplex: u8, port: u8, phy: u8, autoneg: u8,
+        mdio: u8, crossover: u8, crossover_control: u8,
+        mode_words: i8,
+        transceiver: u8, master_slave: u8, master_slave_state: u8, rate_matching: u8,
+        reserved: [u32; 7],
+    }
+    TimestampInfo 44 {
+        cmd: u32,
+        so_timestamping: u32,
+        clock: i32,
+        tx_types: u32,
+        tx_reserved: [u32; 3],
+        rx_filters: u32,
+        rx_reserved: [u32; 3],
+    }
+    HardwareTimestamps 12 { flags: i32, tx: i32, rx: i32 }
+}
+
+/// Which driver runs an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Driver {
+    /// "ixgbe", "veth".
+    pub name: String,
+    /// The driver's version; most give the kernel's.
+    pub version: String,
+    /// The card's firmware version; empty where there is none.
+    pub firmware: String,
+    /// Where the card is: "0000:00:03.0"; empty where it is nowhere.
+    pub bus: String,
+}
+
+/// Queues in use and the most there can be. `combined` ones have an interrupt that serves a
+/// receive and a transmit queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Channels {
+    pub rx: u32,
+    pub tx: u32,
+    pub combined: u32,
+    pub rx_max: u32,
+    pub tx_max: u32,
+    pub combined_max: u32,
+}
+
+/// Descriptors in each of the card's rings, and the most there can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Rings {
+    pub rx: u32,
+    pub tx: u32,
+    pub rx_max: u32,
+    pub tx_max: u32,
+}
+
+/// The timestamps an interface can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamping {
+    /// `SOF_TIMESTAMPING_` bits (linux/net_tstamp.h) that its sockets can ask for.
+    pub flags: u32,
+    /// The card's clock: N of `/dev/ptpN`; none where it has no clock.
+    pub clock: Option<u32>,
+    /// Bit N is set where `HWTSTAMP_TX_` N is possible.
+    pub tx_types: u32,
+    /// Bit N is set where `HWTSTAMP_FILTER_` N is possible.
+    pub rx_filters: u32,
+}
+
+impl Timestamping {
+    /// Whether the card can stamp each packet it receives (`HWTSTAMP_FILTER_ALL`).
+    pub fn stamps_all_received(&self) -> bool {
+        const HWTSTAMP_FILTER_ALL: u32 = 1;
+        self.rx_filters & (1 << HWTSTAMP_FILTER_ALL) != 0
+    }
+}
+
+/// The hardware timestamps an interface makes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardwareStamps {
+    /// `HWTSTAMP_TX_` value; 0 is off.
+    pub tx: i32,
+    /// `HWTSTAMP_FILTER_` value; 0 is off, 1 is all packets.
+    pub rx: i32,
+}
+
+/// A way to ask the drivers of one network namespace.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: OwnedFd,
+    area: Mmap,
+}
+
+impl Ethtool {
+    /// Opens a socket in the namespace `netns`, or in this thread's.
+    ///
+    /// # Errors
+    /// As [`netns::within`], or no socket is to be had.
+    pub fn open(netns: Option<&str>) -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = netns::within(netns, || {
+            socket(AddressFamily::Inet, SockType::Datagram, flags, None)
+                .map_err(|e| Error::system("open", "a socket for ethtool", e))
+        })?;
+        Ok(Self { socket, area: guarded_area()? })
+    }
+
+    /// Which driver runs the interface.
+    ///
+    /// # Errors
+    /// No such interface; one without a driver to ask.
+    pub fn driver(&mut self, interface: &str) -> Result<Driver> {
+        let info = self.ask(interface, "driver", DriverInfo::zeroed(ETHTOOL_GDRVINFO))?;
+        Ok(Driver {
+            name: text(&info.driver),
+            version: text(&info.version),
+            firmware: text(&info.firmware),
+            bus: text(&info.bus),
+        })
+    }
+
+    /// The names of the driver's statistics; none where it has none.
+    ///
+    /// # Errors
+    /// No such interface; more names than 131,071.
+    pub fn statistics_names(&mut self, interface: &str) -> Result<Vec<String>> {
+        let mut set = StringSet::zeroed(ETHTOOL_GSSET_INFO);
+        set.mask = 1 << ETH_SS_STATS;
+        let Some(set) = supported(self.ask(interface, "statistics", set))? else {
+            return Ok(Vec::new());
+        };
+        if set.mask == 0 || set.count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut request = Strings::zeroed(ETHTOOL_GSTRINGS);
+        request.set = ETH_SS_STATS;
+        request.count = set.count;
+        let answer = self.ask(interface, "statistics", request)?;
+        Ok(self
+            .rest(size_of::<Strings>(), answer.count, ETH_GSTRING_LEN)?
+            .chunks_exact(ETH_GSTRING_LEN)
+            .map(text)
+            .collect())
+    }
+
+    /// The driver's statistics, in the order of their names. Their number changes with that of
+    /// the queues: where it is not that of the names, ask for those again.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn statistics_values(&mut self, interface: &str) -> Result<Vec<u64>> {
+        let request = Statistics::zeroed(ETHTOOL_GSTATS);
+        let Some(answer) = supported(self.ask(interface, "statistics", request))? else {
+            return Ok(Vec::new());
+        };
+        let bytes = self.rest(size_of::<Statistics>(), answer.count, size_of::<u64>())?;
+        let (words, _) = bytes.as_chunks();
+        Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+
+    /// The driver's statistics, name and value.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn statistics(&mut self, interface: &str) -> Result<Vec<(String, u64)>> {
+        let names = self.statistics_names(interface)?;
+        let values = self.statistics_values(interface)?;
+        Ok(names.into_iter().zip(values).collect())
+    }
+
+    /// The interface's queues; none where the driver does not say.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn channels(&mut self, interface: &str) -> Result<Option<Channels>> {
+        let request = ChannelCounts::zeroed(ETHTOOL_GCHANNELS);
+        let counts = supported(self.ask(interface, "queues", request))?;
+        Ok(counts.map(|counts| Channels {
+            rx: counts.rx,
+            tx: counts.tx,
+            combined: counts.combined,
+            rx_max: counts.rx_max,
+            tx_max: counts.tx_max,
+            combined_max: counts.combined_max,
+        }))
+    }
+
+    /// The sizes of the card's rings; none where the driver does not say.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn rings(&mut self, interface: &str) -> Result<Option<Rings>> {
+        let request = RingSizes::zeroed(ETHTOOL_GRINGPARAM);
+        let sizes = supported(self.ask(interface, "ring sizes", request))?;
+        Ok(sizes.map(|sizes| Rings {
+            rx: sizes.rx,
+            tx: sizes.tx,
+            rx_max: sizes.rx_max,
+            tx_max: sizes.tx_max,
+        }))
+    }
+
+    /// The link's speed in Mbit/s; none where the driver does not say, or there is no link.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn speed(&mut self, interface: &str) -> Result<Option<u32>> {
+        // The first answer says how many words the sets of modes have, which come with the second
+        // (linux/ethtool.h): as a number below zero.
+        let mut request = LinkSettings::zeroed(ETHTOOL_GLINKSETTINGS);
+        let Some(asked) = supported(self.ask(interface, "speed", request))? else {
+            return Ok(None);
+        };
+        request.mode_words = asked.mode_words.saturating_neg();
+        let settings = supported(self.ask(interface, "speed", request))?;
+        // SPEED_UNKNOWN is -1.
+        let known = |speed: &u32| *speed != 0 && *speed != u32::MAX;
+        Ok(settings.map(|settings| settings.speed).filter(known))
+    }
+
+    /// Whether received packets are merged (generic receive offload).
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn gro(&mut self, interface: &str) -> Result<bool> {
+        Ok(self.ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?.data != 0)
+    }
+
+    /// Whether the card merges received packets (large receive offload).
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn lro(&mut self, interface: &str) -> Result<bool> {
+        let flags = self.ask(interface, "LRO", Value::zeroed(ETHTOOL_GFLAGS))?.data;
+        Ok(flags & ETH_FLAG_LRO != 0)
+    }
+
+    /// Switches generic receive offload. On a veth it also switches NAPI, without which nothing
+    /// can be redirected to the interface (Linux 5.13).
+    ///
+    /// # Errors
+    /// No such interface, a missing `CAP_NET_ADMIN`.
+    pub fn set_gro(&mut self, interface: &str, on: bool) -> Result<()> {
+        let mut request = Value::zeroed(ETHTOOL_SGRO);
+        request.data = on.into();
+        self.ask(interface, "set GRO of", request).map(|_| ())
+    }
+
+    /// Has the interface fill in checksums of what the host sends, or has the host do it; then it
+    /// cuts TCP into packets by itself, too.
+    ///
+    /// # Errors
+    /// No such interface, a missing `CAP_NET_ADMIN`.
+    pub fn set_transmit_checksums(&mut self, interface: &str, on: bool) -> Result<()> {
+        let mut request = Value::zeroed(ETHTOOL_STXCSUM);
+        request.data = on.into();
+        self.ask(interface, "set transmit checksums of", request).map(|_| ())
+    }
+
+    /// The timestamps the interface can make; none where the driver does not say.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn timestamping(&mut self, interface: &str) -> Result<Option<Timestamping>> {
+        let request = TimestampInfo::zeroed(ETHTOOL_GET_TS_INFO);
+        let info = supported(self.ask(interface, "timestamps", request))?;
+        Ok(info.map(|info| Timestamping {
+            flags: info.so_timestamping,
+            clock: info.clock.try_into().ok(),
+            tx_types: info.tx_types,
+            rx_filters: info.rx_filters,
+        }))
+    }
+
+    /// The hardware timestamps the interface makes now; none where it can make none.
+    ///
+    /// # Errors
+    /// No such interface.
+    pub fn hardware_stamps(&mut self, interface: &str) -> Result<Option<HardwareStamps>> {
+        let request = HardwareTimestamps { flags: 0, tx: 0, rx: 0 };
+        let answer = self
+            .call(interface, libc::SIOCGHWTSTAMP, request)
+            .map_err(|e| failed("timestamps", interface, e));
+        Ok(supported(answer)?.map(|now| HardwareStamps { tx: now.tx, rx: now.rx }))
+    }
+
+    fn ask<T: Request>(&mut self, interface: &str, what: &'static str, request: T) -> Result<T> {
+        self.call(interface, libc::SIOCETHTOOL, request).map_err(|e| failed(what, interface, e))
+    }
+
+    /// Lays the request at the area's start, calls the kernel, and reads it back.
+    fn call<T: Request>(&mut self, interface: &str, number: u64, request: T) -> io::Result<T> {
+        let mut name: [c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
+        // The last byte stays zero: a longer name cannot be one.
+        if interface.len() >= name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in name.iter_mut().zip(interface.bytes()) {
+            *to = from as c_char;
+        }
+        let area = self.area.base().as_ptr();
+        let mut ifreq = libc::ifreq {
+            ifr_name: name,
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() },
+        };
+        // SAFETY: the area is page-aligned, larger than any Request, and reached by nobody else
+        // while `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives
+        // on this stack, and memory from `area` on: as far as the request says, or for
+        // statistics as far as the driver's number of queues at that moment wants; where that
+        // is beyond the area it meets the page without access and fails with EFAULT.
+        // What is read back was written above; any bytes are a valid T.
+        unsafe {
+            area.cast::<T>().write(request);
+            if libc::ioctl(self.socket.as_raw_fd(), number, &raw mut ifreq) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(area.cast::<T>().read())
+        }
+    }
+
+    /// The `count` entries that follow an answer of `offset` bytes.
+    fn rest(&mut self, offset: usize, count: u32, entry_bytes: usize) -> Result<&[u8]> {
+        let bytes = (count as usize).saturating_mul(entry_bytes);
+        if bytes > AREA_BYTES - offset {
+            return Err(Error::Unsupported {
+                feature: format!("a driver with {count} statistics"),
+                remedy: "lower the number of its queues with `ethtool -L`".into(),
+            });
+        }
+        // SAFETY: offset + bytes lie within the area's accessible part, which is mapped for as
+        // long as `self` lives and zeroed or written by a finished ioctl; the borrow of `self`
+        // keeps the next call from writing there.
+        Ok(unsafe { std::slice::from_raw_parts(self.area.at(offset).as_ptr(), bytes) })
+    }
+}
+
+/// A request with its command and zeros.
+trait Zeroed: Request {
+    fn zeroed(command: u32) -> Self {
+        // SAFETY: a Request is integers only, for which zeros are a value.
+        let mut request = unsafe { std::mem::zeroed::<Self>() };
+        // SAFETY: each Request begins with a 32-bit integer, the command in those of ethtool,
+        // and `request` is exclusively ours.
+        unsafe { (&raw mut request).cast::<u32>().write(command) };
+        request
+    }
+}
+
+impl<T: Request> Zeroed for T {}
+
+/// The area, with a page behind it that nobody may touch.
+fn guarded_area() -> Result<Mmap> {
+    let area = Mmap::anonymous(AREA_BYTES + PAGE_BYTES)?;
+    let guard = area.at(AREA_BYTES);
+    // SAFETY: the last page of a mapping just made, which nobody has a reference into.
+    if unsafe { libc::mprotect(guard.as_ptr().cast(), PAGE_BYTES, libc::PROT_NONE) } != 0 {
+        return Err(Error::last_os("protect", "a page behind the ethtool area"));
+    }
+    Ok(area)
+}
+
+fn failed(what: &'static str, interface: &str, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => refused(what, interface, "CAP_NET_ADMIN", error),
+        Some(libc::ENODEV) => Error::system("ask the driver of", interface, error)
+            .remedy("`ip link` lists the interfaces"),
+        _ => Error::system("ask the driver of", format!("{interface} for {what}"), error),
+    }
+}
+
+/// A driver that does not know the question is no error.
+fn supported<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(e) if matches!(e.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY)) => {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error_not_a_crash() {
+        let mut ethtool = Ethtool::open(None).unwrap();
+        for name in ["no-such-iface", "", "a-name-that-is-much-too-long"] {
+            let error = ethtool.driver(name).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ENODEV), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn loopback_has_neither_queues_to_set_nor_hardware_stamps() {
+        let mut ethtool = Ethtool::open(None).unwrap();
+        assert_eq!(ethtool.channels("lo").unwrap(), None);
+        assert_eq!(ethtool.speed("lo").unwrap(), None);
+        assert_eq!(ethtool.hardware_stamps("lo").unwrap(), None);
+        assert_eq!(ethtool.statistics("lo").unwrap(), []);
+        let stamps = ethtool.timestamping("lo").unwrap().unwrap();
+        assert_eq!(stamps.clock, None);
+        assert!(!stamps.stamps_all_received());
+    }
+
+    #[test]
+    fn nobody_may_touch_the_page_behind_the_area() {
+        let ethtool = Ethtool::open(None).unwrap();
+        let guard = ethtool.area.at(AREA_BYTES).addr();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let starts = format!("{guard:x}-");
+        let line = maps.lines().find(|line| line.starts_with(&starts));
+        assert!(line.is_some_and(|line| line.contains(" ---p ")), "{line:?}");
+    }
+
+    #[test]
+    fn more_statistics_than_there_is_room_for_are_refused() {
+        let mut ethtool = Ethtool::open(None).unwrap();
+        for (count, entry_bytes, fits) in
+            [(0, 32, true), (131_071, 32, true), (131_072, 32, false), (u32::MAX, 8, false)]
+        {
+            let rest = ethtool.rest(12, count, entry_bytes);
+            assert_eq!(rest.is_ok(), fits, "{count} entries of {entry_bytes} bytes");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Building a lab and taking it down.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::LabConfig;
+use super::plan::{self, Host};
+use crate::{Ethtool, Netlink, VethEnd, netns};
+use sluicegate_base::error::{Error, Result};
+
+/// Settings that keep a host from speaking unasked. They are written before its interfaces are
+/// made, which inherit them.
+const QUIET: &[(&str, &str)] = &[
+    ("accept_ra", "0"),
+    ("router_solicitations", "0"),
+    ("autoconf", "0"),
+    ("accept_dad", "0"),
+    ("dad_transmits", "0"),
+    // No link-local address: each is one more multicast group to report.
+    ("addr_gen_mode", "1"),
+    // An address joins a multicast group, and that is reported (MLD, RFC 3810), then again
+    // within this time in ms. The sooner it is over the better.
+    ("mldv1_unsolicited_report_interval", "1"),
+    ("mldv2_unsolicited_report_interval", "1"),
+];
+
+/// How often a host reports that it joined a multicast group.
+const REPORTS: &str = "/proc/sys/net/ipv6/mld_qrv";
+const REPORTS_DEFAULT: u64 = 2;
+/// The longest wait for those reports. Where they come later, the lab is merely less quiet.
+const SETTLE: Duration = Duration::from_secs(2);
+
+const IPV6: &str = "/proc/sys/net/ipv6/conf";
+/// The switches of forwarding. A new namespace has IPv4's from the machine's own.
+const FORWARDING: [&str; 2] =
+    ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
+
+/// Whether all of a lab is there: its hosts, and their interfaces up and running.
+pub(super) fn is_whole(config: &LabConfig) -> bool {
+    config.shape.hosts().iter().all(|host| {
+        let links = Netlink::open(Some(&plan::netns(&config.name, host.name)))
+            .and_then(|mut netlink| netlink.links());
+        links.is_ok_and(|links| {
+            host.interfaces
+                .iter()
+                .all(|wanted| links.iter().any(|link| link.name == wanted.name && link.running))
+        })
+    })
+}
+
+/// Namespaces of these names that no record knows belong to somebody else.
+pub(super) fn refuse_foreign(config: &LabConfig) -> Result<()> {
+    for host in config.shape.hosts() {
+        let name = plan::netns(&config.name, host.name);
+        if netns::exists(&name) {
+            return Err(Error::Usage(format!(
+                "network namespace '{name}' is there already and belongs to no lab: take another \
+                 --name, or remove it with `ip netns delete {name}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes hosts, then links, then gives the interfaces what they need.
+pub(super) fn build(config: &LabConfig) -> Result<()> {
+    for host in config.shape.hosts() {
+        let netns = plan::netns(&config.name, host.name);
+        netns::create(&netns)?;
+        netns::within(Some(&netns), || {
+            quieten(host);
+            Netlink::open(None)?.set_up("lo", true)
+        })?;
+    }
+    for [left, right] in config.shape.links() {
+        let [left_netns, right_netns] =
+            [left, right].map(|(host, _)| plan::netns(&config.name, host));
+        let end = |interface: &super::HostInterface, netns| VethEnd {
+            name: interface.name,
+            netns: Some(netns),
+            mac: Some(interface.mac),
+        };
+        // Asked for in the left host, so that the machine's own namespace never sees the pair.
+        Netlink::open(Some(&left_netns))?.add_veth(
+            &VethEnd { netns: None, ..end(left.1, &left_netns) },
+            &end(right.1, &right_netns),
+            config.queues,
+        )?;
+    }
+    // An end takes redirected frames only if the other had NAPI when it was switched on: hence
+    // NAPI on all ends first. And there is no card that would fill in the checksums that a host
+    // leaves to a veth: packets that do not stay skbs would have wrong ones.
+    for host in config.shape.hosts() {
+        let mut ethtool = Ethtool::open(Some(&plan::netns(&config.name, host.name)))?;
+        for interface in host.interfaces {
+            ethtool.set_gro(interface.name, true)?;
+            ethtool.set_transmit_checksums(interface.name, false)?;
+        }
+    }
+    for host in config.shape.hosts() {
+        equip(config, host)?;
+    }
+    settle(config)
+}
+
+/// Switches a host's interfaces on, with addresses, neighbours and routes.
+fn equip(config: &LabConfig, host: &Host) -> Result<()> {
+    let netns = plan::netns(&config.name, host.name);
+    let mut netlink = Netlink::open(Some(&netns))?;
+    let ipv6 = Path::new(IPV6).exists();
+    let forwards = netns::within(Some(&netns), || Ok(forwards()))?;
+    let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
+    let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
+    for interface in host.interfaces {
+        netlink.set_up(interface.name, true)?;
+        let addresses = interface.addresses();
+        for address in addresses.iter().filter(|address| ipv6 || address.ip.is_ipv4()) {
+            netlink.add_address(interface.name, *address)?;
+        }
+        if addresses.is_empty() {
+            continue;
+        }
+        // Two hosts that forward would hand such a packet to each other until its TTL ends.
+        let routes = if forwards { Vec::new() } else { interface.routes() };
+        for route in routes.iter().filter(|route| ipv6 || route.gateway.is_ipv4()) {
+            netlink.add_route(interface.name, route.prefix, route.gateway)?;
+        }
+        for neighbour in &neighbours {
+            for address in neighbour.addresses() {
+                if ipv6 || address.ip.is_ipv4() {
+                    netlink.add_neighbour(interface.name, address.ip, neighbour.mac)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until what IPv6 has to say of itself has been said and has arrived: from then on all
+/// counters stand still until somebody sends.
+fn settle(config: &LabConfig) -> Result<()> {
+    if !Path::new(IPV6).exists() {
+        return Ok(());
+    }
+    let reports = fs::read_to_string(REPORTS).ok();
+    let reports = reports.and_then(|n| n.trim().parse().ok()).unwrap_or(REPORTS_DEFAULT);
+    let deadline = Instant::now() + SETTLE;
+    for [left, right] in config.shape.links() {
+        let mut ends = Vec::new();
+        for (host, interface) in [left, right] {
+            let netlink = Netlink::open(Some(&plan::netns(&config.name, host)))?;
+            let said = if interface.addresses().is_empty() { 0 } else { reports };
+            ends.push((netlink, interface.name, said));
+        }
+        loop {
+            let mut counts = Vec::new();
+            for (netlink, name, said) in &mut ends {
+                counts.push((netlink.interface(name)?.stats, *said));
+            }
+            let said = counts.iter().all(|(stats, said)| stats.tx_packets >= *said);
+            let [(left, _), (right, _)] = counts[..] else {
+                break;
+            };
+            let arrived =
+                left.tx_packets == right.rx_packets && right.tx_packets == left.rx_packets;
+            if (said && arrived) || Instant::now() > deadline {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
+}
+
+/// Where a setting cannot be written (no IPv6, a read-only `/proc/sys`), the host is as usable,
+/// only less quiet.
+fn quieten(host: &Host) {
+    for switch in FORWARDING {
+        let _ = fs::write(switch, "0");
+    }
+    for (setting, value) in QUIET {
+        let _ = fs::write(format!("{IPV6}/default/{setting}"), value);
+    }
+    let addressed = host.interfaces.iter().any(|i| !i.addresses().is_empty());
+    if !addressed {
+        let _ = fs::write(format!("{IPV6}/default/disable_ipv6"), "1");
+    }
+}
+
+/// Whether the host of this thread's namespace forwards packets.
+fn forwards() -> bool {
+    FORWARDING.iter().any(|path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0"))
+}
+
+/// Removes links, then hosts; what is not there is no error.
+pub(super) fn tear_down(config: &LabConfig) -> Result<()> {
+    let mut result = Ok(());
+    for host in config.shape.hosts() {
+        let netns = plan::netns(&config.name, host.name);
+        if !netns::exists(&netns) {
+            continue;
+        }
+        // A process that still runs there keeps the namespace, but not the links.
+        if let Ok(mut netlink) = Netlink::open(Some(&netns)) {
+            for interface in host.interfaces {
+                let _ = netlink.delete(interface.name);
+            }
+        }
+        // One that cannot be deleted does not keep the others from it.
+        result = result.and(netns::delete(&netns));
+    }
+    result
+}

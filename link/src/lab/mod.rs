@@ -1,0 +1,321 @@
+//! The lab: hosts made of network namespaces and veth links, for trying and testing without a
+//! network.
+//!
+//! ```text
+//!   pair    left (left0) ──────────────────────────── (right0) right
+//!   line    left (left0) ── (middle0) middle (middle1) ── (right0) right
+//!   star    left (left0) ── (middle0) middle; right, upper and lower at middle1 to middle3
+//! ```
+//!
+//! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. All but `middle`
+//! have addresses, know each other's Ethernet address for good, and have routes to the rest of
+//! 198.18.0.0/15 and 2001:db8::/32 through each other: the other host drops what is not for it,
+//! because no host of a lab forwards. Nothing else talks
+//! on the links, so that what a test sends is all there is to count. Packets are on the links as on a
+//! wire: checksums filled in, TCP cut into packets. Making and removing labs
+//! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, of another user than root `CAP_DAC_OVERRIDE` too, and
+//! Linux 5.13 for NAPI on a veth.
+
+mod build;
+#[cfg(test)]
+pub(crate) mod for_tests;
+mod plan;
+mod record;
+
+pub use plan::{Host, HostInterface, Shape};
+
+use std::ffi::OsStr;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use record::{Record, Registry};
+
+use super::netns;
+use super::process::Process;
+use sluicegate_base::error::{Error, Result};
+
+/// What lab to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabConfig {
+    /// Its name: letters, digits, `-`, `_` and `.`, 64 at most.
+    pub name: String,
+    /// Its hosts and links.
+    pub shape: Shape,
+    /// Receive and transmit queues of each interface.
+    pub queues: u32,
+}
+
+impl Default for LabConfig {
+    fn default() -> Self {
+        Self { name: "lab".into(), shape: Shape::Pair, queues: 1 }
+    }
+}
+
+impl LabConfig {
+    /// The most queues an interface of a lab can have.
+    pub const MAX_QUEUES: u32 = 64;
+
+    fn check(&self) -> Result<()> {
+        let fits = (1..=64).contains(&self.name.len());
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !fits || !self.name.chars().all(plain) || self.name.starts_with(['.', '-']) {
+            return Err(Error::Usage(format!(
+                "'{}' cannot be a lab's name: use letters, digits, '-', '_' and '.', 64 at most",
+                self.name
+            )));
+        }
+        if !(1..=Self::MAX_QUEUES).contains(&self.queues) {
+            return Err(Error::Usage(format!(
+                "a lab's interfaces have 1 to {} queues, not {}",
+                Self::MAX_QUEUES,
+                self.queues
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A lab that is up.
+#[derive(Debug)]
+pub struct Lab {
+    config: LabConfig,
+    owner: Option<Process>,
+    /// Whether the lab goes with this value: only where this value made it for a test.
+    scratch: bool,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.scratch {
+            // Where that fails, the next scratch lab's maker tries again.
+            let _ = Registry::lock().and_then(|registry| remove(&registry, &self.config));
+        }
+    }
+}
+
+impl Lab {
+    /// Makes a lab. Where it is up already it is left as it is; where somebody broke it, it is
+    /// made anew.
+    ///
+    /// # Errors
+    /// A lab of this name with another shape or number of queues, a namespace of its name that
+    /// is not a lab's, a missing privilege. Nothing half-made is left behind.
+    pub fn up(config: &LabConfig) -> Result<Self> {
+        config.check()?;
+        let registry = Registry::lock()?;
+        if let Some(there) = registry.get(&config.name) {
+            if there.config != *config {
+                return Err(Error::Usage(format!(
+                    "lab '{0}' is up as {1} with {2}, not as {3} with {4}: take another --name, \
+                     or remove it first with `sluice lab down --name {0}`",
+                    config.name,
+                    there.config.shape,
+                    queues(there.config.queues),
+                    config.shape,
+                    queues(config.queues),
+                )));
+            }
+            if build::is_whole(config) {
+                return Ok(Self::of(there));
+            }
+            remove(&registry, &there.config)?;
+        }
+        Self::make(&registry, config.clone(), None)
+    }
+
+    /// Makes a lab of shape pair with one queue for a test; it goes when it is dropped.
+    ///
+    /// # Errors
+    /// As [`Lab::scratch_with`].
+    pub fn scratch() -> Result<Self> {
+        Self::scratch_with(Shape::Pair, 1)
+    }
+
+    /// Makes a lab under a name nobody else uses; it goes when it is dropped. Labs whose process
+    /// ended without dropping them are removed on the way.
+    ///
+    /// # Errors
+    /// As [`Lab::up`].
+    pub fn scratch_with(shape: Shape, queues: u32) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let owner = Process::this()?;
+        // Only uniqueness matters: nothing is published with the number.
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let config = LabConfig {
+            name: format!("scratch-{}-{}-{count}", owner.pid, owner.started),
+            shape,
+            queues,
+        };
+        config.check()?;
+        let registry = Registry::lock()?;
+        for record in registry.list() {
+            if record.owner.is_some_and(|owner| !owner.lives()) {
+                remove(&registry, &record.config)?;
+            }
+        }
+        let mut lab = Self::make(&registry, config, Some(owner))?;
+        lab.scratch = true;
+        Ok(lab)
+    }
+
+    /// Removes a lab. Commands that still run in it keep a network without links.
+    ///
+    /// # Errors
+    /// No lab of that name (the error lists those there are), a missing privilege.
+    pub fn down(name: &str) -> Result<()> {
+        // Before the lock, so that a wrong name is told without any privilege; and again under
+        // it, for another process may have been faster.
+        Self::find(name)?;
+        let registry = Registry::lock()?;
+        let lab = Self::find(name)?;
+        remove(&registry, &lab.config)
+    }
+
+    /// The labs that are up, by name; needs no privilege.
+    pub fn list() -> Vec<Self> {
+        Registry::read().list().into_iter().map(Self::of).collect()
+    }
+
+    /// The lab of that name; needs no privilege.
+    ///
+    /// # Errors
+    /// No lab of that name (the error lists those there are).
+    pub fn find(name: &str) -> Result<Self> {
+        Registry::read().get(name).map(Self::of).ok_or_else(|| {
+            let labs = Self::list();
+            let names: Vec<&str> = labs.iter().map(Self::name).collect();
+            Error::Usage(if names.is_empty() {
+                format!("no lab '{name}' is up; make it with `sluice lab up --name {name}`")
+            } else {
+                format!("no lab '{name}' is up; there are: {}", names.join(", "))
+            })
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> Shape {
+        self.config.shape
+    }
+
+    /// Receive and transmit queues of each interface.
+    pub fn queues(&self) -> u32 {
+        self.config.queues
+    }
+
+    /// The process that a scratch lab belongs to.
+    pub fn owner(&self) -> Option<u32> {
+        self.owner.map(|owner| owner.pid)
+    }
+
+    /// Its hosts, from left to right.
+    pub fn hosts(&self) -> &'static [Host] {
+        self.config.shape.hosts()
+    }
+
+    /// The name of a host's namespace: "lab-left".
+    pub fn netns(&self, host: &str) -> String {
+        plan::netns(&self.config.name, host)
+    }
+
+    /// Runs a command on a host and waits for its end. It has this process's standard streams.
+    ///
+    /// # Errors
+    /// No such host, no command named, a missing privilege, a command that cannot be started.
+    pub fn exec(&self, host: &str, command: &[impl AsRef<OsStr>]) -> Result<ExitStatus> {
+        let (program, arguments) = command
+            .split_first()
+            .ok_or_else(|| Error::Usage("no command to run is named".into()))?;
+        let mut child = self.spawn(host, Command::new(program).args(arguments))?;
+        let status = child.wait();
+        status.map_err(|e| Error::system("wait for", program.as_ref().display().to_string(), e))
+    }
+
+    /// Starts a command on a host.
+    ///
+    /// # Errors
+    /// As [`Lab::exec`].
+    pub fn spawn(&self, host: &str, command: &mut Command) -> Result<Child> {
+        netns::spawn(&self.known(host)?, command)
+    }
+
+    /// Becomes a command on a host; returns only where that fails.
+    pub fn become_command(&self, host: &str, command: &mut Command) -> Error {
+        match self.known(host) {
+            Ok(netns) => netns::exec(&netns, command),
+            Err(error) => error,
+        }
+    }
+
+    fn known(&self, host: &str) -> Result<String> {
+        if self.hosts().iter().any(|known| known.name == host) {
+            return Ok(self.netns(host));
+        }
+        let names: Vec<&str> = self.hosts().iter().map(|host| host.name).collect();
+        Err(Error::Usage(format!(
+            "lab '{}' has no host '{host}'; it has {}",
+            self.name(),
+            names.join(", ")
+        )))
+    }
+
+    fn of(record: Record) -> Self {
+        Self { config: record.config, owner: record.owner, scratch: false }
+    }
+
+    fn make(registry: &Registry, config: LabConfig, owner: Option<Process>) -> Result<Self> {
+        build::refuse_foreign(&config)?;
+        // Recorded first: whatever happens from here on, somebody can find and remove it.
+        let record = Record { config, owner };
+        registry.put(&record)?;
+        if let Err(error) = build::build(&record.config) {
+            // The reason it could not be built matters more than that of the clearing up.
+            let _ = remove(registry, &record.config);
+            return Err(error);
+        }
+        Ok(Self::of(record))
+    }
+}
+
+fn remove(registry: &Registry, config: &LabConfig) -> Result<()> {
+    build::tear_down(config)?;
+    registry.forget(&config.name)
+}
+
+fn queues(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "queue" } else { "queues" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_queues_are_checked_before_anything_is_made() {
+        let long = "l".repeat(65);
+        for (name, queues) in [
+            ("", 1),
+            ("../etc", 1),
+            ("a b", 1),
+            (".hidden", 1),
+            ("-flag", 1),
+            (long.as_str(), 1),
+            ("lab", 0),
+            ("lab", 65),
+        ] {
+            let config = LabConfig { name: name.into(), queues, ..LabConfig::default() };
+            let error = Lab::up(&config).unwrap_err();
+            assert!(matches!(error, Error::Usage(_)), "{name:?} {queues}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_lab_is_said_with_a_remedy() {
+        let error = Lab::down("no-such-lab").unwrap_err().to_string();
+        assert!(error.starts_with("no lab 'no-such-lab' is up; "), "{error}");
+    }
+}

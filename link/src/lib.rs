@@ -1,0 +1,104 @@
+//! Interfaces, the namespaces they live in, and the lab.
+//!
+//! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
+//! [`NextHops`] finds the Ethernet address that packets to an IP address get;
+//! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP;
+//! [`Sampler`] and [`Rates`] turn counters into rates; [`Lab`] builds hosts out of namespaces and
+//! veth links.
+//!
+//! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
+//! needs a thread in that namespace only for the moment of opening.
+
+mod affinity;
+mod backlog;
+mod busy;
+mod counter;
+mod cpu;
+mod driver_stats;
+pub mod ethtool;
+mod interface;
+pub mod lab;
+mod live_namespaces;
+mod names;
+mod netdev;
+mod netlink;
+pub mod netns;
+mod next_hop;
+mod presence;
+pub mod process;
+mod queues;
+mod rates;
+pub mod records;
+mod removal;
+mod routes;
+mod sample;
+mod tap;
+mod tc;
+mod tx_counters;
+mod veth;
+
+pub use affinity::Allowed;
+pub use affinity::{may_pin, pin_thread, possible_cpus};
+pub use backlog::{Backlog, Backlogged};
+pub use busy::Busy;
+pub use counter::Counter;
+pub use cpu::{CpuCounters, read as cpu_counters};
+pub use driver_stats::{Direction, QueueCounters};
+pub use ethtool::{Channels, Ethtool};
+pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
+#[cfg(test)]
+#[cfg(test)]
+pub(crate) use lab::for_tests;
+pub use lab::{Lab, LabConfig, Shape};
+pub use live_namespaces::live_namespaces;
+pub use names::LinkNames;
+pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
+pub use netlink::Netlink;
+pub use next_hop::{NextHop, NextHops};
+pub use presence::{Presence, State};
+pub use queues::transmit_queues;
+pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
+pub use routes::carries_default_route;
+pub use sample::{InterfaceSample, Sample, Sampler};
+pub use tap::{Making, Tap};
+pub use tc::{FilterPlace, Side, Then};
+pub use tx_counters::{TxCounters, TxCounts};
+pub use veth::VethEnd;
+
+use std::io;
+
+use sluicegate_base::error::{Error, Result};
+
+/// The interfaces of a network namespace, in the kernel's order; of this thread's if none.
+///
+/// # Errors
+/// No such namespace, or no privilege to enter it.
+pub fn interfaces(netns: Option<&str>) -> Result<Vec<Interface>> {
+    Netlink::open(netns)?.interfaces()
+}
+
+/// One interface by name.
+///
+/// # Errors
+/// As [`interfaces`]; where there is none of that name, the error lists those there are.
+pub fn interface(netns: Option<&str>, name: &str) -> Result<Interface> {
+    Netlink::open(netns)?.interface(name)
+}
+
+/// A failed change to the network: the error of a missing privilege names the capability.
+pub fn refused(
+    operation: &'static str,
+    object: impl Into<String>,
+    capability: &'static str,
+    error: impl Into<io::Error>,
+) -> Error {
+    let (object, error) = (object.into(), error.into());
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {object}"),
+            capability,
+            remedy: "run it with sudo".into(),
+        },
+        _ => Error::system(operation, object, error),
+    }
+}

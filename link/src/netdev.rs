@@ -1,0 +1,233 @@
+//! What a driver can do in XDP, as the kernel knows it.
+//!
+//! By the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources:
+//! linux/netdev.h, linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
+
+use netlink_packet_core::{NetlinkSerializable, NlasIterator};
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use super::{Interface, Netlink};
+use sluicegate_base::error::{Error, Result};
+
+// linux/genetlink.h
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const GENL_HEADER_BYTES: usize = 4;
+
+// linux/netdev.h
+const NETDEV_FAMILY_NAME: &[u8] = b"netdev\0";
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 1 << 2;
+const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
+const NETDEV_XDP_RX_METADATA_TIMESTAMP: u64 = 1;
+const NETDEV_XDP_RX_METADATA_HASH: u64 = 2;
+const NETDEV_XDP_RX_METADATA_VLAN_TAG: u64 = 4;
+
+/// What an interface's driver can do in XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpAbilities {
+    /// `NETDEV_XDP_ACT_` bits (linux/netdev.h); 0 where the driver has no XDP of its own.
+    pub actions: u64,
+    /// Most pieces of a packet in zero-copy mode. None where the driver has no such mode, or
+    /// the kernel does not say (before 6.6).
+    pub zero_copy_pieces: Option<u32>,
+    /// What it tells a program of a packet. None where the kernel does not say (before 6.7).
+    pub metadata: Option<Metadata>,
+}
+
+impl XdpAbilities {
+    /// Whether it sends packets that an XDP program redirects to it. Some drivers do only with a
+    /// program attached, a veth only when its other end has NAPI.
+    pub fn sends_redirected(&self) -> bool {
+        self.actions & NETDEV_XDP_ACT_NDO_XMIT != 0
+    }
+
+    /// Whether AF_XDP sockets can have the driver's own buffers.
+    pub fn zero_copy(&self) -> bool {
+        self.actions & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
+    }
+}
+
+/// What a driver tells an XDP program of a packet it has received, where the packet has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The time the card took (`bpf_xdp_metadata_rx_timestamp`).
+    pub timestamp: bool,
+    /// The hash the card made (`bpf_xdp_metadata_rx_hash`).
+    pub hash: bool,
+    /// The VLAN tag the card took out (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+    pub vlan_tag: bool,
+}
+
+/// What the driver of an interface can do in XDP; none where the kernel does not say (before
+/// 6.3). The interface is one of the namespace `netns`, or of this thread's.
+///
+/// # Errors
+/// As [`netns::within`](super::netns::within); no such interface.
+pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Option<XdpAbilities>> {
+    let failed =
+        |error| Error::system("ask for the XDP abilities of", interface.name.as_str(), error);
+    let mut netlink = Netlink::open_to(netns, NETLINK_GENERIC)?;
+    let name = attribute(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME);
+    let question = Question { family: GENL_ID_CTRL, command: CTRL_CMD_GETFAMILY, attribute: name };
+    let family = match netlink.get(question, |body| number(body, CTRL_ATTR_FAMILY_ID)) {
+        Ok(Some(family)) => family as u16,
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(failed(error)),
+        _ => return Ok(None),
+    };
+    let index = attribute(NETDEV_A_DEV_IFINDEX, &interface.index.to_ne_bytes());
+    let question = Question { family, command: NETDEV_CMD_DEV_GET, attribute: index };
+    netlink.get(question, |body| Some(abilities(body))).map_err(failed)
+}
+
+fn abilities(body: &[u8]) -> XdpAbilities {
+    let metadata = number(body, NETDEV_A_DEV_XDP_RX_METADATA_FEATURES);
+    XdpAbilities {
+        actions: number(body, NETDEV_A_DEV_XDP_FEATURES).unwrap_or_default(),
+        zero_copy_pieces: number(body, NETDEV_A_DEV_XDP_ZC_MAX_SEGS).map(|pieces| pieces as u32),
+        metadata: metadata.map(|bits| Metadata {
+            timestamp: bits & NETDEV_XDP_RX_METADATA_TIMESTAMP != 0,
+            hash: bits & NETDEV_XDP_RX_METADATA_HASH != 0,
+            vlan_tag: bits & NETDEV_XDP_RX_METADATA_VLAN_TAG != 0,
+        }),
+    }
+}
+
+/// A request with one attribute.
+struct Question {
+    family: u16,
+    command: u8,
+    attribute: Vec<u8>,
+}
+
+impl NetlinkSerializable for Question {
+    fn message_type(&self) -> u16 {
+        self.family
+    }
+
+    fn buffer_len(&self) -> usize {
+        GENL_HEADER_BYTES + self.attribute.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        // Of the families asked here all versions take the first one's requests.
+        let header = [self.command, 1, 0, 0];
+        for (to, from) in buffer.iter_mut().zip(header.iter().chain(&self.attribute)) {
+            *to = *from;
+        }
+    }
+}
+
+/// An attribute as it lies in a message: its length, its kind, its value, up to the next four
+/// bytes.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len();
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+    bytes.extend((length as u16).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(length.next_multiple_of(4), 0);
+    bytes
+}
+
+/// The number in an answer's attribute, of two, four or eight bytes.
+fn number(body: &[u8], kind: u16) -> Option<u64> {
+    let mut attributes = NlasIterator::new(body.get(GENL_HEADER_BYTES..)?);
+    let found = attributes.find_map(|it| it.ok().filter(|it| it.kind() == kind))?;
+    match *found.value() {
+        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
+        [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
+        ref bytes => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::for_tests;
+
+    #[test]
+    fn an_answer_says_what_it_says_and_no_more() {
+        let answer = |attributes: &[(u16, &[u8])]| {
+            let header = [NETDEV_CMD_DEV_GET, 1, 0, 0];
+            let attributes = attributes.iter().flat_map(|(kind, value)| attribute(*kind, value));
+            header.into_iter().chain(attributes).collect::<Vec<u8>>()
+        };
+        let all = Metadata { timestamp: true, hash: true, vlan_tag: true };
+        let (seven, five) = (7u64.to_ne_bytes(), 5u64.to_ne_bytes());
+        let rows = [
+            ("nothing at all", Vec::new(), XdpAbilities::default()),
+            ("no attributes", answer(&[]), XdpAbilities::default()),
+            (
+                "Linux 6.3",
+                answer(&[(1, &[2, 0, 0, 0]), (3, &five)]),
+                XdpAbilities { actions: 5, ..XdpAbilities::default() },
+            ),
+            (
+                "all of them, and one that nobody knows",
+                answer(&[(99, b"odd"), (3, &seven), (4, &8u32.to_ne_bytes()), (5, &seven)]),
+                XdpAbilities { actions: 7, zero_copy_pieces: Some(8), metadata: Some(all) },
+            ),
+            (
+                "some of the metadata",
+                answer(&[(5, &five)]),
+                XdpAbilities {
+                    metadata: Some(Metadata { hash: false, ..all }),
+                    ..XdpAbilities::default()
+                },
+            ),
+            ("a number of three bytes", answer(&[(5, &[1, 2, 3])]), XdpAbilities::default()),
+        ];
+        for (sentence, body, expected) in rows {
+            assert_eq!(abilities(&body), expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_cut_short_ends_the_answer() {
+        let whole = attribute(NETDEV_A_DEV_XDP_FEATURES, &7u64.to_ne_bytes());
+        for bytes in 0..whole.len() {
+            let body = [&[1, 1, 0, 0], &whole[..bytes]].concat();
+            assert_eq!(abilities(&body), XdpAbilities::default(), "{bytes} bytes of it");
+        }
+    }
+
+    #[test]
+    fn loopback_has_no_metadata() {
+        let lo = crate::interface(None, "lo").unwrap();
+        let Some(abilities) = xdp_abilities(None, &lo).unwrap() else {
+            println!("skipped: needs the family netdev; get it by Linux 6.3");
+            return;
+        };
+        assert_eq!((abilities.actions, abilities.zero_copy_pieces), (0, None));
+        assert_eq!(abilities.metadata.unwrap_or_default(), Metadata::default());
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        let nowhere = Interface { index: i32::MAX as u32, ..crate::interface(None, "lo").unwrap() };
+        match xdp_abilities(None, &nowhere) {
+            Err(error) => assert_eq!(error.errno(), Some(libc::ENODEV), "{error}"),
+            Ok(found) => assert_eq!(found, None, "only an old kernel says nothing"),
+        }
+    }
+
+    #[test]
+    fn a_veth_has_all_metadata() {
+        let Some(lab) = for_tests::lab() else { return };
+        let netns = lab.netns("right");
+        let right0 = crate::interface(Some(&netns), "right0").unwrap();
+        let found = xdp_abilities(Some(&netns), &right0).unwrap().and_then(|it| it.metadata);
+        let Some(metadata) = found else {
+            println!("skipped: needs to hear what drivers tell; get it by Linux 6.7");
+            return;
+        };
+        assert!(metadata.timestamp && metadata.hash, "{metadata:?}");
+    }
+}

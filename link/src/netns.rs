@@ -1,0 +1,378 @@
+//! Network namespaces: by name as `ip netns` names them (a mount at `/run/netns/NAME`), by the path
+//! of a file such as `/proc/PID/ns/net`, or by the PID of a process that is in one.
+//!
+//! A text with a `/` is a path. Any other is a name where a namespace has it; digits that are no
+//! name are a PID. Only a name can be created or deleted.
+//!
+//! A namespace belongs to a thread, so whatever enters one does so on a thread made for it,
+//! which ends when the work is done: the caller's own thread never moves. What the work opens
+//! (sockets, processes) stays in the namespace it was opened in.
+//!
+//! Entering, making and deleting need `CAP_SYS_ADMIN`. Sources: setns(2), namespaces(7),
+//! ip-netns(8).
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::refused;
+use sluicegate_base::error::{Error, Result};
+
+const FOLDER: &str = "/run/netns";
+const ADMIN: &str = "CAP_SYS_ADMIN";
+/// Another user than root needs it to make and remove files in root's folder.
+const FILES: &str = "CAP_DAC_OVERRIDE";
+/// Looking into another user's process takes this as well (proc(5)).
+const PTRACE: &str = "CAP_SYS_PTRACE and CAP_SYS_ADMIN";
+const NO_PATH: Option<&Path> = None;
+
+/// Runs `work` in the namespace `name` (a name, a path or a PID), or right here if there is none.
+///
+/// # Errors
+/// No namespace of that name (the error lists those that exist), path or PID; a missing
+/// `CAP_SYS_ADMIN`; no thread; and whatever `work` returns.
+pub fn within<T, F>(name: Option<&str>, work: F) -> Result<T>
+where
+    T: Send,
+    F: FnOnce() -> Result<T> + Send,
+{
+    match name {
+        None => work(),
+        Some(name) => {
+            let namespace = open(name)?;
+            on_own_thread(|| {
+                setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|e| match e {
+                    Errno::EINVAL => not_one(name),
+                    _ => refused("enter", object(name), ADMIN, e),
+                })?;
+                work()
+            })
+        }
+    }
+}
+
+/// Runs `work` in a new namespace without a name, which is there as long as its descriptor is.
+///
+/// # Errors
+/// A missing `CAP_SYS_ADMIN`, no thread to be had, and whatever `work` returns.
+pub fn private(work: impl FnOnce() -> Result<()> + Send) -> Result<File> {
+    on_own_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|e| refused("make", "a network namespace", ADMIN, e))?;
+        work()?;
+        let path = Path::new("/proc/thread-self/ns/net");
+        File::open(path).map_err(|e| Error::path("open", path, e))
+    })
+}
+
+/// The names of the namespaces there are, sorted.
+pub fn list() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(FOLDER) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Whether a namespace of that name exists, or of that path or PID.
+pub fn exists(name: &str) -> bool {
+    Reference::of(name).is_ok_and(|reference| reference.path().exists())
+}
+
+/// Makes a namespace, as `ip netns add` does: empty but for a loopback interface that is down.
+///
+/// # Errors
+/// A name that is taken or cannot be one, a missing `CAP_SYS_ADMIN`.
+pub fn create(name: &str) -> Result<()> {
+    let path = path(name)?;
+    share_folder()?;
+    OpenOptions::new().write(true).create_new(true).mode(0o000).open(&path).map_err(|e| {
+        let taken = e.kind() == io::ErrorKind::AlreadyExists;
+        let error = refused("create", object(name), FILES, e);
+        if taken {
+            error.remedy(format!("take another name, or remove it with `ip netns delete {name}`"))
+        } else {
+            error
+        }
+    })?;
+    let made = on_own_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .and_then(|()| {
+                let own = Some("/proc/thread-self/ns/net");
+                mount(own, &path, Some("none"), MsFlags::MS_BIND, NO_PATH)
+            })
+            .map_err(|e| refused("create", object(name), ADMIN, e))
+    });
+    if made.is_err() {
+        // The name without a namespace behind it is of no use; the first error is the one to tell.
+        let _ = fs::remove_file(&path);
+    }
+    made
+}
+
+/// Takes a namespace's name away. The namespace itself, with its interfaces, goes when the last
+/// process and socket in it have gone.
+///
+/// # Errors
+/// No namespace of that name, a missing `CAP_SYS_ADMIN`.
+pub fn delete(name: &str) -> Result<()> {
+    let path = path(name)?;
+    if !path.exists() {
+        return Err(unknown(name));
+    }
+    match umount2(&path, MntFlags::MNT_DETACH) {
+        // EINVAL: a name whose namespace is already gone is a mere file.
+        Ok(()) | Err(Errno::EINVAL) => {}
+        Err(e) => return Err(refused("unmount", object(name), ADMIN, e)),
+    }
+    fs::remove_file(&path).map_err(|e| refused("delete", object(name), FILES, e))
+}
+
+/// Runs `work` in a namespace, with a view of `/sys` that shows that namespace's interfaces, which
+/// what it starts inherits.
+///
+/// # Errors
+/// As [`within`].
+pub fn as_host<T, F>(name: &str, work: F) -> Result<T>
+where
+    T: Send,
+    F: FnOnce() -> Result<T> + Send,
+{
+    within(Some(name), || {
+        show_in_sysfs(name)?;
+        work()
+    })
+}
+
+/// Starts a command in a namespace, with a view of `/sys` that shows that namespace's interfaces.
+///
+/// # Errors
+/// As [`within`], or the command cannot be started.
+pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
+    as_host(name, || {
+        let child = command.spawn();
+        child.map_err(|e| Error::system("start", command.get_program().display().to_string(), e))
+    })
+}
+
+/// Becomes a command in a namespace: where all goes well it does not return, and the command's
+/// exit status, signals and standard streams are this process's own.
+pub fn exec(name: &str, command: &mut Command) -> Error {
+    let replaced = within(Some(name), || {
+        show_in_sysfs(name)?;
+        let error = command.exec();
+        Err::<std::convert::Infallible, _>(Error::system(
+            "start",
+            command.get_program().display().to_string(),
+            error,
+        ))
+    });
+    match replaced {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+/// The folder `/sys/class/net` with the interfaces of this thread's network namespace, whatever
+/// this process has mounted there. It stays as it is when the thread has moved on.
+pub fn sysfs_interfaces() -> Result<File> {
+    on_own_thread(|| {
+        show_in_sysfs("this network namespace")?;
+        let folder = "/sys/class/net";
+        File::open(folder).map_err(|e| refused("open", folder, ADMIN, e))
+    })
+}
+
+/// Mounts a sysfs of this thread's network namespace over `/sys`, in a mount namespace of its
+/// own that its children inherit: programs look for their interfaces in `/sys/class/net`.
+fn show_in_sysfs(name: &str) -> Result<()> {
+    let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    unshare(CloneFlags::CLONE_NEWNS)
+        .and_then(|()| mount(Some(""), "/", Some("none"), slave, NO_PATH))
+        .and_then(|()| {
+            // Whatever else is mounted below (cgroups, tracefs) is hidden with the old one; that
+            // is what `ip netns exec` does too.
+            let _ = umount2("/sys", MntFlags::MNT_DETACH);
+            mount(Some(name), "/sys", Some("sysfs"), MsFlags::empty(), NO_PATH)
+        })
+        .map_err(|e| refused("show /sys of", object(name), ADMIN, e))
+}
+
+/// Makes `/run/netns` a mount that is shared with other mount namespaces, so that names made
+/// here appear there and can be deleted everywhere. iproute2 takes the same lock.
+fn share_folder() -> Result<()> {
+    let failed = |e: io::Error| refused("prepare", FOLDER, ADMIN, e);
+    let folder = fs::DirBuilder::new().recursive(true).mode(0o755).create(FOLDER);
+    folder.map_err(failed)?;
+    let lock = File::open(FOLDER).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let shared = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    let share = || mount(Some(""), FOLDER, Some("none"), shared, NO_PATH);
+    match share() {
+        // EINVAL: the folder is no mount point yet.
+        Err(Errno::EINVAL) => {
+            let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(FOLDER), FOLDER, Some("none"), bind, NO_PATH)
+                .and_then(|()| share())
+                .map_err(|e| failed(e.into()))
+        }
+        other => other.map_err(|e| failed(e.into())),
+    }
+}
+
+fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("netns".into())
+            .spawn_scoped(scope, work)
+            .map_err(|e| Error::system("start", "a thread for a network namespace", e))?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The namespace as a descriptor, as setns(2) and rtnetlink take it.
+pub(super) fn open(name: &str) -> Result<File> {
+    let reference = Reference::of(name)?;
+    File::open(reference.path()).map_err(|e| match (e.kind(), &reference) {
+        (io::ErrorKind::NotFound, Reference::Path(_)) => {
+            Error::Usage(format!("no network namespace '{name}': there is no such file"))
+        }
+        (io::ErrorKind::NotFound, Reference::Pid(_)) => Error::Usage(format!(
+            "no network namespace '{name}': no namespace has this name, and no process this PID"
+        )),
+        (io::ErrorKind::NotFound, Reference::Name(_)) => unknown(name),
+        (_, Reference::Pid(_)) => {
+            refused("open", format!("the network namespace of process {name}"), PTRACE, e)
+        }
+        _ => refused("open", object(name), ADMIN, e),
+    })
+}
+
+/// The ways to refer to a namespace, each with the file that opens it.
+enum Reference {
+    Name(PathBuf),
+    Path(PathBuf),
+    Pid(PathBuf),
+}
+
+impl Reference {
+    fn of(text: &str) -> Result<Self> {
+        if text.contains('/') && !text.contains('\0') {
+            return Ok(Self::Path(text.into()));
+        }
+        let named = path(text)?;
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        Ok(if digits && !named.exists() {
+            Self::Pid(format!("/proc/{text}/ns/net").into())
+        } else {
+            Self::Name(named)
+        })
+    }
+
+    fn path(&self) -> &Path {
+        let (Self::Name(path) | Self::Path(path) | Self::Pid(path)) = self;
+        path
+    }
+}
+
+fn path(name: &str) -> Result<PathBuf> {
+    let fits = !name.is_empty() && name.len() <= 255 && name != "." && name != "..";
+    if !fits || name.contains(['/', '\0']) {
+        return Err(Error::Usage(format!(
+            "'{name}' cannot be a network namespace's name: it is a file name in {FOLDER}"
+        )));
+    }
+    Ok(Path::new(FOLDER).join(name))
+}
+
+fn object(name: &str) -> String {
+    format!("network namespace '{name}'")
+}
+
+/// The error for a file that opens, but is no network namespace.
+fn not_one(name: &str) -> Error {
+    Error::Usage(format!(
+        "'{name}' is not a network namespace; a process has one as /proc/PID/ns/net"
+    ))
+}
+
+fn unknown(name: &str) -> Error {
+    let names = list();
+    let there = if names.is_empty() {
+        "there are none; `sluice lab up` makes some".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
+    Error::Usage(format!("no network namespace '{name}'; {there}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_file_name_is_refused() {
+        let long = "n".repeat(256);
+        for name in ["", ".", "..", "a/b", "../etc/passwd", "a\0b", long.as_str()] {
+            let error = create(name).unwrap_err();
+            assert!(matches!(error, Error::Usage(_)), "{name:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_said_with_what_there_is() {
+        let error = within(Some("no-such-namespace"), || Ok(())).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("no network namespace 'no-such-namespace'; there are"), "{text}");
+    }
+
+    #[test]
+    fn a_namespace_is_told_by_name_path_or_pid() {
+        let own = std::process::id().to_string();
+        for (sentence, text, expected) in [
+            ("a text with a slash is a path", "/proc/self/ns/net", "/proc/self/ns/net"),
+            ("also a relative one", "./lab", "./lab"),
+            ("digits that are no name are a PID", &own, &format!("/proc/{own}/ns/net")),
+            ("digits and more are a name", "4711a", "/run/netns/4711a"),
+            ("any other is a name", "lab-left", "/run/netns/lab-left"),
+        ] {
+            let reference = Reference::of(text).unwrap();
+            assert_eq!(reference.path(), Path::new(expected), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_which_kind_of_reference_failed() {
+        for (sentence, text, said) in [
+            ("a path without a file", "/run/no-such/net", "there is no such file"),
+            ("a file of another kind", "/dev/null", "is not a network namespace"),
+            (
+                "a PID above all",
+                "4294967295",
+                "no namespace has this name, and no process this PID",
+            ),
+        ] {
+            let error = within(Some(text), || Ok(())).unwrap_err();
+            assert!(matches!(error, Error::Usage(_)), "{sentence}: {error}");
+            assert!(error.to_string().contains(said), "{sentence}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_a_name_the_work_runs_on_the_callers_thread() {
+        let here = thread::current().id();
+        let there = within(None, || Ok(thread::current().id())).unwrap();
+        assert_eq!(here, there);
+    }
+}

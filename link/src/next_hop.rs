@@ -1,0 +1,423 @@
+//! Next hops: the Ethernet address that packets to an IP address get on an interface.
+//!
+//! ```text
+//!   destination --> route --> gateway, or the destination itself --> neighbour table --> MAC
+//!                                             asked for by the kernel: ARP, neighbour discovery
+//! ```
+//!
+//! The kernel's own tables decide, so packets go where the host's own would. A neighbour that is
+//! not in them gets an empty datagram, which makes the kernel ask for it. `NTF_USE` would do that
+//! without a datagram, but needs `CAP_NET_ADMIN`, and for IPv6 a link-local address: the request's
+//! source is the datagram's or that one (net/ipv6/ndisc.c, `ndisc_solicit`, Linux 6.18).
+//! Sources: rtnetlink(7), arp(7), net/ipv4/route.c (`inet_rtm_getroute`).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::Parseable;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::{Interface, Mac, Netlink, netns};
+use sluicegate_base::error::{Error, Result};
+
+/// The kernel gives up after three requests, a second apart (`mcast_solicit`, `retrans_time_ms`).
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The discard service: no program answers.
+const DISCARD: u16 = 9;
+/// The multicast group of changes to neighbours (`RTNLGRP_NEIGH`, linux/rtnetlink.h).
+const NEIGHBOUR_GROUP: u32 = 3;
+
+/// The receiver of packets on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// All that listen to this Ethernet address: broadcast, multicast, the host itself.
+    Mac(Mac),
+    /// The neighbour that has this IP address: the gateway, or the destination.
+    Neighbour(IpAddr),
+}
+
+/// Finds the next hops of packets that leave by one interface.
+#[derive(Debug)]
+pub struct NextHops {
+    netlink: Netlink,
+    netns: Option<String>,
+    interface: Interface,
+}
+
+impl NextHops {
+    /// For packets that leave by `interface`, which is in the namespace `netns`.
+    ///
+    /// # Errors
+    /// As [`Netlink::open`].
+    pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
+        let netlink = Netlink::open(netns)?;
+        Ok(Self { netlink, netns: netns.map(str::to_owned), interface: interface.clone() })
+    }
+
+    /// The name of the interface.
+    pub fn interface(&self) -> &str {
+        &self.interface.name
+    }
+
+    /// The next hop of packets to `destination`.
+    ///
+    /// # Errors
+    /// No route to it leaves by the interface. The error says where its route leads.
+    pub fn to(&mut self, destination: IpAddr) -> Result<NextHop> {
+        if self.interface.loopback {
+            return Ok(NextHop::Mac(self.interface.mac.unwrap_or_default()));
+        }
+        if let Some(mac) = group(destination) {
+            return Ok(NextHop::Mac(mac));
+        }
+        let route = match self.route(destination, None)? {
+            Some(route) if route.leaves_by(&self.interface) => route,
+            Some(route) if route.kind == RouteType::Local => {
+                return Err(self.unresolved(destination, "it is an address of this host"));
+            }
+            other => match self.equal_route(destination)? {
+                Some(route) => route,
+                None => return Err(self.no_route(destination, other)),
+            },
+        };
+        Ok(match route.kind {
+            RouteType::Broadcast => NextHop::Mac(Mac([0xff; 6])),
+            _ => NextHop::Neighbour(route.gateway.unwrap_or(destination)),
+        })
+    }
+
+    /// The Ethernet address of a next hop, as far as the kernel knows it.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn known_mac(&mut self, hop: NextHop) -> Result<Option<Mac>> {
+        match hop {
+            NextHop::Mac(mac) => Ok(Some(mac)),
+            NextHop::Neighbour(address) => Ok(self.neighbour(address)?.and_then(|entry| entry.mac)),
+        }
+    }
+
+    /// The Ethernet address of the next hop of packets to `destination`. The kernel asks for it if
+    /// it does not know it.
+    ///
+    /// # Errors
+    /// As [`to`](Self::to); the neighbour does not answer, which the kernel knows after 3 s.
+    pub fn mac(&mut self, destination: IpAddr) -> Result<Mac> {
+        let hop = self.to(destination)?;
+        if let Some(mac) = self.known_mac(hop)? {
+            return Ok(mac);
+        }
+        let NextHop::Neighbour(address) = hop else { return Ok(Mac::default()) };
+        match self.ask(address)? {
+            Some(mac) => Ok(mac),
+            None if address == destination => {
+                Err(self.unresolved(destination, "no neighbour answers"))
+            }
+            None => {
+                let reason = format!("its gateway {address} does not answer");
+                Err(self.unresolved(destination, &reason))
+            }
+        }
+    }
+
+    /// Makes the kernel ask for a neighbour, and waits until it has an answer or has given up.
+    fn ask(&mut self, address: IpAddr) -> Result<Option<Mac>> {
+        // Before the request: what changes meanwhile wakes the wait.
+        let changes = self.changes()?;
+        let name = &self.interface.name;
+        let sent = netns::within(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
+        sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))?;
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            match self.neighbour(address)? {
+                Some(Entry { mac: Some(mac), .. }) => return Ok(Some(mac)),
+                Some(Entry { failed: true, .. }) => return Ok(None),
+                _ => {}
+            }
+            if !wait(&changes, end).map_err(|e| Error::system("wait for", "neighbours", e))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A socket that gets a message for each change of a neighbour.
+    fn changes(&self) -> Result<Socket> {
+        netns::within(self.netns.as_deref(), || {
+            let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
+                socket.bind_auto()?;
+                socket.add_membership(NEIGHBOUR_GROUP)?;
+                socket.set_non_blocking(true)?;
+                Ok(socket)
+            });
+            socket.map_err(|e| Error::system("watch", "neighbours", e))
+        })
+    }
+
+    /// The entry of an address in the interface's neighbour table.
+    fn neighbour(&mut self, address: IpAddr) -> Result<Option<Entry>> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        let index = self.interface.index;
+        let parse = |body: &[u8]| Entry::parse(body, index, address);
+        let found = self.netlink.dump(&RouteNetlinkMessage::GetNeighbour(message), parse);
+        let found = found.map_err(|e| Error::system("list", "neighbours", e))?;
+        Ok(found.into_iter().next())
+    }
+
+    /// The route that the kernel takes to an address; of those out of one interface, if it is named.
+    /// None if there is none, or it refuses.
+    fn route(&mut self, to: IpAddr, out_of: Option<u32>) -> Result<Option<Route>> {
+        self.get_route(to, out_of, RouteFlags::empty(), Route::parse)
+    }
+
+    /// A route to an address out of the interface that is as specific as the one that the kernel
+    /// takes: the other of two default routes, or one of several next hops.
+    fn equal_route(&mut self, to: IpAddr) -> Result<Option<Route>> {
+        let index = Some(self.interface.index);
+        // Asked for so, the kernel invents no route where an interface is named.
+        let bits = |body: &[u8]| {
+            let header = RouteMessage::parse(body).ok()?.header;
+            Some(header.destination_prefix_length)
+        };
+        let taken = self.get_route(to, None, RouteFlags::FibMatch, bits)?;
+        let ours = self.get_route(to, index, RouteFlags::FibMatch, bits)?;
+        if taken.is_none() || taken != ours {
+            return Ok(None);
+        }
+        let route = self.route(to, index)?;
+        Ok(route.filter(|route| route.leaves_by(&self.interface)))
+    }
+
+    fn get_route<T>(
+        &mut self,
+        to: IpAddr,
+        out_of: Option<u32>,
+        flags: RouteFlags,
+        parse: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
+        message.header.flags = flags;
+        message.attributes = vec![RouteAttribute::Destination(to.into())];
+        message.attributes.extend(out_of.map(RouteAttribute::Oif));
+        match self.netlink.get(RouteNetlinkMessage::GetRoute(message), parse) {
+            Ok(route) => Ok(route),
+            Err(error) => match error.raw_os_error() {
+                // No route; one of the types unreachable, prohibit and blackhole; an interface
+                // without this protocol.
+                Some(
+                    libc::ENETUNREACH
+                    | libc::EHOSTUNREACH
+                    | libc::ESRCH
+                    | libc::EACCES
+                    | libc::EINVAL
+                    | libc::ENODEV
+                    | libc::ENETDOWN,
+                ) => Ok(None),
+                _ => Err(Error::system("look up the route to", to.to_string(), error)),
+            },
+        }
+    }
+
+    fn no_route(&mut self, destination: IpAddr, taken: Option<Route>) -> Error {
+        let name = &self.interface.name;
+        let links = self.netlink.links().unwrap_or_default();
+        let other = taken.and_then(|route| links.into_iter().find(|link| link.index == route.out));
+        let reason = match other {
+            _ if !self.interface.up => {
+                return Error::Usage(format!(
+                    "cannot resolve the next-hop MAC of {destination} on {name}: the interface is \
+                     down: ip link set {name} up"
+                ));
+            }
+            Some(other) => format!("its route leaves by {}", other.name),
+            None => format!("no route to it leaves by {name}"),
+        };
+        self.unresolved(destination, &reason)
+    }
+
+    fn unresolved(&self, destination: IpAddr, reason: &str) -> Error {
+        Error::Usage(format!(
+            "cannot resolve the next-hop MAC of {destination} on {}: {reason}; set --dmac or \
+             choose an on-link address",
+            self.interface.name
+        ))
+    }
+}
+
+/// A route, as the kernel resolves it for one address.
+#[derive(Debug)]
+struct Route {
+    kind: RouteType,
+    /// The index of the interface it leaves by.
+    out: u32,
+    gateway: Option<IpAddr>,
+}
+
+impl Route {
+    fn parse(body: &[u8]) -> Option<Self> {
+        let message = RouteMessage::parse(body).ok()?;
+        let mut route = Self { kind: message.header.kind, out: 0, gateway: None };
+        for attribute in message.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => route.out = index,
+                RouteAttribute::Gateway(RouteAddress::Inet(address))
+                | RouteAttribute::Via(RouteVia::Inet(address)) => {
+                    route.gateway = Some(address.into());
+                }
+                // An IPv4 route may have an IPv6 gateway (RFC 5549).
+                RouteAttribute::Gateway(RouteAddress::Inet6(address))
+                | RouteAttribute::Via(RouteVia::Inet6(address)) => {
+                    route.gateway = Some(address.into());
+                }
+                _ => {}
+            }
+        }
+        Some(route)
+    }
+
+    fn leaves_by(&self, interface: &Interface) -> bool {
+        self.out == interface.index && self.kind != RouteType::Local
+    }
+}
+
+/// An entry of the neighbour table.
+#[derive(Debug)]
+struct Entry {
+    /// Its Ethernet address, while it is valid.
+    mac: Option<Mac>,
+    /// Whether the kernel has asked and got no answer.
+    failed: bool,
+}
+
+impl Entry {
+    fn parse(body: &[u8], index: u32, address: IpAddr) -> Option<Self> {
+        let message = NeighbourMessage::parse(body).ok()?;
+        let mut is_of = None;
+        let mut mac = None;
+        for attribute in message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(of)) => {
+                    is_of = Some(IpAddr::V4(of));
+                }
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(of)) => {
+                    is_of = Some(IpAddr::V6(of));
+                }
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.try_into().ok().map(Mac),
+                _ => {}
+            }
+        }
+        if message.header.ifindex != index || is_of != Some(address) {
+            return None;
+        }
+        // NUD_VALID, linux/net/neighbour.h: an address that is being confirmed is still used.
+        let valid = matches!(
+            message.header.state,
+            NeighbourState::Permanent
+                | NeighbourState::Noarp
+                | NeighbourState::Reachable
+                | NeighbourState::Stale
+                | NeighbourState::Delay
+                | NeighbourState::Probe
+        );
+        let failed = message.header.state == NeighbourState::Failed;
+        Some(Self { mac: mac.filter(|_| valid), failed })
+    }
+}
+
+/// Sends a neighbour an empty datagram, which leaves by the interface and crosses no router.
+fn probe(interface: &Interface, neighbour: IpAddr) -> io::Result<()> {
+    let (from, to): (IpAddr, SocketAddr) = match neighbour {
+        IpAddr::V4(address) => (Ipv4Addr::UNSPECIFIED.into(), (address, DISCARD).into()),
+        // A link-local address says nothing without its interface.
+        IpAddr::V6(address) => (
+            Ipv6Addr::UNSPECIFIED.into(),
+            SocketAddrV6::new(address, DISCARD, 0, interface.index).into(),
+        ),
+    };
+    let socket = UdpSocket::bind((from, 0))?;
+    setsockopt(&socket, sockopt::BindToDevice, &interface.name.as_str().into())?;
+    setsockopt(&socket, sockopt::DontRoute, &true)?;
+    socket.send_to(&[], to).map(drop)
+}
+
+/// The Ethernet address of a multicast or broadcast address (RFC 1112, RFC 2464).
+fn group(address: IpAddr) -> Option<Mac> {
+    match address {
+        IpAddr::V4(address) if address.is_broadcast() => Some(Mac([0xff; 6])),
+        IpAddr::V4(address) if address.is_multicast() => {
+            let [_, b, c, d] = address.octets();
+            Some(Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+        }
+        IpAddr::V6(address) if address.is_multicast() => {
+            let [.., a, b, c, d] = address.octets();
+            Some(Mac([0x33, 0x33, a, b, c, d]))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn family(ip: IpAddr) -> AddressFamily {
+    match ip {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+/// Waits until something has changed, and takes all messages about it; false if nothing has until
+/// `end`.
+fn wait(changes: &Socket, end: Instant) -> io::Result<bool> {
+    let left = end.saturating_duration_since(Instant::now());
+    // Rounded up, so that the last wait is not a spin.
+    let timeout = PollTimeout::try_from(left.as_millis() as u64 + 1).unwrap_or(PollTimeout::MAX);
+    let mut fds = [PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut fds, timeout) {
+        Ok(0) => return Ok(Instant::now() < end),
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Their content is of no interest, and one that found no room (ENOBUFS) was a change, too.
+    let mut buffer = [0; 4096];
+    while changes.recv(&mut &mut buffer[..], 0).is_ok() {}
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_a_mac_of_its_own() {
+        for (sentence, address, mac) in [
+            ("broadcast", "255.255.255.255", Some("ff:ff:ff:ff:ff:ff")),
+            ("IPv4 multicast, its lower 23 bits", "239.129.2.3", Some("01:00:5e:01:02:03")),
+            ("IPv6 multicast, its lower 32 bits", "ff02::1:ff00:2", Some("33:33:ff:00:00:02")),
+            ("one host", "198.18.0.2", None),
+            ("one host by IPv6", "2001:db8:18::2", None),
+        ] {
+            let found = group(address.parse().unwrap()).map(|mac| mac.to_string());
+            assert_eq!(found.as_deref(), mac, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn broken_messages_are_passed_over() {
+        let address = "198.18.0.2".parse().unwrap();
+        for body in [&[][..], &[2], &[2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0]] {
+            assert!(Route::parse(body).is_none(), "{body:?}");
+            assert!(Entry::parse(body, 1, address).is_none(), "{body:?}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Link state, queried without the kernel's rtnl lock (net/core/dev_ioctl.c, `dev_ifsioc_locked`).
+#![allow(unsafe_code)]
+
+use std::ffi::c_char;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::{Interface, Netlink};
+use sluicegate_base::error::{Error, Result};
+
+/// An interface is asked about by its name, which may change meanwhile.
+const MAX_ASKS: usize = 8;
+
+/// A way to ask about one interface. It is known by its number: a new name changes nothing.
+#[derive(Debug)]
+pub struct Presence {
+    socket: OwnedFd,
+    /// Asks with the lock held.
+    netlink: Mutex<Netlink>,
+    interface: Interface,
+}
+
+/// What an interface is at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Whether it is switched on (`IFF_UP`).
+    pub up: bool,
+    /// Whether it is on and has a carrier (`IFF_RUNNING`).
+    pub running: bool,
+    /// The most bytes of a packet after the link-layer header.
+    pub mtu: u32,
+}
+
+impl Presence {
+    /// Of an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    /// No socket is to be had.
+    pub fn of(interface: &Interface) -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
+            .map_err(|e| Error::system("open a socket to watch", interface.name.as_str(), e))?;
+        let netlink = Mutex::new(Netlink::open(None)?);
+        Ok(Self { socket, netlink, interface: interface.clone() })
+    }
+
+    /// What it is now.
+    ///
+    /// # Errors
+    /// It was removed.
+    pub fn look(&self) -> Result<State> {
+        self.ask().map_err(|error| self.failed(error))
+    }
+
+    /// Whether packets may be sent to it.
+    ///
+    /// # Errors
+    /// It was removed, or is down.
+    pub fn check_up(&self) -> Result<State> {
+        let state = self.look()?;
+        if state.up { Ok(state) } else { Err(self.down()) }
+    }
+
+    /// The error for an interface that is down, or is being removed: the kernel switches it off first.
+    /// With its lock held it tells one from the other.
+    pub fn down(&self) -> Error {
+        let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
+        match netlink.again(&self.interface) {
+            Err(removed @ Error::Gone { .. }) => removed,
+            _ => {
+                let down = io::Error::from_raw_os_error(libc::ENETDOWN);
+                let name = self.interface.name.as_str();
+                Error::system("send to", name, down)
+                    .remedy(format!("the interface is down: bring it up: ip link set {name} up"))
+            }
+        }
+    }
+
+    /// Its name now.
+    ///
+    /// # Errors
+    /// It was removed.
+    pub(crate) fn name(&self) -> Result<String> {
+        let request = self.named().map_err(|error| self.failed(error))?;
+        let bytes =
+            request.ifr_name.iter().map(|c| c.cast_unsigned()).take_while(|&byte| byte != 0);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned())
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => Error::removed(&self.interface.name),
+            _ => Error::system("look at", self.interface.name.as_str(), error),
+        }
+    }
+
+    /// A request that names it.
+    fn named(&self) -> io::Result<libc::ifreq> {
+        let mut request = libc::ifreq {
+            ifr_name: [0 as c_char; libc::IFNAMSIZ],
+            ifr_ifru: libc::__c_anonymous_ifr_ifru {
+                ifru_ifindex: self.interface.index.cast_signed(),
+            },
+        };
+        self.call(libc::SIOCGIFNAME, &mut request)?;
+        Ok(request)
+    }
+
+    fn ask(&self) -> io::Result<State> {
+        for _ in 1..MAX_ASKS {
+            match self.ask_by(self.named()?) {
+                // It got another name between the questions.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                answer => return answer,
+            }
+        }
+        self.ask_by(self.named()?)
+    }
+
+    fn ask_by(&self, mut request: libc::ifreq) -> io::Result<State> {
+        self.call(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: the kernel has just written this field; any bits are a number.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        self.call(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: as above.
+        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+        Ok(State {
+            up: i32::from(flags) & libc::IFF_UP != 0,
+            running: i32::from(flags) & libc::IFF_RUNNING != 0,
+            mtu: u32::try_from(mtu).unwrap_or_default(),
+        })
+    }
+
+    fn call(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: the three requests read and write the structure and nothing else.
+        let status = unsafe { libc::ioctl(self.socket.as_raw_fd(), number, request) };
+        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate as link;
+
+    #[test]
+    fn an_interface_is_what_netlink_says_and_one_that_is_not_there_is_gone() {
+        let lo = link::interface(None, "lo").unwrap();
+        let state = Presence::of(&lo).unwrap().look().unwrap();
+        assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });
+        let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
+        let error = Presence::of(&nobody).unwrap().look().unwrap_err();
+        assert!(matches!(error, Error::Gone { .. }), "{error}");
+    }
+}

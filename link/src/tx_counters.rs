@@ -1,0 +1,205 @@
+//! Reads what an interface has sent and dropped, without the kernel's rtnl lock, which netlink's
+//! answers wait for and the end of a program of live frames holds: `/proc/net/dev` takes none
+//! (net/core/net-procfs.c).
+//!
+//! The interface is known by its index: a new name changes nothing. When it is removed, the kernel's
+//! last message about it (RTM_DELLINK) has what it dropped; a veth has forgotten by then what it sent.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::removal::LinkRemoval;
+use super::{Interface, LinkStats, Presence, netns};
+use sluicegate_base::error::{Error, Result};
+
+const PATH: &str = "/proc/thread-self/net/dev";
+/// The name may change between two questions; looks until it does not.
+const MAX_LOOKS: usize = 8;
+/// What an ifb device gets from a socket it drops, and counts as received and dropped
+/// (drivers/net/ifb.c, `ifb_xmit`).
+const IFB: &str = "ifb";
+
+/// The transmit counters of one interface.
+#[derive(Debug)]
+pub struct TxCounters {
+    file: File,
+    presence: Presence,
+    removal: LinkRemoval,
+    kind: String,
+    /// What it had dropped, once it was removed.
+    removed: Option<TxCounts>,
+}
+
+/// What an interface has counted of packets to be sent, since it was made, of all senders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCounts {
+    /// Packets that it sent.
+    pub sent: u64,
+    /// Packets that it dropped.
+    pub dropped: u64,
+    /// Packets that it could not send: no route for a tunnel, a fault of the card. Some drivers count
+    /// them among the dropped, too.
+    pub errors: u64,
+}
+
+impl TxCounts {
+    /// What was counted since an earlier moment.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(earlier.sent),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+            errors: self.errors.saturating_sub(earlier.errors),
+        }
+    }
+}
+
+impl TxCounters {
+    /// The counters of an interface of a network namespace, or of this thread's.
+    ///
+    /// # Errors
+    /// No such namespace, no privilege to enter it, or no `/proc`.
+    pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
+        // Opened first: a removal from here on is seen.
+        let removal = LinkRemoval::open(netns, interface.index)?;
+        let (file, presence) = netns::within(netns, || {
+            let file = File::open(PATH).map_err(|error| Error::system("open", PATH, error))?;
+            Ok((file, Presence::of(interface)?))
+        })?;
+        Ok(Self { file, presence, removal, kind: interface.kind.clone(), removed: None })
+    }
+
+    /// Whether the last [`read`](Self::read) found that the interface was removed.
+    pub fn is_removed(&self) -> bool {
+        self.removed.is_some()
+    }
+
+    /// The counters now. Of an interface that was removed, what it had dropped, and as many sent as could
+    /// be. None where the kernel does not tell.
+    pub fn read(&mut self) -> Option<TxCounts> {
+        if self.removed.is_some() {
+            return self.removed;
+        }
+        for _ in 0..MAX_LOOKS {
+            match self.presence.name() {
+                Ok(name) => {
+                    let text = self.text()?;
+                    if let Some(stats) = stats_of(&text, &name) {
+                        return Some(self.counts(&stats));
+                    }
+                }
+                Err(Error::Gone { .. }) => {
+                    let link = self.removal.take()?;
+                    self.removed = Some(TxCounts { sent: u64::MAX, ..self.counts(&link.stats) });
+                    return self.removed;
+                }
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    fn counts(&self, stats: &LinkStats) -> TxCounts {
+        let never_sent = if self.kind == IFB { stats.rx_dropped } else { 0 };
+        TxCounts {
+            sent: stats.tx_packets,
+            dropped: stats.tx_dropped + never_sent,
+            errors: stats.tx_errors,
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let mut text = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            match self.file.read_at(&mut piece, text.len() as u64).ok()? {
+                0 => return Some(String::from_utf8_lossy(&text).into_owned()),
+                bytes => text.extend_from_slice(&piece[..bytes]),
+            }
+        }
+    }
+}
+
+/// The counters in an interface's line: eight numbers of what it received (bytes, packets, errors,
+/// drops, ...), then eight of what it sent.
+fn stats_of(text: &str, name: &str) -> Option<LinkStats> {
+    // No interface's name has a colon (net/core/dev.c, dev_valid_name).
+    let (_, counts) =
+        text.lines().filter_map(|line| line.split_once(':')).find(|it| it.0.trim() == name)?;
+    let counts: Vec<u64> =
+        counts.split_ascii_whitespace().map_while(|count| count.parse().ok()).collect();
+    let at = |index: usize| counts.get(index).copied();
+    Some(LinkStats {
+        rx_dropped: at(3)?,
+        tx_packets: at(9)?,
+        tx_errors: at(10)?,
+        tx_dropped: at(11)?,
+        ..LinkStats::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::for_tests::lab;
+    use crate::{Netlink, VethEnd};
+
+    const TEXT: &str = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: 100       2    0    0    0     0          0         0      100       2    0    0    0     0       0          0
+left0:18446744073709551615 7 0 1 0 0 0 0 900 18446744073709551615 5 12 0 0 0 0
+ left: 1 2 3 4 5 6 7 8 9 10
+";
+
+    #[test]
+    fn an_interfaces_line_has_what_it_sent_and_dropped() {
+        let stats = |rx_dropped, tx_packets, tx_errors, tx_dropped| {
+            Some(LinkStats {
+                rx_dropped,
+                tx_packets,
+                tx_errors,
+                tx_dropped,
+                ..LinkStats::default()
+            })
+        };
+        for (name, expected) in [
+            ("lo", stats(0, 2, 0, 0)),
+            ("left0", stats(1, u64::MAX, 5, 12)),
+            ("left", None),
+            ("eth0", None),
+            ("", None),
+        ] {
+            assert_eq!(stats_of(TEXT, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_loopback_interface_has_counters_that_grow() {
+        let lo = crate::interface(None, "lo").unwrap();
+        let mut counters = TxCounters::open(None, &lo).unwrap();
+        let first = counters.read().unwrap();
+        assert!(counters.read().unwrap().sent >= first.sent, "they can be read again");
+        let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
+        assert_eq!(TxCounters::open(None, &nobody).unwrap().read(), None);
+    }
+
+    #[test]
+    fn what_an_interface_had_dropped_is_known_after_many_other_changes() {
+        let Some(lab) = lab() else { return };
+        let netns = lab.netns("left");
+        let mut netlink = Netlink::open(Some(&netns)).unwrap();
+        let left = netlink.interface("left0").unwrap();
+        let mut counters = TxCounters::open(Some(&netns), &left).unwrap();
+        let ends = ["other0", "other1"].map(|name| VethEnd { name, netns: None, mac: None });
+        // More messages than a socket's buffer bears.
+        for _ in 0..60 {
+            netlink.add_veth(&ends[0], &ends[1], 1).unwrap();
+            netlink.delete("other0").unwrap();
+        }
+        netlink.delete("left0").unwrap();
+        let removed = counters.read().expect("the last message about it");
+        assert!(counters.is_removed());
+        assert_eq!(removed, TxCounts { sent: u64::MAX, dropped: 0, errors: 0 });
+    }
+}

@@ -1,0 +1,231 @@
+//! The control socket: messages, each with one file or none, and never without a limit.
+//!
+//! It is a socket of packets (SOCK_SEQPACKET): a message comes whole or not at all.
+#![allow(unsafe_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, Shutdown, UnixAddr, getsockopt, recvmsg, sendmsg, shutdown, sockopt,
+};
+
+use super::message::{Breach, MESSAGE_BYTES, Message};
+
+/// As many files the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
+const MOST_FILES: usize = 253;
+
+/// Why there is nothing more to be said over a channel.
+#[derive(Debug)]
+pub enum Ended {
+    /// The peer closed it, or was killed.
+    Closed,
+    /// The peer said so, and why.
+    Told(String),
+    /// The peer said what it must not.
+    Breach(Breach),
+    /// Nothing came in time.
+    Late,
+    /// We are to end.
+    Stopped,
+    /// The system has no room, memory or files for it.
+    System(Errno),
+}
+
+impl From<Breach> for Ended {
+    fn from(breach: Breach) -> Self {
+        Self::Breach(breach)
+    }
+}
+
+/// A connected control socket.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Over a connected socket that does not block.
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Over a socket that accept(2) has just returned.
+    pub(super) fn accepted(fd: i32) -> Self {
+        // SAFETY: the kernel has just made the descriptor for this process, and the caller, which
+        // has it from accept(2), hands it on and keeps none: it is owned here alone.
+        Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } }
+    }
+
+    /// The process at the other end when the socket was connected.
+    pub fn peer_process(&self) -> Option<i32> {
+        getsockopt(&self.socket, sockopt::PeerCredentials).ok().map(|peer| peer.pid())
+    }
+
+    /// Sends a message, with a file or without. A peer that does not read has room for several.
+    pub(super) fn send(
+        &self,
+        message: &Message,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Ended> {
+        let bytes = message.encode();
+        let files = file.map(|file| [file.as_raw_fd()]);
+        let rights = files.as_ref().map(|files| ControlMessage::ScmRights(files));
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let sent = sendmsg::<UnixAddr>(
+            self.socket.as_raw_fd(),
+            &[IoSlice::new(&bytes)],
+            rights.as_slice(),
+            flags,
+            None,
+        );
+        match sent {
+            Ok(_) => Ok(()),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Err(Ended::Closed),
+            Err(error) => Err(Ended::System(error)),
+        }
+    }
+
+    /// Says why the connection ends. It ends in any case.
+    pub fn disconnect(&self, reason: &str) {
+        let _ = self.send(&Message::Disconnect { code: 0, reason: reason.into() }, None);
+    }
+
+    /// Waits for a message until `end`, or until `wake` is readable. The other end's DISCONNECT is no
+    /// message but the end.
+    pub(super) fn receive(
+        &self,
+        wake: BorrowedFd<'_>,
+        end: Instant,
+    ) -> Result<(Message, Option<OwnedFd>), Ended> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let [readable, woken] = wait([self.socket.as_fd(), wake], left)?;
+            if readable {
+                match self.take()? {
+                    (Message::Disconnect { reason, .. }, _) => return Err(Ended::Told(reason)),
+                    message => return Ok(message),
+                }
+            } else if woken {
+                return Err(Ended::Stopped);
+            } else if left.is_zero() {
+                return Err(Ended::Late);
+            }
+        }
+    }
+
+    /// What is to be read when nothing but the end can come.
+    pub fn hear_end(&self) -> Ended {
+        match self.take() {
+            Ok((Message::Disconnect { reason, .. }, _)) => Ended::Told(reason),
+            Ok((other, _)) => Breach(format!("unexpected message {}", other.what())).into(),
+            Err(ended) => ended,
+        }
+    }
+
+    fn take(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        // Room for all that a message can carry, so that all are closed that should not be there.
+        let mut space = cmsg_space!([i32; MOST_FILES]);
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let received =
+            recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut pieces, Some(&mut space), flags);
+        let received = match received {
+            Err(Errno::ECONNRESET | Errno::EPIPE) => return Err(Ended::Closed),
+            received => received.map_err(Ended::System)?,
+        };
+        let (length, flags) = (received.bytes, received.flags);
+        let mut files = files_in(&space);
+        if flags.contains(MsgFlags::MSG_CTRUNC) {
+            // Some more than these: this process has as many as it may.
+            return Err(Ended::System(Errno::EMFILE));
+        }
+        if length == 0 {
+            return Err(Ended::Closed);
+        }
+        if length != MESSAGE_BYTES || flags.contains(MsgFlags::MSG_TRUNC) {
+            return Err(Breach(format!("a message of not {MESSAGE_BYTES} bytes")).into());
+        }
+        if files.len() > 1 {
+            return Err(Breach("more than one file with a message".into()).into());
+        }
+        Ok((Message::decode(&bytes)?, files.pop()))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A child that is between fork and exec has the socket, too: the peer shall not wait for that.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+/// The files that came with a message, which are in the one control message that there can be: no
+/// option asks for another. nix shows none where some were left out (MSG_CTRUNC), and so would leave
+/// the others open.
+fn files_in(space: &[u8]) -> Vec<OwnedFd> {
+    // The header: bytes with the header, a level, a type. All zeros where nothing came.
+    const LEVEL_AT: usize = offset_of!(libc::cmsghdr, cmsg_level);
+    const FILES_AT: usize = size_of::<libc::cmsghdr>();
+    let rights = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()];
+    let bytes = match (space.first_chunk(), space.get(LEVEL_AT..FILES_AT)) {
+        (Some(bytes), Some(kind)) if kind == rights.as_flattened() => usize::from_ne_bytes(*bytes),
+        _ => return Vec::new(),
+    };
+    let numbers = space.get(FILES_AT..bytes).unwrap_or_default();
+    let files = numbers.as_chunks().0.iter().map(|number| {
+        // SAFETY: the kernel has just made the descriptor for this process and told nobody else of
+        // it, so that it is owned here.
+        unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) }
+    });
+    files.collect()
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Which of several files can be read from, within a time.
+pub fn wait<const N: usize>(
+    files: [BorrowedFd<'_>; N],
+    timeout: Duration,
+) -> Result<[bool; N], Ended> {
+    let mut polled = files.map(|file| PollFd::new(file, PollFlags::POLLIN));
+    // Rounded up, so that nobody turns round and round in the last millisecond.
+    let timeout = PollTimeout::try_from(timeout.saturating_add(Duration::from_micros(999)));
+    match poll(&mut polled, timeout.unwrap_or(PollTimeout::MAX)) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => return Err(Ended::System(error)),
+    }
+    Ok(polled.map(|file| file.any().unwrap_or(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_channel_ends_when_a_child_has_its_socket_still() {
+        let (one, other) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .unwrap();
+        let childs = one.try_clone().unwrap();
+        let (one, other) = (Channel::new(one), Channel::new(other));
+        one.disconnect("that was all");
+        drop(one);
+        let told = other.hear_end();
+        assert!(matches!(&told, Ended::Told(reason) if reason == "that was all"), "{told:?}");
+        assert!(matches!(other.hear_end(), Ended::Closed));
+        drop(childs);
+    }
+}

@@ -1,0 +1,197 @@
+//! How who receives from a ring is woken: an event file, and a flag in the ring that says whether it
+//! sleeps.
+//!
+//! ```text
+//!   sender                         receiver
+//!   store index                    clear MASK_INT
+//!   fence                          fence
+//!   load MASK_INT                  load index
+//!   not masked: write event        nothing there: sleep
+//! ```
+//!
+//! Both fences are sequentially consistent, so that at least one of the two sees what the other has
+//! stored: no sleeper is forgotten. Other programs have no fence there (DPDK's eth_memif_tx), so a
+//! sleeper looks again by itself after a while.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::write;
+
+use super::message::Breach;
+use super::ring::Memory;
+use sluicegate_base::error::{Error, Result};
+use sluicegate_base::ring::{Ordering, fence};
+
+/// The event file of a ring.
+#[derive(Debug)]
+pub(crate) struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    /// A new one.
+    pub(super) fn new() -> Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags);
+        event.map(|event| Self(event.into())).map_err(|e| Error::system("create", "an event", e))
+    }
+
+    /// What a peer says is one. Anything else could be full, and have us wait.
+    pub(super) fn of_peer(file: OwnedFd) -> Result<Self, Breach> {
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let is_event =
+            std::fs::read_link(link).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
+        let set = fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        match is_event && set.is_ok() {
+            true => Ok(Self(file)),
+            false => Err(Breach("a ring's file is no event (eventfd)".into())),
+        }
+    }
+
+    /// Wakes the receiver, if it sleeps. After the index was stored.
+    #[inline]
+    pub(super) fn ring(&self, ring: &Memory) {
+        // Pairs with the fence in `ask`.
+        fence(Ordering::SeqCst);
+        if ring.wants_wakeup() {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // A peer may have undone O_NONBLOCK; one that is full wakes already. The kernel has no write
+        // to an event that never waits (eventfd_write, fs/eventfd.c): a peer that makes it block and
+        // fills it between these two calls has us wait for it.
+        let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
+            let _ = write(&self.0, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// From now on senders wake the receiver. It may sleep only if it finds nothing after this.
+    pub(crate) fn ask(&self, ring: &Memory) {
+        ring.ask_for_wakeup(true);
+        // Pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The receiver is awake, and forgets what woke it.
+    pub(crate) fn hush(&self, ring: &Memory) {
+        ring.ask_for_wakeup(false);
+        forget(self.0.as_fd());
+    }
+
+    /// Whether a sleeper would be woken now. After [`hush`](Self::hush) it was rung once more, or is a
+    /// semaphore (EFD_SEMAPHORE), which forgets one of many.
+    pub(crate) fn rings(&self) -> bool {
+        let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        poll(&mut file, PollTimeout::ZERO) == Ok(1)
+    }
+}
+
+/// Empties an event file. Never waits for it, though the peer has the file, too, and may have undone
+/// O_NONBLOCK: eventfd_read (fs/eventfd.c, Linux 5.8) heeds the flag of the call as well.
+fn forget(event: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: `buffer` is one buffer of 8 bytes, which outlives the call. -1 for the offset reads as
+    // read(2) does. Nothing there, or what is no event any more, leaves the bytes as they are.
+    let _ = unsafe { libc::preadv2(event.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The handshake of flag and index, interleaved. Run as the cursors' (`ring/cursor.rs`).
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+
+    use super::*;
+    use sluicegate_base::ring::AtomicU16;
+
+    #[test]
+    fn loom_no_sleeper_is_forgotten() {
+        loom::model(|| {
+            let flags = Arc::new((AtomicU16::new(1), AtomicU16::new(0), AtomicBool::new(false)));
+            let theirs = Arc::clone(&flags);
+            let sender = thread::spawn(move || {
+                let (masked, index, event) = &*theirs;
+                index.store(1, Ordering::Release);
+                fence(Ordering::SeqCst);
+                if masked.load(Ordering::Relaxed) == 0 {
+                    event.store(true, Ordering::Relaxed);
+                }
+            });
+            let (masked, index, event) = &*flags;
+            masked.store(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let sleeps = index.load(Ordering::Acquire) == 0;
+            sender.join().unwrap();
+            assert!(!sleeps || event.load(Ordering::Relaxed), "asleep for ever");
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::region::Regions;
+    use super::*;
+
+    #[test]
+    fn only_who_sleeps_is_woken() {
+        let (_, regions) = Regions::own(4096).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        let bell = Doorbell::new().unwrap();
+        bell.ring(&ring);
+        assert!(!bell.rings(), "awake");
+        bell.ask(&ring);
+        assert!(!bell.rings(), "nothing has come");
+        bell.ring(&ring);
+        assert!(bell.rings());
+        bell.hush(&ring);
+        bell.ring(&ring);
+        assert!(!bell.rings(), "awake again, and the event is forgotten");
+    }
+
+    #[test]
+    fn who_wakes_again_and_again_is_noticed() {
+        let (_, regions) = Regions::own(4096).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
+        let bell = Doorbell::of_peer(event.into()).unwrap();
+        bell.hush(&ring);
+        assert!(bell.rings(), "one of two is left");
+        bell.hush(&ring);
+        assert!(!bell.rings());
+    }
+
+    #[test]
+    fn a_peer_cannot_have_the_reader_wait() {
+        let bell = Doorbell::new().unwrap();
+        fcntl(&bell.0, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        forget(bell.as_fd());
+        bell.wake();
+        assert!(bell.rings(), "woken");
+        forget(bell.as_fd());
+        assert!(!bell.rings(), "and forgotten");
+    }
+
+    #[test]
+    fn only_an_event_is_a_doorbell() {
+        let bell = Doorbell::new().unwrap();
+        assert!(Doorbell::of_peer(bell.0).is_ok());
+        assert!(Doorbell::of_peer(tempfile::tempfile().unwrap().into()).is_err());
+        assert!(Doorbell::of_peer(nix::unistd::pipe().unwrap().1).is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! One end of a ring: which entries it has, where their buffers are, and how the other end learns that
+//! it has handed over.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::doorbell::Doorbell;
+use super::message::Breach;
+use super::region::Regions;
+use super::ring::{Descriptor, Memory, NEXT};
+use sluicegate_base::memory::{prefetch, prefetch_to_write};
+use sluicegate_base::ring::cursor::Cursor;
+use sluicegate_base::ring::{AtomicU16, Ordering};
+
+/// The buffers of this many entries are prefetched at a time, before their turn: the peer had them last.
+pub(super) const BATCH: u32 = 8;
+
+/// One end of a ring in either direction.
+#[derive(Debug)]
+pub struct End {
+    memory: Memory,
+    bell: Doorbell,
+    cursor: Cursor<AtomicU16>,
+    role: Role,
+    /// By place: whether a packet that was sent ends there.
+    ends: Vec<bool>,
+    /// The client's memory.
+    regions: Arc<Regions>,
+}
+
+/// The client stores the head, the server the tail.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    /// Owns the memory: an entry always has the same buffer, wherever the peer says it lies.
+    Client { buffers_at: u32, buffer_bytes: u32 },
+    /// Finds buffers where the client says they are.
+    Server,
+}
+
+/// An entry's buffer: room for a packet, or a piece of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Buffer {
+    /// Where `descriptor.length` bytes lie in a region; None if they lie in none.
+    pub start: Option<NonNull<u8>>,
+    pub descriptor: Descriptor,
+}
+
+impl End {
+    /// The client's end of a new ring. Its buffers begin at `buffers_at` in the client's region.
+    pub(super) fn of_client(
+        memory: Memory,
+        bell: Doorbell,
+        regions: &Arc<Regions>,
+        (buffers_at, buffer_bytes): (u32, u32),
+    ) -> Self {
+        let cursor = Cursor::producing(memory.entries(), 0);
+        let role = Role::Client { buffers_at, buffer_bytes };
+        Self::new(memory, bell, cursor, role, regions)
+    }
+
+    /// The server's end of a ring that a client has made, in one of these regions.
+    pub(super) fn of_server(memory: Memory, bell: Doorbell, regions: &Arc<Regions>) -> Self {
+        // Relaxed: our own index, which nobody else stores.
+        let start = memory.tail().load(Ordering::Relaxed).into();
+        let cursor = Cursor::consuming(memory.entries(), start);
+        Self::new(memory, bell, cursor, Role::Server, regions)
+    }
+
+    fn new(
+        memory: Memory,
+        bell: Doorbell,
+        cursor: Cursor<AtomicU16>,
+        role: Role,
+        regions: &Arc<Regions>,
+    ) -> Self {
+        let ends = vec![false; memory.entries() as usize];
+        Self { memory, bell, cursor, role, ends, regions: Arc::clone(regions) }
+    }
+
+    /// Entries of the ring.
+    #[inline]
+    pub(super) fn entries(&self) -> u32 {
+        self.memory.entries()
+    }
+
+    /// How many of `wanted` entries are this end's; looks only where fewer are known.
+    #[inline]
+    pub fn look(&mut self, wanted: u32) -> u32 {
+        let other = match self.role {
+            Role::Client { .. } => self.memory.tail(),
+            Role::Server => self.memory.head(),
+        };
+        self.cursor.look(other, wanted)
+    }
+
+    /// The same, to take them.
+    ///
+    /// # Errors
+    /// The other side's index made no sense.
+    #[inline]
+    pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, Breach> {
+        let claimed = self.look(wanted);
+        match (self.cursor.faults, self.role) {
+            (0, _) => Ok(claimed),
+            (_, Role::Client { .. }) => Err(Breach("a ring's tail that cannot be".into())),
+            (_, Role::Server) => Err(Breach("a ring's head that cannot be".into())),
+        }
+    }
+
+    /// The place in the ring of this end's entry `i`.
+    #[inline]
+    fn place(&self, i: u32) -> usize {
+        self.memory.place(self.cursor.index(i))
+    }
+
+    /// The whole buffer of entry `i`, at a client.
+    #[inline]
+    fn own_buffer(&self, i: u32) -> Option<Descriptor> {
+        let Role::Client { buffers_at, buffer_bytes: length } = self.role else { return None };
+        let offset = buffers_at + self.place(i) as u32 * length;
+        Some(Descriptor { flags: 0, region: 0, length, offset, metadata: 0 })
+    }
+
+    /// The room in this end's entry `i`. The descriptor is read once.
+    #[inline]
+    pub(super) fn room(&self, i: u32) -> Buffer {
+        let own = self.own_buffer(i);
+        self.locate(own.unwrap_or_else(|| self.memory.read(self.cursor.index(i))))
+    }
+
+    /// The piece of a packet in this end's entry `i`. The descriptor is read once.
+    #[inline]
+    fn piece(&self, i: u32) -> Buffer {
+        let descriptor = self.memory.read(self.cursor.index(i));
+        let (max, descriptor) = match self.own_buffer(i) {
+            Some(own) => {
+                (own.length, Descriptor { region: own.region, offset: own.offset, ..descriptor })
+            }
+            None => (u16::MAX.into(), descriptor),
+        };
+        let piece = self.locate(descriptor);
+        Buffer { start: piece.start.filter(|_| descriptor.length <= max), ..piece }
+    }
+
+    #[inline]
+    fn locate(&self, descriptor: Descriptor) -> Buffer {
+        let Descriptor { region, length, offset, .. } = descriptor;
+        Buffer { start: self.regions.locate(region, offset, length), descriptor }
+    }
+
+    /// The room in the entries from `first` on, up to `end`, [`BATCH`] of them at most; prefetched.
+    #[inline]
+    pub(super) fn rooms(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
+        batch(first, end, |i| self.room(i), prefetch_to_write)
+    }
+
+    /// The pieces in the entries from `first` on, up to `end`, [`BATCH`] of them at most; prefetched.
+    #[inline]
+    pub(super) fn pieces(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
+        batch(first, end, |i| self.piece(i), prefetch)
+    }
+
+    /// The breach of a peer that describes bytes which lie nowhere.
+    #[cold]
+    pub(super) fn misplaced(&self, descriptor: Descriptor) -> Breach {
+        let Descriptor { region, length, offset, .. } = descriptor;
+        Breach(match self.role {
+            Role::Client { buffer_bytes, .. } => {
+                format!("{length} bytes in a buffer of {buffer_bytes}")
+            }
+            Role::Server => format!(
+                "a packet of {length} bytes at {offset} in region {region}, which are not there"
+            ),
+        })
+    }
+
+    /// Marks the buffer of this end's entry `i` as filled with bytes of a packet, which ends there or goes
+    /// on in the next.
+    #[inline]
+    pub(super) fn fill(&mut self, i: u32, room: Descriptor, bytes: usize, ends: bool) {
+        let flags = if ends { 0 } else { NEXT };
+        let full = Descriptor { flags, length: bytes as u32, ..room };
+        self.memory.write(self.cursor.index(i), full);
+        let place = self.place(i);
+        self.ends[place] = ends;
+    }
+
+    /// Marks the buffer of this end's entry `i` as empty. A server leaves that to the client.
+    #[inline]
+    pub(super) fn empty(&mut self, i: u32) {
+        if let Some(own) = self.own_buffer(i) {
+            self.memory.write(self.cursor.index(i), own);
+        }
+    }
+
+    /// Hands a client's empty buffers to the server, for the first time.
+    pub(super) fn offer(&mut self) {
+        if matches!(self.role, Role::Client { .. }) {
+            (0..self.entries()).for_each(|i| self.empty(i));
+            self.hand_over(self.entries());
+        }
+    }
+
+    /// Hands over this end's first `n` entries.
+    #[inline]
+    pub(super) fn hand_over(&mut self, n: u32) {
+        if n > 0 {
+            let own = match self.role {
+                Role::Client { .. } => self.memory.head(),
+                Role::Server => self.memory.tail(),
+            };
+            self.cursor.hand_over(own, n);
+        }
+    }
+
+    /// Hands over this end's first `n` entries, which hold packets, and wakes a receiver that sleeps.
+    #[inline]
+    pub(super) fn publish(&mut self, n: u32) {
+        if n > 0 {
+            self.hand_over(n);
+            self.bell.ring(&self.memory);
+        }
+    }
+
+    /// Packets that were sent and whose entries the other end has not handed back. It may have taken
+    /// them: a client hands entries back with the next empty buffers.
+    pub fn in_flight(&mut self) -> u64 {
+        let others = self.entries() - self.look(u32::MAX);
+        let ends = |back: &u32| self.ends[self.place(back.wrapping_neg())];
+        (1..=others).filter(ends).count() as u64
+    }
+
+    /// From now on senders wake who waits for what comes here. It may sleep only if it finds nothing
+    /// after this.
+    pub fn ask(&self) {
+        self.bell.ask(&self.memory);
+    }
+
+    /// Who waited is awake, and forgets what woke it.
+    pub fn hush(&self) {
+        self.bell.hush(&self.memory);
+    }
+
+    /// Whether a sleeper would be woken now.
+    pub fn rings(&self) -> bool {
+        self.bell.rings()
+    }
+}
+
+/// The buffers of the entries from `first` on, up to `end`; their first lines are prefetched.
+#[inline]
+fn batch(
+    first: u32,
+    end: u32,
+    buffer: impl Fn(u32) -> Buffer,
+    prefetch: fn(*const u8),
+) -> [Buffer; BATCH as usize] {
+    let mut buffers = [Buffer::default(); BATCH as usize];
+    for (i, slot) in (first..end).zip(&mut buffers) {
+        *slot = buffer(i);
+        if let Some(start) = slot.start {
+            prefetch(start.as_ptr());
+        }
+    }
+    buffers
+}
+
+/// Readable where who waits for what comes here is woken.
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

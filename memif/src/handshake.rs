@@ -1,0 +1,334 @@
+//! From a connected socket to rings: what both ends say before packets flow.
+//!
+//! ```text
+//!   server                     client
+//!   HELLO  ------------------>
+//!          <------------------ INIT            each answered by ACK
+//!          <------------------ ADD_REGION …
+//!          <------------------ ADD_RING …
+//!          <------------------ CONNECT
+//!   CONNECTED --------------->
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::channel::{Channel, Ended};
+use super::doorbell::Doorbell;
+use super::end::End;
+use super::message::{AddRing, Breach, Hello, Init, Message, SECRET_BYTES, VERSION};
+use super::region::{MOST_REGIONS, Regions};
+use super::ring::{MOST_LOG2_ENTRIES, Memory, ring_bytes};
+use sluicegate_base::error::{Error, Result};
+use sluicegate_base::memory::PAGE_BYTES;
+
+/// All of it takes so long at most: the other end may be busy, but not for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The mode in which packets are Ethernet frames.
+const ETHERNET: u8 = 0;
+
+/// What this end is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The interface's number on the socket.
+    pub id: u32,
+    /// What both ends know; zeros where none is asked for.
+    pub secret: [u8; SECRET_BYTES],
+    /// Most rings in each direction.
+    pub queues: u16,
+    /// Most entries of a ring, as a power of two.
+    pub log2_entries: u8,
+    /// Bytes of each buffer of a client.
+    pub buffer_bytes: u32,
+    /// Takes memory from the peer that it could make smaller.
+    pub trusts: bool,
+}
+
+impl Settings {
+    /// The most bytes that a client's region has.
+    pub fn max_region_bytes(&self) -> u64 {
+        Layout::new(2 * u32::from(self.queues), self.log2_entries, self.buffer_bytes).bytes()
+    }
+}
+
+/// A client's region: its rings, one behind the other, and then the buffers of each.
+struct Layout {
+    rings: u32,
+    log2_entries: u8,
+    buffer_bytes: u32,
+}
+
+impl Layout {
+    fn new(rings: u32, log2_entries: u8, buffer_bytes: u32) -> Self {
+        Self { rings, log2_entries, buffer_bytes }
+    }
+
+    /// Where a ring begins.
+    fn ring_at(&self, ring: u32) -> u64 {
+        u64::from(ring) * u64::from(ring_bytes(self.log2_entries))
+    }
+
+    /// Where the buffers of a ring begin.
+    fn buffers_at(&self, ring: u32) -> u64 {
+        let first = self.ring_at(self.rings).next_multiple_of(PAGE_BYTES as u64);
+        first + (u64::from(ring) << self.log2_entries) * u64::from(self.buffer_bytes)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.buffers_at(self.rings).next_multiple_of(PAGE_BYTES as u64)
+    }
+}
+
+/// The rings of one queue; the peer may have fewer.
+#[derive(Debug, Default)]
+pub struct Pair {
+    /// To receive from.
+    pub rx: Option<End>,
+    /// To send to.
+    pub tx: Option<End>,
+}
+
+/// A connection that is made.
+#[derive(Debug)]
+pub struct Connection {
+    /// The peer's name for itself and for its interface.
+    pub peer: String,
+    /// For each queue.
+    pub pairs: Vec<Pair>,
+}
+
+/// What this program calls itself.
+fn own_name() -> String {
+    format!("sluice {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// What this end calls its interface: the process is what tells one from another.
+fn own_interface() -> String {
+    format!("sluice/{}", std::process::id())
+}
+
+fn peer_name(program: &str, interface: &str) -> String {
+    match (program, interface) {
+        ("", "") => "a nameless peer".into(),
+        (program, "") => program.into(),
+        (program, interface) => format!("{program} ({interface})"),
+    }
+}
+
+fn out_of_turn(message: &Message) -> Ended {
+    Breach(format!("unexpected message {}", message.what())).into()
+}
+
+/// What went wrong on this side, in words for both.
+fn failed(error: Error) -> Ended {
+    Breach(error.to_string()).into()
+}
+
+/// The messages of one handshake, all within its time.
+struct Talk<'a> {
+    channel: &'a Channel,
+    wake: BorrowedFd<'a>,
+    end: Instant,
+}
+
+impl<'a> Talk<'a> {
+    fn new(channel: &'a Channel, wake: BorrowedFd<'a>) -> Self {
+        Self { channel, wake, end: Instant::now() + PATIENCE }
+    }
+
+    fn say(&self, message: &Message) -> Result<(), Ended> {
+        self.channel.send(message, None)
+    }
+
+    fn hear(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
+        self.channel.receive(self.wake, self.end)
+    }
+
+    /// Says something that has to be acknowledged.
+    fn tell(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> Result<(), Ended> {
+        self.channel.send(message, file)?;
+        match self.hear()? {
+            (Message::Ack, _) => Ok(()),
+            (other, _) => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Runs a handshake, and tells the peer where it did something wrong.
+    fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, Ended>) -> Result<T, Ended> {
+        talk(self).inspect_err(|ended| match ended {
+            Ended::Breach(breach) => self.channel.disconnect(&breach.0),
+            Ended::Late => self.channel.disconnect("handshake took too long"),
+            _ => {}
+        })
+    }
+}
+
+/// The client's part: gives its memory, the rings and their buffers.
+///
+/// # Errors
+/// The peer is gone, said no, or broke the protocol; no memory.
+pub fn as_client(
+    channel: &Channel,
+    settings: &Settings,
+    wake: BorrowedFd<'_>,
+) -> Result<Connection, Ended> {
+    Talk::new(channel, wake).run(|talk| {
+        let hello = match talk.hear()? {
+            (Message::Hello(hello), _) => hello,
+            (other, _) => return Err(out_of_turn(&other)),
+        };
+        check_hello(&hello)?;
+        talk.tell(
+            &Message::Init(Init {
+                version: VERSION,
+                id: settings.id,
+                mode: ETHERNET,
+                secret: settings.secret,
+                name: own_name(),
+            }),
+            None,
+        )?;
+        let log2_entries = settings.log2_entries.min(hello.most_log2_entries);
+        let queues = |last: u16| settings.queues.min(last.saturating_add(1));
+        let (to_client, to_server) = (queues(hello.last_rings.0), queues(hello.last_rings.1));
+        let layout =
+            Layout::new((to_client + to_server).into(), log2_entries, settings.buffer_bytes);
+        let (file, regions) = Regions::own(layout.bytes() as usize).map_err(failed)?;
+        let regions = Arc::new(regions);
+        let region = Message::AddRegion { index: 0, bytes: layout.bytes() };
+        talk.tell(&region, Some(file.as_fd()))?;
+
+        let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
+        let rings = (0..to_server).map(|i| (true, i)).chain((0..to_client).map(|i| (false, i)));
+        for (number, (to_server, index)) in rings.enumerate() {
+            // Within 32 bits: the port checked the size of the whole region.
+            let offset = layout.ring_at(number as u32) as u32;
+            let buffers_at = layout.buffers_at(number as u32) as u32;
+            let bell = Doorbell::new().map_err(failed)?;
+            let memory = Memory::create(&regions, offset, log2_entries);
+            let ring =
+                AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
+            talk.tell(&Message::AddRing(ring), Some(bell.as_fd()))?;
+            let buffers = (buffers_at, settings.buffer_bytes);
+            let end = End::of_client(memory, bell, &regions, buffers);
+            let pair = &mut pairs[usize::from(index)];
+            *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
+        }
+        talk.say(&Message::Connect(own_interface()))?;
+        match talk.hear()? {
+            (Message::Connected(name), _) => {
+                Ok(Connection { peer: peer_name(&hello.name, &name), pairs })
+            }
+            (other, _) => Err(out_of_turn(&other)),
+        }
+    })
+}
+
+fn check_hello(hello: &Hello) -> Result<(), Breach> {
+    let (oldest, newest) = hello.versions;
+    if oldest > VERSION || newest < VERSION {
+        return Err(Breach(format!("memif 2.0 is spoken here, {oldest:#x} to {newest:#x} there")));
+    }
+    Ok(())
+}
+
+/// The server's part: takes the client's memory and rings.
+///
+/// # Errors
+/// As of [`as_client`].
+pub fn as_server(
+    channel: &Channel,
+    settings: &Settings,
+    wake: BorrowedFd<'_>,
+) -> Result<Connection, Ended> {
+    Talk::new(channel, wake).run(|talk| {
+        let last_ring = settings.queues - 1;
+        talk.say(&Message::Hello(Hello {
+            name: own_name(),
+            versions: (VERSION, VERSION),
+            last_region: MOST_REGIONS - 1,
+            last_rings: (last_ring, last_ring),
+            most_log2_entries: MOST_LOG2_ENTRIES,
+        }))?;
+        let program = match talk.hear()? {
+            (Message::Init(init), _) => {
+                check_init(&init, settings)?;
+                init.name
+            }
+            (other, _) => return Err(out_of_turn(&other)),
+        };
+        talk.say(&Message::Ack)?;
+        let mut regions = Regions::default();
+        let (mut to_client, mut to_server) = (Vec::new(), Vec::new());
+        let interface = loop {
+            match talk.hear()? {
+                (Message::AddRegion { index, bytes }, Some(file)) => {
+                    regions.add(index, file, bytes, settings.trusts)?;
+                }
+                (Message::AddRing(ring), Some(file)) => {
+                    let rings = if ring.to_server { &mut to_server } else { &mut to_client };
+                    check_ring(&ring, rings.len(), settings)?;
+                    rings.push((ring, Doorbell::of_peer(file)?));
+                }
+                (message @ (Message::AddRegion { .. } | Message::AddRing(_)), None) => {
+                    return Err(Breach(format!("{} without a file", message.what())).into());
+                }
+                (Message::Connect(name), _) => break name,
+                (other, _) => return Err(out_of_turn(&other)),
+            }
+            talk.say(&Message::Ack)?;
+        };
+        let regions = Arc::new(regions);
+        let end = |(ring, bell): (AddRing, Doorbell)| -> Result<End, Breach> {
+            let AddRing { region, offset, log2_entries, .. } = ring;
+            let memory = Memory::of_peer(&regions, region, offset, log2_entries)?;
+            Ok(End::of_server(memory, bell, &regions))
+        };
+        let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
+        for (pair, ring) in pairs.iter_mut().zip(to_server) {
+            let end = end(ring)?;
+            end.hush();
+            pair.rx = Some(end);
+        }
+        for (pair, ring) in pairs.iter_mut().zip(to_client) {
+            pair.tx = Some(end(ring)?);
+        }
+        talk.say(&Message::Connected(own_interface()))?;
+        Ok(Connection { peer: peer_name(&program, &interface), pairs })
+    })
+}
+
+fn check_init(init: &Init, settings: &Settings) -> Result<(), Breach> {
+    let breach = |reason: &str| Err(Breach(reason.into()));
+    if init.version != VERSION {
+        return Err(Breach(format!("memif 2.0 is spoken here, {:#x} there", init.version)));
+    }
+    if init.id != settings.id {
+        return Err(Breach(format!("interface id {} is not here, {} is", init.id, settings.id)));
+    }
+    if init.mode != ETHERNET {
+        return breach("the mode here is ethernet");
+    }
+    match settings.secret == [0; SECRET_BYTES] || is_same(&init.secret, &settings.secret) {
+        true => Ok(()),
+        false if init.secret == [0; SECRET_BYTES] => breach("a secret is required"),
+        false => breach("another secret"),
+    }
+}
+
+/// Compares all of both, so that the time it takes tells nothing.
+fn is_same(one: &[u8; SECRET_BYTES], other: &[u8; SECRET_BYTES]) -> bool {
+    one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+fn check_ring(ring: &AddRing, there: usize, settings: &Settings) -> Result<(), Breach> {
+    if usize::from(ring.index) != there || ring.index >= settings.queues {
+        let (index, queues) = (ring.index, settings.queues);
+        return Err(Breach(format!("ring {index}: out of turn, or one more than {queues}")));
+    }
+    match ring.private_header {
+        0 => Ok(()),
+        _ => Err(Breach("private headers are not known here".into())),
+    }
+}

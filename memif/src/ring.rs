@@ -1,0 +1,245 @@
+//! A ring's memory: a header of two lines, and descriptors behind them.
+//!
+//! ```text
+//!   0    cookie  flags  head        64   tail        128   desc  desc  desc  …   2ⁿ of 16 bytes
+//!   +--------+-------+------+- - - +------+- - - - -+------+------+------+- -+
+//!   | u32    | u16   | u16  |      | u16  |         |      |      |      |   |
+//!   +--------+-------+------+- - - +------+- - - - -+------+------+------+- -+
+//!             the receiver's  the client's  the server's
+//! ```
+//!
+//! Head and tail count up and wrap at 2¹⁶; the client stores head, the server tail. Descriptors in
+//! [tail, head) are the server's, the others the client's.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::message::Breach;
+use super::region::Regions;
+use sluicegate_base::ring::{AtomicU16, Ordering};
+
+/// What a ring's header begins with.
+const COOKIE: u32 = 0x3e3_1f20;
+/// The receiver does not want to be woken.
+const MASK_INT: u16 = 1;
+
+const FLAGS_AT: usize = 4;
+const HEAD_AT: usize = 6;
+const TAIL_AT: usize = 64;
+const DESCRIPTORS_AT: usize = 128;
+const DESCRIPTOR_BYTES: usize = 16;
+/// A packet goes on in the next descriptor.
+pub(super) const NEXT: u16 = 1;
+/// As many entries, as a power of two, leave indices of 16 bits unambiguous.
+pub(super) const MOST_LOG2_ENTRIES: u8 = 14;
+
+/// Where a packet lies, or a part of one, or room for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    /// See [`NEXT`].
+    pub flags: u16,
+    pub region: u16,
+    /// Bytes of the packet, or of room.
+    pub length: u32,
+    /// From the start of the region.
+    pub offset: u32,
+    pub metadata: u32,
+}
+
+/// A ring's memory, as one end has it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Keeps what the address leads into.
+    _regions: Arc<Regions>,
+    base: NonNull<u8>,
+    mask: u32,
+}
+
+// SAFETY: the address leads into memory that `_regions` keeps mapped and that belongs to no thread.
+unsafe impl Send for Memory {}
+
+/// Bytes of a ring.
+pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
+    (DESCRIPTORS_AT + (DESCRIPTOR_BYTES << log2_entries)) as u32
+}
+
+impl Memory {
+    /// Creates an empty ring in the region of our own.
+    pub(super) fn create(regions: &Arc<Regions>, offset: u32, log2_entries: u8) -> Self {
+        let start = regions.locate(0, offset, ring_bytes(log2_entries));
+        let start = start.expect("a ring lies in the region that was made for it");
+        let ring = Self::at(regions, start, log2_entries);
+        // SAFETY: `start` has room for the header and is aligned (`at`); the region was just made,
+        // and nobody else has it yet.
+        unsafe { start.cast::<u32>().write_volatile(COOKIE) };
+        ring.flags().store(MASK_INT, Ordering::Relaxed);
+        ring
+    }
+
+    /// The ring that a peer says lies in one of its regions.
+    pub(super) fn of_peer(
+        regions: &Arc<Regions>,
+        region: u16,
+        offset: u32,
+        log2_entries: u8,
+    ) -> Result<Self, Breach> {
+        let breach = |reason: &str| Breach(format!("ring: {reason}"));
+        if log2_entries > MOST_LOG2_ENTRIES {
+            return Err(breach("too many entries"));
+        }
+        if !offset.is_multiple_of(8) {
+            return Err(breach("not aligned"));
+        }
+        let start = regions.locate(region, offset, ring_bytes(log2_entries));
+        let start = start.ok_or_else(|| breach("not in a region"))?;
+        // SAFETY: `locate` found the whole ring in the mapping. Volatile: the peer may write there.
+        let cookie = unsafe { start.cast::<u32>().read_volatile() };
+        if cookie != COOKIE {
+            return Err(breach("no ring where it was said to be (cookie)"));
+        }
+        Ok(Self::at(regions, start, log2_entries))
+    }
+
+    fn at(regions: &Arc<Regions>, base: NonNull<u8>, log2_entries: u8) -> Self {
+        // Descriptors are read as words of 8 bytes.
+        assert!(base.cast::<u64>().is_aligned() && log2_entries <= MOST_LOG2_ENTRIES);
+        Self { _regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
+    }
+
+    #[inline]
+    fn index(&self, at: usize) -> &AtomicU16 {
+        // SAFETY: the header lies in the mapping (`create`, `of_peer`), which lives as long as
+        // `self`; the place is even, and both sides access it atomically only.
+        unsafe { self.base.add(at).cast().as_ref() }
+    }
+
+    /// The client's index.
+    #[inline]
+    pub(super) fn head(&self) -> &AtomicU16 {
+        self.index(HEAD_AT)
+    }
+
+    /// The server's index.
+    #[inline]
+    pub(super) fn tail(&self) -> &AtomicU16 {
+        self.index(TAIL_AT)
+    }
+
+    #[inline]
+    fn flags(&self) -> &AtomicU16 {
+        self.index(FLAGS_AT)
+    }
+
+    /// The receiver says whether it wants to be woken. Relaxed: what orders it is its fence
+    /// (see [`doorbell`](super::doorbell)).
+    #[inline]
+    pub(super) fn ask_for_wakeup(&self, wanted: bool) {
+        self.flags().store(if wanted { 0 } else { MASK_INT }, Ordering::Relaxed);
+    }
+
+    /// Whether the receiver wants to be woken. Relaxed: as above.
+    #[inline]
+    pub(super) fn wants_wakeup(&self) -> bool {
+        self.flags().load(Ordering::Relaxed) & MASK_INT == 0
+    }
+
+    /// Entries.
+    #[inline]
+    pub(super) fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The place of an index's entry in the ring.
+    #[inline]
+    pub(super) fn place(&self, index: u32) -> usize {
+        (index & self.mask) as usize
+    }
+
+    #[inline]
+    fn words(&self, index: u32) -> NonNull<u64> {
+        let at = DESCRIPTORS_AT + self.place(index) * DESCRIPTOR_BYTES;
+        // SAFETY: masked, the entry lies in the ring, and so in the mapping; its place is a multiple
+        // of 8 from the base, which is one.
+        unsafe { self.base.add(at).cast() }
+    }
+
+    /// Reads a descriptor, once: what the peer writes there afterwards makes no difference.
+    #[inline]
+    pub(super) fn read(&self, index: u32) -> Descriptor {
+        let at = self.words(index);
+        // SAFETY: both words of the entry lie in the mapping (`words`). Volatile, for a peer that
+        // does not keep to whose the entry is makes wrong numbers of it and nothing worse.
+        let (first, second) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
+        let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) =
+            (first.to_ne_bytes(), second.to_ne_bytes());
+        Descriptor {
+            flags: u16::from_ne_bytes([a, b]),
+            region: u16::from_ne_bytes([c, d]),
+            length: u32::from_ne_bytes([e, f, g, h]),
+            offset: u32::from_ne_bytes([i, j, k, l]),
+            metadata: u32::from_ne_bytes([m, n, o, p]),
+        }
+    }
+
+    /// Writes a descriptor.
+    #[inline]
+    pub(super) fn write(&self, index: u32, descriptor: Descriptor) {
+        let Descriptor { flags, region, length, offset, metadata } = descriptor;
+        let ([a, b], [c, d], [e, f, g, h]) =
+            (flags.to_ne_bytes(), region.to_ne_bytes(), length.to_ne_bytes());
+        let ([i, j, k, l], [m, n, o, p]) = (offset.to_ne_bytes(), metadata.to_ne_bytes());
+        let at = self.words(index);
+        // SAFETY: as in `read`.
+        unsafe {
+            at.write_volatile(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+            at.add(1).write_volatile(u64::from_ne_bytes([i, j, k, l, m, n, o, p]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against memif.h: memif_ring_t and memif_desc_t.
+    #[test]
+    fn a_ring_lies_in_memory_as_others_have_it() {
+        let (file, regions) = Regions::own(ring_bytes(3) as usize).unwrap();
+        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        ring.head().store(0x0102, Ordering::Relaxed);
+        ring.tail().store(0x0304, Ordering::Relaxed);
+        ring.ask_for_wakeup(true);
+        let said = Descriptor { flags: NEXT, region: 2, length: 60, offset: 4096, metadata: 9 };
+        ring.write(8 + 7, said);
+        assert_eq!((ring.read(7), ring.entries()), (said, 8));
+        let mut bytes = [0; 256];
+        nix::sys::uio::pread(&file, &mut bytes, 0).unwrap();
+        assert_eq!(bytes[..8], [0x20, 0x1f, 0xe3, 0x03, 0, 0, 2, 1]);
+        assert_eq!(bytes[64..66], [4, 3]);
+        assert_eq!(bytes[240..], [1, 0, 2, 0, 60, 0, 0, 0, 0, 16, 0, 0, 9, 0, 0, 0]);
+        assert!(ring.wants_wakeup());
+    }
+
+    #[test]
+    fn a_ring_that_is_none_is_refused() {
+        let (_, regions) = Regions::own(8192).unwrap();
+        let regions = Arc::new(regions);
+        drop(Memory::create(&regions, 1024, 4));
+        for (region, offset, log2, part) in [
+            (0, 1024, 4, ""),
+            (0, 0, 4, "cookie"),
+            (0, 1028, 4, "aligned"),
+            (0, 1024, 15, "entries"),
+            (0, 1024, 255, "entries"),
+            (0, 1024, 9, "not in a region"),
+            (1, 1024, 4, "not in a region"),
+        ] {
+            let made = Memory::of_peer(&regions, region, offset, log2);
+            match made {
+                Ok(_) => assert!(part.is_empty()),
+                Err(Breach(said)) => assert!(said.contains(part) && !part.is_empty(), "{said}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Capture files: pcap and pcapng, plain or compressed.
+
+pub mod read;
+pub mod threads;
+pub mod write;
+
+use std::path::Path;
+use std::str::FromStr;
+
+use sluicegate_base::error::Error;
+
+/// How a capture file lays out its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The classic format: one link type, no interfaces, no comments
+    /// (draft-ietf-opsawg-pcap).
+    Pcap,
+    /// The block format: interfaces, comments, loss and statistics stand in the file
+    /// (draft-ietf-opsawg-pcapng).
+    #[default]
+    Pcapng,
+}
+
+impl Format {
+    /// The format a file's name asks for, compressed or not: "a.pcap", "a.pcapng.zst".
+    pub fn of(path: &Path) -> Option<Self> {
+        let inner = path.file_stem().map(Path::new);
+        let named = match Compression::of(path) {
+            Compression::None => path,
+            _ => inner?,
+        };
+        named.extension()?.to_str()?.parse().ok()
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "pcap" => Ok(Self::Pcap),
+            "pcapng" => Ok(Self::Pcapng),
+            _ => Err(Error::Usage(format!("no file format '{name}': use pcap or pcapng"))),
+        }
+    }
+}
+
+/// What a capture file is packed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Nothing.
+    #[default]
+    None,
+    /// Zstandard frames (RFC 8878), `.zst`.
+    Zstd,
+    /// LZ4 frames (LZ4 Frame Format 1.6), `.lz4`.
+    Lz4,
+}
+
+impl Compression {
+    /// The compression a file's name asks for.
+    pub fn of(path: &Path) -> Self {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("zst") => Self::Zstd,
+            Some("lz4") => Self::Lz4,
+            _ => Self::None,
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "none" => Ok(Self::None),
+            "zstd" | "zst" => Ok(Self::Zstd),
+            "lz4" => Ok(Self::Lz4),
+            _ => Err(Error::Usage(format!("no compression '{name}': use none, zstd or lz4"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_format_and_compression() {
+        let rows: &[(&str, Option<Format>, Compression, &str)] = &[
+            ("a.pcap", Some(Format::Pcap), Compression::None, "plain pcap"),
+            ("d/a.pcapng", Some(Format::Pcapng), Compression::None, "plain pcapng"),
+            ("a.pcapng.zst", Some(Format::Pcapng), Compression::Zstd, "packed with zstd"),
+            ("a.b.pcap.lz4", Some(Format::Pcap), Compression::Lz4, "packed with lz4"),
+            ("a.zst", None, Compression::Zstd, "packed, but nobody knows what"),
+            ("a.pcap.gz", None, Compression::None, "gzip is not written"),
+            ("pcap", None, Compression::None, "a name without extension"),
+            ("-", None, Compression::None, "standard output"),
+        ];
+        for (name, format, compression, why) in rows {
+            assert_eq!(Format::of(Path::new(name)), *format, "{why}");
+            assert_eq!(Compression::of(Path::new(name)), *compression, "{why}");
+        }
+        assert!("pcapng2".parse::<Format>().is_err());
+        assert!("gzip".parse::<Compression>().is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! The options at the end of pcapng's blocks.
+
+use std::fmt::Write as _;
+
+use super::clock::Clock;
+use super::fields::{Fields, Order};
+use sluicegate_base::ring::Interface;
+use sluicegate_base::ring::{Direction, Meta};
+
+const END_OF_OPTIONS: u16 = 0;
+const COMMENT: u16 = 1;
+
+mod interface {
+    pub(super) const NAME: u16 = 2;
+    pub(super) const DESCRIPTION: u16 = 3;
+    pub(super) const RESOLUTION: u16 = 9;
+    pub(super) const SYSTEM: u16 = 12;
+    pub(super) const CHECK_SEQUENCE_BYTES: u16 = 13;
+    pub(super) const OFFSET: u16 = 14;
+}
+
+mod packet {
+    pub(super) const FLAGS: u16 = 2;
+    pub(super) const DROPPED: u16 = 4;
+    pub(super) const QUEUE: u16 = 6;
+}
+
+/// What a name or description may take of our memory.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// A list of options, read up to its end or to the first that is cut short.
+#[derive(Clone, Debug)]
+pub(super) struct Options<'a> {
+    fields: Fields<'a>,
+    order: Order,
+}
+
+impl<'a> Options<'a> {
+    pub(super) fn new(bytes: &'a [u8], order: Order) -> Self {
+        Self { fields: Fields::new(bytes, order), order }
+    }
+
+    /// The comments on a block.
+    pub(super) fn comments(self) -> impl Iterator<Item = &'a [u8]> {
+        self.until_end().filter_map(|(code, value)| (code == COMMENT).then_some(value))
+    }
+
+    /// The card's queue a packet came from (`epb_queue`).
+    pub(super) fn queue(self) -> Option<u32> {
+        let order = self.order;
+        self.until_end()
+            .find(|(code, value)| *code == packet::QUEUE && value.len() == 4)
+            .and_then(|(_, value)| Fields::new(value, order).u32())
+    }
+
+    /// Adds to a packet's metadata what its options say (`epb_flags`, `epb_dropcount`).
+    pub(super) fn annotate(self, meta: &mut Meta) {
+        let order = self.order;
+        for (code, value) in self.until_end() {
+            let mut value_fields = Fields::new(value, order);
+            match (code, value.len()) {
+                (packet::FLAGS, 4) => {
+                    meta.direction = match value_fields.u32().unwrap_or(0) & 3 {
+                        1 => Direction::In,
+                        2 => Direction::Out,
+                        _ => Direction::Unknown,
+                    };
+                }
+                (packet::DROPPED, 8) => {
+                    let dropped = value_fields.u64().unwrap_or(0);
+                    meta.lost_before = u32::try_from(dropped).unwrap_or(u32::MAX);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn until_end(self) -> impl Iterator<Item = (u16, &'a [u8])> {
+        self.take_while(|(code, _)| *code != END_OF_OPTIONS)
+    }
+}
+
+/// Code and value.
+impl<'a> Iterator for Options<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        let mut fields = self.fields.clone();
+        let (code, length) = fields.u16().zip(fields.u16())?;
+        let value = fields.take(usize::from(length))?;
+        fields.take(value.len().next_multiple_of(4) - value.len())?;
+        self.fields = fields;
+        Some((code, value))
+    }
+}
+
+/// Fills in an interface from its description's options and returns its clock. Damaged options
+/// are an error: without its clock, an interface's times mean nothing.
+pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<Clock, String> {
+    let order = options.order;
+    let mut clock = Clock::default();
+    let (mut resolution_seen, mut offset_seen) = (false, false);
+    let mut remarks = Remarks::default();
+    while !options.fields.rest().is_empty() {
+        let (code, value) = options.next().ok_or("an interface's option is cut short")?;
+        match (code, value) {
+            (END_OF_OPTIONS, []) => break,
+            (interface::RESOLUTION, [resolution]) if !resolution_seen => {
+                resolution_seen = true;
+                clock = clock.with_resolution(*resolution).ok_or_else(|| {
+                    format!("an interface's clock is too fine (if_tsresol {resolution:#x})")
+                })?;
+            }
+            (interface::OFFSET, _) if value.len() == 8 && !offset_seen => {
+                offset_seen = true;
+                let offset = Fields::new(value, order).u64().unwrap_or(0);
+                clock = clock.with_offset(offset.cast_signed());
+            }
+            (END_OF_OPTIONS | interface::RESOLUTION | interface::OFFSET, _) => {
+                return Err(format!(
+                    "an interface's option {code} is there twice or has the wrong length"
+                ));
+            }
+            (interface::NAME, _) => to.name = text(value),
+            (interface::DESCRIPTION | COMMENT, _) => remarks.add(&text(value)),
+            (interface::SYSTEM, _) => remarks.add(&format!("captured on {}", text(value))),
+            (interface::CHECK_SEQUENCE_BYTES, [n]) => {
+                remarks.add(&format!("frame check sequence of {n} bytes"));
+            }
+            _ => {}
+        }
+    }
+    if clock != Clock::default() {
+        remarks.add(&clock.to_string());
+    }
+    to.comment = remarks.0;
+    Ok(clock)
+}
+
+/// Remarks in a row, of bounded length.
+#[derive(Default)]
+struct Remarks(String);
+
+impl Remarks {
+    fn add(&mut self, remark: &str) {
+        if remark.is_empty() || self.0.len() + remark.len() > 2 * MAX_TEXT_BYTES {
+            return;
+        }
+        let separator = if self.0.is_empty() { "" } else { "; " };
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "{separator}{remark}");
+    }
+}
+
+/// Text from a file, fit for a terminal: no control characters, no invalid UTF-8, not too long.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let bytes = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end])
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(bytes: &[u8]) -> Result<(Interface, Clock), String> {
+        let mut interface =
+            Interface { name: String::new(), link_type: 1, snaplen: 0, comment: String::new() };
+        let clock = describe(Options::new(bytes, Order::Little), &mut interface)?;
+        Ok((interface, clock))
+    }
+
+    #[test]
+    fn an_interface_is_described_by_its_options() {
+        let bytes = b"\x02\0\x04\0eth0\x03\0\x03\0up\x1b\0\x09\0\x01\0\x09\0\0\0\
+            \x0e\0\x08\0\x02\0\0\0\0\0\0\0\0\0\0\0\x02\0\x04\0eth1";
+        let (interface, clock) = described(bytes).unwrap();
+        assert_eq!(interface.name, "eth0", "what follows the end is no option");
+        assert_eq!(interface.comment, "up; clock ticks of 10^-9 s, +2 s");
+        assert_eq!(clock.nanoseconds(5), 2_000_000_005);
+    }
+
+    #[test]
+    fn a_description_whose_clock_is_in_doubt_is_refused() {
+        for (why, bytes) in [
+            ("a resolution of two bytes", &b"\x09\0\x02\0\x06\x06\0\0"[..]),
+            ("two resolutions", b"\x09\0\x01\0\x06\0\0\0\x09\0\x01\0\x06\0\0\0"),
+            ("a resolution of 10^-20", b"\x09\0\x01\0\x14\0\0\0"),
+            ("an offset of four bytes", b"\x0e\0\x04\0\0\0\0\0"),
+            ("an end that has a length", b"\0\0\x04\0\0\0\0\0"),
+            ("an option cut short", b"\x02\0\x08\0eth0"),
+            ("half an option header", b"\x02\0"),
+        ] {
+            assert!(described(bytes).is_err(), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_packet_says_where_it_went_and_what_was_lost_before_it() {
+        let bytes = b"\x02\0\x04\0\x02\0\0\0\x04\0\x08\0\x05\0\0\0\0\0\0\0\
+            \x06\0\x04\0\x03\0\0\0\x01\0\x02\0hi\0\0\x01\0\x03\0you\0\0\0\0\0\x01\0\x02\0no\0\0";
+        let options = Options::new(bytes, Order::Little);
+        let mut meta = Meta::default();
+        options.clone().annotate(&mut meta);
+        assert_eq!((meta.direction, meta.lost_before), (Direction::Out, 5));
+        assert_eq!(options.clone().queue(), Some(3));
+        assert_eq!(options.comments().collect::<Vec<_>>(), [&b"hi"[..], b"you"]);
+    }
+}

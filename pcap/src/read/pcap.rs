@@ -1,0 +1,149 @@
+//! The pcap format, in every variant libpcap reads (draft-ietf-opsawg-pcap; libpcap's
+//! sf-pcap.c for the variants before it).
+
+use super::fields::{Fields, Order};
+use super::{Found, Step, packet_limit, snapshot_limit};
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
+use sluicegate_base::ring::{Meta, TimestampSource};
+
+pub(super) const HEADER_BYTES: usize = 24;
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+/// Written by some patched libpcaps (Red Hat Linux 6.1): records say more.
+const MODIFIED: u32 = 0xa1b2_cd34;
+
+/// Which of a record's two lengths is the captured one. They changed places in version 2.3,
+/// which not every program that wrote "2.3" had noticed.
+#[derive(Clone, Copy, Debug)]
+enum Lengths {
+    CapturedFirst,
+    CapturedLast,
+    /// The smaller is the captured one.
+    Guess,
+}
+
+/// How the records of a file are to be read.
+#[derive(Debug)]
+pub(super) struct Pcap {
+    order: Order,
+    fraction_ns: u64,
+    record_header_bytes: usize,
+    lengths: Lengths,
+    /// No packet of the file is longer; what exceeds it is cut off.
+    snapshot: u32,
+    /// No record is longer; what exceeds it is damage.
+    limit: u32,
+}
+
+impl Pcap {
+    /// Whether a file begins like this format.
+    pub(super) fn recognises(magic: [u8; 4]) -> bool {
+        variant(magic).is_some()
+    }
+
+    /// Reads a file's header of [`HEADER_BYTES`].
+    pub(super) fn new(header: &[u8]) -> Result<(Self, Interface), String> {
+        let cut = || "the file's header is cut short".to_owned();
+        let magic = *header.first_chunk().ok_or_else(cut)?;
+        let (order, variant) = variant(magic).ok_or("no pcap file")?;
+        let mut fields = Fields::new(&header[4..], order);
+        let version = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
+        // Time zone and accuracy, which nobody fills in.
+        fields.take(8);
+        let (snaplen, link) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
+
+        let lengths = match version {
+            (2, 0..=2) | (543, 0) => Lengths::CapturedLast,
+            (2, 3) => Lengths::Guess,
+            (2, 4) => Lengths::CapturedFirst,
+            (major, minor) => {
+                return Err(format!(
+                    "pcap version {major}.{minor} is unknown; 2.0 to 2.4 can be read"
+                ));
+            }
+        };
+        if link & 0x03ff_0000 != 0 {
+            return Err(format!("link type {link:#x} has reserved bits set"));
+        }
+        let link_type = link as u16;
+        let mut snapshot = snapshot_limit(link_type, snaplen);
+        if variant == MODIFIED && link_type == LINKTYPE_ETHERNET {
+            // A cooked capture was given an Ethernet header on top of its snapshot length.
+            snapshot = snapshot.saturating_add(14);
+        }
+        let pcap = Self {
+            order,
+            fraction_ns: if variant == NANOSECONDS { 1 } else { 1000 },
+            record_header_bytes: if variant == MODIFIED { 24 } else { 16 },
+            lengths,
+            snapshot,
+            limit: packet_limit(link_type),
+        };
+        let interface = Interface {
+            name: String::new(),
+            link_type,
+            snaplen,
+            comment: frame_check_sequence(link),
+        };
+        Ok((pcap, interface))
+    }
+
+    /// The byte order of the host that wrote the file.
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// What lies at the beginning of `bytes`.
+    #[inline]
+    pub(super) fn step(&self, bytes: &[u8]) -> Result<Step, String> {
+        let Some(header) = bytes.get(..self.record_header_bytes) else {
+            return Ok(Step::Need(self.record_header_bytes));
+        };
+        let mut fields = Fields::new(header, self.order);
+        let mut next = || fields.u32().unwrap_or_default();
+        let (seconds, fraction, first, second) = (next(), next(), next(), next());
+        let (captured, wire) = match self.lengths {
+            Lengths::CapturedLast => (second, first),
+            Lengths::Guess if first > second => (second, first),
+            Lengths::Guess | Lengths::CapturedFirst => (first, second),
+        };
+        if captured > self.limit {
+            return Err(format!(
+                "a packet of {captured} captured bytes, more than the {} there can be",
+                self.limit
+            ));
+        }
+        let record_bytes = header.len() + captured as usize;
+        if bytes.len() < record_bytes {
+            return Ok(Step::Need(record_bytes));
+        }
+        let kept = captured.min(self.snapshot) as usize;
+        let meta = Meta {
+            timestamp_ns: u64::from(seconds) * 1_000_000_000
+                + u64::from(fraction) * self.fraction_ns,
+            timestamp_source: TimestampSource::File,
+            wire_bytes: wire,
+            ..Meta::default()
+        };
+        Ok(Step::Packet {
+            record_bytes,
+            found: Found { meta, data: header.len()..header.len() + kept, options: 0..0 },
+        })
+    }
+}
+
+fn variant(magic: [u8; 4]) -> Option<(Order, u32)> {
+    let known = |n: &u32| [MICROSECONDS, NANOSECONDS, MODIFIED].contains(n);
+    let little = Some(u32::from_le_bytes(magic)).filter(known);
+    let big = Some(u32::from_be_bytes(magic)).filter(known);
+    little.map(|n| (Order::Little, n)).or(big.map(|n| (Order::Big, n)))
+}
+
+/// The upper bits of the link type may say that packets carry their check sequence.
+fn frame_check_sequence(link: u32) -> String {
+    const PRESENT: u32 = 0x0400_0000;
+    match link & PRESENT {
+        0 => String::new(),
+        _ => format!("frame check sequence of {} bytes", (link >> 28) * 2),
+    }
+}

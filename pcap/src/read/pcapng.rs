@@ -1,0 +1,269 @@
+//! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
+
+use super::clock::Clock;
+use super::fields::{Fields, Order};
+use super::options::{Options, describe};
+use super::{Found, Step, packet_limit, snapshot_limit};
+use sluicegate_base::ring::Interface;
+use sluicegate_base::ring::{Meta, TimestampSource};
+
+/// A section's first block; the number reads the same in both byte orders.
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+/// Type, length, and the length again at the end.
+const FRAMING_BYTES: usize = 12;
+const SECTION_HEADER_MIN_BYTES: usize = 28;
+/// libpcap's limits: for the file's first block, and for every other.
+const FIRST_BLOCK_LIMIT: u32 = 1 << 20;
+const BLOCK_LIMIT: u32 = 16 << 20;
+/// What libpcap allows a block besides its packet: the fixed fields and 128 KiB of options.
+const BESIDES_PACKET_LIMIT: u32 = 32 + (128 << 10);
+/// How many interfaces are remembered; libpcap has no limit but memory.
+const MAX_INTERFACES: usize = 1 << 16;
+
+/// How far a file's sections and interfaces are known.
+#[derive(Debug)]
+pub(super) struct PcapNg {
+    order: Order,
+    at_first_block: bool,
+    /// The section's first interface, counted over the whole file.
+    section_base: usize,
+    /// Beside the file's interfaces, what it takes to read their packets.
+    sources: Vec<Source>,
+    block_limit: u32,
+}
+
+/// What it takes to read an interface's packets.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    clock: Clock,
+    snapshot: u32,
+}
+
+impl PcapNg {
+    /// Whether a file begins like this format.
+    pub(super) fn recognises(magic: [u8; 4]) -> bool {
+        u32::from_le_bytes(magic) == SECTION_HEADER
+    }
+
+    pub(super) fn new() -> Self {
+        Self {
+            order: Order::Little,
+            at_first_block: true,
+            section_base: 0,
+            sources: Vec::new(),
+            block_limit: BLOCK_LIMIT,
+        }
+    }
+
+    /// The byte order of the section that is being read.
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// What lies at the beginning of `bytes`; a new interface is added to `interfaces`.
+    #[inline]
+    pub(super) fn step(
+        &mut self,
+        bytes: &[u8],
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Step, String> {
+        let Some(head) = bytes.get(..8) else {
+            return Ok(Step::Need(8));
+        };
+        if Self::is_section_header(head) {
+            match bytes.get(8..12) {
+                None => return Ok(Step::Need(12)),
+                Some(magic) => self.order = section_order(magic)?,
+            }
+        }
+        let mut fields = Fields::new(head, self.order);
+        let (kind, length) = fields.u32().zip(fields.u32()).unwrap_or_default();
+        self.check_length(kind, length)?;
+        let length = length as usize;
+        let Some(block) = bytes.get(..length) else {
+            return Ok(Step::Need(length));
+        };
+        self.check_trailer(block)?;
+        self.at_first_block = false;
+        let body = Fields::new(&block[8..length - 4], self.order);
+        let found = match kind {
+            SECTION_HEADER => self.section(body)?,
+            INTERFACE_DESCRIPTION => self.interface(body, interfaces)?,
+            ENHANCED_PACKET => Some(self.enhanced_packet(body)?),
+            SIMPLE_PACKET => Some(self.simple_packet(body)?),
+            PACKET => Some(self.obsolete_packet(body)?),
+            _ => None,
+        };
+        Ok(match found {
+            None => Step::Skip(length),
+            Some(found) => Step::Packet { record_bytes: length, found },
+        })
+    }
+
+    fn is_section_header(head: &[u8]) -> bool {
+        head.first_chunk().is_some_and(|magic| Self::recognises(*magic))
+    }
+
+    fn check_length(&self, kind: u32, length: u32) -> Result<(), String> {
+        let (least, most) = match self.at_first_block {
+            true => (SECTION_HEADER_MIN_BYTES, FIRST_BLOCK_LIMIT),
+            false => (FRAMING_BYTES, self.block_limit),
+        };
+        if (length as usize) < least || length > most {
+            return Err(format!(
+                "a block of type {kind:#x} and {length} bytes; there can be {least} to {most}"
+            ));
+        }
+        // libpcap takes the first block at its word; so do we.
+        if !length.is_multiple_of(4) && !self.at_first_block {
+            return Err(format!(
+                "a block of type {kind:#x} and {length} bytes, which is no multiple of 4"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_trailer(&self, block: &[u8]) -> Result<(), String> {
+        let trailer = Fields::new(&block[block.len() - 4..], self.order).u32();
+        if trailer != Some(block.len() as u32) && !self.at_first_block {
+            return Err(format!(
+                "a block that is {} bytes long by its head and {} by its end",
+                block.len(),
+                trailer.unwrap_or_default()
+            ));
+        }
+        Ok(())
+    }
+
+    fn section(&mut self, mut body: Fields<'_>) -> Result<Option<Found>, String> {
+        let version = body.take(4).and_then(|_| body.u16().zip(body.u16()));
+        match version {
+            // The spec asks that 1.2 be read as 1.0; other minor versions are as harmless.
+            Some((1, _)) => {
+                self.section_base = self.sources.len();
+                Ok(None)
+            }
+            Some((major, minor)) => {
+                Err(format!("pcapng version {major}.{minor} is unknown; 1.x can be read"))
+            }
+            None => Err("a section header that is too short".into()),
+        }
+    }
+
+    fn interface(
+        &mut self,
+        mut body: Fields<'_>,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Option<Found>, String> {
+        if interfaces.len() >= MAX_INTERFACES {
+            return Err(format!("more than {MAX_INTERFACES} interfaces"));
+        }
+        let fixed = body.u16().zip(body.u16()).zip(body.u32());
+        let ((link_type, _), snaplen) = fixed.ok_or("an interface description is too short")?;
+        let mut interface =
+            Interface { name: String::new(), link_type, snaplen, comment: String::new() };
+        let clock = describe(Options::new(body.rest(), self.order), &mut interface)?;
+        self.sources.push(Source { clock, snapshot: snapshot_limit(link_type, snaplen) });
+        interfaces.push(interface);
+        let room_for_packet = packet_limit(link_type) + BESIDES_PACKET_LIMIT;
+        self.block_limit = self.block_limit.max(room_for_packet);
+        Ok(None)
+    }
+
+    #[inline]
+    fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<Found, String> {
+        let fixed = body.u32().zip(body.u32()).zip(body.u32());
+        let ((interface, high), low) = fixed.ok_or("a packet block is too short")?;
+        self.packet(interface, high, low, 28, body)
+    }
+
+    /// The Packet Block of pcapng's first years.
+    fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<Found, String> {
+        let fixed = body.u16().zip(body.u16()).zip(body.u32().zip(body.u32()));
+        let ((interface, dropped), (high, low)) = fixed.ok_or("a packet block is too short")?;
+        let mut found = self.packet(interface.into(), high, low, 28, body)?;
+        // 0xffff stands for "not known".
+        if dropped != u16::MAX && found.meta.lost_before == 0 {
+            found.meta.lost_before = dropped.into();
+        }
+        Ok(found)
+    }
+
+    /// The rest of a packet block, from its lengths on; data begins `data_at` bytes into the
+    /// block.
+    #[inline]
+    fn packet(
+        &self,
+        interface: u32,
+        high: u32,
+        low: u32,
+        data_at: usize,
+        mut body: Fields<'_>,
+    ) -> Result<Found, String> {
+        let lengths = body.u32().zip(body.u32());
+        let (captured, wire) = lengths.ok_or("a packet block is too short")?;
+        let (number, source) = self.source(interface)?;
+        if captured > source.snapshot {
+            return Err(format!(
+                "a packet of {captured} captured bytes on an interface that captures {}",
+                source.snapshot
+            ));
+        }
+        let data_bytes = captured as usize;
+        body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
+        body.take(data_bytes.next_multiple_of(4) - data_bytes);
+        let mut meta = Meta {
+            timestamp_ns: source.clock.nanoseconds(u64::from(high) << 32 | u64::from(low)),
+            timestamp_source: TimestampSource::File,
+            wire_bytes: wire,
+            interface: number,
+            ..Meta::default()
+        };
+        let data = data_at..data_at + data_bytes;
+        let options_at = data_at + data_bytes.next_multiple_of(4);
+        let options = options_at..options_at + body.rest().len();
+        if !body.rest().is_empty() {
+            Options::new(body.rest(), self.order).annotate(&mut meta);
+        }
+        Ok(Found { meta, data, options })
+    }
+
+    /// A packet of the section's first interface, of which nobody took the time.
+    fn simple_packet(&self, mut body: Fields<'_>) -> Result<Found, String> {
+        let wire = body.u32().ok_or("a packet block is too short")?;
+        let (number, source) = self.source(0)?;
+        let data_bytes = wire.min(source.snapshot) as usize;
+        body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
+        Ok(Found {
+            meta: Meta { wire_bytes: wire, interface: number, ..Meta::default() },
+            data: 12..12 + data_bytes,
+            options: 0..0,
+        })
+    }
+
+    /// An interface of this section and its number in the whole file.
+    #[inline]
+    fn source(&self, in_section: u32) -> Result<(u32, &Source), String> {
+        let number = self.section_base.saturating_add(in_section as usize);
+        match self.sources.get(number) {
+            Some(source) => Ok((number as u32, source)),
+            None => {
+                Err(format!("a packet of interface {in_section}, which the file has not described"))
+            }
+        }
+    }
+}
+
+/// The byte order of the section whose header has this byte-order magic.
+fn section_order(magic: &[u8]) -> Result<Order, String> {
+    match magic {
+        [0x4d, 0x3c, 0x2b, 0x1a] => Ok(Order::Little),
+        [0x1a, 0x2b, 0x3c, 0x4d] => Ok(Order::Big),
+        _ => Err("a section header without pcapng's byte-order magic".into()),
+    }
+}

@@ -1,0 +1,462 @@
+//! An output: chunks in, whole files out.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use jiff::tz::TimeZone;
+
+use super::super::{Compression, Format};
+use super::block::{self, InterfaceStats, Layout};
+use super::chunk::Chunk;
+use super::config::{OutputConfig, Summary};
+use super::name::{Name, now_ns};
+use super::pack::{Packer, Place, epilogue};
+use super::rotate::{Schedule, Span};
+use super::target::{Failure, Piece, Progress, Target, check_directory, lock, open_directory};
+use sluicegate_base::error::{Error, Result};
+use sluicegate_base::ring::Interface;
+
+/// Writes chunks of records to one file or a row of them.
+///
+/// It is for one thread. After a failure it stays failed: every call says so again, and what is
+/// handed over counts as lost. [`finish`](Self::finish) is always safe; an output that is
+/// dropped instead leaves its file without statistics, and a packed one without its last bytes.
+#[derive(Debug)]
+pub struct Output {
+    config: OutputConfig,
+    layout: Layout,
+    /// `None` for standard output.
+    name: Option<Name>,
+    interfaces: Vec<Described>,
+    /// Blocks that go into the file before the next record.
+    pending: Vec<u8>,
+    current: Option<Current>,
+    kept: VecDeque<Arc<Mutex<Target>>>,
+    schedule: Schedule,
+    packer: Option<Packer>,
+    progress: Arc<Progress>,
+    files: u64,
+    files_deleted: u64,
+    packets_deleted: u64,
+    files_left: u64,
+    /// The files' directory, or why it cannot be had, if they are to be on the disk.
+    synced: Option<Result<File, Failure>>,
+}
+
+/// An output's counts, which take no lock to read: writing may wait for a pipe.
+#[derive(Clone, Debug)]
+pub struct OutputCounts(Arc<Progress>);
+
+impl OutputCounts {
+    /// Packets that are in the files.
+    pub fn written(&self) -> u64 {
+        self.0.written()
+    }
+
+    /// Packets that were handed over and could not be written.
+    pub fn lost(&self) -> u64 {
+        self.0.lost()
+    }
+}
+
+#[derive(Debug)]
+struct Described {
+    interface: Interface,
+    filter: Option<String>,
+    stats: Option<InterfaceStats>,
+}
+
+/// The file being written.
+#[derive(Debug)]
+struct Current {
+    target: Arc<Mutex<Target>>,
+    /// Its head has been written.
+    begun: bool,
+    /// Handed over for it, before compression.
+    bytes: u64,
+    packets: u64,
+}
+
+impl Output {
+    /// Opens an output. The file is created now, unless its name depends on the first packet.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense; a file that cannot be created there.
+    pub fn create(config: OutputConfig) -> Result<Self> {
+        let mut output = Self::prepare(config)?;
+        output.begin()?;
+        Ok(output)
+    }
+
+    /// Prepares an output that creates no file before [`begin`](Self::begin): the process may give up
+    /// privileges between the two.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense.
+    pub fn prepare(config: OutputConfig) -> Result<Self> {
+        config.check()?;
+        let progress = Arc::new(Progress::default());
+        let packer = match config.compression {
+            Compression::None => None,
+            _ => Some(Packer::start(&config, &progress)?),
+        };
+        let name = match config.path.as_os_str() == "-" {
+            true => None,
+            false => {
+                let numbered = config.rotation.is_on();
+                Some(Name::new(&config.path, numbered, TimeZone::system())?)
+            }
+        };
+        let directory = name.as_ref().map(Name::directory);
+        let synced = directory.filter(|_| config.sync).map(open_directory);
+        Ok(Self {
+            layout: Layout::new(config.format, config.microseconds),
+            name,
+            interfaces: Vec::new(),
+            pending: Vec::new(),
+            current: None,
+            kept: VecDeque::new(),
+            schedule: Schedule::new(&config.rotation),
+            packer,
+            progress,
+            synced,
+            files: 0,
+            files_deleted: 0,
+            packets_deleted: 0,
+            files_left: 0,
+            config,
+        })
+    }
+
+    /// Creates the file now, unless its name depends on the first packet. Files begun later are created
+    /// with the privileges that the process has then: what they lack is an error now.
+    ///
+    /// # Errors
+    /// A file cannot be created there.
+    pub fn begin(&mut self) -> Result<()> {
+        if let Some(name) = self.name.as_ref().filter(|_| self.config.begins_files_later()) {
+            check_directory(name.directory())?;
+        }
+        match &self.synced {
+            Some(Err(failure)) => Err(failure.at_start()),
+            _ if self.name.as_ref().is_some_and(Name::is_timed) => Ok(()),
+            _ => self.open(0).map_err(|failure| failure.at_start()),
+        }
+    }
+
+    /// Adds an interface, at any time; `filter` is the expression its packets passed. Returns
+    /// its number in the file. It reaches the file with the next packet or [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// A pcap file has one link type only.
+    pub fn add_interface(&mut self, interface: &Interface, filter: Option<&str>) -> Result<u32> {
+        let number = self.interfaces.len() as u32;
+        if self.config.format == Format::Pcap
+            && let Some(first) = self.interfaces.first()
+            && first.interface.link_type != interface.link_type
+        {
+            let told = |interface: &Interface| match interface.name.as_str() {
+                // A pcap file names none.
+                "" => format!("one has {}", interface.link_type),
+                name => format!("'{name}' has {}", interface.link_type),
+            };
+            return Err(Error::Usage(format!(
+                "a pcap file holds one link type: {}, {}; use pcapng",
+                told(&first.interface),
+                told(interface)
+            )));
+        }
+        if self.config.format == Format::Pcapng && self.current.as_ref().is_some_and(|c| c.begun) {
+            block::interface_description(&mut self.pending, interface, filter);
+        }
+        self.interfaces.push(Described {
+            interface: interface.clone(),
+            filter: filter.map(str::to_owned),
+            stats: None,
+        });
+        Ok(number)
+    }
+
+    /// Notes an interface's statistics so far. Each file ends with those that were noted last;
+    /// pcap has no place for them.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn set_statistics(&mut self, interface: u32, stats: InterfaceStats) -> Result<()> {
+        match self.interfaces.get_mut(interface as usize) {
+            Some(described) => {
+                described.stats = Some(stats);
+                Ok(())
+            }
+            None => Err(Error::Usage(format!(
+                "statistics of interface {interface}, which was not added"
+            ))),
+        }
+    }
+
+    /// Writes a chunk's records; begins new files where they are due. Without compression they
+    /// are with the kernel when this returns.
+    ///
+    /// # Errors
+    /// The disk is full, the reader has gone, a file cannot be created: whatever could not be
+    /// written is [`lost`](Self::lost). A chunk of another format; no interface yet.
+    pub fn write(&mut self, chunk: &Chunk) -> Result<()> {
+        let Some(last_ns) = chunk.last_ns() else {
+            return self.progress.check();
+        };
+        let span = Span {
+            layout: chunk.layout(),
+            bytes: chunk.bytes(),
+            packets: chunk.packets(),
+            last_ns,
+        };
+        let usage = if span.layout != self.layout {
+            "a chunk of another format than the output's"
+        } else if self.interfaces.is_empty() {
+            "packets without an interface: add one first"
+        } else {
+            return self.write_span(span);
+        };
+        self.progress.lose(span.packets);
+        Err(Error::Usage(usage.into()))
+    }
+
+    fn write_span(&mut self, mut rest: Span<'_>) -> Result<()> {
+        while let Some(first_ns) = rest.first_ns() {
+            let opened = self
+                .progress
+                .check()
+                .and_then(|()| self.open(first_ns).map_err(|failure| failure.error()));
+            let Some(current) = self.current.as_mut().filter(|_| opened.is_ok()) else {
+                self.progress.lose(rest.packets);
+                return opened;
+            };
+            if current.packets == 0 {
+                self.schedule.begin(first_ns);
+            }
+            self.write_pending();
+            let reserved = self.statistics().len() as u64;
+            let Some(current) = &mut self.current else {
+                break;
+            };
+            let (now, later) =
+                self.schedule.divide(rest, current.bytes + reserved, current.packets);
+            if now.packets == 0 {
+                self.end_file();
+                continue;
+            }
+            current.packets += now.packets;
+            let piece = Piece { bytes: now.bytes, packets: now.packets, records: Some(now.layout) };
+            self.submit(&piece, false);
+            rest = later;
+        }
+        self.progress.check()
+    }
+
+    /// Writes what is still held back: interfaces without packets, and all that is being
+    /// compressed.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn flush(&mut self) -> Result<()> {
+        self.write_pending();
+        if let Some(packer) = &self.packer {
+            packer.settle();
+        }
+        self.progress.check()
+    }
+
+    /// The counts, for a thread that reads them while another one writes.
+    pub fn counts(&self) -> OutputCounts {
+        OutputCounts(Arc::clone(&self.progress))
+    }
+
+    /// Packets that are in the files.
+    pub fn written(&self) -> u64 {
+        self.progress.written()
+    }
+
+    /// Packets that were handed over and could not be written.
+    pub fn lost(&self) -> u64 {
+        self.progress.lost()
+    }
+
+    /// Bytes that are in the files, after compression.
+    pub fn bytes(&self) -> u64 {
+        self.progress.bytes()
+    }
+
+    /// Files that were made.
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// The file being written.
+    pub fn path(&self) -> Option<PathBuf> {
+        let current = self.current.as_ref()?;
+        Some(lock(&current.target).path().to_owned())
+    }
+
+    /// Ends the file with its statistics and waits until everything is written. A capture
+    /// without a packet leaves a file too.
+    pub fn finish(mut self) -> Summary {
+        // A file that cannot be opened even now has left its reason in `progress`.
+        if self.files == 0 && self.progress.check().is_ok() {
+            let _ = self.open(now_ns());
+        }
+        self.write_pending();
+        self.end_file();
+        // Lets the workers finish.
+        self.packer = None;
+        Summary {
+            files: self.files,
+            packets: self.progress.written(),
+            lost: self.progress.lost(),
+            bytes: self.progress.bytes(),
+            files_deleted: self.files_deleted,
+            packets_deleted: self.packets_deleted,
+            files_left: self.files_left,
+            failure: self.progress.check().err(),
+        }
+    }
+
+    /// Opens the next file, if none is open.
+    fn open(&mut self, first_ns: u64) -> Result<(), Failure> {
+        if self.current.is_some() {
+            return Ok(());
+        }
+        let created = match &self.name {
+            Some(name) => match name.at(first_ns, self.files + 1) {
+                Ok(path) => Target::create(&path, self.config.access),
+                // A time that no name can hold.
+                Err(error) => {
+                    let error = io::Error::other(error.to_string());
+                    Err(Failure::new("name", &self.config.path, &error))
+                }
+            },
+            None => Target::standard_output(),
+        };
+        let created = match &self.synced {
+            Some(directory) => created.and_then(|target| target.synced(directory)),
+            None => created,
+        };
+        let target = match created {
+            Ok(target) => {
+                let target = target.with_epilogue(epilogue(&self.config));
+                Arc::new(Mutex::new(target))
+            }
+            Err(failure) => {
+                self.progress.fail(failure.clone());
+                return Err(failure);
+            }
+        };
+        self.files += 1;
+        self.keep_newest(&target);
+        self.current = Some(Current { target, begun: false, bytes: 0, packets: 0 });
+        Ok(())
+    }
+
+    fn keep_newest(&mut self, newest: &Arc<Mutex<Target>>) {
+        let Some(most) = self.config.rotation.files else {
+            return;
+        };
+        self.kept.push_back(Arc::clone(newest));
+        if self.kept.len() <= most as usize {
+            return;
+        }
+        let Some(oldest) = self.kept.pop_front() else {
+            return;
+        };
+        let is_closed = lock(&oldest).is_closed();
+        if let Some(packer) = self.packer.as_ref().filter(|_| !is_closed) {
+            packer.settle();
+        }
+        let oldest = lock(&oldest);
+        if oldest.delete() {
+            self.files_deleted += 1;
+            self.packets_deleted += oldest.packets();
+        } else {
+            self.files_left += 1;
+        }
+    }
+
+    /// Writes the file's head, if that has not been done, and the blocks that wait.
+    fn write_pending(&mut self) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        // Without an interface there is no link type, and no pcap header.
+        let possible = self.config.format == Format::Pcapng || !self.interfaces.is_empty();
+        if !current.begun && possible {
+            current.begun = true;
+            self.pending = self.head();
+        }
+        if !self.pending.is_empty() {
+            let blocks = std::mem::take(&mut self.pending);
+            self.submit_blocks(&blocks, false);
+        }
+    }
+
+    /// What a file begins with.
+    fn head(&self) -> Vec<u8> {
+        let mut head = Vec::new();
+        if self.config.format == Format::Pcap {
+            if let Some(first) = self.interfaces.first() {
+                let snaplens = self.interfaces.iter().map(|i| i.interface.snaplen);
+                head = block::pcap_header(self.layout, first.interface.link_type, snaplens);
+            }
+            return head;
+        }
+        block::section_header(&mut head, &self.config.comments);
+        for described in &self.interfaces {
+            let filter = described.filter.as_deref();
+            block::interface_description(&mut head, &described.interface, filter);
+        }
+        head
+    }
+
+    /// What a file ends with.
+    fn statistics(&self) -> Vec<u8> {
+        let mut blocks = Vec::new();
+        if self.config.format == Format::Pcapng {
+            for (number, described) in self.interfaces.iter().enumerate() {
+                if let Some(stats) = &described.stats {
+                    block::interface_statistics(&mut blocks, number as u32, stats);
+                }
+            }
+        }
+        blocks
+    }
+
+    fn end_file(&mut self) {
+        let blocks = self.statistics();
+        self.submit_blocks(&blocks, true);
+        self.current = None;
+    }
+
+    fn submit_blocks(&mut self, blocks: &[u8], last: bool) {
+        let piece = Piece { bytes: blocks, packets: 0, records: None };
+        self.submit(&piece, last);
+    }
+
+    /// Puts a piece into the current file, or on its way there.
+    fn submit(&mut self, piece: &Piece<'_>, last: bool) {
+        let Some(current) = &mut self.current else {
+            return self.progress.lose(piece.packets);
+        };
+        let first = current.bytes == 0;
+        current.bytes += piece.bytes.len() as u64;
+        match &mut self.packer {
+            Some(packer) => packer.submit(&current.target, piece, Place { first, last }),
+            None => {
+                self.progress.write(&current.target, piece);
+                if last {
+                    self.progress.close(&current.target);
+                }
+            }
+        }
+    }
+}

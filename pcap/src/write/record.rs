@@ -1,0 +1,413 @@
+//! From packet to record: the hot loop of a capture.
+
+use std::io::Write;
+
+use super::super::Format;
+use super::block::{
+    EPB, EPB_HEADER, Layout, MAXIMUM_SNAPLEN, PCAP_RECORD, option, padding, pcap_time, push_option,
+};
+use super::chunk::{CHUNK_BYTES, Chunk};
+use sluicegate_base::ring::{Direction, Packet};
+
+/// Bytes of [`EncoderConfig::loss_cause`] that are kept: an option's length has 16 bits.
+const LONGEST_CAUSE: usize = 1024;
+
+/// How packets become records.
+#[derive(Clone, Debug, Default)]
+pub struct EncoderConfig {
+    /// The file's format.
+    pub format: Format,
+    /// pcap only: times in microseconds, for readers older than 2014.
+    pub microseconds: bool,
+    /// The most bytes of a packet that are kept. 0 means 262144, the most that libpcap and
+    /// Wireshark read back.
+    pub snaplen: u32,
+    /// The queue the packets come from.
+    pub queue: u32,
+    /// How many queues there are: above one, each pcapng record names its own.
+    pub queues: u32,
+    /// pcapng: the directions that are said of a packet. Each costs 12 bytes a record, so a
+    /// live capture marks what was sent and leaves the rest, what was received, plain.
+    pub directions: &'static [Direction],
+    /// Why packets are lost before they reach this encoder: "the socket's ring was full".
+    pub loss_cause: String,
+}
+
+/// Appends packets to chunks, as records of one format. One for each receive thread.
+#[derive(Debug)]
+pub struct Encoder {
+    layout: Layout,
+    snaplen: usize,
+    /// The file's number for each of the port's interfaces.
+    interfaces: Vec<u32>,
+    /// The options of a record without a gap before it, ready to copy: by direction.
+    options: [Vec<u8>; 3],
+    /// What a gap's comment says after the number.
+    gap: String,
+    /// Where the options of a record with a gap are put together.
+    scratch: Vec<u8>,
+}
+
+impl Encoder {
+    /// An encoder, for packets of a port whose interfaces have the same numbers in the file;
+    /// see [`map_interface`](Self::map_interface) where they have not.
+    pub fn new(config: &EncoderConfig) -> Self {
+        let options = [Direction::Unknown, Direction::In, Direction::Out]
+            .map(|direction| standing_options(config, direction));
+        let place = match config.queues {
+            0 | 1 => String::new(),
+            _ => format!(" in queue {}", config.queue),
+        };
+        let cause = match config.loss_cause.as_str() {
+            "" => String::new(),
+            cause => format!(": {}", &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]),
+        };
+        Self {
+            layout: Layout::new(config.format, config.microseconds),
+            snaplen: match config.snaplen {
+                0 => MAXIMUM_SNAPLEN as usize,
+                bytes => bytes as usize,
+            },
+            interfaces: Vec::new(),
+            options,
+            gap: format!(" lost before this packet{place}{cause}"),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Gives the port's next interface (the first call: number 0) its number in the file.
+    pub fn map_interface(&mut self, in_file: u32) {
+        self.interfaces.push(in_file);
+    }
+
+    /// An empty chunk of 128 KiB for records of this format.
+    pub fn chunk(&self) -> Chunk {
+        Chunk::new(self.layout, CHUNK_BYTES)
+    }
+
+    /// An empty chunk of a size of its own, in bytes.
+    pub fn chunk_of(&self, capacity: usize) -> Chunk {
+        Chunk::new(self.layout, capacity)
+    }
+
+    /// Appends a packet as one record. False if the chunk is full: nothing has happened then,
+    /// and the packet belongs into the next chunk.
+    ///
+    /// # Panics
+    /// If the chunk is of another format.
+    #[inline]
+    pub fn append(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
+        assert!(chunk.layout() == self.layout, "a chunk of another format");
+        match self.layout {
+            Layout::Pcapng => self.append_block(chunk, packet),
+            Layout::Pcap => self.append_pcap(chunk, packet, 1),
+            Layout::PcapMicroseconds => self.append_pcap(chunk, packet, 1000),
+        }
+    }
+
+    #[inline]
+    fn append_block(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
+        let meta = packet.meta();
+        let options = if meta.lost_before == 0 {
+            &self.options[meta.direction as usize]
+        } else {
+            let standing = &self.options[meta.direction as usize];
+            gap_options(&mut self.scratch, meta.lost_before, &self.gap, standing);
+            &self.scratch
+        };
+        let interface = match self.interfaces.get(meta.interface as usize) {
+            Some(&number) => number,
+            None => meta.interface,
+        };
+        let captured = packet.captured_bytes().min(self.snaplen);
+        let options_at = EPB_HEADER + captured + padding(captured);
+        let total = options_at + options.len() + 4;
+        let Some(record) = chunk.append(total, meta.timestamp_ns) else {
+            return false;
+        };
+        let total = (total as u32).to_le_bytes();
+        let words = [
+            EPB.to_le_bytes(),
+            total,
+            interface.to_le_bytes(),
+            ((meta.timestamp_ns >> 32) as u32).to_le_bytes(),
+            (meta.timestamp_ns as u32).to_le_bytes(),
+            (captured as u32).to_le_bytes(),
+            meta.wire_bytes.max(captured as u32).to_le_bytes(),
+        ];
+        // The padding is part of this word; the packet overwrites what is not.
+        record[options_at - 4..options_at].fill(0);
+        record[..EPB_HEADER].copy_from_slice(words.as_flattened());
+        copy_packet(&mut record[EPB_HEADER..][..captured], packet);
+        if !options.is_empty() {
+            record[options_at..][..options.len()].copy_from_slice(options);
+        }
+        if let Some(end) = record.last_chunk_mut::<4>() {
+            *end = total;
+        }
+        true
+    }
+
+    #[inline]
+    fn append_pcap(&mut self, chunk: &mut Chunk, packet: &Packet<'_>, unit_ns: u64) -> bool {
+        let meta = packet.meta();
+        let captured = packet.captured_bytes().min(self.snaplen);
+        let Some(record) = chunk.append(PCAP_RECORD + captured, meta.timestamp_ns) else {
+            return false;
+        };
+        let (seconds, fraction) = pcap_time(meta.timestamp_ns, unit_ns);
+        let words = [
+            seconds.to_le_bytes(),
+            fraction.to_le_bytes(),
+            (captured as u32).to_le_bytes(),
+            meta.wire_bytes.max(captured as u32).to_le_bytes(),
+        ];
+        record[..PCAP_RECORD].copy_from_slice(words.as_flattened());
+        copy_packet(&mut record[PCAP_RECORD..], packet);
+        true
+    }
+}
+
+/// Copies as much of a packet as there is room for.
+#[inline]
+fn copy_packet(room: &mut [u8], packet: &Packet<'_>) {
+    if packet.slots() == 1 {
+        room.copy_from_slice(&packet.head()[..room.len()]);
+    } else {
+        copy_segments(room, packet);
+    }
+}
+
+#[cold]
+fn copy_segments(mut room: &mut [u8], packet: &Packet<'_>) {
+    for segment in packet.segments() {
+        let (now, later) = room.split_at_mut(segment.len().min(room.len()));
+        now.copy_from_slice(&segment[..now.len()]);
+        room = later;
+    }
+}
+
+/// What every record of a direction carries; nothing at all on the plain path.
+fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
+    let mut options = Vec::new();
+    // Bits 0 and 1 of epb_flags.
+    let flags: u32 = match direction {
+        Direction::In => 1,
+        Direction::Out => 2,
+        Direction::Unknown => 0,
+    };
+    if config.directions.contains(&direction) && flags != 0 {
+        push_option(&mut options, option::EPB_FLAGS, &flags.to_le_bytes());
+    }
+    if config.queues > 1 {
+        push_option(&mut options, option::EPB_QUEUE, &config.queue.to_le_bytes());
+    }
+    if !options.is_empty() {
+        push_option(&mut options, option::END, &[]);
+    }
+    options
+}
+
+/// The options of a record with a gap before it: the comment that names it, the count, and
+/// what stands anyway.
+#[cold]
+fn gap_options(scratch: &mut Vec<u8>, lost: u32, gap: &str, standing: &[u8]) {
+    scratch.clear();
+    // The option's length is not known before the number is written.
+    scratch.extend_from_slice(&option::COMMENT.to_le_bytes());
+    scratch.extend_from_slice(&[0; 2]);
+    let noun = if lost == 1 { "packet" } else { "packets" };
+    let _ = write!(scratch, "{lost} {noun}{gap}");
+    let length = scratch.len() - 4;
+    scratch[2..4].copy_from_slice(&(length as u16).to_le_bytes());
+    scratch.resize(scratch.len() + padding(length), 0);
+    push_option(scratch, option::EPB_DROPCOUNT, &u64::from(lost).to_le_bytes());
+    if standing.is_empty() {
+        push_option(scratch, option::END, &[]);
+    } else {
+        scratch.extend_from_slice(standing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pcap_parser::{Block, parse_block_le, parse_pcap_frame};
+
+    use super::*;
+    use sluicegate_base::memory::{Pool, PoolConfig};
+    use sluicegate_base::ring::{Meta, Ring};
+
+    const TIME_NS: u64 = 1_700_000_000_123_456_789;
+
+    fn meta(wire_bytes: u32) -> Meta {
+        Meta { timestamp_ns: TIME_NS, wire_bytes, interface: 1, ..Meta::default() }
+    }
+
+    fn encode(config: &EncoderConfig, packets: &[(Meta, Vec<u8>)]) -> Chunk {
+        let mut encoder = Encoder::new(config);
+        let mut chunk = encoder.chunk_of(1 << 20);
+        // What an earlier record leaves behind must not shine through.
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta(900), &[0xff; 900])));
+        chunk.clear();
+        for (meta, bytes) in packets {
+            assert!(encoder.append(&mut chunk, &Packet::new(meta, bytes)));
+        }
+        chunk
+    }
+
+    #[test]
+    fn a_packet_of_any_length_is_read_back_by_another_parser() {
+        for length in (0..70).chain([255, 1514, 65536, 262_144, 300_000]) {
+            let bytes: Vec<u8> = (0..length).map(|i| i as u8 | 1).collect();
+            let kept = bytes.len().min(262_144);
+            let packet = (meta(length as u32), bytes.clone());
+
+            let chunk = encode(&EncoderConfig::default(), &[packet.clone(), packet.clone()]);
+            let (rest, _) = parse_block_le(chunk.bytes()).unwrap();
+            let (rest, block) = parse_block_le(rest).unwrap();
+            assert!(rest.is_empty());
+            let Block::EnhancedPacket(block) = block else {
+                panic!("{block:?}");
+            };
+            assert_eq!(block.if_id, 1);
+            assert_eq!(u64::from(block.ts_high) << 32 | u64::from(block.ts_low), TIME_NS);
+            assert_eq!((block.caplen, block.origlen), (kept as u32, length as u32));
+            assert!(block.options.is_empty());
+            assert_eq!(block.data[..kept], bytes[..kept]);
+            assert!(block.data[kept..].iter().all(|byte| *byte == 0), "padding");
+
+            for (microseconds, fraction) in [(false, 123_456_789), (true, 123_456)] {
+                let config = EncoderConfig {
+                    format: Format::Pcap,
+                    microseconds,
+                    ..EncoderConfig::default()
+                };
+                let chunk = encode(&config, &[packet.clone(), packet.clone()]);
+                let (rest, _) = parse_pcap_frame(chunk.bytes()).unwrap();
+                let (rest, record) = parse_pcap_frame(rest).unwrap();
+                assert!(rest.is_empty());
+                assert_eq!((record.ts_sec, record.ts_usec), (1_700_000_000, fraction));
+                assert_eq!((record.caplen, record.origlen), (kept as u32, length as u32));
+                assert_eq!(record.data, &bytes[..kept]);
+            }
+        }
+    }
+
+    #[test]
+    fn options_stand_only_where_there_is_something_to_say() {
+        let plain = meta(60);
+        let sent = Meta { direction: Direction::Out, ..plain };
+        let gap = Meta { lost_before: 3, ..sent };
+        let (alone, of_four) = (1, 4);
+        type Row = (&'static str, Meta, u32, bool, Vec<(u16, Vec<u8>)>);
+        let flags = (2, vec![2, 0, 0, 0]);
+        let queue = (6, vec![2, 0, 0, 0]);
+        let end = (0, vec![]);
+        let count = (4, vec![3, 0, 0, 0, 0, 0, 0, 0]);
+        let text = |text: &str| (1, text.as_bytes().to_vec());
+        let rows: [Row; 6] = [
+            ("a plain packet has none", plain, alone, true, vec![]),
+            ("a direction nobody asked for", sent, alone, false, vec![]),
+            ("a direction", sent, alone, true, vec![flags.clone(), end.clone()]),
+            ("one of several queues", plain, of_four, true, vec![queue.clone(), end.clone()]),
+            (
+                "a gap in the only queue",
+                gap,
+                alone,
+                false,
+                vec![text("3 packets lost before this packet: full"), count.clone(), end.clone()],
+            ),
+            (
+                "everything",
+                gap,
+                of_four,
+                true,
+                vec![
+                    text("3 packets lost before this packet in queue 2: full"),
+                    count,
+                    flags,
+                    queue,
+                    end,
+                ],
+            ),
+        ];
+        for (why, meta, queues, direction, expected) in rows {
+            let config = EncoderConfig {
+                queue: 2,
+                queues,
+                directions: if direction { &[Direction::In, Direction::Out] } else { &[] },
+                loss_cause: "full".into(),
+                ..EncoderConfig::default()
+            };
+            let chunk = encode(&config, &[(meta, vec![7; 61])]);
+            let (rest, block) = parse_block_le(chunk.bytes()).unwrap();
+            assert!(rest.is_empty(), "{why}");
+            let Block::EnhancedPacket(block) = block else {
+                panic!("{why}: {block:?}");
+            };
+            let options: Vec<(u16, Vec<u8>)> = block
+                .options
+                .iter()
+                .map(|option| (option.code.0, option.value[..usize::from(option.len)].to_vec()))
+                .collect();
+            assert_eq!(options, expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_full_chunk_takes_nothing_and_an_empty_one_anything() {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        let mut chunk = encoder.chunk_of(100);
+        let meta = meta(1000);
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[1; 1000])), "larger than it");
+        assert!(!encoder.append(&mut chunk, &Packet::new(&meta, &[])));
+        assert_eq!((chunk.packets(), chunk.bytes().len()), (1, 1032));
+        chunk.clear();
+        assert_eq!(chunk.first_ns(), None);
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[1; 36])));
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[])), "100 bytes exactly");
+        assert!(!encoder.append(&mut chunk, &Packet::new(&meta, &[])), "it does not stay large");
+        assert_eq!(chunk.records().count(), 2);
+        assert_eq!(chunk.last_ns(), Some(TIME_NS));
+    }
+
+    #[test]
+    fn a_packet_in_several_slots_is_written_whole() {
+        let pool = Pool::new(PoolConfig { buffers: 8, ..PoolConfig::default() }).unwrap();
+        let mut ring = Ring::receive(&pool, 4).unwrap();
+        let lengths = [2048u16, 2048, 100];
+        for (index, length) in (0..).zip(lengths) {
+            ring.fill(index, length, index < 2, meta(4196));
+        }
+        ring.publish(3);
+        for index in 0..3 {
+            ring.bytes_mut(index).fill(index as u8 + 1);
+        }
+        let expected = [vec![1; 2048], vec![2; 2048], vec![3; 100]].concat();
+        for (snaplen, kept) in [(0, 4196), (3000, 3000), (2048, 2048), (10, 10)] {
+            let mut encoder = Encoder::new(&EncoderConfig { snaplen, ..EncoderConfig::default() });
+            let mut chunk = encoder.chunk();
+            assert!(ring.packets().all(|packet| encoder.append(&mut chunk, &packet)));
+            assert_eq!(chunk.packets(), 1);
+            assert_eq!(chunk.bytes()[28..28 + kept], expected[..kept], "snaplen {snaplen}");
+        }
+    }
+
+    #[test]
+    fn an_interface_gets_its_number_in_the_file() {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        [5, 9].into_iter().for_each(|number| encoder.map_interface(number));
+        let mut chunk = encoder.chunk();
+        assert!(encoder.append(&mut chunk, &Packet::new(&meta(1), &[1])));
+        assert_eq!(chunk.bytes()[8..12], 9u32.to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_cut_keeps_its_length_on_the_wire() {
+        let config = EncoderConfig { snaplen: 64, ..EncoderConfig::default() };
+        let chunk = encode(&config, &[(meta(1514), vec![3; 1514]), (meta(60), vec![4; 60])]);
+        let lengths: Vec<usize> = chunk.records().map(|record| record.bytes.len()).collect();
+        assert_eq!(lengths, [32 + 64, 32 + 60]);
+        assert_eq!(chunk.bytes()[20..28], [64, 0, 0, 0, 0xea, 5, 0, 0]);
+    }
+}

@@ -1,0 +1,228 @@
+//! When one file ends and the next begins.
+
+use std::time::Duration;
+
+use super::block::Layout;
+use super::chunk::Records;
+use sluicegate_base::error::{Error, Result};
+
+/// When to begin a new file, and how many to keep. Everything combines; nothing set means one
+/// file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// The most bytes of a file, counted before compression and with its statistics as far as
+    /// they are known; a file holds one record at least.
+    pub bytes: Option<u64>,
+    /// A new file for each period of packet time, counted from the capture's first packet.
+    pub period: Option<Duration>,
+    /// Keeps the newest this many files and deletes older ones of this run.
+    pub files: Option<u32>,
+}
+
+impl Rotation {
+    /// Whether there can be more than one file.
+    pub fn is_on(&self) -> bool {
+        self.bytes.is_some() || self.period.is_some()
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let reason = if self.bytes == Some(0) {
+            "a file of 0 bytes: allow at least one packet"
+        } else if self.period == Some(Duration::ZERO) {
+            "a period of 0: allow at least 1 ns"
+        } else if self.files == Some(0) {
+            "keeping 0 files: keep at least one"
+        } else if self.files.is_some() && !self.is_on() {
+            "a number of files without a size or a period: there is only one file"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(format!("rotation: {reason}")))
+    }
+}
+
+/// Records on their way, some of which may belong into the next file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'a> {
+    pub(super) layout: Layout,
+    pub(super) bytes: &'a [u8],
+    pub(super) packets: u64,
+    /// No record is later.
+    pub(super) last_ns: u64,
+}
+
+impl<'a> Span<'a> {
+    /// The time of the first record.
+    pub(super) fn first_ns(&self) -> Option<u64> {
+        Some(self.layout.first_record(self.bytes)?.1)
+    }
+
+    fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
+        let (now, later) = self.bytes.split_at(bytes);
+        let span = |bytes: &'a [u8], packets| Self { bytes, packets, ..self };
+        (span(now, packets), span(later, self.packets - packets))
+    }
+}
+
+/// Where the current file ends.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    limit_bytes: u64,
+    period_ns: Option<u64>,
+    start_ns: Option<u64>,
+    /// The first time that belongs into the next file.
+    end_ns: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(rotation: &Rotation) -> Self {
+        let period_ns = |period: Duration| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            limit_bytes: rotation.bytes.unwrap_or(u64::MAX),
+            period_ns: rotation.period.map(period_ns),
+            start_ns: None,
+            end_ns: rotation.period.map_or(u64::MAX, |_| 0),
+        }
+    }
+
+    /// A file begins, with a packet of `first_ns`. Periods never go back, whatever late packet
+    /// a file begins with.
+    pub(super) fn begin(&mut self, first_ns: u64) {
+        let Some(period_ns) = self.period_ns else {
+            return;
+        };
+        let start_ns = *self.start_ns.get_or_insert(first_ns);
+        let number = first_ns.saturating_sub(start_ns) / period_ns + 1;
+        let end_ns = start_ns.saturating_add(number.saturating_mul(period_ns));
+        self.end_ns = self.end_ns.max(end_ns);
+    }
+
+    /// Divides records into those that belong into a file that holds `bytes` bytes and
+    /// `packets` packets, and those that begin the next one. An empty file takes one at least.
+    pub(super) fn divide<'a>(
+        &self,
+        span: Span<'a>,
+        bytes: u64,
+        packets: u64,
+    ) -> (Span<'a>, Span<'a>) {
+        let room = self.limit_bytes.saturating_sub(bytes);
+        if span.bytes.len() as u64 <= room && span.last_ns < self.end_ns {
+            return span.split(span.bytes.len(), span.packets);
+        }
+        let (mut now_bytes, mut now_packets) = (0, 0);
+        for record in Records::new(span.layout, span.bytes) {
+            let over = (now_bytes + record.bytes.len()) as u64 > room;
+            let beyond = record.timestamp_ns >= self.end_ns;
+            if (over || beyond) && packets + now_packets > 0 {
+                break;
+            }
+            now_bytes += record.bytes.len();
+            now_packets += 1;
+        }
+        span.split(now_bytes, now_packets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Encoder, EncoderConfig};
+    use super::*;
+    use sluicegate_base::ring::{Meta, Packet};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Times of the records in each file; each record has 36 bytes.
+    fn files(rotation: Rotation, times: &[u64]) -> Vec<Vec<u64>> {
+        let mut encoder = Encoder::new(&EncoderConfig::default());
+        let mut chunk = encoder.chunk();
+        for &timestamp_ns in times {
+            let meta = Meta { timestamp_ns, ..Meta::default() };
+            assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 4])));
+        }
+        let mut rest = Span {
+            layout: chunk.layout(),
+            bytes: chunk.bytes(),
+            packets: chunk.packets(),
+            last_ns: chunk.last_ns().unwrap_or(0),
+        };
+        let mut schedule = Schedule::new(&rotation);
+        let mut files = Vec::new();
+        while let Some(first_ns) = rest.first_ns() {
+            schedule.begin(first_ns);
+            let (now, later) = schedule.divide(rest, 0, 0);
+            let times: Vec<u64> =
+                Records::new(now.layout, now.bytes).map(|record| record.timestamp_ns).collect();
+            assert_eq!(times.len() as u64, now.packets);
+            files.push(times);
+            rest = later;
+        }
+        assert_eq!(rest.packets, 0);
+        files
+    }
+
+    #[test]
+    fn a_file_ends_before_the_record_that_would_pass_a_limit() {
+        const S: u64 = SECOND;
+        let by = |bytes, seconds: Option<u64>| Rotation {
+            bytes,
+            period: seconds.map(Duration::from_secs),
+            files: None,
+        };
+        type Row = (&'static str, Rotation, &'static [u64], &'static [&'static [u64]]);
+        let rows: &[Row] = &[
+            ("no limit, one file", by(None, None), &[1, 2, 99 * S], &[&[1, 2, 99 * S]]),
+            ("two records of 36 bytes fit 72", by(Some(72), None), &[1, 2, 3], &[&[1, 2], &[3]]),
+            ("two do not fit 71", by(Some(71), None), &[1, 2], &[&[1], &[2]]),
+            ("one always does", by(Some(1), None), &[1, 2], &[&[1], &[2]]),
+            (
+                "periods are counted from the first packet",
+                by(None, Some(10)),
+                &[5 * S, 15 * S - 1, 15 * S, 24 * S],
+                &[&[5 * S, 15 * S - 1], &[15 * S, 24 * S]],
+            ),
+            (
+                "empty periods make no files",
+                by(None, Some(10)),
+                &[5 * S, 45 * S, 54 * S, 55 * S],
+                &[&[5 * S], &[45 * S, 54 * S], &[55 * S]],
+            ),
+            (
+                "a new file by size does not move the periods",
+                by(Some(72), Some(10)),
+                &[0, S, 2 * S, 9 * S, 10 * S],
+                &[&[0, S], &[2 * S, 9 * S], &[10 * S]],
+            ),
+            (
+                "a late packet stays in the file that is open",
+                by(None, Some(10)),
+                &[5 * S, 16 * S, 14 * S, 2 * S, 25 * S],
+                &[&[5 * S], &[16 * S, 14 * S, 2 * S], &[25 * S]],
+            ),
+            (
+                "a late packet that begins a file does not bring an old period back",
+                by(Some(72), Some(10)),
+                &[5 * S, 16 * S, 17 * S, 2 * S, 24 * S],
+                &[&[5 * S], &[16 * S, 17 * S], &[2 * S, 24 * S]],
+            ),
+        ];
+        for (why, rotation, times, expected) in rows {
+            assert_eq!(files(*rotation, times), *expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_senseless_rotation_is_refused() {
+        let zero = Some(0);
+        let rows = [
+            (zero, None, None, "no byte fits"),
+            (None, Some(Duration::ZERO), None, "no time passes"),
+            (Some(1), None, Some(0), "no file is kept"),
+            (None, None, Some(3), "there is only one file"),
+        ];
+        for (bytes, period, files, why) in rows {
+            let rotation = Rotation { bytes, period, files };
+            assert!(rotation.check().is_err(), "{why}");
+        }
+        assert!(Rotation::default().check().is_ok());
+    }
+}

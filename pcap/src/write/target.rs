@@ -1,0 +1,487 @@
+//! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{AccessFlags, access, getegid, geteuid};
+
+use super::block::Layout;
+use super::chunk::Records;
+use super::config::FileAccess;
+use sluicegate_base::error::{Error, Result};
+
+/// Bytes asked for in a pipe to the reader: the most an unprivileged process gets.
+const PIPE_BYTES: i32 = 1 << 20;
+
+/// Why nothing more can be written.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    operation: &'static str,
+    path: PathBuf,
+    errno: Option<i32>,
+    text: String,
+    remedy: &'static str,
+}
+
+impl Failure {
+    pub(super) fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
+        let remedy = match error.raw_os_error() {
+            Some(libc::EPIPE) => "the reader has closed the pipe",
+            Some(libc::EFBIG) => "no file may be larger: begin new files by size",
+            Some(libc::EIO) => "the device failed: see the kernel's log, and write elsewhere",
+            _ => "",
+        };
+        Self {
+            operation,
+            path: path.to_owned(),
+            errno: error.raw_os_error(),
+            text: error.to_string(),
+            remedy,
+        }
+    }
+
+    fn with(mut self, remedy: &'static str) -> Self {
+        self.remedy = remedy;
+        self
+    }
+
+    /// The error of an output that was being written.
+    pub fn error(&self) -> Error {
+        self.told(Error::open_file(self.operation, &self.path, self.source()))
+    }
+
+    /// The error of an output that cannot be begun.
+    pub(super) fn at_start(&self) -> Error {
+        self.told(Error::path(self.operation, &self.path, self.source()))
+    }
+
+    fn source(&self) -> io::Error {
+        match self.errno {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None => io::Error::other(self.text.clone()),
+        }
+    }
+
+    fn told(&self, error: Error) -> Error {
+        match self.remedy {
+            "" => error,
+            remedy => error.remedy(remedy),
+        }
+    }
+}
+
+/// Something to be written in one go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) bytes: &'a [u8],
+    /// The packets in it.
+    pub(super) packets: u64,
+    /// What its records look like, if it can be cut between them; otherwise it is whole or
+    /// worth nothing.
+    pub(super) records: Option<Layout>,
+}
+
+impl Piece<'_> {
+    /// Of the first `bytes` bytes, those that are worth keeping, and the packets in them.
+    fn whole_in(&self, bytes: usize) -> (usize, u64) {
+        if bytes == self.bytes.len() {
+            return (bytes, self.packets);
+        }
+        let Some(layout) = self.records else {
+            return (0, 0);
+        };
+        let mut records = Records::new(layout, &self.bytes[..bytes]);
+        let packets = records.by_ref().count() as u64;
+        (bytes - records.rest().len(), packets)
+    }
+}
+
+/// One open file, or standard output.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// `None` once it is closed.
+    file: Option<File>,
+    path: PathBuf,
+    /// It has a length that can be cut.
+    regular: bool,
+    /// Device and inode: what makes it this file.
+    identity: (u64, u64),
+    bytes: u64,
+    packets: u64,
+    /// What completes the file, if there is anything in it; empty once it is written.
+    epilogue: &'static [u8],
+    /// Its directory, if both are to be on the disk before it is closed.
+    directory: Option<File>,
+}
+
+impl Target {
+    /// Creates a file, or empties the one that is there.
+    pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
+        let mut options = File::options();
+        options.write(true).create(true).mode(access.mode);
+        let shared = others_may_write(path);
+        if shared {
+            // Somebody could have put a link there that leads to a file of ours, or a pipe whose other
+            // end nobody opens.
+            let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
+            options.custom_flags(libc::O_NOFOLLOW | waits);
+        }
+        let file = options.truncate(!shared).open(path);
+        let file = file.map_err(|error| create_failure(path, &error))?;
+        if shared {
+            empty_own(&file, path)?;
+        }
+        let shared = share(&file, access);
+        shared.map_err(|error| Failure::new("set the owner and mode of", path, &error))?;
+        Self::new(file, path)
+    }
+
+    /// Writes to standard output. A terminal is refused.
+    pub(super) fn standard_output() -> Result<Self, Failure> {
+        let path = Path::new("standard output");
+        let failure = |error: io::Error| Failure::new("open", path, &error);
+        let output = io::stdout();
+        if output.is_terminal() {
+            let error = io::Error::other("it is a terminal");
+            return Err(failure(error).with("send it to a file or a pipe"));
+        }
+        let fd: OwnedFd = output.as_fd().try_clone_to_owned().map_err(failure)?;
+        Self::new(fd.into(), path)
+    }
+
+    fn new(file: File, path: &Path) -> Result<Self, Failure> {
+        let metadata = file.metadata().map_err(|error| Failure::new("look at", path, &error))?;
+        if metadata.file_type().is_fifo() {
+            // A larger pipe means fewer switches to the reader. The default will do.
+            let _ = fcntl(&file, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        }
+        Ok(Self {
+            regular: metadata.is_file(),
+            identity: (metadata.dev(), metadata.ino()),
+            file: Some(file),
+            path: path.to_owned(),
+            bytes: 0,
+            packets: 0,
+            epilogue: &[],
+            directory: None,
+        })
+    }
+
+    /// The same, with what shall stand at its end.
+    pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
+        self.epilogue = epilogue;
+        self
+    }
+
+    /// The same, brought to the disk with its directory before it is closed, if it is a file on
+    /// one.
+    pub(super) fn synced(mut self, directory: &Result<File, Failure>) -> Result<Self, Failure> {
+        if self.regular {
+            let directory = directory.as_ref().map_err(Clone::clone)?.try_clone();
+            self.directory = Some(directory.map_err(|e| Failure::new("sync", &self.path, &e))?);
+        }
+        Ok(self)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Packets that are in the file.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Writes a piece. Returns the bytes and packets that are in the file for good, and why
+    /// the rest is not; the file is complete then.
+    fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
+        let Some(file) = &mut self.file else {
+            let error = io::Error::other("the file is closed");
+            return (0, 0, Some(Failure::new("write", &self.path, &error)));
+        };
+        let (done, error) = write_all(file, piece.bytes);
+        let (whole, packets) = piece.whole_in(done);
+        let mut bytes = whole as u64;
+        self.bytes += bytes;
+        self.packets += packets;
+        let Some(error) = error else {
+            return (bytes, packets, None);
+        };
+        if self.regular {
+            cut_end(file, (done - whole) as u64);
+            bytes += self.complete().0;
+        }
+        let failure = Failure::new("write", &self.path, &error);
+        (bytes, packets, Some(failure))
+    }
+
+    /// Writes the epilogue. What was cut off before has left room for it even on a full disk.
+    fn complete(&mut self) -> (u64, Option<io::Error>) {
+        let epilogue = std::mem::take(&mut self.epilogue);
+        match &mut self.file {
+            Some(file) if self.bytes > 0 => {
+                let (done, error) = write_all(file, epilogue);
+                (done as u64, error)
+            }
+            _ => (0, None),
+        }
+    }
+
+    /// Completes and closes it; returns the bytes that took. Some file systems say only now
+    /// that the data went nowhere.
+    fn close(&mut self) -> (u64, Option<Failure>) {
+        let (bytes, error) = self.complete();
+        let mut failure = error.map(|error| Failure::new("write", &self.path, &error));
+        // A file's name stands in its directory.
+        if let (Some(file), Some(directory)) = (&self.file, self.directory.take())
+            && let Err(error) = file.sync_all().and_then(|()| sync_directory(&directory))
+        {
+            failure.get_or_insert(Failure::new("sync", &self.path, &error));
+        }
+        // The descriptor is gone even if a signal came between.
+        if let Some(file) = self.file.take()
+            && let Err(errno) = nix::unistd::close(file)
+            && errno != Errno::EINTR
+        {
+            failure.get_or_insert(Failure::new("close", &self.path, &errno.into()));
+        }
+        (bytes, failure)
+    }
+
+    /// Deletes the file, unless somebody has put another in its place. False if it is still
+    /// there.
+    pub(super) fn delete(&self) -> bool {
+        match fs::symlink_metadata(&self.path) {
+            Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
+                fs::remove_file(&self.path).is_ok()
+            }
+            Ok(_) => false,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}
+
+/// Whether somebody but root and the process's user may make entries in a path's directory.
+fn others_may_write(path: &Path) -> bool {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let Ok(metadata) = directory.unwrap_or(Path::new(".")).metadata() else { return true };
+    let (mode, user, group) = (metadata.mode(), geteuid().as_raw(), getegid().as_raw());
+    let by_owner = metadata.uid() != 0 && metadata.uid() != user;
+    let by_group = mode & 0o020 != 0 && metadata.gid() != group;
+    by_owner || by_group || mode & 0o002 != 0
+}
+
+/// Empties a file in a directory where others may make entries, unless one of them has made it: its maker
+/// could read what is written to it, and a hard link may lead to a file that is not to be given away.
+fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
+    let failed = |error| create_failure(path, &error);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() && is_trusted(&metadata) {
+        return Ok(());
+    }
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
+        let error = io::Error::other("another user may have prepared it");
+        return Err(Failure::new("write to", path, &error)
+            .with("remove it first, or write to a directory of your own"));
+    }
+    file.set_len(0).map_err(failed)
+}
+
+/// Whether a path leads to a pipe that the process's user or root has made.
+fn is_trusted_pipe(path: &Path) -> bool {
+    let metadata = fs::symlink_metadata(path);
+    metadata.is_ok_and(|it| it.file_type().is_fifo() && is_trusted(&it))
+}
+
+fn is_trusted(metadata: &Metadata) -> bool {
+    metadata.uid() == 0 || metadata.uid() == geteuid().as_raw()
+}
+
+/// Gives a file of the process's user the owner and mode that it shall have.
+fn share(file: &File, access: FileAccess) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
+        return Ok(());
+    }
+    if metadata.mode() & 0o7777 != access.mode {
+        file.set_permissions(Permissions::from_mode(access.mode))?;
+    }
+    match access.owner {
+        Some((user, group)) if user != metadata.uid() => fchown(file, Some(user), Some(group)),
+        _ => Ok(()),
+    }
+}
+
+fn create_failure(path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new("create", path, error);
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => failure.with("its directory does not exist: create it first"),
+        Some(libc::ENOTDIR) => failure.with("what should be its directory is a file"),
+        Some(libc::EISDIR) => failure.with("name a file in it"),
+        Some(libc::ELOOP) => failure.with(
+            "it is a symbolic link in a directory that others may write to: name the file it leads to",
+        ),
+        Some(libc::EACCES | libc::EPERM) => {
+            failure.with("choose a place where you may write, or ask its owner")
+        }
+        Some(libc::ENXIO) => failure.with("it is a pipe that nobody reads, or a socket: remove it"),
+        Some(libc::ENAMETOOLONG) => failure.with("choose a shorter name"),
+        _ => failure,
+    }
+}
+
+/// Opens the directory of files that are to be on the disk: once, before the first of them, for
+/// later it may not be ours to look into any more.
+pub(super) fn open_directory(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::new("open", path, &error))
+}
+
+fn sync_directory(directory: &File) -> io::Result<()> {
+    match directory.sync_all() {
+        // The file system has no such thing (fsync(2)): what the file's own did is all.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other,
+    }
+}
+
+/// Says at once what would otherwise be found out with the first packet.
+pub(super) fn check_directory(directory: &Path) -> Result<()> {
+    let failure = |error: io::Error, remedy| {
+        let failure = Failure::new("write to", directory, &error);
+        Err(failure.at_start().remedy(remedy))
+    };
+    match directory.metadata() {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => {
+            let error = io::Error::from_raw_os_error(libc::ENOTDIR);
+            return failure(error, "name a directory before the file");
+        }
+        Err(error) => return failure(error, "the directory must exist: create it first"),
+    }
+    match access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Ok(()),
+        Err(errno) => failure(errno.into(), "choose a place where you may write, or ask its owner"),
+    }
+}
+
+/// Writes all of it, in as many calls as it takes. Says how far it came, and why not further.
+fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.write(&bytes[done..]) {
+            Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Standard output can be somebody's non-blocking pipe.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+                if let Err(errno) = poll(&mut fds, PollTimeout::NONE)
+                    && errno != Errno::EINTR
+                {
+                    return (done, Some(errno.into()));
+                }
+            }
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
+}
+
+/// Takes the last bytes off again, if it is we who wrote them: nothing follows.
+fn cut_end(file: &mut File, bytes: u64) {
+    if let (Ok(metadata), Ok(position)) = (file.metadata(), file.stream_position())
+        && position == metadata.len()
+    {
+        // If this fails too, the file ends in half a record, which every reader reports.
+        let end = position.saturating_sub(bytes);
+        let _ = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
+    }
+}
+
+/// What has become of the packets, and whether it still goes on. Touched once a chunk.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    written: AtomicU64,
+    lost: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Progress {
+    /// Writes a piece, unless something has failed before.
+    pub(super) fn write(&self, target: &Mutex<Target>, piece: &Piece<'_>) {
+        if self.check().is_err() {
+            return self.lose(piece.packets);
+        }
+        let (bytes, packets, failure) = lock(target).write(piece);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.written.fetch_add(packets, Ordering::Relaxed);
+        self.lose(piece.packets - packets);
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Closes a file.
+    pub(super) fn close(&self, target: &Mutex<Target>) {
+        let (bytes, failure) = lock(target).close();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// Notes packets that will not be written.
+    pub(super) fn lose(&self, packets: u64) {
+        self.lost.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// Notes why nothing more will be written. The first reason counts.
+    pub(super) fn fail(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+        // Publishes the reason to `check`.
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// The failure, if there was one.
+    pub(super) fn check(&self) -> Result<()> {
+        // Pairs with the store in `fail`.
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match &*lock(&self.failure) {
+            Some(failure) => Err(failure.error()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes a lock; what a panic may have left behind is counts, which stay true.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
