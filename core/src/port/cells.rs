@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::wait::Alarm;
+use super::backend::WakeSource;
 use crate::cell_ring::Reader;
 use sluicegate_base::ring::{Ring, Wait};
 use std::os::fd::AsFd;
@@ -92,18 +92,18 @@ impl CellIntake {
     }
 
     /// Goes to sleep.
-    pub fn alarm(&mut self) -> Alarm<'_> {
+    pub fn wake_source(&mut self) -> WakeSource<'_> {
         let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
-            true if self.found >= BUSY && !pause.is_zero() => return Alarm::Nap(pause),
+            true if self.found >= BUSY && !pause.is_zero() => return WakeSource::Nap(pause),
             true => (1, LOOK_AGAIN),
             false => (self.reader.cells() / WAKE_LEVEL, pause),
         };
         if !self.reader.go_to_sleep(level) {
             self.next_look = Instant::now();
-            return Alarm::Nap(Duration::ZERO);
+            return WakeSource::Nap(Duration::ZERO);
         }
-        Alarm::Limited(self.reader.as_fd(), limit)
+        WakeSource::Limited(self.reader.as_fd(), limit)
     }
 
     /// The writer has woken the program.

@@ -2,8 +2,10 @@
 //!
 //! A [`Port`] is opened by name and falls apart into [`Queue`]s, each for one thread. Whatever
 //! is behind it, a queue shows a receive and a transmit [`Ring`](sluicegate_base::ring::Ring); only
-//! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ, and they look up the backend once a batch.
+//! [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call its `Backend` once a
+//! batch. [`Port::open`] alone knows all kinds.
 
+mod backend;
 mod cells;
 mod host;
 mod inspect;

@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::backend::{Backend, WakeSource};
 use super::cells::CellIntake;
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
-use super::wait::{Alarm, Awaited};
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
@@ -84,8 +84,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             client: Some(Arc::clone(&client)),
         };
         let (rx, tx) = (Ring::receive(&pool, slots)?, Ring::absent(&pool)?);
-        let backend = Backend::Monitor(Box::new(queue));
-        Ok(Queue::new(number as u32, rx, tx, backend, vec![described]))
+        Ok(Queue::new(number as u32, rx, tx, queue, vec![described]))
     };
     let queues = readers.into_iter().enumerate().map(queue).collect::<Result<_>>()?;
     Ok(Port::plain(name, queues))
@@ -129,21 +128,6 @@ fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Vec<Read
 }
 
 impl MonitorQueue {
-    pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
-        self.intake.sync(ring, |ns| ns)
-    }
-
-    pub(super) fn close_intake(&mut self) {
-        self.intake.close();
-    }
-
-    /// Nothing more will come, and all that was there is in the ring.
-    pub(super) fn is_finished(&mut self) -> bool {
-        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= LAST_WORD);
-        let over = self.intake.reader().has_ended() || late || self.is_alone();
-        over && !self.intake.is_woken()
-    }
-
     /// Whether who copies has gone, killed or not: it says nothing unasked.
     fn is_alone(&mut self) -> bool {
         let Some(client) = &self.client else { return true };
@@ -153,14 +137,30 @@ impl MonitorQueue {
         }
         self.client.is_none()
     }
-
-    pub(super) fn stats(&self) -> QueueStats {
-        let counts = self.intake.reader().counts();
-        QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
-    }
 }
 
-impl Awaited for MonitorQueue {
+impl Backend for MonitorQueue {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        Ok(self.intake.sync(ring, |ns| ns))
+    }
+
+    /// Nothing more will come, and all that was there is in the ring.
+    fn is_finished(&mut self) -> bool {
+        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= LAST_WORD);
+        let over = self.intake.reader().has_ended() || late || self.is_alone();
+        over && !self.intake.is_woken()
+    }
+
+    fn close_intake(&mut self) -> Result<()> {
+        self.intake.close();
+        Ok(())
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
+        let counts = self.intake.reader().counts();
+        Ok(QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() })
+    }
+
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(self.intake.finds_packets().then_some(Readiness::Ready))
     }
@@ -169,8 +169,8 @@ impl Awaited for MonitorQueue {
         self.intake.begin_wait(wait)
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        self.intake.alarm()
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        self.intake.wake_source()
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {

@@ -2,9 +2,9 @@
 //!
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
-use super::queue::{Backend, Queue};
+use super::backend::Backend;
+use super::queue::Queue;
 use super::together::Needs;
-use super::wait::Awaited;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
 use crate::error::Result;
 use sluicegate_base::ring::{Meta, Readiness, Ring};
@@ -45,7 +45,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
                 number,
                 rx,
                 tx,
-                Backend::Null(Null { size, closed: false, received: 0, sent: 0 }),
+                Null { size, closed: false, received: 0, sent: 0 },
                 vec![interface.clone()],
             ))
         })
@@ -53,9 +53,12 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, queues))
 }
 
-impl Null {
+impl Null {}
+
+/// There is always something.
+impl Backend for Null {
     /// Every slot the program has given back holds a packet again.
-    pub(super) fn sync_rx(&mut self, ring: &mut Ring) -> u32 {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let room = if self.closed { 0 } else { ring.room() };
         self.received += u64::from(room);
         let meta = Meta { wire_bytes: self.size.into(), ..Meta::default() };
@@ -65,11 +68,11 @@ impl Null {
             at = ring.next(at);
         }
         ring.publish(at);
-        room
+        Ok(room)
     }
 
     /// Every slot the program has given to send is room again.
-    pub(super) fn sync_tx(&mut self, ring: &mut Ring) -> u32 {
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let slots = ring.room();
         let mut at = ring.tail();
         for _ in 0..slots {
@@ -77,24 +80,22 @@ impl Null {
             self.sent += u64::from(!ring.slot(at).continues());
         }
         ring.publish(at);
-        slots
+        Ok(slots)
     }
 
-    pub(super) fn close_intake(&mut self) {
-        self.closed = true;
-    }
-
-    pub(super) fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         self.closed
     }
 
-    pub(super) fn stats(&self) -> QueueStats {
-        QueueStats { offered: self.received, sent: self.sent, ..QueueStats::default() }
+    fn close_intake(&mut self) -> Result<()> {
+        self.closed = true;
+        Ok(())
     }
-}
 
-/// There is always something.
-impl Awaited for Null {
+    fn stats(&mut self) -> Result<QueueStats> {
+        Ok(QueueStats { offered: self.received, sent: self.sent, ..QueueStats::default() })
+    }
+
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(Some(Readiness::Ready))
     }

@@ -3,17 +3,9 @@
 use std::time::Duration;
 
 use super::Interface;
-use super::host::{HostFlows, HostQueue};
-use super::live::LiveQueue;
-use super::memif::MemifQueue;
-use super::mirror;
-use super::monitor::MonitorQueue;
-use super::null::Null;
-use super::packet::PacketQueue;
-use super::pcap;
-use super::tap::TapQueue;
-use super::wait::{Awaited, wait_for};
-use super::xdp;
+use super::backend::Backend;
+use super::host::HostFlows;
+use super::wait::wait_for;
 use crate::error::Result;
 use crate::xdp::RedirectCounts;
 use sluicegate_base::ring::{Readiness, Ring, RingMut, Wait};
@@ -74,30 +66,13 @@ impl QueueStats {
     }
 }
 
-/// What stands behind a queue's rings.
-#[derive(Debug)]
-pub(super) enum Backend {
-    Null(Null),
-    PcapSource(Box<pcap::Source>),
-    PcapSink(Box<pcap::Sink>),
-    Packet(Box<PacketQueue>),
-    Xdp(Box<xdp::XdpQueue>),
-    InKernel(Box<xdp::InKernel>),
-    Copies(Box<mirror::CopyQueue>),
-    Live(Box<LiveQueue>),
-    Host(Box<HostQueue>),
-    Tap(Box<TapQueue>),
-    Memif(Box<MemifQueue>),
-    Monitor(Box<MonitorQueue>),
-}
-
 /// One receive and one transmit ring, owned by one thread.
 #[derive(Debug)]
 pub struct Queue {
     number: u32,
     rx: Ring,
     tx: Ring,
-    backend: Backend,
+    backend: Box<dyn Backend>,
     interfaces: Vec<Interface>,
 }
 
@@ -112,10 +87,10 @@ impl Queue {
         number: u32,
         rx: Ring,
         tx: Ring,
-        backend: Backend,
+        backend: impl Backend + 'static,
         interfaces: Vec<Interface>,
     ) -> Self {
-        Self { number, rx, tx, backend, interfaces }
+        Self { number, rx, tx, backend: Box::new(backend), interfaces }
     }
 
     /// Its number in the port.
@@ -171,18 +146,9 @@ impl Queue {
     /// The source failed or is gone; packets in the ring stay valid.
     #[inline]
     pub fn sync_rx(&mut self) -> Result<u32> {
-        match &mut self.backend {
-            Backend::Null(null) => Ok(null.sync_rx(&mut self.rx)),
-            Backend::PcapSource(source) => source.sync_rx(&mut self.rx, &mut self.interfaces),
-            Backend::PcapSink(_) | Backend::InKernel(_) | Backend::Live(_) => Ok(0),
-            Backend::Packet(packet) => packet.sync_rx(&mut self.rx, &mut self.interfaces),
-            Backend::Xdp(xdp) => xdp.sync_rx(&mut self.rx),
-            Backend::Copies(copies) => copies.sync_rx(&mut self.rx),
-            Backend::Host(host) => host.sync_rx(&mut self.rx),
-            Backend::Tap(tap) => tap.sync_rx(&mut self.rx),
-            Backend::Memif(memif) => memif.sync_rx(&mut self.rx),
-            Backend::Monitor(monitor) => Ok(monitor.sync_rx(&mut self.rx)),
-        }
+        let slots = self.backend.sync_rx(&mut self.rx);
+        self.backend.add_interfaces(&mut self.interfaces);
+        slots
     }
 
     /// Sends the slots the program has released and takes back those that have left. Never
@@ -197,29 +163,13 @@ impl Queue {
     /// [`refused`](QueueStats::refused) or stays in the ring.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
-        match &mut self.backend {
-            Backend::Null(null) => Ok(null.sync_tx(&mut self.tx)),
-            Backend::PcapSource(_)
-            | Backend::InKernel(_)
-            | Backend::Copies(_)
-            | Backend::Monitor(_) => Ok(0),
-            Backend::PcapSink(sink) => sink.sync_tx(&mut self.tx),
-            Backend::Packet(packet) => packet.sync_tx(&mut self.tx),
-            Backend::Xdp(xdp) => xdp.sync_tx(&mut self.tx),
-            Backend::Live(live) => live.sync_tx(&mut self.tx),
-            Backend::Host(host) => host.sync_tx(&mut self.tx),
-            Backend::Tap(tap) => tap.sync_tx(&mut self.tx),
-            Backend::Memif(memif) => memif.sync_tx(&mut self.tx),
-        }
+        self.backend.sync_tx(&mut self.tx)
     }
 
     /// Whether packets that were released to be sent wait for another [`sync_tx`](Self::sync_tx). A
     /// packet that the kernel has accepted does not, though its slot is not room again yet.
     pub fn needs_sync_tx(&mut self) -> bool {
-        match &mut self.backend {
-            Backend::Xdp(xdp) => xdp.needs_sync_tx(&self.tx),
-            _ => self.tx.room() > 0,
-        }
+        self.backend.needs_sync_tx(&self.tx)
     }
 
     /// Waits until there is something to receive, for `timeout` at most. Of several queues
@@ -228,33 +178,17 @@ impl Queue {
     /// # Errors
     /// The source is gone.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
-        wait_for(&mut [self.awaited()], wait, timeout).map(|(_, told)| told)
+        wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
     }
 
-    /// What is waited for.
-    pub(super) fn awaited(&mut self) -> &mut dyn Awaited {
-        match &mut self.backend {
-            Backend::Null(null) => null,
-            Backend::PcapSource(source) => &mut **source,
-            Backend::PcapSink(sink) => &mut **sink,
-            Backend::Packet(packet) => &mut **packet,
-            Backend::Xdp(xdp) => &mut **xdp,
-            Backend::InKernel(kernel) => &mut **kernel,
-            Backend::Copies(copies) => &mut **copies,
-            Backend::Live(live) => &mut **live,
-            Backend::Host(host) => &mut **host,
-            Backend::Tap(tap) => &mut **tap,
-            Backend::Memif(memif) => &mut **memif,
-            Backend::Monitor(monitor) => &mut **monitor,
-        }
+    /// What is behind the rings.
+    pub(super) fn backend(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
     }
 
     /// The flows that are left to the host: of a `host:` port with `flows=`.
     pub fn host_flows(&self) -> Option<&HostFlows> {
-        match &self.backend {
-            Backend::Host(host) => host.flows(),
-            _ => None,
-        }
+        self.backend.host_flows()
     }
 
     /// Looks at what has become of the source, besides its packets: whether an interface still has
@@ -266,64 +200,23 @@ impl Queue {
     /// # Errors
     /// The source is gone.
     pub fn check(&mut self) -> Result<()> {
-        match &mut self.backend {
-            Backend::Xdp(xdp) => xdp.check(),
-            Backend::InKernel(kernel) => kernel.check(),
-            Backend::Copies(copies) => copies.check(),
-            Backend::Live(live) => live.check(),
-            Backend::Host(host) => host.check(),
-            Backend::Tap(tap) => tap.check(),
-            Backend::Null(_)
-            | Backend::PcapSource(_)
-            | Backend::PcapSink(_)
-            | Backend::Packet(_)
-            | Backend::Memif(_)
-            | Backend::Monitor(_) => Ok(()),
-        }
+        self.backend.check()
     }
 
     /// What users should know of the port, and is no error; each once, at one queue of the port.
     pub fn take_notice(&mut self) -> Option<String> {
-        match &mut self.backend {
-            Backend::Xdp(xdp) => xdp.take_notice(),
-            Backend::Copies(copies) => copies.take_notice(),
-            Backend::Memif(memif) => memif.take_notice(),
-            Backend::Null(_)
-            | Backend::PcapSource(_)
-            | Backend::PcapSink(_)
-            | Backend::Packet(_)
-            | Backend::InKernel(_)
-            | Backend::Live(_)
-            | Backend::Host(_)
-            | Backend::Tap(_)
-            | Backend::Monitor(_) => None,
-        }
+        self.backend.take_notice()
     }
 
     /// Packets that were counted in the kernel and never come into the ring, and their bytes on
     /// the wire, since the last look: of an `xdp:` port that drops or passes what it counts.
     pub fn take_counted(&mut self) -> (u64, u64) {
-        match &mut self.backend {
-            Backend::InKernel(kernel) => kernel.take_counted(),
-            _ => (0, 0),
-        }
+        self.backend.take_counted()
     }
 
     /// The source has ended, or its intake was closed and all that was in it has come out.
     pub fn is_finished(&mut self) -> bool {
-        match &mut self.backend {
-            Backend::Null(null) => null.is_finished(),
-            Backend::PcapSource(source) => source.is_finished(),
-            Backend::PcapSink(_) | Backend::Live(_) => true,
-            Backend::Packet(packet) => packet.is_finished(),
-            Backend::Xdp(xdp) => xdp.is_finished(),
-            Backend::InKernel(kernel) => kernel.is_finished(),
-            Backend::Copies(copies) => copies.is_finished(),
-            Backend::Host(host) => host.is_finished(),
-            Backend::Tap(tap) => tap.is_finished(),
-            Backend::Memif(memif) => memif.is_finished(),
-            Backend::Monitor(monitor) => monitor.is_finished(),
-        }
+        self.backend.is_finished()
     }
 
     /// Lets nothing more in; what has arrived can still be received.
@@ -331,43 +224,7 @@ impl Queue {
     /// # Errors
     /// The kernel refused.
     pub fn close_intake(&mut self) -> Result<()> {
-        match &mut self.backend {
-            Backend::Null(null) => {
-                null.close_intake();
-                Ok(())
-            }
-            Backend::PcapSource(source) => {
-                source.close_intake();
-                Ok(())
-            }
-            Backend::PcapSink(_) | Backend::Live(_) => Ok(()),
-            Backend::Packet(packet) => packet.close_intake(),
-            Backend::Xdp(xdp) => xdp.close_intake(),
-            Backend::InKernel(kernel) => {
-                kernel.close_intake();
-                Ok(())
-            }
-            Backend::Copies(copies) => {
-                copies.close_intake();
-                Ok(())
-            }
-            Backend::Host(host) => {
-                host.close_intake();
-                Ok(())
-            }
-            Backend::Monitor(monitor) => {
-                monitor.close_intake();
-                Ok(())
-            }
-            Backend::Tap(tap) => {
-                tap.close_intake();
-                Ok(())
-            }
-            Backend::Memif(memif) => {
-                memif.close_intake();
-                Ok(())
-            }
-        }
+        self.backend.close_intake()
     }
 
     /// Says whose packets will be sent here, by [`Meta::interface`](sluicegate_base::ring::Meta): the
@@ -378,20 +235,7 @@ impl Queue {
     /// # Errors
     /// A file that cannot hold another link type, as pcap cannot.
     pub fn describe_sent(&mut self, interfaces: &[Interface]) -> Result<()> {
-        match &mut self.backend {
-            Backend::PcapSink(sink) => sink.describe(interfaces, &mut self.interfaces),
-            Backend::Null(_)
-            | Backend::PcapSource(_)
-            | Backend::Packet(_)
-            | Backend::Xdp(_)
-            | Backend::InKernel(_)
-            | Backend::Copies(_)
-            | Backend::Live(_)
-            | Backend::Host(_)
-            | Backend::Tap(_)
-            | Backend::Memif(_)
-            | Backend::Monitor(_) => Ok(()),
-        }
+        self.backend.describe_sent(interfaces, &mut self.interfaces)
     }
 
     /// Ends sending: syncs once more, and a file is completed and closed. [`stats`](Self::stats)
@@ -411,38 +255,15 @@ impl Queue {
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, patience: Duration) -> Result<()> {
         let synced = self.sync_tx();
-        let Self { tx, backend, .. } = self;
-        match backend {
-            Backend::PcapSink(sink) => sink.close(tx),
-            // Ended in any case.
-            Backend::Packet(packet) => synced.map(|_| ()).and(packet.close_tx(tx, patience)),
-            Backend::Xdp(xdp) => synced.map(|_| ()).and(xdp.close_tx(tx, patience)),
-            Backend::Memif(memif) => synced.map(|_| ()).and(memif.close_tx(tx, patience)),
-            Backend::Live(live) => synced.map(|_| ()).and(live.close_tx(tx, patience)),
-            Backend::Host(host) => {
-                host.give_up(tx);
-                synced.map(|_| ())
-            }
-            Backend::Tap(tap) => {
-                tap.give_up(tx);
-                synced.map(|_| ())
-            }
-            Backend::Null(_)
-            | Backend::PcapSource(_)
-            | Backend::InKernel(_)
-            | Backend::Copies(_)
-            | Backend::Monitor(_) => synced.map(|_| ()),
-        }
+        // Ended in any case.
+        let closed = self.backend.close_tx(&mut self.tx, patience);
+        synced.and(closed)
     }
 
     /// Whether live frames send what it is given: a thread with a program, of whose frames the
     /// interface's counters alone say what became.
     pub fn sends_live(&self) -> bool {
-        match &self.backend {
-            Backend::Live(_) => true,
-            Backend::Xdp(xdp) => xdp.sends_live(),
-            _ => false,
-        }
+        self.backend.sends_live()
     }
 
     /// What the backend has counted so far.
@@ -450,19 +271,6 @@ impl Queue {
     /// # Errors
     /// The kernel refused.
     pub fn stats(&mut self) -> Result<QueueStats> {
-        match &mut self.backend {
-            Backend::Null(null) => Ok(null.stats()),
-            Backend::PcapSource(source) => Ok(source.stats()),
-            Backend::PcapSink(sink) => Ok(sink.stats()),
-            Backend::Packet(packet) => packet.stats(),
-            Backend::Xdp(xdp) => xdp.stats(),
-            Backend::InKernel(kernel) => Ok(kernel.stats()),
-            Backend::Copies(copies) => Ok(copies.stats()),
-            Backend::Live(live) => Ok(live.stats()),
-            Backend::Host(host) => Ok(host.stats()),
-            Backend::Tap(tap) => Ok(tap.stats()),
-            Backend::Memif(memif) => Ok(memif.stats()),
-            Backend::Monitor(monitor) => Ok(monitor.stats()),
-        }
+        self.backend.stats()
     }
 }

@@ -1,9 +1,8 @@
 //! Waiting for packets, of one queue or of several at once: spin, sleep in ppoll(2), or both.
 //!
-//! A backend says by [`Awaited`] what is there, what would end a sleep, and what became of it in a
-//! sleep that was in vain; how long to spin and to sleep is decided here, for all alike.
+//! A [`Backend`] reports what is there, what would end a sleep, and its state after one; how long to spin
+//! and to sleep is decided here, for all alike.
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -11,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use super::Queue;
+use super::backend::{Backend, WakeSource};
 use crate::error::{Error, Result};
 use sluicegate_base::ring::{Readiness, Wait};
 
@@ -18,51 +18,6 @@ use sluicegate_base::ring::{Readiness, Wait};
 const LOOKS: u32 = 64;
 /// No wait is longer.
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// How a backend is waited for. What stands here is that of one that never receives.
-pub(super) trait Awaited {
-    /// What can be told without waiting, if anything: packets are there, or the interface has gone
-    /// down. Who spins calls it again and again.
-    ///
-    /// # Errors
-    /// No packet will come any more.
-    fn look(&mut self) -> Result<Option<Readiness>> {
-        Ok(None)
-    }
-
-    /// A wait begins, by this policy. Whether looking again and again may find something sooner than a
-    /// sleep does.
-    fn spins(&mut self, _wait: Wait) -> bool {
-        false
-    }
-
-    /// What ends a sleep.
-    fn alarm(&mut self) -> Alarm<'_> {
-        Alarm::Never
-    }
-
-    /// What is to be told after a sleep: its descriptor was `ready`, or the time is up.
-    ///
-    /// # Errors
-    /// No packet will come any more.
-    fn slept(&mut self, _ready: bool) -> Result<Readiness> {
-        Ok(Readiness::TimedOut)
-    }
-}
-
-/// What ends a sleep.
-pub(super) enum Alarm<'a> {
-    /// A descriptor that poll(2) finds readable, or in error.
-    Descriptor(BorrowedFd<'a>),
-    /// A descriptor, or the time: it may not tell of everything.
-    Limited(BorrowedFd<'a>, Duration),
-    /// Either of two does, or the time.
-    Either([BorrowedFd<'a>; 2], Duration),
-    /// Nothing does: it is time for another look after so long.
-    Nap(Duration),
-    /// Nothing ever will, for nothing ever comes.
-    Never,
-}
 
 /// Waits until there is something to receive in one of the queues, for `timeout` at most. Says at
 /// which, by its index, and what; for [`Readiness::TimedOut`] the index means nothing. One poll(2)
@@ -88,13 +43,13 @@ pub fn wait_any(
     wait: Wait,
     timeout: Duration,
 ) -> Result<(usize, Readiness)> {
-    let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.awaited()).collect();
+    let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.backend()).collect();
     wait_for(&mut backends, wait, timeout)
 }
 
 /// The same of backends.
 pub(super) fn wait_for(
-    backends: &mut [&mut dyn Awaited],
+    backends: &mut [&mut dyn Backend],
     wait: Wait,
     timeout: Duration,
 ) -> Result<(usize, Readiness)> {
@@ -158,7 +113,7 @@ pub(super) fn wait_for(
 
 /// The first that has something to tell.
 #[inline]
-fn look(backends: &mut [&mut dyn Awaited]) -> Result<Option<(usize, Readiness)>> {
+fn look(backends: &mut [&mut dyn Backend]) -> Result<Option<(usize, Readiness)>> {
     for (index, backend) in backends.iter_mut().enumerate() {
         if let Some(told) = backend.look()? {
             return Ok(Some((index, told)));
@@ -169,27 +124,27 @@ fn look(backends: &mut [&mut dyn Awaited]) -> Result<Option<(usize, Readiness)>>
 
 /// Sleeps until a descriptor is ready, it is time for another look, or the time is up. Says whose
 /// descriptors are ready.
-fn sleep(backends: &mut [&mut dyn Awaited], mut left: Duration) -> nix::Result<Vec<usize>> {
+fn sleep(backends: &mut [&mut dyn Backend], mut left: Duration) -> nix::Result<Vec<usize>> {
     let mut fds = Vec::with_capacity(backends.len());
     let mut owners = Vec::with_capacity(backends.len());
     for (index, backend) in backends.iter_mut().enumerate() {
-        match backend.alarm() {
-            Alarm::Descriptor(fd) => {
+        match backend.wake_source() {
+            WakeSource::Descriptor(fd) => {
                 fds.push(PollFd::new(fd, PollFlags::POLLIN));
                 owners.push(index);
             }
-            Alarm::Limited(fd, nap) => {
+            WakeSource::Limited(fd, nap) => {
                 fds.push(PollFd::new(fd, PollFlags::POLLIN));
                 owners.push(index);
                 left = left.min(nap);
             }
-            Alarm::Either(two, nap) => {
+            WakeSource::Either(two, nap) => {
                 fds.extend(two.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
                 owners.extend([index; 2]);
                 left = left.min(nap);
             }
-            Alarm::Nap(nap) => left = left.min(nap),
-            Alarm::Never => {}
+            WakeSource::Nap(nap) => left = left.min(nap),
+            WakeSource::Never => {}
         }
     }
     ppoll(&mut fds, Some(TimeSpec::from_duration(left)), None)?;
@@ -203,6 +158,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::port::QueueStats;
 
     /// Woken by a pipe, or looked at now and then, until it has been looked at so often.
     #[derive(Debug, Default)]
@@ -213,7 +169,11 @@ mod tests {
         slept: Vec<bool>,
     }
 
-    impl Awaited for Mock {
+    impl Backend for Mock {
+        fn stats(&mut self) -> Result<QueueStats> {
+            Ok(QueueStats::default())
+        }
+
         fn look(&mut self) -> Result<Option<Readiness>> {
             let Some(left) = &mut self.looks_in_vain else { return Ok(None) };
             *left = left.saturating_sub(1);
@@ -224,11 +184,11 @@ mod tests {
             self.looks_in_vain.is_some()
         }
 
-        fn alarm(&mut self) -> Alarm<'_> {
+        fn wake_source(&mut self) -> WakeSource<'_> {
             match &self.pipe {
-                Some(pipe) => Alarm::Descriptor(pipe.as_fd()),
-                None if self.looks_in_vain.is_some() => Alarm::Nap(Duration::from_micros(10)),
-                None => Alarm::Never,
+                Some(pipe) => WakeSource::Descriptor(pipe.as_fd()),
+                None if self.looks_in_vain.is_some() => WakeSource::Nap(Duration::from_micros(10)),
+                None => WakeSource::Never,
             }
         }
 
@@ -247,8 +207,8 @@ mod tests {
     const WAYS: [Wait; 3] = [Wait::Spin, Wait::Sleep, Wait::Adaptive(SHORT)];
 
     fn wait(mocks: &mut [Mock], how: Wait, timeout: Duration) -> (usize, Readiness) {
-        let mut backends: Vec<&mut dyn Awaited> = Vec::new();
-        backends.extend(mocks.iter_mut().map(|mock| mock as &mut dyn Awaited));
+        let mut backends: Vec<&mut dyn Backend> = Vec::new();
+        backends.extend(mocks.iter_mut().map(|mock| mock as &mut dyn Backend));
         wait_for(&mut backends, how, timeout).unwrap()
     }
 

@@ -64,7 +64,6 @@ use hooks::{Hook, Hooks};
 use life::Life;
 use queue::{Address, Intake};
 
-use super::queue::Backend;
 use super::tap::{self, Drops, TapQueue};
 use super::{OpenOptions, Port, PortName, lookup, xdp};
 use crate::error::{Error, Result};
@@ -146,8 +145,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let frame_bytes = tap::frame_bytes(interface.mtu);
     let rings = tap::Rings::new(name, options, config.slots, count, frame_bytes)?;
     let (queues, hook, not_native) = netns::within(netns, || between(&config, &interface, count))?;
-    let backends = queues.into_iter().map(|queue| Backend::Host(Box::new(queue)));
-    let queues = rings.queues(&interface.name, numbers.zip(backends))?;
+    let queues = rings.queues(&interface.name, numbers.zip(queues))?;
     let fallbacks = xdp::fallbacks(not_native);
     Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks, queues })
 }

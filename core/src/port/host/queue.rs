@@ -11,8 +11,8 @@ use super::life::Life;
 use crate::error::{Error, Result};
 use crate::link::{Interface, Mac, Netlink};
 use crate::port::QueueStats;
+use crate::port::backend::{Backend, WakeSource};
 use crate::port::tap::TapQueue;
-use crate::port::wait::{Alarm, Awaited};
 use crate::xdp::resident::Stage;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
@@ -110,25 +110,19 @@ impl HostQueue {
         let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());
         Self { intake, tap, refused, name, address, flows, checked: Instant::now() }
     }
+}
 
-    pub(crate) fn flows(&self) -> Option<&HostFlows> {
-        self.flows.as_ref()
-    }
-
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+impl Backend for HostQueue {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         self.tap.sync_rx(ring)
     }
 
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         self.tap.sync_tx(ring)
     }
 
-    pub(crate) fn give_up(&mut self, ring: &mut Ring) {
-        self.tap.give_up(ring);
-    }
-
     /// Looks whether the interface and the programs on it are there, and at its address.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         self.tap.check()?;
         if let Some(address) = &mut self.address {
@@ -137,25 +131,31 @@ impl HostQueue {
         self.intake.as_ref().map_or(Ok(()), |intake| intake.check(&self.name))
     }
 
-    /// What the host sends from now on leaves the interface by itself, when all queues of the port
-    /// have been closed so; what waits is received.
-    pub(crate) fn close_intake(&mut self) {
-        self.intake = None;
-        self.tap.close_intake();
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         self.tap.is_finished()
     }
 
-    pub(crate) fn stats(&mut self) -> QueueStats {
-        let stats = self.tap.stats();
-        let refused = self.refused.of(stats.sent);
-        QueueStats { sent: stats.sent - refused, refused: stats.refused + refused, ..stats }
+    /// What the host sends from now on leaves the interface by itself, when all queues of the port
+    /// have been closed so; what waits is received.
+    fn close_intake(&mut self) -> Result<()> {
+        self.intake = None;
+        self.tap.close_intake()
     }
-}
 
-impl Awaited for HostQueue {
+    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        self.tap.close_tx(ring, patience)
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
+        let stats = self.tap.stats()?;
+        let refused = self.refused.of(stats.sent);
+        Ok(QueueStats { sent: stats.sent - refused, refused: stats.refused + refused, ..stats })
+    }
+
+    fn host_flows(&self) -> Option<&HostFlows> {
+        self.flows.as_ref()
+    }
+
     fn look(&mut self) -> Result<Option<Readiness>> {
         self.tap.look()
     }
@@ -164,8 +164,8 @@ impl Awaited for HostQueue {
         self.tap.spins(wait)
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        self.tap.alarm()
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        self.tap.wake_source()
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {

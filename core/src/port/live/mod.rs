@@ -26,7 +26,7 @@ pub(super) use queue::LiveQueue;
 
 use super::limits::Limits;
 use super::packet::vlan::TAG_BYTES;
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
@@ -90,8 +90,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let queues = numbers.zip(senders).map(|(number, sender)| {
         let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, config.slots)?);
         let queue = LiveQueue::new(sender, &interface, netns, limits)?;
-        let backend = Backend::Live(Box::new(queue));
-        Ok(Queue::new(number, rx, tx, backend, vec![described.clone()]))
+        Ok(Queue::new(number, rx, tx, queue, vec![described.clone()]))
     });
     let queues = queues.collect::<Result<_>>()?;
     Ok(Port { name: name.clone(), method: "ring", mode: None, fallbacks: Vec::new(), queues })

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::link::{self, Presence, netns};
 use crate::port::QueueStats;
+use crate::port::backend::Backend;
 use crate::port::limits::Limits;
-use crate::port::wait::Awaited;
 use crate::xdp::live::Sender;
 use sluicegate_base::ring::Ring;
 
@@ -53,10 +53,44 @@ impl LiveQueue {
         })
     }
 
+    fn write(&mut self, ring: &Ring) {
+        let mut written = 0;
+        let Self { sender, limits, next, refused, too_long, .. } = self;
+        for packet in ring.to_send(*next) {
+            if limits.allow(&packet) {
+                if sender.writer().room(1) == 0 {
+                    break;
+                }
+                sender.writer().write(&packet);
+                written += 1;
+                if written % BATCH == 0 {
+                    sender.publish();
+                }
+            } else {
+                *refused += 1;
+                *too_long += u64::from(limits.is_too_long(&packet));
+            }
+            *next = ring.after(*next, packet.slots());
+        }
+        sender.publish();
+    }
+
+    /// Counts all that waits as never to be sent. Returns how many slots are room again.
+    fn give_up(&mut self, ring: &mut Ring) -> u32 {
+        let before = self.next;
+        let waiting = ring.to_send(self.next).count() as u64;
+        (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
+        self.next = ring.head();
+        ring.publish(ring.before(self.next));
+        ring.distance(before, self.next)
+    }
+}
+
+impl Backend for LiveQueue {
     /// Writes what the program has released and there is room for. Returns how many slots are room
     /// again.
     #[inline]
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.ended {
             return Ok(self.give_up(ring));
         }
@@ -91,45 +125,13 @@ impl LiveQueue {
         Ok(taken)
     }
 
-    fn write(&mut self, ring: &Ring) {
-        let mut written = 0;
-        let Self { sender, limits, next, refused, too_long, .. } = self;
-        for packet in ring.to_send(*next) {
-            if limits.allow(&packet) {
-                if sender.writer().room(1) == 0 {
-                    break;
-                }
-                sender.writer().write(&packet);
-                written += 1;
-                if written % BATCH == 0 {
-                    sender.publish();
-                }
-            } else {
-                *refused += 1;
-                *too_long += u64::from(limits.is_too_long(&packet));
-            }
-            *next = ring.after(*next, packet.slots());
-        }
-        sender.publish();
-    }
-
-    /// Counts all that waits as never to be sent. Returns how many slots are room again.
-    fn give_up(&mut self, ring: &mut Ring) -> u32 {
-        let before = self.next;
-        let waiting = ring.to_send(self.next).count() as u64;
-        (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
-        self.next = ring.head();
-        ring.publish(ring.before(self.next));
-        ring.distance(before, self.next)
-    }
-
     /// Looks whether the interface is there and up: where nothing is sent its thread does not.
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         self.presence.check_up().map(|_| ())
     }
 
     /// Waits until all is sent, for so long at most, and ends.
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         let mut result = Ok(());
         while !self.ended && Instant::now() < end {
@@ -147,12 +149,16 @@ impl LiveQueue {
         result
     }
 
-    pub(crate) fn stats(&mut self) -> QueueStats {
+    fn sends_live(&self) -> bool {
+        true
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
         // The fate of a packet is counted after it was handed over.
         let redirects = self.sender.redirects();
         let counts = self.sender.counts();
         let left = if self.ended { u64::from(self.sender.waiting()) } else { 0 };
-        QueueStats {
+        Ok(QueueStats {
             sent: counts.sent,
             redirects,
             untraced: counts.sent.saturating_sub(redirects.total()),
@@ -160,12 +166,9 @@ impl LiveQueue {
             too_long: self.too_long,
             unsent: self.unsent + left,
             ..QueueStats::default()
-        }
+        })
     }
 }
-
-/// It never receives.
-impl Awaited for LiveQueue {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -188,7 +191,7 @@ mod tests {
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::transmit(&pool, 256).unwrap();
         let counts = |queue: &mut LiveQueue| {
-            let stats = queue.stats();
+            let stats = queue.stats().unwrap();
             (stats.sent, stats.refused, stats.too_long, stats.unsent)
         };
         for bytes in [1515].into_iter().chain([60; 100]) {

@@ -40,7 +40,7 @@ use nix::errno::Errno;
 
 pub(super) use queue::MemifQueue;
 
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let place = (address, netns);
     let control = Arc::new(Control::start(name.short(), place, config.settings.clone(), end)?);
     let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
-        let backend = Backend::Memif(Box::new(MemifQueue::new(number, &control, ways)));
+        let backend = MemifQueue::new(number, &control, ways);
         Queue::new(number as u32, rx, tx, backend, vec![described.clone()])
     });
     let queues = queues.collect();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use crate::error::Result;
 use crate::port::QueueStats;
-use crate::port::wait::{Alarm, Awaited};
+use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 use sluicegate_memif::Breach;
 use sluicegate_memif::end::End;
@@ -87,21 +87,6 @@ impl MemifQueue {
     }
 
     #[inline]
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        if self.asks {
-            self.hush();
-        }
-        if self.control.changes() != self.seen {
-            self.adopt();
-        }
-        let slots = self.receive(ring);
-        if slots == 0 && self.next_rx.is_some() {
-            self.turn();
-        }
-        Ok(slots)
-    }
-
-    #[inline]
     fn receive(&mut self, ring: &mut Ring) -> u32 {
         let most = self.left.unwrap_or(u32::MAX);
         let received = match &mut self.rx {
@@ -165,34 +150,6 @@ impl MemifQueue {
         (self.sent, self.disconnected) = (self.sent - lost, self.disconnected + lost);
     }
 
-    #[inline]
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        if self.control.changes() != self.seen {
-            self.adopt();
-            self.turn();
-        }
-        let sent = match &mut self.tx {
-            Some(tx) => tx.send(ring, self.next),
-            None => return Ok(0),
-        };
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(breach) => {
-                self.break_off(breach);
-                return Ok(0);
-            }
-        };
-        self.sent += u64::from(sent.packets);
-        self.too_long += u64::from(sent.too_long);
-        self.next = ring.after(self.next, sent.slots);
-        if sent.slots == 0 && ring.is_endless(self.next) {
-            self.too_long += 1;
-            self.next = ring.head();
-        }
-        ring.publish(ring.before(self.next));
-        Ok(sent.slots)
-    }
-
     /// Ends the connection with a peer that breaks the protocol.
     #[cold]
     fn break_off(&mut self, breach: Breach) {
@@ -236,24 +193,70 @@ impl MemifQueue {
             end.hush();
         }
     }
+}
 
-    /// What the peer has handed over so far is the last that is taken.
-    pub(crate) fn close_intake(&mut self) {
-        self.take_no_more();
-        self.closed = true;
-        self.next_rx = self.next_rx.take().map(|_| None);
+impl Backend for MemifQueue {
+    #[inline]
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        if self.asks {
+            self.hush();
+        }
+        if self.control.changes() != self.seen {
+            self.adopt();
+        }
+        let slots = self.receive(ring);
+        if slots == 0 && self.next_rx.is_some() {
+            self.turn();
+        }
+        Ok(slots)
     }
 
-    pub(crate) fn is_finished(&self) -> bool {
-        self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
+    #[inline]
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        if self.control.changes() != self.seen {
+            self.adopt();
+            self.turn();
+        }
+        let sent = match &mut self.tx {
+            Some(tx) => tx.send(ring, self.next),
+            None => return Ok(0),
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(breach) => {
+                self.break_off(breach);
+                return Ok(0);
+            }
+        };
+        self.sent += u64::from(sent.packets);
+        self.too_long += u64::from(sent.too_long);
+        self.next = ring.after(self.next, sent.slots);
+        if sent.slots == 0 && ring.is_endless(self.next) {
+            self.too_long += 1;
+            self.next = ring.head();
+        }
+        ring.publish(ring.before(self.next));
+        Ok(sent.slots)
     }
 
-    pub(crate) fn take_notice(&self) -> Option<String> {
+    fn take_notice(&mut self) -> Option<String> {
         self.control.take_notice()
     }
 
+    fn is_finished(&mut self) -> bool {
+        self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
+    }
+
+    /// What the peer has handed over so far is the last that is taken.
+    fn close_intake(&mut self) -> Result<()> {
+        self.take_no_more();
+        self.closed = true;
+        self.next_rx = self.next_rx.take().map(|_| None);
+        Ok(())
+    }
+
     /// Waits until the peer has taken everything, for so long at most.
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
             self.sync_tx(ring)?;
@@ -268,9 +271,9 @@ impl MemifQueue {
         Ok(())
     }
 
-    pub(crate) fn stats(&self) -> QueueStats {
+    fn stats(&mut self) -> Result<QueueStats> {
         let Self { received, sent, too_long, unsent, disconnected, .. } = *self;
-        QueueStats {
+        Ok(QueueStats {
             offered: received,
             sent,
             refused: too_long + unsent + disconnected,
@@ -278,11 +281,9 @@ impl MemifQueue {
             unsent,
             disconnected,
             ..QueueStats::default()
-        }
+        })
     }
-}
 
-impl Awaited for MemifQueue {
     #[inline]
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(self.has_news().then_some(Readiness::Ready))
@@ -292,26 +293,26 @@ impl Awaited for MemifQueue {
         true
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
+    fn wake_source(&mut self) -> WakeSource<'_> {
         if self.asks {
             self.hush();
             // It rings still, behind `hush`: no reason to look at once, again and again.
             if self.rx_end().is_some_and(End::rings) {
-                return Alarm::Nap(NAP);
+                return WakeSource::Nap(NAP);
             }
         }
         if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts && self.listens()) {
             end.ask();
             self.asks = true;
             if self.has_news() {
-                return Alarm::Nap(Duration::ZERO);
+                return WakeSource::Nap(Duration::ZERO);
             }
         }
         let nudge = self.control.nudge(self.number);
         match self.rx_end().filter(|_| self.listens()) {
-            Some(end) if self.asks => Alarm::Either([nudge, end.as_fd()], LOOK_AGAIN),
-            Some(_) => Alarm::Nap(NAP),
-            None => Alarm::Descriptor(nudge),
+            Some(end) if self.asks => WakeSource::Either([nudge, end.as_fd()], LOOK_AGAIN),
+            Some(_) => WakeSource::Nap(NAP),
+            None => WakeSource::Descriptor(nudge),
         }
     }
 

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use super::cells::CellIntake;
 use super::packet::Promiscuous;
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
@@ -171,8 +171,7 @@ impl Job<'_> {
                 },
             );
             let rx = Ring::receive_indirect(&pool, self.size.slots)?;
-            let backend = Backend::Copies(Box::new(queue));
-            Ok(Queue::new(number, rx, Ring::absent(&pool)?, backend, vec![described.clone()]))
+            Ok(Queue::new(number, rx, Ring::absent(&pool)?, queue, vec![described.clone()]))
         });
         let queues = queues.collect::<Result<Vec<_>>>()?;
         // All is there: now packets may come.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::port::QueueStats;
+use crate::port::backend::{Backend, WakeSource};
 use crate::port::cells::CellIntake;
 use crate::port::packet::Promiscuous;
-use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::xdp::copies::WallClock;
 use crate::xdp::resident::Stage;
@@ -85,13 +85,6 @@ impl CopyQueue {
         }
     }
 
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let Self { intake, clock, .. } = self;
-        let slots = intake.sync(ring, |ns| clock.wall_ns(ns));
-        self.came |= slots > 0;
-        Ok(slots)
-    }
-
     /// Whether the interface is down, and this was not returned yet. Asks the kernel now and then.
     fn has_gone_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() >= CHECK {
@@ -102,15 +95,6 @@ impl CopyQueue {
         let up = self.around.watch.is_up()?;
         let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)
-    }
-
-    /// Looks at what has changed around the rings.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        // As with sockets: where packets come the program is there.
-        if !std::mem::replace(&mut self.came, false) {
-            self.check_attached()?;
-        }
-        self.look_around(Looker::Busy)
     }
 
     fn look_around(&self, looker: Looker) -> Result<()> {
@@ -125,33 +109,50 @@ impl CopyQueue {
         let attached = self.filling.stage.check_attached();
         attached.map_err(|error| self.around.watch.explain(error))
     }
+}
 
-    pub(crate) fn take_notice(&self) -> Option<String> {
+impl Backend for CopyQueue {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let Self { intake, clock, .. } = self;
+        let slots = intake.sync(ring, |ns| clock.wall_ns(ns));
+        self.came |= slots > 0;
+        Ok(slots)
+    }
+
+    /// Looks at what has changed around the rings.
+    fn check(&mut self) -> Result<()> {
+        // As with sockets: where packets come the program is there.
+        if !std::mem::replace(&mut self.came, false) {
+            self.check_attached()?;
+        }
+        self.look_around(Looker::Busy)
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
         self.around.watch.take_notice()
     }
 
-    /// From now on nothing is let in. What other queues of the port have is not touched: the
-    /// program passes this one's rings by, and the last to close stops it.
-    pub(crate) fn close_intake(&mut self) {
-        if let Some(intake) = self.filling.intake.take() {
-            self.intake.close();
-            drop(intake);
-        }
-    }
-
     /// After the intake was closed: all that was copied has come out.
-    pub(crate) fn is_finished(&mut self) -> bool {
+    fn is_finished(&mut self) -> bool {
         let settled = self.intake.closed().is_some_and(|closed| closed.elapsed() >= SETTLE);
         settled && !self.intake.finds_packets()
     }
 
-    pub(crate) fn stats(&self) -> QueueStats {
-        let counts = self.intake.reader().counts();
-        QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() }
+    /// From now on nothing is let in. What other queues of the port have is not touched: the
+    /// program passes this one's rings by, and the last to close stops it.
+    fn close_intake(&mut self) -> Result<()> {
+        if let Some(intake) = self.filling.intake.take() {
+            self.intake.close();
+            drop(intake);
+        }
+        Ok(())
     }
-}
 
-impl Awaited for CopyQueue {
+    fn stats(&mut self) -> Result<QueueStats> {
+        let counts = self.intake.reader().counts();
+        Ok(QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() })
+    }
+
     fn look(&mut self) -> Result<Option<Readiness>> {
         if self.intake.finds_packets() {
             return Ok(Some(Readiness::Ready));
@@ -163,8 +164,8 @@ impl Awaited for CopyQueue {
         self.intake.begin_wait(wait)
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        self.intake.alarm()
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        self.intake.wake_source()
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
@@ -177,6 +178,6 @@ impl Drop for CopyQueue {
     fn drop(&mut self) {
         // Nobody reads these rings any more: what would come here is the next's, or the host's,
         // although other queues of the port go on.
-        self.close_intake();
+        let _ = self.close_intake();
     }
 }

@@ -65,7 +65,7 @@ use fanout::{Fanout, FanoutMode};
 use link_type::link_type;
 use socket::Socket;
 
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
 use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
@@ -170,7 +170,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
                 interfaces = devices.interfaces();
                 queue.receive_from(devices.share());
             }
-            Queue::new(number, rx, tx, Backend::Packet(Box::new(queue)), interfaces)
+            Queue::new(number, rx, tx, queue, interfaces)
         })
         .collect();
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })

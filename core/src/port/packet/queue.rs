@@ -16,7 +16,7 @@ use super::{Fallback, REJECT_ALL, Use};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::QueueStats;
-use crate::port::wait::{Alarm, Awaited};
+use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::memory::Pool;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
@@ -120,65 +120,6 @@ impl PacketQueue {
         self.method().map_or_else(sending, Method::name)
     }
 
-    #[inline]
-    pub(crate) fn sync_rx(
-        &mut self,
-        ring: &mut Ring,
-        interfaces: &mut Vec<Interface>,
-    ) -> Result<u32> {
-        let Self { socket, stats, devices, .. } = self;
-        let filled = match &mut self.receiver {
-            Some(Receive::Blocks(blocks)) => {
-                blocks.give_back(ring);
-                let numbered = devices.as_mut().map(|devices| (devices, &*socket));
-                blocks.fill(ring, numbered, || lost_since(socket, stats))
-            }
-            Some(Receive::Frames(frames)) => {
-                frames.give_back(ring);
-                frames.fill(ring, || lost_since(socket, stats))
-            }
-            Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
-            None => Filled::default(),
-        };
-        if let Some(devices) = devices {
-            devices.add_to(interfaces);
-        }
-        self.delivered += u64::from(filled.packets);
-        self.stats.lost_full += u64::from(filled.cut);
-        self.stats.lost_long += u64::from(filled.cut);
-        self.unlooked += filled.packets;
-        if self.unlooked > LOOK_AFTER {
-            self.stats()?;
-        }
-        Ok(filled.slots)
-    }
-
-    #[inline]
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        match &mut self.sender {
-            Some(sender) => sender.send(&self.socket, ring),
-            None => Ok(0),
-        }
-    }
-
-    /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
-    /// refused, and unsent.
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
-        loop {
-            let synced = self.sync_tx(ring);
-            let Some(sender) = &mut self.sender else { return Ok(()) };
-            if !sender.is_waiting(ring) {
-                return Ok(());
-            }
-            if synced.is_err() || Instant::now() >= end {
-                sender.give_up(ring);
-                return synced.map(|_| ());
-            }
-            self.socket.poll_for(PollFlags::POLLOUT, Duration::from_millis(10))?;
-        }
-    }
-
     /// What an error of the socket means; 0 is none.
     fn told(&mut self, errno: i32) -> Result<Readiness> {
         match errno {
@@ -202,15 +143,52 @@ impl PacketQueue {
             Some(Receive::Blocks(_) | Receive::Frames(_)) | None => 0,
         }
     }
+}
 
-    pub(crate) fn close_intake(&mut self) -> Result<()> {
-        self.intake_closed.get_or_insert_with(Instant::now);
-        self.socket.attach_filter(REJECT_ALL)
+impl Backend for PacketQueue {
+    #[inline]
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let Self { socket, stats, devices, .. } = self;
+        let filled = match &mut self.receiver {
+            Some(Receive::Blocks(blocks)) => {
+                blocks.give_back(ring);
+                let numbered = devices.as_mut().map(|devices| (devices, &*socket));
+                blocks.fill(ring, numbered, || lost_since(socket, stats))
+            }
+            Some(Receive::Frames(frames)) => {
+                frames.give_back(ring);
+                frames.fill(ring, || lost_since(socket, stats))
+            }
+            Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
+            None => Filled::default(),
+        };
+        self.delivered += u64::from(filled.packets);
+        self.stats.lost_full += u64::from(filled.cut);
+        self.stats.lost_long += u64::from(filled.cut);
+        self.unlooked += filled.packets;
+        if self.unlooked > LOOK_AFTER {
+            self.stats()?;
+        }
+        Ok(filled.slots)
+    }
+
+    #[inline]
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        match &mut self.sender {
+            Some(sender) => sender.send(&self.socket, ring),
+            None => Ok(0),
+        }
     }
 
     /// After the intake was closed: all that the kernel counted has come out, or nothing more
     /// will.
-    pub(crate) fn is_finished(&mut self) -> bool {
+    fn add_interfaces(&self, known: &mut Vec<Interface>) {
+        if let Some(devices) = &self.devices {
+            devices.add_to(known);
+        }
+    }
+
+    fn is_finished(&mut self) -> bool {
         let Some(closed) = self.intake_closed else { return false };
         if closed.elapsed() < SETTLE {
             return false;
@@ -222,7 +200,30 @@ impl PacketQueue {
         complete || closed.elapsed() > self.retire + LAST_BLOCK
     }
 
-    pub(crate) fn stats(&mut self) -> Result<QueueStats> {
+    fn close_intake(&mut self) -> Result<()> {
+        self.intake_closed.get_or_insert_with(Instant::now);
+        self.socket.attach_filter(REJECT_ALL)
+    }
+
+    /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
+    /// refused, and unsent.
+    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        loop {
+            let synced = self.sync_tx(ring);
+            let Some(sender) = &mut self.sender else { return Ok(()) };
+            if !sender.is_waiting(ring) {
+                return Ok(());
+            }
+            if synced.is_err() || Instant::now() >= end {
+                sender.give_up(ring);
+                return synced.map(|_| ());
+            }
+            self.socket.poll_for(PollFlags::POLLOUT, Duration::from_millis(10))?;
+        }
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
         self.unlooked = 0;
         if let Some(devices) = &self.devices {
             devices.note_names();
@@ -240,9 +241,7 @@ impl PacketQueue {
         self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
         Ok(self.stats)
     }
-}
 
-impl Awaited for PacketQueue {
     fn look(&mut self) -> Result<Option<Readiness>> {
         if self.gone {
             return Err(self.socket.gone());
@@ -267,8 +266,8 @@ impl Awaited for PacketQueue {
         }
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        Alarm::Descriptor(self.socket.fd())
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        WakeSource::Descriptor(self.socket.fd())
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {

@@ -13,9 +13,6 @@
 mod sink;
 mod source;
 
-pub(super) use sink::Sink;
-pub(super) use source::Source;
-
 use super::{OpenOptions, Port, PortName, Use};
 use crate::error::Result;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
-use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::backend::Backend;
+use crate::port::queue::{Queue, QueueStats};
 use crate::port::together::Needs;
-use crate::port::wait::Awaited;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate_base::ring::{Direction, Meta, Packet, Ring, now_ns};
 
@@ -83,33 +83,36 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     };
     let file = File::Open(Box::new(recorder));
     let sink = Sink { file, next: 0, refused: 0, snaplen };
-    let queue = Queue::new(0, rx, tx, Backend::PcapSink(Box::new(sink)), Vec::new());
+    let queue = Queue::new(0, rx, tx, sink, Vec::new());
     Ok(Port::plain(name, vec![queue]))
 }
 
 impl Sink {
-    /// Tells the file of interfaces it has not been told of; `known` are those it has.
-    pub(in crate::port) fn describe(
-        &mut self,
-        interfaces: &[Interface],
-        known: &mut Vec<Interface>,
-    ) -> Result<()> {
-        let File::Open(recorder) = &mut self.file else { return Ok(()) };
-        for interface in interfaces.iter().skip(recorder.interfaces as usize) {
-            let snaplen = match interface.snaplen {
-                0 => self.snaplen,
-                bytes => bytes.min(self.snaplen),
-            };
-            let interface = Interface { snaplen, ..interface.clone() };
-            recorder.add_interface(&interface)?;
-            known.push(interface);
-        }
-        Ok(())
+    fn finish(&mut self) -> Option<Error> {
+        let File::Open(_) = &self.file else { return None };
+        let File::Open(recorder) = std::mem::replace(&mut self.file, File::Closed(0, 0)) else {
+            return None;
+        };
+        let Recorder { mut output, chunk, .. } = *recorder;
+        // What fails here is in the summary too.
+        let _ = output.write(&chunk);
+        let summary = output.finish();
+        self.file = File::Closed(summary.packets, summary.lost);
+        summary.failure
     }
 
+    /// Counts packets that come after the end.
+    fn refuse_the_rest(&mut self, ring: &Ring) {
+        self.refused += ring.to_send(self.next).count() as u64;
+        let slots: u32 = ring.to_send(self.next).map(|packet| packet.slots()).sum();
+        self.next = ring.after(self.next, slots);
+    }
+}
+
+impl Backend for Sink {
     /// Takes what the program has given, and hands on what has waited long enough. Packets the
     /// file does not take are counted as refused; the ring is free again in any case.
-    pub(in crate::port) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let first = self.next;
         let recorded = match &mut self.file {
             File::Open(recorder) => {
@@ -136,8 +139,27 @@ impl Sink {
         recorded.map(|()| slots)
     }
 
+    /// Tells the file of interfaces it has not been told of; `known` are those it has.
+    fn describe_sent(
+        &mut self,
+        interfaces: &[Interface],
+        known: &mut Vec<Interface>,
+    ) -> Result<()> {
+        let File::Open(recorder) = &mut self.file else { return Ok(()) };
+        for interface in interfaces.iter().skip(recorder.interfaces as usize) {
+            let snaplen = match interface.snaplen {
+                0 => self.snaplen,
+                bytes => bytes.min(self.snaplen),
+            };
+            let interface = Interface { snaplen, ..interface.clone() };
+            recorder.add_interface(&interface)?;
+            known.push(interface);
+        }
+        Ok(())
+    }
+
     /// Completes the file and closes it. Once it is closed it takes nothing more.
-    pub(in crate::port) fn close(&mut self, ring: &mut Ring) -> Result<()> {
+    fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         let failure = self.finish();
         self.refuse_the_rest(ring);
         if self.next != ring.head() {
@@ -149,37 +171,14 @@ impl Sink {
         failure.map_or(Ok(()), Err)
     }
 
-    fn finish(&mut self) -> Option<Error> {
-        let File::Open(_) = &self.file else { return None };
-        let File::Open(recorder) = std::mem::replace(&mut self.file, File::Closed(0, 0)) else {
-            return None;
-        };
-        let Recorder { mut output, chunk, .. } = *recorder;
-        // What fails here is in the summary too.
-        let _ = output.write(&chunk);
-        let summary = output.finish();
-        self.file = File::Closed(summary.packets, summary.lost);
-        summary.failure
-    }
-
-    /// Counts packets that come after the end.
-    fn refuse_the_rest(&mut self, ring: &Ring) {
-        self.refused += ring.to_send(self.next).count() as u64;
-        let slots: u32 = ring.to_send(self.next).map(|packet| packet.slots()).sum();
-        self.next = ring.after(self.next, slots);
-    }
-
-    pub(in crate::port) fn stats(&self) -> QueueStats {
+    fn stats(&mut self) -> Result<QueueStats> {
         let (sent, lost) = match &self.file {
             File::Open(recorder) => (recorder.output.written(), recorder.output.lost()),
             File::Closed(written, lost) => (*written, *lost),
         };
-        QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() }
+        Ok(QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() })
     }
 }
-
-/// It never receives.
-impl Awaited for Sink {}
 
 impl Drop for Sink {
     fn drop(&mut self) {

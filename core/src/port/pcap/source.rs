@@ -14,9 +14,9 @@ use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
-use crate::port::queue::{Backend, Queue, QueueStats};
+use crate::port::backend::{Backend, WakeSource};
+use crate::port::queue::{Queue, QueueStats};
 use crate::port::together::Needs;
-use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, OpenOptions, Port, PortName};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
@@ -72,33 +72,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     source.compile_filters()?;
     let rx = Ring::receive_indirect(&pool, slots)?;
     let tx = Ring::absent(&pool)?;
-    let queue = Queue::new(0, rx, tx, Backend::PcapSource(Box::new(source)), interfaces);
+    let queue = Queue::new(0, rx, tx, source, interfaces);
     Ok(Port::plain(name, vec![queue]))
 }
 
 impl Source {
-    /// Fills the ring from the file. An error comes alone: in the sync after the one that
-    /// handed out the last packets before it.
-    pub(in crate::port) fn sync_rx(
-        &mut self,
-        ring: &mut Ring,
-        interfaces: &mut Vec<Interface>,
-    ) -> Result<u32> {
-        let mut new_slots = 0;
-        if self.failure.is_none() {
-            match self.fill(ring, &mut new_slots) {
-                Ok(()) => {}
-                Err(error) => self.failure = Some(error),
-            }
-            ring.publish(ring.after(ring.tail(), new_slots));
-            self.add_interfaces(interfaces);
-        }
-        match self.failure.take_if(|_| new_slots == 0) {
-            Some(error) => Err(error),
-            None => Ok(new_slots),
-        }
-    }
-
     fn fill(&mut self, ring: &mut Ring, used: &mut u32) -> Result<()> {
         let room = ring.room();
         let all_given_back = ring.available() == 0;
@@ -200,8 +178,26 @@ impl Source {
             ),
         }
     }
+}
 
-    /// Tells of interfaces that have been met since the last time.
+impl Backend for Source {
+    /// Fills the ring from the file. An error comes alone: in the sync after the one that
+    /// handed out the last packets before it.
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let mut new_slots = 0;
+        if self.failure.is_none() {
+            match self.fill(ring, &mut new_slots) {
+                Ok(()) => {}
+                Err(error) => self.failure = Some(error),
+            }
+            ring.publish(ring.after(ring.tail(), new_slots));
+        }
+        match self.failure.take_if(|_| new_slots == 0) {
+            Some(error) => Err(error),
+            None => Ok(new_slots),
+        }
+    }
+
     fn add_interfaces(&self, known: &mut Vec<Interface>) {
         let limit = u32::try_from(self.snaplen).unwrap_or(0);
         for interface in &self.reader.interfaces()[known.len()..] {
@@ -215,22 +211,21 @@ impl Source {
         }
     }
 
-    pub(in crate::port) fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
     }
 
-    pub(in crate::port) fn close_intake(&mut self) {
+    fn close_intake(&mut self) -> Result<()> {
         self.reader.finish();
         self.pending = None;
         self.starved = false;
+        Ok(())
     }
 
-    pub(in crate::port) fn stats(&self) -> QueueStats {
-        QueueStats { offered: self.taken, ..QueueStats::default() }
+    fn stats(&mut self) -> Result<QueueStats> {
+        Ok(QueueStats { offered: self.taken, ..QueueStats::default() })
     }
-}
 
-impl Awaited for Source {
     fn look(&mut self) -> Result<Option<Readiness>> {
         let Some(fd) = self.reader.pollable().filter(|_| self.starved) else {
             return Ok(Some(Readiness::Ready));
@@ -246,8 +241,8 @@ impl Awaited for Source {
         true
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        self.reader.pollable().map_or(Alarm::Never, Alarm::Descriptor)
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        self.reader.pollable().map_or(WakeSource::Never, WakeSource::Descriptor)
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
@@ -301,13 +296,13 @@ mod tests {
         let (mut source, mut ring) = source(&file, "ether[0] & 3 = 0 and len = 1000");
         let mut seconds = Vec::new();
         while !source.is_finished() {
-            source.sync_rx(&mut ring, &mut Vec::new()).unwrap();
+            source.sync_rx(&mut ring).unwrap();
             seconds.extend(ring.packets().map(|p| p.meta().timestamp_ns / 1_000_000_000));
             assert!(ring.packets().all(|p| p.head().len() == 2), "cut after the filter");
             ring.release(ring.available());
         }
         assert_eq!(seconds, (0..100).step_by(4).collect::<Vec<_>>());
-        assert_eq!(source.stats().offered, 25);
+        assert_eq!(source.stats().unwrap().offered, 25);
     }
 
     #[test]
@@ -316,7 +311,7 @@ mod tests {
         let (mut source, mut ring) = source(&file, "less 999");
         let mut syncs = 0;
         while !source.is_finished() {
-            assert_eq!(source.sync_rx(&mut ring, &mut Vec::new()).unwrap(), 0);
+            assert_eq!(source.sync_rx(&mut ring).unwrap(), 0);
             assert_eq!(source.look().unwrap(), Some(Readiness::Ready), "there is more to look at");
             syncs += 1;
         }

@@ -29,7 +29,8 @@ pub(super) use drops::Drops;
 pub(super) use queue::TapQueue;
 use queue::{MOST_BYTES, slots_for};
 
-use super::queue::{Backend, Queue};
+use super::backend::Backend;
+use super::queue::Queue;
 use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::Result;
@@ -75,8 +76,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let rings = Rings::new(name, options, config.slots, count, frame_bytes(mtu))?;
     let netns = options.netns.as_deref();
     let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
-    let backends = opened.into_iter().map(|queue| Backend::Tap(Box::new(queue)));
-    let queues = rings.queues(name.name(), numbers.zip(backends))?;
+    let queues = rings.queues(name.name(), numbers.zip(opened))?;
     Ok(Port::plain(name, queues))
 }
 
@@ -151,7 +151,7 @@ impl Rings {
     pub fn queues(
         &self,
         interface: &str,
-        backends: impl Iterator<Item = (u32, Backend)>,
+        backends: impl Iterator<Item = (u32, impl Backend + 'static)>,
     ) -> Result<Vec<Queue>> {
         let described = Interface {
             name: interface.to_owned(),

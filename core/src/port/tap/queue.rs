@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -10,7 +11,7 @@ use super::drops::Drops;
 use crate::error::{Error, Result};
 use crate::link::{Presence, Tap};
 use crate::port::QueueStats;
-use crate::port::wait::{Alarm, Awaited};
+use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
 
 /// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
@@ -63,8 +64,32 @@ impl TapQueue {
         }
     }
 
+    fn is_ready(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(self.tap.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(Error::system("wait for", self.name.as_str(), error)),
+        }
+    }
+
+    fn failed(&self, operation: &'static str, error: io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::EBADFD | libc::EFAULT | libc::ENODEV) => Error::removed(self.name.as_str()),
+            // drivers/net/tun.c, tun_get_user
+            Some(libc::EIO) => {
+                let down = io::Error::from_raw_os_error(libc::ENETDOWN);
+                Error::system(operation, self.name.as_str(), down)
+                    .remedy("the interface is down: bring it up")
+            }
+            _ => Error::system(operation, self.name.as_str(), error),
+        }
+    }
+}
+
+impl Backend for TapQueue {
     /// Takes in what the host has sent, as far as there is room for the longest frame.
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let most_slots = slots_for(MOST_BYTES, ring.buffer_bytes());
         let before = ring.tail();
         let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
@@ -101,7 +126,7 @@ impl TapQueue {
     }
 
     /// Has the host receive what the program has released.
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let before = self.next;
         let mut result = Ok(());
         for packet in ring.to_send(before) {
@@ -131,59 +156,37 @@ impl TapQueue {
     }
 
     /// Counts what waits as refused, and unsent: sending has ended.
-    pub(crate) fn give_up(&mut self, ring: &mut Ring) {
+    fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         let waiting = ring.to_send(self.next).count() as u64;
         self.counts.refused += waiting;
         self.counts.unsent += waiting;
         self.next = ring.head();
         ring.publish(ring.before(self.next));
-    }
-
-    fn is_ready(&self) -> Result<bool> {
-        let mut fds = [PollFd::new(self.tap.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(Error::system("wait for", self.name.as_str(), error)),
-        }
+        Ok(())
     }
 
     /// Whether the device is still there.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         self.presence.look().map(|_| ())
     }
 
-    /// From now on only what waits is received.
-    pub(crate) fn close_intake(&mut self) {
-        self.left.get_or_insert(self.waiting);
-    }
-
     /// After the intake was closed: all that waited has come out.
-    pub(crate) fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         self.left == Some(0)
     }
 
+    /// From now on only what waits is received.
+    fn close_intake(&mut self) -> Result<()> {
+        self.left.get_or_insert(self.waiting);
+        Ok(())
+    }
+
     /// What it has counted; the first queue also what was lost before any of them.
-    pub(crate) fn stats(&mut self) -> QueueStats {
+    fn stats(&mut self) -> Result<QueueStats> {
         let lost_full = self.drops.as_mut().map_or(0, Drops::count);
-        QueueStats { offered: self.counts.offered + lost_full, lost_full, ..self.counts }
+        Ok(QueueStats { offered: self.counts.offered + lost_full, lost_full, ..self.counts })
     }
 
-    fn failed(&self, operation: &'static str, error: io::Error) -> Error {
-        match error.raw_os_error() {
-            Some(libc::EBADFD | libc::EFAULT | libc::ENODEV) => Error::removed(self.name.as_str()),
-            // drivers/net/tun.c, tun_get_user
-            Some(libc::EIO) => {
-                let down = io::Error::from_raw_os_error(libc::ENETDOWN);
-                Error::system(operation, self.name.as_str(), down)
-                    .remedy("the interface is down: bring it up")
-            }
-            _ => Error::system(operation, self.name.as_str(), error),
-        }
-    }
-}
-
-impl Awaited for TapQueue {
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(self.is_ready()?.then_some(Readiness::Ready))
     }
@@ -192,8 +195,8 @@ impl Awaited for TapQueue {
         true
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        Alarm::Descriptor(self.tap.as_fd())
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        WakeSource::Descriptor(self.tap.as_fd())
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {

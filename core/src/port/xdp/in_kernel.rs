@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::{self, Netlink};
+use crate::port::backend::{Backend, WakeSource};
 use crate::port::packet::Promiscuous;
-use crate::port::wait::{Alarm, Awaited};
 use crate::port::{Interface, PortName, QueueStats};
 use crate::xdp::redirects::RedirectSender;
 use crate::xdp::resident::{Action, Resident, Stage, Tally};
@@ -96,18 +96,14 @@ impl InKernel {
             _ => (tally.packets, tally.bytes),
         }
     }
+}
 
-    pub(crate) fn take_counted(&mut self) -> (u64, u64) {
-        let (packets, bytes) = self.counted();
-        let news = (packets - self.taken.0, bytes - self.taken.1);
-        self.taken = (packets, bytes);
-        self.taken_at = Instant::now();
-        news
-    }
-
+/// What is waited for is that packets have been counted. The counters are the program's to write:
+/// to look at them all the time would slow it down.
+impl Backend for InKernel {
     /// Looks whether the interface is still there, and the program on it; and the same of the interface
     /// that packets go out by.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         // Without an answer the next look may bring one.
         match self.netlink.again(&self.interface) {
@@ -125,44 +121,49 @@ impl InKernel {
         Ok(())
     }
 
+    fn take_counted(&mut self) -> (u64, u64) {
+        let (packets, bytes) = self.counted();
+        let news = (packets - self.taken.0, bytes - self.taken.1);
+        self.taken = (packets, bytes);
+        self.taken_at = Instant::now();
+        news
+    }
+
+    fn is_finished(&mut self) -> bool {
+        self.last.is_some() && self.counted() == self.taken
+    }
+
     /// From now on the packets are the host's.
-    pub(crate) fn close_intake(&mut self) {
+    fn close_intake(&mut self) -> Result<()> {
         if let Some(stage) = self.stage.take() {
             stage.stop();
             std::thread::sleep(SETTLE);
             self.last = Some(stage.tally());
         }
+        Ok(())
     }
 
-    pub(crate) fn is_finished(&self) -> bool {
-        self.last.is_some() && self.counted() == self.taken
-    }
-
-    pub(crate) fn stats(&self) -> QueueStats {
+    fn stats(&mut self) -> Result<QueueStats> {
         // The fate of a packet is counted after it was redirected.
         let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
         let offered = self.counted().0;
         let sent = if self.action == Action::Forward { offered } else { 0 };
-        QueueStats {
+        Ok(QueueStats {
             offered,
             sent,
             untraced: if redirects.is_some() { 0 } else { sent },
             redirects: redirects.unwrap_or_default(),
             ..QueueStats::default()
-        }
+        })
     }
-}
 
-/// What is waited for is that packets have been counted. The counters are the program's to write:
-/// to look at them all the time would slow it down.
-impl Awaited for InKernel {
     fn look(&mut self) -> Result<Option<Readiness>> {
         let news = self.taken_at.elapsed() >= LOOK && self.counted() != self.taken;
         Ok(news.then_some(Readiness::Ready))
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
-        Alarm::Nap(LOOK)
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        WakeSource::Nap(LOOK)
     }
 
     fn slept(&mut self, _ready: bool) -> Result<Readiness> {

@@ -56,7 +56,7 @@ use config::{Config, Method};
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
-use super::queue::{Backend, Queue};
+use super::queue::Queue;
 use super::together::Needs;
 use super::watch::Watch;
 use super::{
@@ -287,8 +287,7 @@ impl Taking<'_> {
         let mut described = hardware::described(interface, self.stamp);
         described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);
         let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
-            let backend = Backend::Xdp(Box::new(queue));
-            Queue::new(number, rx, tx, backend, vec![described.clone()])
+            Queue::new(number, rx, tx, queue, vec![described.clone()])
         });
         let mode = Some(slowest(resident.mode(), &binds));
         let (name, queues) = (self.name.clone(), queues.collect());
@@ -377,13 +376,12 @@ fn count_in_kernel(
     let described = in_kernel::described(&interface);
     let mode = mode_name(resident.mode());
     let in_kernel = InKernel::new(resident, interface, netlink, config.action, stage);
-    let backend = Backend::InKernel(Box::new(in_kernel));
     Ok(Port {
         name: name.clone(),
         method: "count",
         mode: Some(mode),
         fallbacks: fallbacks(reason),
-        queues: vec![Queue::new(0, rx, tx, backend, vec![described])],
+        queues: vec![Queue::new(0, rx, tx, in_kernel, vec![described])],
     })
 }
 

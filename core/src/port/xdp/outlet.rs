@@ -6,6 +6,7 @@ use super::Taking;
 use super::config::Send;
 use crate::error::Result;
 use crate::port::QueueStats;
+use crate::port::backend::Backend;
 use crate::port::live::{self, LiveQueue};
 use crate::xdp::live::leaves_by;
 use crate::xdp::{Sender, XskSocket};
@@ -64,17 +65,20 @@ impl Outlet {
     }
 
     /// What it has counted of packets to be sent.
-    pub fn stats(&mut self) -> QueueStats {
+    ///
+    /// # Errors
+    /// As [`Backend::stats`].
+    pub fn stats(&mut self) -> Result<QueueStats> {
         match self {
             Self::Socket { sender, unsent } => {
                 let counts = sender.stats();
-                QueueStats {
+                Ok(QueueStats {
                     sent: counts.sent - counts.dropped.min(counts.sent),
                     rejected: counts.dropped,
                     refused: counts.refused + counts.dropped + *unsent,
                     unsent: *unsent,
                     ..QueueStats::default()
-                }
+                })
             }
             Self::Live(live) => live.stats(),
         }

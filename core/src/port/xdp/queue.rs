@@ -9,9 +9,9 @@ use super::pace::Pace;
 use crate::error::{Error, Result};
 use crate::nic::Deferred;
 use crate::port::QueueStats;
+use crate::port::backend::{Backend, WakeSource};
 use crate::port::live::LiveQueue;
 use crate::port::packet::Promiscuous;
-use crate::port::wait::{Alarm, Awaited};
 use crate::port::watch::{Looker, Watch};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
@@ -141,63 +141,6 @@ impl XdpQueue {
         }
     }
 
-    #[inline]
-    pub(crate) fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let Some(receiver) = &mut self.receiver else { return Ok(0) };
-        let closed = self.intake_closed.is_some();
-        if !closed
-            && matches!(self.intake, Intake::Paced { spinning: false, .. })
-            && !self.intake.finds_packets(receiver, closed)
-        {
-            return Ok(0);
-        }
-        let slots = receiver.receive(ring)?.slots;
-        if let Intake::Paced { found, .. } = &mut self.intake {
-            // Where nothing could be taken it is time for another look.
-            *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
-        }
-        Ok(slots)
-    }
-
-    #[inline]
-    pub(crate) fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.sync(ring).map_err(|error| match error.errno() {
-                // The kernel switches an interface off before it removes it.
-                Some(libc::ENETDOWN) => self.upkeep.watch.explain(error),
-                _ => error,
-            }),
-            None => Ok(0),
-        }
-    }
-
-    pub(crate) fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
-        self.outlet.as_mut().is_some_and(|outlet| outlet.needs_sync(ring))
-    }
-
-    pub(crate) fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.close(ring, patience, &self.socket),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether live frames send for it.
-    pub(crate) fn sends_live(&self) -> bool {
-        matches!(self.outlet, Some(Outlet::Live(_)))
-    }
-
-    /// Looks at what has changed around the socket.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        // Where packets come the program is there, and who has packets need not wait for the
-        // kernel, which may wait for a lock (rtnl).
-        let received = self.received();
-        if std::mem::replace(&mut self.checked_at, received) == received {
-            self.check_attached()?;
-        }
-        self.look_around(Looker::Busy)
-    }
-
     fn check_attached(&self) -> Result<()> {
         let attached = self.upkeep.resident.check_attached();
         attached.map_err(|error| self.upkeep.watch.explain(error))
@@ -221,17 +164,6 @@ impl XdpQueue {
         })
     }
 
-    pub(crate) fn take_notice(&self) -> Option<String> {
-        self.upkeep.watch.take_notice()
-    }
-
-    /// From now on the queue's packets are the host's.
-    pub(crate) fn close_intake(&mut self) -> Result<()> {
-        self.intake_closed.get_or_insert_with(Instant::now);
-        let number = self.number;
-        self.claimed(|claim| claim.leave(number))
-    }
-
     /// Does something with the claim, where there is one.
     fn claimed(&self, work: impl FnOnce(&mut Claim) -> Result<()>) -> Result<()> {
         match &self.claim {
@@ -240,15 +172,89 @@ impl XdpQueue {
         }
     }
 
-    pub(crate) fn is_finished(&self) -> bool {
+    pub(super) fn socket(&self) -> &XskSocket {
+        &self.socket
+    }
+}
+
+impl Backend for XdpQueue {
+    #[inline]
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let Some(receiver) = &mut self.receiver else { return Ok(0) };
+        let closed = self.intake_closed.is_some();
+        if !closed
+            && matches!(self.intake, Intake::Paced { spinning: false, .. })
+            && !self.intake.finds_packets(receiver, closed)
+        {
+            return Ok(0);
+        }
+        let slots = receiver.receive(ring)?.slots;
+        if let Intake::Paced { found, .. } = &mut self.intake {
+            // Where nothing could be taken it is time for another look.
+            *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
+        }
+        Ok(slots)
+    }
+
+    #[inline]
+    fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
+        match &mut self.outlet {
+            Some(outlet) => outlet.sync(ring).map_err(|error| match error.errno() {
+                // The kernel switches an interface off before it removes it.
+                Some(libc::ENETDOWN) => self.upkeep.watch.explain(error),
+                _ => error,
+            }),
+            None => Ok(0),
+        }
+    }
+
+    fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
+        self.outlet.as_mut().is_some_and(|outlet| outlet.needs_sync(ring))
+    }
+
+    /// Looks at what has changed around the socket.
+    fn check(&mut self) -> Result<()> {
+        // Where packets come the program is there, and who has packets need not wait for the
+        // kernel, which may wait for a lock (rtnl).
+        let received = self.received();
+        if std::mem::replace(&mut self.checked_at, received) == received {
+            self.check_attached()?;
+        }
+        self.look_around(Looker::Busy)
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
+        self.upkeep.watch.take_notice()
+    }
+
+    fn is_finished(&mut self) -> bool {
         self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE)
     }
 
-    pub(crate) fn stats(&mut self) -> Result<QueueStats> {
+    /// From now on the queue's packets are the host's.
+    fn close_intake(&mut self) -> Result<()> {
+        self.intake_closed.get_or_insert_with(Instant::now);
+        let number = self.number;
+        self.claimed(|claim| claim.leave(number))
+    }
+
+    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+        match &mut self.outlet {
+            Some(outlet) => outlet.close(ring, patience, &self.socket),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether live frames send for it.
+    fn sends_live(&self) -> bool {
+        matches!(self.outlet, Some(Outlet::Live(_)))
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
         let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
             self.socket.statistics()?;
         let received = self.receiver.as_ref().map(Receiver::stats).unwrap_or_default();
-        let sent = self.outlet.as_mut().map(Outlet::stats).unwrap_or_default();
+        let sent = self.outlet.as_mut().map(Outlet::stats).transpose()?.unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {
             offered: received.received + lost,
@@ -258,12 +264,6 @@ impl XdpQueue {
         })
     }
 
-    pub(super) fn socket(&self) -> &XskSocket {
-        &self.socket
-    }
-}
-
-impl Awaited for XdpQueue {
     #[inline]
     fn look(&mut self) -> Result<Option<Readiness>> {
         let Some(receiver) = &mut self.receiver else { return Ok(None) };
@@ -282,12 +282,12 @@ impl Awaited for XdpQueue {
         wanted && self.receiver.is_some()
     }
 
-    fn alarm(&mut self) -> Alarm<'_> {
+    fn wake_source(&mut self) -> WakeSource<'_> {
         let nap = match &self.intake {
             Intake::Paced { pace, .. } => pace.nap(Instant::now()),
             Intake::AtOnce => None,
         };
-        nap.map_or_else(|| Alarm::Descriptor(self.socket.as_fd()), Alarm::Nap)
+        nap.map_or_else(|| WakeSource::Descriptor(self.socket.as_fd()), WakeSource::Nap)
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Netlink, netns};
 use crate::port::packet::Promiscuous;
-use crate::port::queue::{Backend, Queue};
+use crate::port::queue::Queue;
 use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, whole};
 use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, load_forwarding};
 use sluicegate_base::memory::{Pool, PoolConfig};
@@ -81,12 +81,11 @@ fn redirect(
     let described = in_kernel::described(&source);
     let mode = mode_name(resident.mode());
     let counting = InKernel::new(resident, source, netlink, Action::Forward, stage).keep(kept);
-    let backend = Backend::InKernel(Box::new(counting));
     Ok(Port {
         name: from.clone(),
         method: "redirect",
         mode: Some(mode),
         fallbacks: fallbacks(reason),
-        queues: vec![Queue::new(0, rx, tx, backend, vec![described])],
+        queues: vec![Queue::new(0, rx, tx, counting, vec![described])],
     })
 }
