@@ -2,7 +2,7 @@
 
 use super::{Place, count};
 use crate::bed::End;
-use crate::peers::{iptables, nftables};
+use crate::peers::firewalls::{iptables, nftables};
 use crate::process::{Input, Program, Ready, quoted};
 use crate::said::Count;
 use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
@@ -13,8 +13,8 @@ const FILTER_MAX: u32 = 100;
 /// The steps, from the last place to the first.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
     let mut steps = vec![listener(place), no_listener(place)];
-    steps.extend(iptables::steps(place));
-    steps.extend(nftables::steps(place));
+    steps.extend(iptables(place));
+    steps.extend(nftables(place));
     steps.push(flower(place));
     steps.extend(tc_bpf(place));
     steps.extend(xdp(place));

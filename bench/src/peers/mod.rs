@@ -1,18 +1,13 @@
 //! Peers: what people would use in place of Sluice, on the same work.
 //!
-//! To add one: a file with a [`Peer`] that says what it does in which ladder, as those beside this one
-//! do in ten lines; and its line in [`ALL`].
+//! To add one: a [`Peer`] that says what it does in which ladder, as those of `captures` do in ten lines,
+//! and its line in [`ALL`].
 
+mod captures;
 mod clang;
-mod dumpcap;
-pub mod iptables;
-mod masscan;
-mod netsniff_ng;
-pub mod nftables;
-mod tcpdump;
-mod tcpreplay;
+pub mod firewalls;
+mod senders;
 mod testpmd;
-mod trafgen;
 mod xdp_tools;
 
 use std::path::PathBuf;
@@ -67,16 +62,16 @@ enum Work {
 
 /// All that are known.
 pub const ALL: &[Peer] = &[
-    tcpdump::PEER,
-    dumpcap::PEER,
-    netsniff_ng::PEER,
+    captures::TCPDUMP,
+    captures::DUMPCAP,
+    captures::NETSNIFF_NG,
     testpmd::PEER,
-    trafgen::PEER,
-    tcpreplay::PEER,
-    masscan::PEER,
+    senders::TRAFGEN,
+    senders::TCPREPLAY,
+    senders::MASSCAN,
     xdp_tools::PEER,
-    nftables::PEER,
-    iptables::PEER,
+    firewalls::NFTABLES,
+    firewalls::IPTABLES,
     clang::PEER,
 ];
 

@@ -8,7 +8,7 @@
 mod backend;
 mod cells;
 mod host;
-mod inspect;
+
 mod limits;
 mod live;
 mod lookup;
@@ -28,9 +28,9 @@ mod watch;
 mod whole;
 mod xdp;
 
+pub use crate::xdp::Inspect;
 pub use crate::xdp::flows::FlowCounts;
 pub use host::{HostFlows, detach_host, host_left, host_owner};
-pub use inspect::Inspect;
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
 pub use queue::{Queue, QueueStats};

@@ -20,13 +20,11 @@
 //!
 //! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
 
-mod drops;
 mod queue;
 
 use std::sync::Arc;
 
-pub(super) use drops::Drops;
-pub(super) use queue::TapQueue;
+pub(super) use queue::{Drops, TapQueue};
 use queue::{MOST_BYTES, slots_for};
 
 use super::backend::Backend;

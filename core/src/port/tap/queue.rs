@@ -7,9 +7,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::drops::Drops;
 use crate::error::{Error, Result};
-use crate::link::{Presence, Tap};
+use crate::link::{Netlink, Presence, Tap};
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
@@ -243,4 +242,32 @@ fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
 
 fn is_nothing_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// The count of a device, all its queues together, from now on.
+#[derive(Debug)]
+pub(crate) struct Drops {
+    netlink: Netlink,
+    device: String,
+    before: u64,
+    /// What was last heard.
+    since: u64,
+}
+
+impl Drops {
+    /// Of a device of this thread's network namespace.
+    pub fn of(device: &str) -> Result<Self> {
+        let mut netlink = Netlink::open(None)?;
+        let before = netlink.link(device)?.stats.tx_dropped;
+        Ok(Self { netlink, device: device.to_owned(), before, since: 0 })
+    }
+
+    /// Packets that the host sent and that found no room (drivers/net/tun.c, `tun_net_xmit`). Of a
+    /// device that is gone, what it had counted when it was last asked.
+    pub fn count(&mut self) -> u64 {
+        if let Ok(link) = self.netlink.link(&self.device) {
+            self.since = link.stats.tx_dropped.saturating_sub(self.before);
+        }
+        self.since
+    }
 }

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::port::Inspect;
+use crate::xdp::Inspect;
 use crate::xdp::bpf;
 use crate::xdp::stamp::Stamp;
 

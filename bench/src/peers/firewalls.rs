@@ -1,5 +1,4 @@
-//! nftables: rules one after the other in the hook prerouting, and at the ingress of the interface;
-//! there also as a set, which is looked up once.
+//! Rules of the kernel that drop.
 
 use super::Peer;
 use crate::ladder::Place;
@@ -8,14 +7,15 @@ use crate::process::Program;
 use crate::said::Count;
 use crate::step::{Setting, Step, Tally};
 
-/// What it does is part of the ladder of dropping.
-pub const PEER: Peer = Peer { command: "nft", ..Peer::new("nftables", &[]) };
+/// Its steps are part of the ladder of dropping ([`nftables`]).
+pub const NFTABLES: Peer = Peer { command: "nft", ..Peer::new("nftables", &[]) };
 
 /// The table that a step makes, and takes away.
 const TABLE: &str = "sluice_bench";
 
-/// Its steps in the ladder of dropping.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+/// Rules of nftables one after the other in the hook prerouting, and at the ingress of the interface;
+/// there also as a set, which is looked up once.
+pub fn nftables(place: &Place<'_>) -> Vec<Step> {
     let rules = rules(place);
     let raw = "type filter hook prerouting priority raw;";
     let ingress = format!("type filter hook ingress device \"{}\" priority filter;", place.right());
@@ -46,4 +46,22 @@ fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 
         order(Program::tool("nft", ["-f", "-"]).reading(table)),
         order(Program::tool("nft", ["delete", "table", family, TABLE])),
     )
+}
+
+/// Its step is part of the ladder of dropping ([`iptables`]).
+pub const IPTABLES: Peer = Peer::new("iptables", &[]);
+
+/// Rules of iptables in the table raw, the first that a packet to the host meets.
+pub fn iptables(place: &Place<'_>) -> Vec<Step> {
+    let rules = rules(place);
+    let table = listed(rules, "*raw\n", "-A PREROUTING -p udp --dport %s -j DROP", "COMMIT\n");
+    let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table);
+    let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-w"];
+    let tally = Tally::Says(Program::tool("iptables", list), Count::Before("DROP"));
+    let setting = Setting { rules: Some(rules), ..place.plain() };
+    let flush = Program::tool("iptables", ["-t", "raw", "-F", "PREROUTING", "-w"]);
+    vec![
+        by_kernel("iptables", "iptables, raw PREROUTING", setting, tally)
+            .with(order(restore), order(flush)),
+    ]
 }
