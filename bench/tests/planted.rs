@@ -78,7 +78,7 @@ fn receive(mut handle: impl FnMut(&Queue)) {
         let slots = queue.rx().available();
         queue.rx_mut().release(slots);
     }
-    let lost = queue.stats().unwrap().lost_full;
+    let lost = queue.stats().unwrap().dropped_ring_full;
     println!("counted {got} {lost}");
 }
 

@@ -9,7 +9,7 @@ use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::{Claimed, ModeWish, Resident, Tally};
+use sluicegate::xdp::resident::{Claimed, Counters, ModeWish, Resident};
 
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
@@ -87,7 +87,7 @@ impl Place {
     /// put back on the way, where we may.
     fn with<T: Send>(&self, work: impl FnOnce(&Interface) -> Result<T> + Send) -> Result<T> {
         let interface = link::interface(self.netns.as_deref(), &self.interface)?;
-        netns::within(self.netns.as_deref(), || {
+        netns::run_in(self.netns.as_deref(), || {
             let _ = sluicegate::nic::restore_interrupts(&interface);
             work(&interface)
         })
@@ -199,7 +199,7 @@ struct Claim {
 impl Claim {
     fn of(claimed: Claimed) -> Self {
         let Claimed { place, owner, tally } = claimed;
-        let Tally { packets, bytes, taken, missed, dropped, .. } = tally;
+        let Counters { packets, bytes, taken, missed, dropped, .. } = tally;
         let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(owner.since_ns);
         Self {
             place,

@@ -37,7 +37,7 @@ pub fn warn(port: &PortName, common: &Common, report: &mut Report) {
 /// # Errors
 /// It has one, and this process cannot tell what it does.
 fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
-    netns::within(netns, || {
+    netns::run_in(netns, || {
         let Some(resident) = Resident::find(interface)? else { return Ok(Vec::new()) };
         Ok(resident.claims()?.into_iter().map(|claimed| claimed.owner).collect())
     })

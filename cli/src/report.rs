@@ -295,10 +295,10 @@ impl Report {
             let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
             self.threads.push(Thread { cpu, queue, packets, busy });
             self.ledger.add(Role::In, "received", stats.offered - after_end.min(stats.offered));
-            self.ledger.add(Role::Loss, "ring_full", stats.lost_full - stats.lost_long);
+            self.ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
             self.ledger.add(Role::Loss, "too_long", stats.lost_long);
             self.ledger.add(Role::Note, "after_end", after_end);
-            self.ledger.add(Role::Note, "ring_full_events", stats.freezes);
+            self.ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
             self.notices.extend_from_slice(&outcome.notices);
             times_down = times_down.max(downs);
         }

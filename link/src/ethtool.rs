@@ -181,10 +181,10 @@ impl Ethtool {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::within`], or no socket is to be had.
+    /// As [`netns::run_in`], or no socket is to be had.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = netns::within(netns, || {
+        let socket = netns::run_in(netns, || {
             socket(AddressFamily::Inet, SockType::Datagram, flags, None)
                 .map_err(|e| Error::system("open", "a socket for ethtool", e))
         })?;

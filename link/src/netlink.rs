@@ -40,14 +40,14 @@ impl Netlink {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::within`], or no socket is to be had.
+    /// As [`netns::run_in`], or no socket is to be had.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         Self::open_to(netns, NETLINK_ROUTE)
     }
 
     /// The same to another part of the kernel than rtnetlink.
     pub(super) fn open_to(netns: Option<&str>, protocol: isize) -> Result<Self> {
-        let socket = netns::within(netns, || {
+        let socket = netns::run_in(netns, || {
             let socket = Socket::new(protocol).and_then(|mut socket| {
                 socket.bind_auto()?;
                 socket.connect(&SocketAddr::new(0, 0))?;
@@ -160,12 +160,12 @@ pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Netli
 /// `prepare` sets the socket up before the first message can come.
 ///
 /// # Errors
-/// As [`netns::within`], or the kernel gives no socket.
+/// As [`netns::run_in`], or the kernel gives no socket.
 pub(super) fn link_messages(
     netns: Option<&str>,
     prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
 ) -> Result<Socket> {
-    netns::within(netns, || {
+    netns::run_in(netns, || {
         let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
             prepare(&socket)?;
             socket.bind(&SocketAddr::new(0, RTMGRP_LINK))?;

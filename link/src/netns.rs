@@ -39,7 +39,7 @@ const NO_PATH: Option<&Path> = None;
 /// # Errors
 /// No namespace of that name (the error lists those that exist), path or PID; a missing
 /// `CAP_SYS_ADMIN`; no thread; and whatever `work` returns.
-pub fn within<T, F>(name: Option<&str>, work: F) -> Result<T>
+pub fn run_in<T, F>(name: Option<&str>, work: F) -> Result<T>
 where
     T: Send,
     F: FnOnce() -> Result<T> + Send,
@@ -142,13 +142,13 @@ pub fn delete(name: &str) -> Result<()> {
 /// what it starts inherits.
 ///
 /// # Errors
-/// As [`within`].
-pub fn as_host<T, F>(name: &str, work: F) -> Result<T>
+/// As [`run_in`].
+pub fn run_in_with_mounts<T, F>(name: &str, work: F) -> Result<T>
 where
     T: Send,
     F: FnOnce() -> Result<T> + Send,
 {
-    within(Some(name), || {
+    run_in(Some(name), || {
         show_in_sysfs(name)?;
         work()
     })
@@ -157,9 +157,9 @@ where
 /// Starts a command in a namespace, with a view of `/sys` that shows that namespace's interfaces.
 ///
 /// # Errors
-/// As [`within`], or the command cannot be started.
+/// As [`run_in`], or the command cannot be started.
 pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
-    as_host(name, || {
+    run_in_with_mounts(name, || {
         let child = command.spawn();
         child.map_err(|e| Error::system("start", command.get_program().display().to_string(), e))
     })
@@ -168,7 +168,7 @@ pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
 /// Becomes a command in a namespace: where all goes well it does not return, and the command's
 /// exit status, signals and standard streams are this process's own.
 pub fn exec(name: &str, command: &mut Command) -> Error {
-    let replaced = within(Some(name), || {
+    let replaced = run_in(Some(name), || {
         show_in_sysfs(name)?;
         let error = command.exec();
         Err::<std::convert::Infallible, _>(Error::system(
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_said_with_what_there_is() {
-        let error = within(Some("no-such-namespace"), || Ok(())).unwrap_err();
+        let error = run_in(Some("no-such-namespace"), || Ok(())).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("no network namespace 'no-such-namespace'; there are"), "{text}");
     }
@@ -363,7 +363,7 @@ mod tests {
                 "no namespace has this name, and no process this PID",
             ),
         ] {
-            let error = within(Some(text), || Ok(())).unwrap_err();
+            let error = run_in(Some(text), || Ok(())).unwrap_err();
             assert!(matches!(error, Error::Usage(_)), "{sentence}: {error}");
             assert!(error.to_string().contains(said), "{sentence}: {error}");
         }
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn without_a_name_the_work_runs_on_the_callers_thread() {
         let here = thread::current().id();
-        let there = within(None, || Ok(thread::current().id())).unwrap();
+        let there = run_in(None, || Ok(thread::current().id())).unwrap();
         assert_eq!(here, there);
     }
 }

@@ -136,7 +136,7 @@ impl NextHops {
         // Before the request: what changes meanwhile wakes the wait.
         let changes = self.changes()?;
         let name = &self.interface.name;
-        let sent = netns::within(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
+        let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
         sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))?;
         let end = Instant::now() + ANSWER_TIMEOUT;
         loop {
@@ -153,7 +153,7 @@ impl NextHops {
 
     /// A socket that gets a message for each change of a neighbour.
     fn changes(&self) -> Result<Socket> {
-        netns::within(self.netns.as_deref(), || {
+        netns::run_in(self.netns.as_deref(), || {
             let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
                 socket.bind_auto()?;
                 socket.add_membership(NEIGHBOUR_GROUP)?;

@@ -31,7 +31,7 @@ mod tests {
         let netns = lab.netns("right");
         let right0 = crate::interface(Some(&netns), "right0").unwrap();
         let count = |interface: &Interface| {
-            netns::within(Some(&netns), || Ok(transmit_queues(interface))).unwrap()
+            netns::run_in(Some(&netns), || Ok(transmit_queues(interface))).unwrap()
         };
         assert_eq!(count(&right0), Some(4), "as it was made");
         let mut command = std::process::Command::new("ethtool");

@@ -15,7 +15,7 @@ const REFUSES: u32 = 0x0200;
 /// # Errors
 /// The routes cannot be read.
 pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<bool> {
-    netns::within(netns, || {
+    netns::run_in(netns, || {
         let four = read("/proc/thread-self/net/route")?;
         // A kernel without IPv6 has no such file.
         let six = read("/proc/thread-self/net/ipv6_route").unwrap_or_default();

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::removal::LinkRemoval;
-use super::{Interface, LinkStats, Presence, netns};
+use super::{Interface, LinkState, LinkStats, netns};
 use sluicegate_base::error::{Error, Result};
 
 const PATH: &str = "/proc/thread-self/net/dev";
@@ -23,7 +23,7 @@ const IFB: &str = "ifb";
 #[derive(Debug)]
 pub struct TxCounters {
     file: File,
-    presence: Presence,
+    presence: LinkState,
     removal: LinkRemoval,
     kind: String,
     /// What it had dropped, once it was removed.
@@ -62,9 +62,9 @@ impl TxCounters {
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         // Opened first: a removal from here on is seen.
         let removal = LinkRemoval::open(netns, interface.index)?;
-        let (file, presence) = netns::within(netns, || {
+        let (file, presence) = netns::run_in(netns, || {
             let file = File::open(PATH).map_err(|error| Error::system("open", PATH, error))?;
-            Ok((file, Presence::of(interface)?))
+            Ok((file, LinkState::of(interface)?))
         })?;
         Ok(Self { file, presence, removal, kind: interface.kind.clone(), removed: None })
     }

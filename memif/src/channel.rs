@@ -15,10 +15,10 @@ use nix::sys::socket::{
     ControlMessage, MsgFlags, Shutdown, UnixAddr, getsockopt, recvmsg, sendmsg, shutdown, sockopt,
 };
 
-use super::message::{Breach, MESSAGE_BYTES, Message};
+use super::message::{MESSAGE_BYTES, Message, ProtocolError};
 
 /// As many files the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
-const MOST_FILES: usize = 253;
+const MAX_FILES: usize = 253;
 
 /// Why there is nothing more to be said over a channel.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub enum Ended {
     /// The peer said so, and why.
     Told(String),
     /// The peer said what it must not.
-    Breach(Breach),
+    ProtocolError(ProtocolError),
     /// Nothing came in time.
     Late,
     /// We are to end.
@@ -37,9 +37,9 @@ pub enum Ended {
     System(Errno),
 }
 
-impl From<Breach> for Ended {
-    fn from(breach: Breach) -> Self {
-        Self::Breach(breach)
+impl From<ProtocolError> for Ended {
+    fn from(breach: ProtocolError) -> Self {
+        Self::ProtocolError(breach)
     }
 }
 
@@ -123,7 +123,7 @@ impl Channel {
     pub fn hear_end(&self) -> Ended {
         match self.take() {
             Ok((Message::Disconnect { reason, .. }, _)) => Ended::Told(reason),
-            Ok((other, _)) => Breach(format!("unexpected message {}", other.what())).into(),
+            Ok((other, _)) => ProtocolError(format!("unexpected message {}", other.what())).into(),
             Err(ended) => ended,
         }
     }
@@ -131,7 +131,7 @@ impl Channel {
     fn take(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
         let mut bytes = [0; MESSAGE_BYTES];
         // Room for all that a message can carry, so that all are closed that should not be there.
-        let mut space = cmsg_space!([i32; MOST_FILES]);
+        let mut space = cmsg_space!([i32; MAX_FILES]);
         let mut pieces = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let received =
@@ -150,10 +150,10 @@ impl Channel {
             return Err(Ended::Closed);
         }
         if length != MESSAGE_BYTES || flags.contains(MsgFlags::MSG_TRUNC) {
-            return Err(Breach(format!("a message of not {MESSAGE_BYTES} bytes")).into());
+            return Err(ProtocolError(format!("a message of not {MESSAGE_BYTES} bytes")).into());
         }
         if files.len() > 1 {
-            return Err(Breach("more than one file with a message".into()).into());
+            return Err(ProtocolError("more than one file with a message".into()).into());
         }
         Ok((Message::decode(&bytes)?, files.pop()))
     }

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::doorbell::Doorbell;
-use super::message::Breach;
+use super::message::ProtocolError;
+use super::notifier::Notifier;
 use super::region::Regions;
 use super::ring::{Descriptor, Memory, NEXT};
 use sluicegate_base::memory::{prefetch, prefetch_to_write};
@@ -20,7 +20,7 @@ pub(super) const BATCH: u32 = 8;
 #[derive(Debug)]
 pub struct End {
     memory: Memory,
-    bell: Doorbell,
+    notifier: Notifier,
     cursor: Cursor<AtomicU16>,
     role: Role,
     /// By place: whether a packet that was sent ends there.
@@ -50,32 +50,32 @@ impl End {
     /// The client's end of a new ring. Its buffers begin at `buffers_at` in the client's region.
     pub(super) fn of_client(
         memory: Memory,
-        bell: Doorbell,
+        notifier: Notifier,
         regions: &Arc<Regions>,
         (buffers_at, buffer_bytes): (u32, u32),
     ) -> Self {
         let cursor = Cursor::producing(memory.entries(), 0);
         let role = Role::Client { buffers_at, buffer_bytes };
-        Self::new(memory, bell, cursor, role, regions)
+        Self::new(memory, notifier, cursor, role, regions)
     }
 
     /// The server's end of a ring that a client has made, in one of these regions.
-    pub(super) fn of_server(memory: Memory, bell: Doorbell, regions: &Arc<Regions>) -> Self {
+    pub(super) fn of_server(memory: Memory, notifier: Notifier, regions: &Arc<Regions>) -> Self {
         // Relaxed: our own index, which nobody else stores.
         let start = memory.tail().load(Ordering::Relaxed).into();
         let cursor = Cursor::consuming(memory.entries(), start);
-        Self::new(memory, bell, cursor, Role::Server, regions)
+        Self::new(memory, notifier, cursor, Role::Server, regions)
     }
 
     fn new(
         memory: Memory,
-        bell: Doorbell,
+        notifier: Notifier,
         cursor: Cursor<AtomicU16>,
         role: Role,
         regions: &Arc<Regions>,
     ) -> Self {
         let ends = vec![false; memory.entries() as usize];
-        Self { memory, bell, cursor, role, ends, regions: Arc::clone(regions) }
+        Self { memory, notifier, cursor, role, ends, regions: Arc::clone(regions) }
     }
 
     /// Entries of the ring.
@@ -99,12 +99,12 @@ impl End {
     /// # Errors
     /// The other side's index made no sense.
     #[inline]
-    pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, Breach> {
+    pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, ProtocolError> {
         let claimed = self.look(wanted);
         match (self.cursor.faults, self.role) {
             (0, _) => Ok(claimed),
-            (_, Role::Client { .. }) => Err(Breach("a ring's tail that cannot be".into())),
-            (_, Role::Server) => Err(Breach("a ring's head that cannot be".into())),
+            (_, Role::Client { .. }) => Err(ProtocolError("a ring's tail that cannot be".into())),
+            (_, Role::Server) => Err(ProtocolError("a ring's head that cannot be".into())),
         }
     }
 
@@ -163,9 +163,9 @@ impl End {
 
     /// The breach of a peer that describes bytes which lie nowhere.
     #[cold]
-    pub(super) fn misplaced(&self, descriptor: Descriptor) -> Breach {
+    pub(super) fn misplaced(&self, descriptor: Descriptor) -> ProtocolError {
         let Descriptor { region, length, offset, .. } = descriptor;
-        Breach(match self.role {
+        ProtocolError(match self.role {
             Role::Client { buffer_bytes, .. } => {
                 format!("{length} bytes in a buffer of {buffer_bytes}")
             }
@@ -219,7 +219,7 @@ impl End {
     pub(super) fn publish(&mut self, n: u32) {
         if n > 0 {
             self.hand_over(n);
-            self.bell.ring(&self.memory);
+            self.notifier.ring(&self.memory);
         }
     }
 
@@ -233,18 +233,18 @@ impl End {
 
     /// From now on senders wake who waits for what comes here. It may sleep only if it finds nothing
     /// after this.
-    pub fn ask(&self) {
-        self.bell.ask(&self.memory);
+    pub fn enable(&self) {
+        self.notifier.enable(&self.memory);
     }
 
     /// Who waited is awake, and forgets what woke it.
-    pub fn hush(&self) {
-        self.bell.hush(&self.memory);
+    pub fn disable(&self) {
+        self.notifier.disable(&self.memory);
     }
 
     /// Whether a sleeper would be woken now.
     pub fn rings(&self) -> bool {
-        self.bell.rings()
+        self.notifier.rings()
     }
 }
 
@@ -269,6 +269,6 @@ fn batch(
 /// Readable where who waits for what comes here is woken.
 impl AsFd for End {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.notifier.as_fd()
     }
 }

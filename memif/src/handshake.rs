@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Ended};
-use super::doorbell::Doorbell;
 use super::end::End;
-use super::message::{AddRing, Breach, Hello, Init, Message, SECRET_BYTES, VERSION};
-use super::region::{MOST_REGIONS, Regions};
-use super::ring::{MOST_LOG2_ENTRIES, Memory, ring_bytes};
+use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
+use super::notifier::Notifier;
+use super::region::{MAX_REGIONS, Regions};
+use super::ring::{MAX_LOG2_ENTRIES, Memory, ring_bytes};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
@@ -117,12 +117,12 @@ fn peer_name(program: &str, interface: &str) -> String {
 }
 
 fn out_of_turn(message: &Message) -> Ended {
-    Breach(format!("unexpected message {}", message.what())).into()
+    ProtocolError(format!("unexpected message {}", message.what())).into()
 }
 
 /// What went wrong on this side, in words for both.
 fn failed(error: Error) -> Ended {
-    Breach(error.to_string()).into()
+    ProtocolError(error.to_string()).into()
 }
 
 /// The messages of one handshake, all within its time.
@@ -157,7 +157,7 @@ impl<'a> Talk<'a> {
     /// Runs a handshake, and tells the peer where it did something wrong.
     fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, Ended>) -> Result<T, Ended> {
         talk(self).inspect_err(|ended| match ended {
-            Ended::Breach(breach) => self.channel.disconnect(&breach.0),
+            Ended::ProtocolError(breach) => self.channel.disconnect(&breach.0),
             Ended::Late => self.channel.disconnect("handshake took too long"),
             _ => {}
         })
@@ -205,13 +205,13 @@ pub fn as_client(
             // Within 32 bits: the port checked the size of the whole region.
             let offset = layout.ring_at(number as u32) as u32;
             let buffers_at = layout.buffers_at(number as u32) as u32;
-            let bell = Doorbell::new().map_err(failed)?;
+            let notifier = Notifier::new().map_err(failed)?;
             let memory = Memory::create(&regions, offset, log2_entries);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
-            talk.tell(&Message::AddRing(ring), Some(bell.as_fd()))?;
+            talk.tell(&Message::AddRing(ring), Some(notifier.as_fd()))?;
             let buffers = (buffers_at, settings.buffer_bytes);
-            let end = End::of_client(memory, bell, &regions, buffers);
+            let end = End::of_client(memory, notifier, &regions, buffers);
             let pair = &mut pairs[usize::from(index)];
             *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
         }
@@ -225,10 +225,12 @@ pub fn as_client(
     })
 }
 
-fn check_hello(hello: &Hello) -> Result<(), Breach> {
+fn check_hello(hello: &Hello) -> Result<(), ProtocolError> {
     let (oldest, newest) = hello.versions;
     if oldest > VERSION || newest < VERSION {
-        return Err(Breach(format!("memif 2.0 is spoken here, {oldest:#x} to {newest:#x} there")));
+        return Err(ProtocolError(format!(
+            "memif 2.0 is spoken here, {oldest:#x} to {newest:#x} there"
+        )));
     }
     Ok(())
 }
@@ -247,9 +249,9 @@ pub fn as_server(
         talk.say(&Message::Hello(Hello {
             name: own_name(),
             versions: (VERSION, VERSION),
-            last_region: MOST_REGIONS - 1,
+            last_region: MAX_REGIONS - 1,
             last_rings: (last_ring, last_ring),
-            most_log2_entries: MOST_LOG2_ENTRIES,
+            most_log2_entries: MAX_LOG2_ENTRIES,
         }))?;
         let program = match talk.hear()? {
             (Message::Init(init), _) => {
@@ -269,10 +271,10 @@ pub fn as_server(
                 (Message::AddRing(ring), Some(file)) => {
                     let rings = if ring.to_server { &mut to_server } else { &mut to_client };
                     check_ring(&ring, rings.len(), settings)?;
-                    rings.push((ring, Doorbell::of_peer(file)?));
+                    rings.push((ring, Notifier::of_peer(file)?));
                 }
                 (message @ (Message::AddRegion { .. } | Message::AddRing(_)), None) => {
-                    return Err(Breach(format!("{} without a file", message.what())).into());
+                    return Err(ProtocolError(format!("{} without a file", message.what())).into());
                 }
                 (Message::Connect(name), _) => break name,
                 (other, _) => return Err(out_of_turn(&other)),
@@ -280,15 +282,15 @@ pub fn as_server(
             talk.say(&Message::Ack)?;
         };
         let regions = Arc::new(regions);
-        let end = |(ring, bell): (AddRing, Doorbell)| -> Result<End, Breach> {
+        let end = |(ring, notifier): (AddRing, Notifier)| -> Result<End, ProtocolError> {
             let AddRing { region, offset, log2_entries, .. } = ring;
             let memory = Memory::of_peer(&regions, region, offset, log2_entries)?;
-            Ok(End::of_server(memory, bell, &regions))
+            Ok(End::of_server(memory, notifier, &regions))
         };
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
         for (pair, ring) in pairs.iter_mut().zip(to_server) {
             let end = end(ring)?;
-            end.hush();
+            end.disable();
             pair.rx = Some(end);
         }
         for (pair, ring) in pairs.iter_mut().zip(to_client) {
@@ -299,13 +301,16 @@ pub fn as_server(
     })
 }
 
-fn check_init(init: &Init, settings: &Settings) -> Result<(), Breach> {
-    let breach = |reason: &str| Err(Breach(reason.into()));
+fn check_init(init: &Init, settings: &Settings) -> Result<(), ProtocolError> {
+    let breach = |reason: &str| Err(ProtocolError(reason.into()));
     if init.version != VERSION {
-        return Err(Breach(format!("memif 2.0 is spoken here, {:#x} there", init.version)));
+        return Err(ProtocolError(format!("memif 2.0 is spoken here, {:#x} there", init.version)));
     }
     if init.id != settings.id {
-        return Err(Breach(format!("interface id {} is not here, {} is", init.id, settings.id)));
+        return Err(ProtocolError(format!(
+            "interface id {} is not here, {} is",
+            init.id, settings.id
+        )));
     }
     if init.mode != ETHERNET {
         return breach("the mode here is ethernet");
@@ -322,13 +327,13 @@ fn is_same(one: &[u8; SECRET_BYTES], other: &[u8; SECRET_BYTES]) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-fn check_ring(ring: &AddRing, there: usize, settings: &Settings) -> Result<(), Breach> {
+fn check_ring(ring: &AddRing, there: usize, settings: &Settings) -> Result<(), ProtocolError> {
     if usize::from(ring.index) != there || ring.index >= settings.queues {
         let (index, queues) = (ring.index, settings.queues);
-        return Err(Breach(format!("ring {index}: out of turn, or one more than {queues}")));
+        return Err(ProtocolError(format!("ring {index}: out of turn, or one more than {queues}")));
     }
     match ring.private_header {
         0 => Ok(()),
-        _ => Err(Breach("private headers are not known here".into())),
+        _ => Err(ProtocolError("private headers are not known here".into())),
     }
 }

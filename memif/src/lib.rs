@@ -20,13 +20,13 @@
 //! | `channel` | messages and descriptors over it |
 //! | `region` | memory that the peer gave, and that is given to it |
 //! | `ring` | a ring's memory: two indices, descriptors |
-//! | `doorbell` | how a sleeper is woken |
+//! | `notifier` | how a sleeper is woken |
 //! | `end` | one end of a ring: its entries, their buffers, and whom to tell |
 //! | `handshake` | from a connected socket to rings, in both roles |
 //! | `send`, `receive` | copying packets into shared buffers, and out of them |
 //!
 //! The peer is another program, and may be wrong or hostile. What it says is read once, checked, and
-//! only then used; what makes no sense is a [`Breach`], which ends the connection and nothing else.
+//! only then used; what makes no sense is a [`ProtocolError`], which ends the connection and nothing else.
 //! Packets are copied between shared memory and our own by raw pointers: no Rust reference leads into
 //! memory that the peer can write, and the peer cannot change a packet that was received.
 //!
@@ -34,13 +34,13 @@
 
 pub mod address;
 pub mod channel;
-mod doorbell;
 pub mod end;
 pub mod handshake;
 mod message;
+mod notifier;
 pub mod receive;
 mod region;
 mod ring;
 mod send;
 
-pub use message::{AddRing, Breach, Hello, Init, MESSAGE_BYTES, Message};
+pub use message::{AddRing, Hello, Init, MESSAGE_BYTES, Message, ProtocolError};

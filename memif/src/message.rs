@@ -21,9 +21,9 @@ const TO_SERVER: u16 = 1;
 
 /// What a peer did that it must not, as it and the user are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Breach(pub String);
+pub struct ProtocolError(pub String);
 
-impl fmt::Display for Breach {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -120,7 +120,7 @@ impl Message {
     ///
     /// # Errors
     /// No type of message that there is.
-    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Breach> {
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, ProtocolError> {
         let at = Fields(bytes);
         Ok(match at.u16(0) {
             1 => Self::Ack,
@@ -150,7 +150,7 @@ impl Message {
             6 => Self::Connect(at.text(2, NAME_BYTES)),
             7 => Self::Connected(at.text(2, NAME_BYTES)),
             8 => Self::Disconnect { code: at.u32(2), reason: at.text(6, REASON_BYTES) },
-            other => return Err(Breach(format!("unknown message type {other}"))),
+            other => return Err(ProtocolError(format!("unknown message type {other}"))),
         })
     }
 

@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 
 use super::end::{BATCH, Buffer, End};
-use super::message::Breach;
+use super::message::ProtocolError;
 use super::ring::{Descriptor, NEXT};
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
@@ -42,7 +42,7 @@ impl Receiver {
     /// # Errors
     /// The first piece is invalid. An invalid one behind it is left to the next call.
     #[inline]
-    pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, Breach> {
+    pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, ProtocolError> {
         let room = ring.room();
         let pieces = self.end.claim((room - self.partial).min(max))?;
         let mut received = Received::default();
@@ -82,7 +82,7 @@ impl Receiver {
     /// # Errors
     /// The piece lies nowhere, or its packet takes more slots than the ring can hold.
     #[inline]
-    fn check(&self, ring: &Ring, piece: &Buffer) -> Result<(NonNull<u8>, u32), Breach> {
+    fn check(&self, ring: &Ring, piece: &Buffer) -> Result<(NonNull<u8>, u32), ProtocolError> {
         let Descriptor { flags, length, .. } = piece.descriptor;
         let Some(start) = piece.start else {
             return Err(self.end.misplaced(piece.descriptor));
@@ -94,7 +94,7 @@ impl Receiver {
         };
         match self.partial + slots + u32::from(flags & NEXT != 0) < ring.num_slots() {
             true => Ok((start, slots)),
-            false => Err(Breach("a packet of more pieces than there are slots".into())),
+            false => Err(ProtocolError("a packet of more pieces than there are slots".into())),
         }
     }
 

@@ -7,14 +7,14 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
-use super::message::Breach;
+use super::message::ProtocolError;
 use sluicegate_base::error::Result;
 use sluicegate_base::memory::Mmap;
 
 /// As many regions a client may have: DPDK has one for each part of its heap.
-pub(super) const MOST_REGIONS: u16 = 256;
+pub(super) const MAX_REGIONS: u16 = 256;
 /// And as many bytes in them together.
-const MOST_BYTES: u64 = 1 << 40;
+const MAX_BYTES: u64 = 1 << 40;
 
 /// A region, as one end maps it.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ impl Region {
     /// What a client says is memory of so many bytes. It has to be ordinary memory whose size is
     /// sealed: who could make it smaller could kill this process, by a page that is no longer there
     /// when it is read (SIGBUS). With `trusts` it is taken all the same.
-    fn of_peer(file: OwnedFd, bytes: u64, trusts: bool) -> Result<Self, Breach> {
-        let breach = |reason: &str| Breach(format!("memory region: {reason}"));
-        if bytes == 0 || bytes > MOST_BYTES {
+    fn of_peer(file: OwnedFd, bytes: u64, trusts: bool) -> Result<Self, ProtocolError> {
+        let breach = |reason: &str| ProtocolError(format!("memory region: {reason}"));
+        if bytes == 0 || bytes > MAX_BYTES {
             return Err(breach("its size makes no sense"));
         }
         if !trusts {
@@ -80,13 +80,13 @@ impl Regions {
         file: OwnedFd,
         bytes: u64,
         trusts: bool,
-    ) -> Result<(), Breach> {
-        if usize::from(index) != self.0.len() || index >= MOST_REGIONS {
-            return Err(Breach(format!("region {index} out of turn")));
+    ) -> Result<(), ProtocolError> {
+        if usize::from(index) != self.0.len() || index >= MAX_REGIONS {
+            return Err(ProtocolError(format!("region {index} out of turn")));
         }
         let all: u64 = self.0.iter().map(|region| region.bytes).sum();
-        if all.saturating_add(bytes) > MOST_BYTES {
-            return Err(Breach("too much memory in all regions".into()));
+        if all.saturating_add(bytes) > MAX_BYTES {
+            return Err(ProtocolError("too much memory in all regions".into()));
         }
         self.0.push(Region::of_peer(file, bytes, trusts)?);
         Ok(())
@@ -132,7 +132,7 @@ mod tests {
             let mapped = Regions::default().add(0, file, bytes, trusts);
             match (mapped, expected) {
                 (Ok(()), Ok(())) => {}
-                (Err(Breach(said)), Err(part)) => assert!(said.contains(part), "{said}"),
+                (Err(ProtocolError(said)), Err(part)) => assert!(said.contains(part), "{said}"),
                 (got, expected) => panic!("{got:?}, not {expected:?}"),
             }
         }
@@ -145,10 +145,10 @@ mod tests {
             regions.add(index, memfd(4096, SealFlag::F_SEAL_SHRINK), bytes, false)
         };
         assert!(add(&mut regions, 1, 4096).is_err());
-        for index in 0..MOST_REGIONS {
+        for index in 0..MAX_REGIONS {
             add(&mut regions, index, 4096).unwrap();
         }
-        assert!(add(&mut regions, MOST_REGIONS, 4096).is_err());
+        assert!(add(&mut regions, MAX_REGIONS, 4096).is_err());
         assert!(add(&mut regions, 0, 4096).is_err());
     }
 

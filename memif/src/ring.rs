@@ -15,7 +15,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::message::Breach;
+use super::message::ProtocolError;
 use super::region::Regions;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
@@ -32,7 +32,7 @@ const DESCRIPTOR_BYTES: usize = 16;
 /// A packet goes on in the next descriptor.
 pub(super) const NEXT: u16 = 1;
 /// As many entries, as a power of two, leave indices of 16 bits unambiguous.
-pub(super) const MOST_LOG2_ENTRIES: u8 = 14;
+pub(super) const MAX_LOG2_ENTRIES: u8 = 14;
 
 /// Where a packet lies, or a part of one, or room for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,9 +83,9 @@ impl Memory {
         region: u16,
         offset: u32,
         log2_entries: u8,
-    ) -> Result<Self, Breach> {
-        let breach = |reason: &str| Breach(format!("ring: {reason}"));
-        if log2_entries > MOST_LOG2_ENTRIES {
+    ) -> Result<Self, ProtocolError> {
+        let breach = |reason: &str| ProtocolError(format!("ring: {reason}"));
+        if log2_entries > MAX_LOG2_ENTRIES {
             return Err(breach("too many entries"));
         }
         if !offset.is_multiple_of(8) {
@@ -103,7 +103,7 @@ impl Memory {
 
     fn at(regions: &Arc<Regions>, base: NonNull<u8>, log2_entries: u8) -> Self {
         // Descriptors are read as words of 8 bytes.
-        assert!(base.cast::<u64>().is_aligned() && log2_entries <= MOST_LOG2_ENTRIES);
+        assert!(base.cast::<u64>().is_aligned() && log2_entries <= MAX_LOG2_ENTRIES);
         Self { _regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
     }
 
@@ -132,7 +132,7 @@ impl Memory {
     }
 
     /// The receiver says whether it wants to be woken. Relaxed: what orders it is its fence
-    /// (see [`doorbell`](super::doorbell)).
+    /// (see [`notifier`](super::notifier)).
     #[inline]
     pub(super) fn ask_for_wakeup(&self, wanted: bool) {
         self.flags().store(if wanted { 0 } else { MASK_INT }, Ordering::Relaxed);
@@ -238,7 +238,9 @@ mod tests {
             let made = Memory::of_peer(&regions, region, offset, log2);
             match made {
                 Ok(_) => assert!(part.is_empty()),
-                Err(Breach(said)) => assert!(said.contains(part) && !part.is_empty(), "{said}"),
+                Err(ProtocolError(said)) => {
+                    assert!(said.contains(part) && !part.is_empty(), "{said}")
+                }
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::end::{BATCH, End};
-use super::message::Breach;
+use super::message::ProtocolError;
 use sluicegate_base::ring::{Packet, Ring};
 
 /// Counts of one call to send.
@@ -21,7 +21,7 @@ pub struct Sent {
 impl End {
     /// Copies whole packets from slot `first` on into this end's entries, as many as there is room for.
     #[inline]
-    pub fn send(&mut self, ring: &Ring, first: u32) -> Result<Sent, Breach> {
+    pub fn send(&mut self, ring: &Ring, first: u32) -> Result<Sent, ProtocolError> {
         let mut sent = Sent::default();
         let wanted = ring.whole_slots(first, u32::MAX);
         if wanted == 0 {
@@ -35,7 +35,7 @@ impl End {
             used += whole;
             sent.slots += whole;
             sent.packets += whole;
-            let Some(packet) = ring.to_send(ring.after(first, sent.slots)).next() else { break };
+            let Some(packet) = ring.pending_tx(ring.after(first, sent.slots)).next() else { break };
             let pieces = self.copy_in_pieces(&packet, used, room)?;
             if pieces == 0 {
                 // The buffers may be smaller than slots, and a packet take more of them.
@@ -97,7 +97,12 @@ impl End {
     /// Copies a packet into the buffers of the entries from `used` on, whatever pieces there are at both
     /// ends. Returns how many it took; 0 if there are too few.
     #[inline(never)]
-    fn copy_in_pieces(&mut self, packet: &Packet<'_>, used: u32, room: u32) -> Result<u32, Breach> {
+    fn copy_in_pieces(
+        &mut self,
+        packet: &Packet<'_>,
+        used: u32,
+        room: u32,
+    ) -> Result<u32, ProtocolError> {
         let mut segments = packet.segments();
         let mut segment = segments.next().unwrap_or_default();
         for pieces in 0..room - used {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
-use sluicegate::link::{self, Ethtool, Presence, netns};
+use sluicegate::link::{self, Ethtool, LinkState, netns};
 use sluicegate::monitor::Writer;
 use sluicegate::port::{
     Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats, Use,
@@ -35,7 +35,7 @@ pub struct Member {
     /// Whatever who adds it wants to know it by.
     pub(crate) id: u64,
     /// The interface, where it is one.
-    pub(crate) presence: Option<Presence>,
+    pub(crate) presence: Option<LinkState>,
     kind: Kind,
     wire: Wire,
     pub(crate) receives: bool,
@@ -89,7 +89,7 @@ pub struct Opened {
     pub port: Port,
     /// What is likely to go wrong with it, and the remedy.
     pub advice: Option<String>,
-    presence: Option<Presence>,
+    presence: Option<LinkState>,
     wire: Wire,
     receives: bool,
 }
@@ -171,12 +171,12 @@ fn wire(port: &PortName, netns: Option<&str>) -> Result<Wire> {
 }
 
 /// A look at the interface that a port is, if it is one.
-fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<Presence>> {
+fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<LinkState>> {
     if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
         return Ok(None);
     }
     let interface = link::interface(netns, port.name())?;
-    netns::within(netns, || Presence::of(&interface)).map(Some)
+    netns::run_in(netns, || LinkState::of(&interface)).map(Some)
 }
 
 impl Member {
@@ -254,7 +254,7 @@ impl Member {
     #[cold]
     pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
         let sender = self.senders[number % self.senders.len()];
-        for packet in self.queues[sender].tx().given_since(head) {
+        for packet in self.queues[sender].tx().submitted_since(head) {
             for (_, writer) in &mut self.watchers {
                 writer.offer(&packet, Direction::Out, now_ns);
             }
@@ -278,12 +278,12 @@ impl Member {
     }
 
     /// Lets nothing more in.
-    pub(crate) fn close_intake(&mut self, now: Instant) -> Result<()> {
+    pub(crate) fn stop_rx(&mut self, now: Instant) -> Result<()> {
         if self.leaving.is_some() {
             return Ok(());
         }
         self.leaving = Some(now);
-        self.queues.iter_mut().try_for_each(Queue::close_intake)
+        self.queues.iter_mut().try_for_each(Queue::stop_rx)
     }
 
     /// Whether all that was on its way when its intake was closed has come out.

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 const RESERVED: u32 = 2;
 
 /// The most that a pool may have: what an address space has room for, and far from overflow.
-const MOST_BYTES: usize = 1 << 46;
+const MAX_BYTES: usize = 1 << 46;
 
 /// Rings begin at multiples of this: two lines of the cache, as netmap's header has it.
 pub const RING_ALIGNMENT: usize = 128;
@@ -103,11 +103,11 @@ impl Pool {
         let buffers = buffers.saturating_add(RESERVED);
         // No mapping is empty.
         let ring_area = ring_area_bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let ring_area = ring_area.filter(|&bytes| bytes <= MOST_BYTES).ok_or_else(too_large)?;
+        let ring_area = ring_area.filter(|&bytes| bytes <= MAX_BYTES).ok_or_else(too_large)?;
         let buffers_at = if images { ring_area } else { 0 };
         let bytes = (buffers as usize).checked_mul(buffer_bytes as usize);
         let bytes = bytes.and_then(|bytes| bytes.checked_add(buffers_at));
-        let bytes = bytes.filter(|&bytes| bytes <= MOST_BYTES).ok_or_else(too_large)?;
+        let bytes = bytes.filter(|&bytes| bytes <= MAX_BYTES).ok_or_else(too_large)?;
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
         let rings = Mmap::anonymous(ring_area)?;
         let free = Free {

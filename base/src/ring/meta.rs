@@ -15,7 +15,7 @@ pub struct Meta {
     /// The receive hash, where the backend knows it; 0 otherwise.
     pub hash: u32,
     /// Packets known to be lost between the one before and this one.
-    pub lost_before: u32,
+    pub drops_before: u32,
     /// The VLAN tag that the kernel had taken out and the backend put back: control
     /// information, 0 where there was none.
     pub vlan_tci: u16,

@@ -38,7 +38,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Serves a transmit ring of `pool`; all its room is handed out.
     pub fn new(ring: &mut Ring, number: u32, pool: &Arc<Pool>, held: &Arc<Held>) -> Result<Self> {
-        if !ring.draws_from(pool) {
+        if !ring.uses_pool(pool) {
             return Err(Error::Usage("a port that has no use for a pool cannot be served".into()));
         }
         let image = Image::new(pool, ring.num_slots(), (number, true), ring.head())?;
@@ -167,7 +167,7 @@ impl Incoming {
     }
 
     fn can_exchange(&self, ring: &Ring, slot: &Slot) -> bool {
-        !slot.is_indirect() && slot.buf != 0 && ring.draws_from(&self.pool)
+        !slot.is_indirect() && slot.buf != 0 && ring.uses_pool(&self.pool)
     }
 
     /// Hands one slot of the ring over: by exchange, or copied.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sluicegate::xdp::{Loaded, RunStatistics};
+use sluicegate::xdp::{ProgInfo, RunStatistics};
 
 use super::{Length, Loop, Unit};
 use crate::bed::End;
@@ -73,12 +73,12 @@ impl Loop for InKernel {
             Owner::Receives(_) => receiver.pid(),
             Owner::Sends(..) => sender.pid(),
         };
-        length(self.program, &Loaded::by(pid)?)
+        length(self.program, &ProgInfo::by(pid)?)
     }
 }
 
 /// The length of a program, by its name among those of a process.
-fn length(name: &str, programs: &[Loaded]) -> Result<Length, Failure> {
+fn length(name: &str, programs: &[ProgInfo]) -> Result<Length, Failure> {
     let it = programs.iter().find(|it| it.name == name);
     let it = it.ok_or_else(|| Failure::of(format!("there is no program {name}")))?;
     // Those that others go on to have no runs of their own.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_program_that_others_go_on_to_has_the_time_of_the_one_on_the_interface() {
-        let loaded = |name: &str, instructions, runs, run_ns| Loaded {
+        let loaded = |name: &str, instructions, runs, run_ns| ProgInfo {
             id: 1,
             name: name.into(),
             instructions,

@@ -35,7 +35,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     steps.push(bridging(place, line));
     steps.push(batched("AF_XDP swap, adaptive", xdp(), &[]));
     steps.push(batched("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
-    if place.setting.size <= live::MOST_BYTES {
+    if place.setting.size <= live::MAX_BYTES {
         steps.push(batched("xdp: to live:, one way", live, &["--one-way"]));
     }
     steps.push(step("XDP redirect", xdp(), &["--in-kernel"]));

@@ -37,7 +37,7 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
         ),
         af_xdp(place),
     ];
-    if place.cpus.count() > 1 && place.setting.size <= live::MOST_BYTES {
+    if place.cpus.count() > 1 && place.setting.size <= live::MAX_BYTES {
         steps.push(live_ring(place));
     }
     steps.push(place.with_capture_file(replay(place)));
@@ -91,7 +91,7 @@ fn replay(place: &Place<'_>) -> Step {
     let cpus = place.cpus.senders(2);
     let file = place.capture_file();
     let port = match place.setting.size {
-        ..=live::MOST_BYTES => place.left().to_owned(),
+        ..=live::MAX_BYTES => place.left().to_owned(),
         _ => format!("packet:{}", place.left()),
     };
     let program = Program::sluice(["replay", &file, &port, "--top-speed", "--loop", "0"]).and([

@@ -155,7 +155,7 @@ fn shares(before: &Sample, after: &Sample, elapsed: Duration, packets: u64) -> V
 fn seen_in_xdp(bed: &Bed) -> Result<u64, Failure> {
     let side = &bed.right;
     let interface = side.look()?;
-    let total = sluicegate::link::netns::within(side.netns.as_deref(), || {
+    let total = sluicegate::link::netns::run_in(side.netns.as_deref(), || {
         use sluicegate::xdp::resident::Resident;
         Ok(Resident::find(&interface)?.map(|resident| resident.total().packets))
     })?;

@@ -100,7 +100,7 @@ fn sender(
         To::Host => bed.right.mac()?.to_string(),
         To::Router => bed.line.as_ref().map_or_else(|| bed.right.mac(), Line::mac)?.to_string(),
     };
-    let method = if size > live::MOST_BYTES { "sendmmsg" } else { "auto" };
+    let method = if size > live::MAX_BYTES { "sendmmsg" } else { "auto" };
     let seconds = conditions.time.as_secs_f64().to_string();
     let program = from_left(bed, &conditions.cpus.senders(queues), size, &to);
     Ok(program.and(["--method", method, "--duration", &seconds]))

@@ -58,7 +58,7 @@ pub struct Tried {
 }
 
 /// Trials at fewer packets than this say nothing of a loss of parts of a thousand.
-const LEAST_PACKETS: f64 = 1000.0;
+const MIN_PACKETS: f64 = 1000.0;
 /// How often a rate is asked for in all that the sender does not keep to. Once it did not in any of them,
 /// others are asked for once.
 const TRIES: u32 = 5;
@@ -182,7 +182,7 @@ impl Search<'_> {
 
     /// The lowest rate that is tried, in packets a second.
     fn least(&self) -> f64 {
-        LEAST_PACKETS / self.goal.time.as_secs_f64()
+        MIN_PACKETS / self.goal.time.as_secs_f64()
     }
 
     fn lost_too_many(&self, outcome: &Outcome) -> bool {

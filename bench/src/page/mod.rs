@@ -23,7 +23,7 @@ const STYLE: &str = include_str!("style.css");
 /// Units across that a bar is drawn in; the browser stretches it.
 const ACROSS: f64 = 1000.0;
 /// Causes of less than this share are not drawn.
-const LEAST_SHARE: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// The page.
 pub fn page(report: &Report) -> String {
@@ -155,7 +155,7 @@ fn why(step: &StepReport, out: &mut String) {
     if !step.command.is_empty() {
         add!(out, "<p><code>{}</code></p>", Escaped(&step.command));
     }
-    let drawn = causes.iter().filter(|cause| cause.share >= LEAST_SHARE);
+    let drawn = causes.iter().filter(|cause| cause.share >= MIN_SHARE);
     add!(out, "<div class=\"causes\">");
     for Cause { name, share, ns, functions } in drawn {
         add!(

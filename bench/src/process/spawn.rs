@@ -34,7 +34,7 @@ pub fn spawn(mut command: Command, namespace: Option<&str>, cpu: Option<usize>) 
         let failed = tell.clone();
         let mut here = move || hold(&mut command, cpu, &tell, &left);
         let ended = match namespace {
-            Some(namespace) => netns::as_host(&namespace, here),
+            Some(namespace) => netns::run_in_with_mounts(&namespace, here),
             None => here(),
         };
         if let Err(error) = ended {

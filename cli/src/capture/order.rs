@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 /// What goes is written in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 /// How often a queue that waits looks at what may go by the window.
@@ -232,7 +232,7 @@ impl Waiting {
     }
 
     fn is_full(&self) -> bool {
-        self.text.len() - self.gone > MOST_BYTES
+        self.text.len() - self.gone > MAX_BYTES
     }
 
     /// Moves lines up to a time, as long as there is room; notes the latest time that has gone.

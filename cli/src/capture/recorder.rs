@@ -17,7 +17,7 @@ use super::quiet::Quiet;
 use crate::run::Visitor;
 
 /// Chunks that one recorder may have on their way at most: 32 MiB.
-const MOST_CHUNKS: usize = 256;
+const MAX_CHUNKS: usize = 256;
 
 /// Where full chunks go.
 pub enum HandOn {
@@ -112,7 +112,7 @@ impl Recorder {
             HandOn::Merge { source, to, back, made } => {
                 let next = match back.try_recv() {
                     Ok(chunk) => chunk,
-                    Err(_) if *made < MOST_CHUNKS => {
+                    Err(_) if *made < MAX_CHUNKS => {
                         *made += 1;
                         self.encoder.chunk()
                     }

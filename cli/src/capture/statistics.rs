@@ -38,7 +38,7 @@ pub fn note_final_statistics(
             packets: sum(|o| o.packets),
             bytes: 0,
             offered: sum(|o| o.stats.offered.saturating_sub(o.after_end)),
-            lost: sum(|o| o.stats.lost_full),
+            lost: sum(|o| o.stats.dropped_ring_full),
         };
         set_statistics(&mut file.output(), numbers, totals, started_ns);
     }

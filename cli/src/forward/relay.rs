@@ -240,7 +240,11 @@ impl Relay {
             None => forward_some(from_ring, to_ring, slots),
         };
         if self.watchers.watch(target.side) {
-            self.watchers.show(target.side, Direction::Out, target.queue.tx().given_since(given));
+            self.watchers.show(
+                target.side,
+                Direction::Out,
+                target.queue.tx().submitted_since(given),
+            );
         }
         let used = moved.packets();
         self.passed[side].moved(&moved);
@@ -316,7 +320,7 @@ impl Relay {
         self.closed = Some(Instant::now());
         let mut result = Ok(());
         for served in self.queues.iter_mut().filter(|served| served.receives) {
-            result = result.and(served.queue.close_intake());
+            result = result.and(served.queue.stop_rx());
         }
         result
     }
@@ -339,7 +343,7 @@ impl Relay {
         for served in &mut self.queues {
             let stats = served.queue.stats()?;
             offered += stats.offered;
-            lost += stats.lost_full;
+            lost += stats.dropped_ring_full;
             if self.closed.is_none() {
                 result = result.and(served.queue.check());
             }

@@ -78,7 +78,7 @@ impl Sides {
             Some(wire) => wire.account(ledger),
             None => ledger.add(Role::Out, "sent", sent.sent),
         }
-        ledger.add(Role::Loss, "ring_full", received.lost_full - received.lost_long);
+        ledger.add(Role::Loss, "ring_full", received.dropped_ring_full - received.lost_long);
         let named = sent.too_long + sent.unsent + sent.disconnected;
         ledger.add(Role::Loss, "refused", sent.refused - named);
         let too_long = received.lost_long + sent.too_long + source.too_long;
@@ -86,7 +86,7 @@ impl Sides {
         ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
         ledger.add(Role::Loss, "disconnected", sent.disconnected);
         ledger.add(Role::Note, "after_end", after_end);
-        ledger.add(Role::Note, "ring_full_events", received.freezes);
+        ledger.add(Role::Note, "ring_full_events", received.ring_full_events);
         ledger.add(Role::Note, "interface_down_events", source.downs.into());
         report.account_card();
     }

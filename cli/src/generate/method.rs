@@ -140,7 +140,7 @@ impl Way<'_> {
         }
         let dial = self.steering.map(Steering::dial);
         // A program sends to an interface of the namespace that it is run in.
-        let programs = netns::within(netns, || {
+        let programs = netns::run_in(netns, || {
             (0..workers)
                 .map(|worker| Live::new(plan, (worker, workers), interface, dial.as_ref()))
                 .collect::<Result<Vec<_>>>()
@@ -206,7 +206,7 @@ fn leaves_choice(port: &PortName) -> bool {
 /// beside them, and no more than the MTU allows (linux/netdevice.h, `xdp_ok_fwd_dev`).
 fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
     const HEADERS: usize = 14 + 4;
-    let most = (live::MOST_BYTES as usize).min(interface.mtu as usize + HEADERS);
+    let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADERS);
     let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
     if plan.longest() <= most && least >= Some(14) {
         return Ok(());

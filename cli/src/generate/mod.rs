@@ -15,7 +15,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::units;
-use sluicegate_traffic::rate::{MOST_BEHIND, Pace, Unit};
+use sluicegate_traffic::rate::{MAX_BEHIND, Pace, Unit};
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
@@ -130,7 +130,7 @@ fn gap(text: &str) -> std::result::Result<Duration, String> {
 
 fn catch_up(text: &str) -> std::result::Result<Duration, String> {
     match units::duration(text).map_err(|error| error.to_string())? {
-        time if time > MOST_BEHIND => Err("100ms is the most that is made up for".into()),
+        time if time > MAX_BEHIND => Err("100ms is the most that is made up for".into()),
         time => Ok(time),
     }
 }

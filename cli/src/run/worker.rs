@@ -216,7 +216,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             error.get_or_insert(failure);
             QueueStats::default()
         });
-        counters.note(stats.offered, stats.lost_full);
+        counters.note(stats.offered, stats.dropped_ring_full);
         snapshot.close(worker.outcome(stats));
         Outcome { error, ended, ..worker.outcome(stats) }
     }
@@ -302,7 +302,7 @@ impl Worker<'_> {
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
                 let stats = self.queue.stats()?;
-                self.counters.note(stats.offered, stats.lost_full);
+                self.counters.note(stats.offered, stats.dropped_ring_full);
                 if let Err(error) = self.check() {
                     self.close()?;
                     gone.get_or_insert(error);
@@ -339,7 +339,7 @@ impl Worker<'_> {
 
     /// Adds what was counted where it came in, of a queue whose packets stay there.
     fn count_in_kernel(&mut self) {
-        let (packets, bytes) = self.queue.take_counted();
+        let (packets, bytes) = self.queue.take_kernel_counters();
         if packets == 0 {
             return;
         }
@@ -354,7 +354,7 @@ impl Worker<'_> {
     fn close(&mut self) -> Result<()> {
         self.shared.stop.set();
         if !std::mem::replace(&mut self.closed, true) {
-            self.queue.close_intake()?;
+            self.queue.stop_rx()?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::link::{self, Presence, netns};
+use sluicegate::link::{self, LinkState, netns};
 use sluicegate::port::{Kind, PortName};
 
 /// Between two looks.
@@ -12,7 +12,7 @@ const CHECK: Duration = Duration::from_millis(500);
 /// Looks at an interface's carrier now and then.
 #[derive(Debug)]
 pub struct Carrier {
-    presence: Presence,
+    presence: LinkState,
     name: String,
     /// Whether it had one when it was last looked.
     there: bool,
@@ -26,7 +26,7 @@ impl Carrier {
             return None;
         }
         let interface = link::interface(netns, port.name()).ok()?;
-        let presence = netns::within(netns, || Presence::of(&interface)).ok()?;
+        let presence = netns::run_in(netns, || LinkState::of(&interface)).ok()?;
         Some(Self { presence, name: interface.name, there: true, next: Instant::now() })
     }
 

@@ -120,7 +120,7 @@ impl Starter {
         let wait = move || {
             // Signals are the main thread's, and workers inherit what is held here.
             SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
-            netns::within(netns.as_deref(), move || {
+            netns::run_in(netns.as_deref(), move || {
                 // Nobody waits any more: then nobody sends orders either.
                 let _ = inside.send(());
                 start_all(ready, &ordered)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::rate::Rate;
 
 /// More than any rate needs; what is longer is none.
-const MOST_BYTES: u64 = 100;
+const MAX_BYTES: u64 = 100;
 
 /// What a file asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ impl RateFile {
             return Err(std::io::Error::new(ErrorKind::InvalidInput, "this is no regular file"));
         }
         let mut bytes = Vec::new();
-        File::open(&self.path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        File::open(&self.path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 }

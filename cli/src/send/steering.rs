@@ -16,7 +16,7 @@ use crate::notice;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The most that keys make of a rate, in packets or bytes a second: no interface sends as many.
-const MOST_A_SECOND: f64 = 1e12;
+const MAX_A_SECOND: f64 = 1e12;
 
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
@@ -126,7 +126,7 @@ impl Steering {
             _ => return false,
         };
         // One that is not to be had stays as it is.
-        let can_be = |pace: Pace| pace.pps <= MOST_A_SECOND && pace.period() != Period::NEVER;
+        let can_be = |pace: Pace| pace.pps <= MAX_A_SECOND && pace.period() != Period::NEVER;
         if pace.is_none_or(can_be) {
             self.ask(pace);
         }

@@ -78,7 +78,7 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
         Some(wire) => wire.account(&mut ledger),
         None => ledger.add(Role::Out, "sent", stats.sent),
     }
-    ledger.add(Role::Loss, "ring_full", stats.lost_full - stats.lost_long);
+    ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
     for (cause, name) in CAUSES {
         ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
     }
@@ -95,7 +95,7 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
         ledger.add(Role::Loss, "lost_with_port", left);
     }
     ledger.add(Role::Note, "after_end", counts.after_end);
-    ledger.add(Role::Note, "ring_full_events", stats.freezes);
+    ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
     ledger
 }
 

@@ -292,7 +292,7 @@ fn counters(states: &[MemberState]) -> Counters {
     for state in states {
         counters.add(state.counts.packets, state.counts.bytes);
         offered += state.stats.offered;
-        lost += state.stats.lost_full + state.counts.full;
+        lost += state.stats.dropped_ring_full + state.counts.full;
     }
     counters.note(offered, lost);
     counters

@@ -216,7 +216,7 @@ impl Reader {
         let Header { time_ns, wire_bytes, captured_bytes, lost, .. } = header;
         let mut meta = Meta {
             wire_bytes: wire_bytes.max(captured_bytes),
-            lost_before: lost.wrapping_sub(source.lost),
+            drops_before: lost.wrapping_sub(source.lost),
             direction: header.direction(),
             ..Meta::default()
         };

@@ -129,7 +129,7 @@ fn a_full_ring_loses_what_comes_and_keeps_what_is_there() {
     reader.give_back(&ring);
     assert!(mock.put(0, 13) && mock.put(0, 14) && mock.put(0, 15) && !mock.put(0, 16));
     assert_eq!(receive(&mut reader, &mut ring), [3, 4, 5, 6, 7, 13, 14, 15]);
-    let marked: Vec<u32> = ring.packets().map(|packet| packet.meta().lost_before).collect();
+    let marked: Vec<u32> = ring.packets().map(|packet| packet.meta().drops_before).collect();
     assert_eq!(marked, [0, 0, 0, 0, 0, 5, 0, 0], "the gap is where it was");
     assert_eq!(reader.counts(), reader::Counts { matched: 17, lost: 6 });
 }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 const PATIENCE: Duration = Duration::from_secs(20);
 const HANGS: &str = "it hangs: end it, and start it again";
 /// The longest answer.
-const MOST_ANSWER_BYTES: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A connection to a command that runs.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Client {
         while answer.last() != Some(&b'\n') {
             match files::receive(&self.stream, &mut piece, &mut files) {
                 Ok(0) => return Err(failed(ErrorKind::UnexpectedEof.into())),
-                Ok(bytes) if answer.len() + bytes <= MOST_ANSWER_BYTES => {
+                Ok(bytes) if answer.len() + bytes <= MAX_ANSWER_BYTES => {
                     answer.extend_from_slice(&piece[..bytes]);
                 }
                 Ok(_) => return Err(failed(ErrorKind::InvalidData.into())),

@@ -9,7 +9,7 @@ use nix::cmsg_space;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
 /// The most files with an answer: what the kernel takes (`SCM_MAX_FD`, include/net/scm.h).
-pub(super) const MOST_FILES: usize = 253;
+pub(super) const MAX_FILES: usize = 253;
 
 /// Sends bytes, and these files with the first of them. How many bytes.
 pub(super) fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usize> {
@@ -28,7 +28,7 @@ pub(super) fn receive(
     bytes: &mut [u8],
     files: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
-    let mut space = cmsg_space!([RawFd; MOST_FILES]);
+    let mut space = cmsg_space!([RawFd; MAX_FILES]);
     let mut pieces = [IoSliceMut::new(bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)?;

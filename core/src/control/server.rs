@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 
-use super::{MOST_CLIENTS, MOST_LINE_BYTES, PATIENCE, files};
+use super::{MAX_CLIENTS, MAX_LINE_BYTES, PATIENCE, files};
 use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 use crate::socket_file::is_folder_of_one;
@@ -108,7 +108,7 @@ impl Server {
     fn accept(&mut self) {
         // An error is the end of what has come, or one that a later call meets again.
         while let Ok((stream, _)) = self.listener.accept() {
-            if self.clients.len() >= MOST_CLIENTS || stream.set_nonblocking(true).is_err() {
+            if self.clients.len() >= MAX_CLIENTS || stream.set_nonblocking(true).is_err() {
                 continue;
             }
             self.next += 1;
@@ -132,7 +132,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     // The file gets the socket's mode (net/unix/af_unix.c, unix_bind_bsd).
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    let file = SocketFile::listen(&socket, path, MOST_CLIENTS as i32)?;
+    let file = SocketFile::listen(&socket, path, MAX_CLIENTS as i32)?;
     Ok((socket.into(), file))
 }
 
@@ -155,7 +155,7 @@ impl Connection {
     /// Takes in what has come, up to a request that is too long.
     fn hear(&mut self, now: Instant) {
         let mut piece = [0; 4096];
-        while !self.closing && self.input.len() <= MOST_LINE_BYTES {
+        while !self.closing && self.input.len() <= MAX_LINE_BYTES {
             match self.stream.read(&mut piece) {
                 Ok(0) => self.closing = true,
                 Ok(bytes) => {
@@ -175,7 +175,7 @@ impl Connection {
             return;
         }
         let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else {
-            if self.input.len() > MOST_LINE_BYTES {
+            if self.input.len() > MAX_LINE_BYTES {
                 self.closing = true;
             }
             return;

@@ -101,7 +101,7 @@ fn who_is_hostile_or_stuck_harms_nobody() {
         stuck.write_all(b"much\nmuch\nmuch\n").unwrap();
         let mut garbage = UnixStream::connect(path).unwrap();
         garbage.write_all(b"\xff\x00\n").unwrap();
-        let many: Vec<_> = (0..MOST_CLIENTS * 2).map(|_| UnixStream::connect(path)).collect();
+        let many: Vec<_> = (0..MAX_CLIENTS * 2).map(|_| UnixStream::connect(path)).collect();
         endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
         let line = vec![b'x'; 1 << 20];
         let end = Instant::now() + Duration::from_secs(10);

@@ -185,7 +185,7 @@ mod tests {
         let slot = to.tx().slot(first);
         assert!(moved.packets() == 0 || u64::from(slot.bytes()) == moved.bytes);
         // It is the other side's: looked at as that does.
-        (to.tx().to_send(first).next().map_or(Vec::new(), |it| it.head().to_vec()), moved)
+        (to.tx().pending_tx(first).next().map_or(Vec::new(), |it| it.head().to_vec()), moved)
     }
 
     #[test]

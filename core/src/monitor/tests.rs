@@ -80,7 +80,7 @@ fn who_does_not_read_loses_and_learns_how_much() {
     assert!(reader.has_ended());
     reader.look();
     assert_eq!(reader.fill(&mut ring, |ns| ns), 1);
-    assert_eq!(ring.packets().next().unwrap().meta().lost_before, 6);
+    assert_eq!(ring.packets().next().unwrap().meta().drops_before, 6);
 }
 
 #[test]
@@ -163,7 +163,7 @@ proptest! {
                     let n = u32::from(n).min(ring.available());
                     for packet in ring.packets().take(n as usize) {
                         let number = u32::from_le_bytes(packet.head()[..4].try_into().unwrap());
-                        prop_assert_eq!(expected.pop_front(), Some((number, packet.meta().lost_before)));
+                        prop_assert_eq!(expected.pop_front(), Some((number, packet.meta().drops_before)));
                         came += 1;
                     }
                     ring.release(n);

@@ -76,7 +76,7 @@ pub(super) trait Backend: Debug + Send {
 
     /// Returns packets and bytes that the kernel has counted since the last call, and that come into no
     /// ring.
-    fn take_counted(&mut self) -> (u64, u64) {
+    fn take_kernel_counters(&mut self) -> (u64, u64) {
         (0, 0)
     }
 
@@ -84,7 +84,7 @@ pub(super) trait Backend: Debug + Send {
     ///
     /// # Errors
     /// The kernel refused.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         Ok(())
     }
 

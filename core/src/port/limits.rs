@@ -9,7 +9,7 @@ use sluicegate_base::ring::Packet;
 const ETHERNET_BYTES: usize = vlan::ADDRESS_BYTES + 2;
 /// The longest MTU that a frame is made for: what is longer would lie on more pages than the
 /// kernel lets a packet have (MAX_SKB_FRAGS, 17).
-const MOST_MTU: usize = 1 << 16;
+const MAX_MTU: usize = 1 << 16;
 
 /// What a packet must keep to.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Limits {
     }
 
     pub(super) fn new(header_bytes: usize, mtu: usize) -> Self {
-        let most_bytes = mtu.min(MOST_MTU) + header_bytes + vlan::TAG_BYTES;
+        let most_bytes = mtu.min(MAX_MTU) + header_bytes + vlan::TAG_BYTES;
         Self { header_bytes, mtu, most_bytes }
     }
 
@@ -40,7 +40,7 @@ impl Limits {
 
     /// A frame has room for so many bytes.
     pub(super) fn set_room(&mut self, bytes: usize) {
-        self.most_bytes = bytes.min(MOST_MTU + self.header_bytes + vlan::TAG_BYTES);
+        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + vlan::TAG_BYTES);
     }
 
     /// The interface has got this MTU.

@@ -5,7 +5,7 @@ use crate::link::{self, netns};
 use crate::port::PortName;
 
 /// How many namespaces are searched for the sake of a better message.
-const MOST_NAMESPACES: usize = 64;
+const MAX_NAMESPACES: usize = 64;
 
 /// The interface that `name` means in the namespace `netns`, or in this thread's.
 pub(super) fn interface(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
@@ -27,7 +27,7 @@ fn elsewhere(wanted: &str, netns: Option<&str>) -> String {
     let is_in = |place: Option<&str>| link::interface(place, wanted).is_ok();
     let names = netns::list();
     let others = names.iter().filter(|other| Some(other.as_str()) != netns);
-    match others.take(MOST_NAMESPACES).find(|other| is_in(Some(other))) {
+    match others.take(MAX_NAMESPACES).find(|other| is_in(Some(other))) {
         Some(other) => format!(
             "; network namespace '{other}' has an interface of that name: use --netns {other}"
         ),

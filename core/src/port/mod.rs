@@ -9,6 +9,7 @@ mod backend;
 mod cells;
 mod host;
 
+mod claim_conflict;
 mod limits;
 mod live;
 mod lookup;
@@ -19,13 +20,12 @@ mod name;
 mod null;
 mod packet;
 mod pcap;
+mod pool_sizing;
 mod queue;
 mod served;
 mod tap;
-mod together;
 mod wait;
 mod watch;
-mod whole;
 mod xdp;
 
 pub use crate::xdp::Inspect;

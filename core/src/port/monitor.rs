@@ -25,8 +25,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::backend::{Backend, WakeSource};
 use super::cells::CellIntake;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
@@ -68,7 +68,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let readers = begin(&mut client, &watch, name)?;
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
-    let pool = Needs::of_queues(readers.len() as u32, slots, slots, buffer_bytes).pool()?;
+    let pool =
+        PoolRequirements::of_queues(readers.len() as u32, slots, slots, buffer_bytes).pool()?;
     let client = Arc::new(client);
     // A socket may be anybody's.
     let whose = name.option("socket").unwrap_or(whose);
@@ -151,14 +152,18 @@ impl Backend for MonitorQueue {
         over && !self.intake.is_woken()
     }
 
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.intake.close();
         Ok(())
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
         let counts = self.intake.reader().counts();
-        Ok(QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() })
+        Ok(QueueStats {
+            offered: counts.matched,
+            dropped_ring_full: counts.lost,
+            ..QueueStats::default()
+        })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {

@@ -3,8 +3,8 @@
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
 use super::backend::Backend;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
 use crate::error::Result;
 use sluicegate_base::ring::{Meta, Readiness, Ring};
@@ -28,7 +28,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         Some(pool) => pool.clone(),
         None => {
             let queues = numbers.clone().count() as u32;
-            Needs::usual(queues, slots * 2, slots).pool()?
+            PoolRequirements::usual(queues, slots * 2, slots).pool()?
         }
     };
     let interface = Interface {
@@ -87,7 +87,7 @@ impl Backend for Null {
         self.closed
     }
 
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.closed = true;
         Ok(())
     }

@@ -19,12 +19,12 @@ pub struct QueueStats {
     /// Packets that passed the filter and were the queue's to take, taken or lost.
     pub offered: u64,
     /// Of these, lost because they had no room in the queue's buffer.
-    pub lost_full: u64,
+    pub dropped_ring_full: u64,
     /// Of these, longer than a frame of the buffer, whether it was full or not; of `packet:` with
     /// `method=frames` only.
     pub lost_long: u64,
     /// How often the buffer ran full.
-    pub freezes: u64,
+    pub ring_full_events: u64,
     /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
     /// interface.
     pub sent: u64,
@@ -51,9 +51,9 @@ impl QueueStats {
     pub fn plus(self, other: Self) -> Self {
         Self {
             offered: self.offered + other.offered,
-            lost_full: self.lost_full + other.lost_full,
+            dropped_ring_full: self.dropped_ring_full + other.dropped_ring_full,
             lost_long: self.lost_long + other.lost_long,
-            freezes: self.freezes + other.freezes,
+            ring_full_events: self.ring_full_events + other.ring_full_events,
             sent: self.sent + other.sent,
             redirects: self.redirects.plus(other.redirects),
             untraced: self.untraced + other.untraced,
@@ -210,8 +210,8 @@ impl Queue {
 
     /// Packets that were counted in the kernel and never come into the ring, and their bytes on
     /// the wire, since the last look: of an `xdp:` port that drops or passes what it counts.
-    pub fn take_counted(&mut self) -> (u64, u64) {
-        self.backend.take_counted()
+    pub fn take_kernel_counters(&mut self) -> (u64, u64) {
+        self.backend.take_kernel_counters()
     }
 
     /// The source has ended, or its intake was closed and all that was in it has come out.
@@ -223,8 +223,8 @@ impl Queue {
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn close_intake(&mut self) -> Result<()> {
-        self.backend.close_intake()
+    pub fn stop_rx(&mut self) -> Result<()> {
+        self.backend.stop_rx()
     }
 
     /// Says whose packets will be sent here, by [`Meta::interface`](sluicegate_base::ring::Meta): the

@@ -200,12 +200,12 @@ impl Served {
         self.queue.check()
     }
 
-    /// Lets nothing more in, as [`Queue::close_intake`].
+    /// Lets nothing more in, as [`Queue::stop_rx`].
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn close_intake(&mut self) -> Result<()> {
-        self.queue.close_intake()
+    pub fn stop_rx(&mut self) -> Result<()> {
+        self.queue.stop_rx()
     }
 
     /// What the backend has counted so far.
@@ -233,7 +233,7 @@ impl Served {
         let error = self.corrupt(ring, &fault);
         self.ended = Some((ring, fault));
         // Its packets fall to the host at the latest when it is dropped.
-        let _ = self.queue.close_intake();
+        let _ = self.queue.stop_rx();
         error
     }
 

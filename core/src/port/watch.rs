@@ -394,7 +394,7 @@ mod tests {
         set(before);
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let name: PortName = name.parse().unwrap();
-        link::netns::within(Some(&netns), || {
+        link::netns::run_in(Some(&netns), || {
             let mut watch = Watch::over(&name, &right0, usage)?;
             // As a driver does when a program is attached.
             set(after);

@@ -13,7 +13,7 @@ use crate::link;
 use sluicegate_base::memory::Pool;
 
 /// Most entries of a ring: far beyond use, far below overflow.
-const MOST_ENTRIES: u32 = 1 << 20;
+const MAX_ENTRIES: u32 = 1 << 20;
 
 /// How packets come from the driver and go to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,10 +128,10 @@ impl XskConfig {
     /// few free buffers, a mode that was asked for and is not to be had.
     pub fn open(&self, pool: &Arc<Pool>) -> Result<Xsk> {
         let most = self.receive_frames.max(self.send_slots);
-        if most == 0 || most > MOST_ENTRIES {
+        if most == 0 || most > MAX_ENTRIES {
             return Err(Error::Usage(format!(
                 "an AF_XDP socket with {} frames to receive and {} slots to send: use 1 to \
-                 {MOST_ENTRIES} of one or both",
+                 {MAX_ENTRIES} of one or both",
                 self.receive_frames, self.send_slots
             )));
         }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::calls::{Descriptor, raise_memory_lock};
 use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
+use super::frame_size::{self, HEADER_BYTES};
 use super::receive::{Intake, Receiver};
 use super::rings::{Rings, Sizes};
-use super::room::{self, HEADER_BYTES};
-use super::send::{Limits, Outlet, Sender};
+use super::send::{Limits, Sender, TxPath};
 use super::share::{self, Traits};
 use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
 use super::uapi;
@@ -76,7 +76,7 @@ impl Failure {
 /// A socket on its way: its rings are filled, and it is bound if all goes well.
 struct Bound {
     intake: Option<Intake>,
-    outlet: Option<Outlet>,
+    outlet: Option<TxPath>,
     /// Frames in the fill ring of a socket that does not receive.
     fed: Vec<u32>,
     fd: Descriptor,
@@ -96,7 +96,7 @@ impl Bound {
         let Rings { mut fill, receive, transmit, completion } = rings;
         let outlet = transmit
             .zip(completion)
-            .map(|(transmit, completion)| Outlet::new(umem, transmit, completion, limits));
+            .map(|(transmit, completion)| TxPath::new(umem, transmit, completion, limits));
         match (receive, fill.take()) {
             (Some(receive), Some(fill)) => {
                 let intake = Some(Intake::new(umem, receive, fill, frames));
@@ -177,7 +177,8 @@ impl<'a> Opening<'a> {
         let end = Instant::now() + patience;
         if mode == BindMode::ZeroCopy && self.config.receive_frames > 0 {
             let (netns, bytes) = (self.config.netns.as_deref(), self.umem.pool().buffer_bytes());
-            let reason = room::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
+            let reason =
+                frame_size::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
             reason.map_or(Ok(()), |reason| Err(Failure::TooSmall(reason)))?;
         }
         loop {
@@ -296,7 +297,7 @@ impl<'a> Opening<'a> {
 
     /// A new socket in the interface's namespace, with its options.
     fn socket(&self) -> Result<Descriptor> {
-        let fd = netns::within(self.config.netns.as_deref(), || {
+        let fd = netns::run_in(self.config.netns.as_deref(), || {
             Descriptor::open().map_err(|error| self.refused(error))
         })?;
         if let Some(BusyPoll { time_us, budget_packets }) = self.config.busy_poll {

@@ -21,7 +21,7 @@ use std::{fmt, fs, io};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput as Input};
 
 use super::bpf;
-use super::live::Sheet;
+use super::live::SharedCounters;
 
 /// The compiled `bpf/redirects.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirects.bpf.o"));
@@ -82,7 +82,7 @@ impl RedirectCounts {
 struct Redirects {
     object: Object,
     _links: Vec<Link>,
-    counts: Sheet,
+    counts: SharedCounters,
     paths: MapHandle,
     exits: MapHandle,
     free: Mutex<Vec<u32>>,
@@ -119,7 +119,7 @@ impl Redirects {
         let counts = counts.as_fd().try_clone_to_owned()?;
         Ok(Self {
             _links: links.map_err(io::Error::other)?,
-            counts: Sheet::over(counts, MAX_SENDERS as usize * WORDS)?,
+            counts: SharedCounters::over(counts, MAX_SENDERS as usize * WORDS)?,
             paths: map("sluice_paths")?,
             exits: map("sluice_exits")?,
             object,

@@ -255,7 +255,7 @@ fn a_closed_intake_is_the_end() {
     std::fs::write(&path, &bytes).unwrap();
     let mut queue = open(&path, "?slots=6");
     assert_eq!(queue.sync_rx().unwrap(), 5);
-    queue.close_intake().unwrap();
+    queue.stop_rx().unwrap();
     assert!(queue.is_finished());
     assert_eq!(queue.rx().packets().count(), 5, "what is there stays");
     queue.rx_mut().release(5);

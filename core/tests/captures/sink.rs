@@ -106,7 +106,7 @@ fn every_sample_passes_through_a_file_unchanged() {
             assert!(meta.timestamp_ns == old.timestamp_ns || old.timestamp_ns == 0);
             assert_eq!(meta.wire_bytes, old.wire_bytes.max(bytes.len() as u32));
             assert_eq!(meta.interface, old.interface);
-            assert_eq!(meta.lost_before, old.lost_before, "{}", sample.display());
+            assert_eq!(meta.drops_before, old.drops_before, "{}", sample.display());
             assert_eq!(meta.direction == Direction::Out, old.direction == Direction::Out);
         }
     }
@@ -143,7 +143,7 @@ fn a_packet_built_in_a_slot_that_was_used_before_has_nothing_of_the_old_one() {
     let path = folder.path().join("a.pcapng");
     let mut file = sink(&path, "?slots=129");
     let mut old = at(5);
-    (old.wire_bytes, old.lost_before) = (900, 7);
+    (old.wire_bytes, old.drops_before) = (900, 7);
     for round in 0..300 {
         let mut tx = file.tx_mut();
         if round < 129 {
@@ -158,7 +158,7 @@ fn a_packet_built_in_a_slot_that_was_used_before_has_nothing_of_the_old_one() {
     }
     file.close_tx().unwrap();
     for (meta, _) in read(&path).1.iter().filter(|(_, bytes)| bytes == b"new") {
-        assert!(meta.timestamp_ns > 5 && meta.wire_bytes == 3 && meta.lost_before == 0);
+        assert!(meta.timestamp_ns > 5 && meta.wire_bytes == 3 && meta.drops_before == 0);
     }
 }
 

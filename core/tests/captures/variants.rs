@@ -97,7 +97,7 @@ fn pcapng_says_what_pcap_cannot() {
         let meta = record.packet().meta();
         assert_eq!(meta.timestamp_ns, 1_700_000_000_000_000_001);
         assert_eq!(meta.timestamp_source, TimestampSource::File);
-        assert_eq!((meta.direction, meta.lost_before), (Direction::Out, 9));
+        assert_eq!((meta.direction, meta.drops_before), (Direction::Out, 9));
         assert_eq!(record.queue(), Some(3));
         let comments: Vec<String> = record.comments().collect();
         assert_eq!(comments, ["a  [1m remark", "another"], "fit for a terminal");
@@ -109,7 +109,7 @@ fn pcapng_says_what_pcap_cannot() {
         assert_eq!(record.queue(), None);
 
         let record = reader.next_packet().unwrap().unwrap();
-        assert_eq!(record.packet().meta().lost_before, 4);
+        assert_eq!(record.packet().meta().drops_before, 4);
         assert!(reader.next_packet().unwrap().is_none());
     }
 }

@@ -54,7 +54,7 @@ pub fn nothing_is_left(lab: &Lab) {
 fn detach(lab: &Lab) -> bool {
     let netns = lab.netns("right");
     let right0 = link::interface(Some(&netns), "right0").unwrap();
-    netns::within(Some(&netns), || detach_host(&right0)).unwrap()
+    netns::run_in(Some(&netns), || detach_host(&right0)).unwrap()
 }
 
 /// Lets all that is there go.
@@ -106,7 +106,7 @@ fn a_second_port_is_refused_with_who_has_the_first() {
     let first = open(&lab, "host:right0", Use::Both).unwrap();
     let netns_name = lab.netns("right");
     let right0 = link::interface(Some(&netns_name), "right0").unwrap();
-    let owner = || netns::within(Some(&netns_name), || host_owner(&right0)).unwrap();
+    let owner = || netns::run_in(Some(&netns_name), || host_owner(&right0)).unwrap();
     assert!(owner().is_some_and(|owner| owner.starts_with("host:right0 of ")));
     for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
         let error = open(&lab, second, Use::Both).unwrap_err().to_string();

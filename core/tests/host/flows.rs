@@ -50,7 +50,7 @@ fn a_flow_that_is_left_to_the_host_comes_no_more() {
 fn conversation(lab: &Lab) -> [UdpSocket; 2] {
     let hosts = [("left", "198.18.0.1", "198.18.0.2"), ("right", "198.18.0.2", "198.18.0.1")];
     hosts.map(|(host, own, other)| {
-        let made = netns::within(Some(&lab.netns(host)), || {
+        let made = netns::run_in(Some(&lab.netns(host)), || {
             let socket = UdpSocket::bind((own, 7000)).unwrap();
             socket.connect((other, 7000)).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -75,7 +75,7 @@ impl Drop for Owner {
 fn detach(lab: &Lab) {
     let netns = lab.netns("right");
     let right0 = link::interface(Some(&netns), "right0").unwrap();
-    assert!(netns::within(Some(&netns), || detach_host(&right0)).unwrap());
+    assert!(netns::run_in(Some(&netns), || detach_host(&right0)).unwrap());
 }
 
 /// Whether the kernel has tcx; where it has, a port uses it unless told otherwise.
@@ -103,14 +103,14 @@ impl Connection {
     fn open(lab: &Lab) -> Self {
         let within = |host: &str| lab.netns(host);
         let listen = || Ok(TcpListener::bind("198.18.0.1:0").unwrap());
-        let listener = netns::within(Some(&within("left")), listen).unwrap();
+        let listener = netns::run_in(Some(&within("left")), listen).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
         });
         let connect = || Ok(TcpStream::connect(address).unwrap());
-        let stream = netns::within(Some(&within("right")), connect).unwrap();
+        let stream = netns::run_in(Some(&within("right")), connect).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         Self(stream)
     }

@@ -35,7 +35,7 @@ fn pattern() -> Vec<u8> {
 pub fn tcp_there_and_back(lab: &Lab, from: &str, to: (&str, &str)) -> bool {
     let within = |host: &str| lab.netns(host);
     let listener =
-        netns::within(Some(&within(to.0)), || Ok(TcpListener::bind((to.1, 0)).unwrap())).unwrap();
+        netns::run_in(Some(&within(to.0)), || Ok(TcpListener::bind((to.1, 0)).unwrap())).unwrap();
     let address = listener.local_addr().unwrap();
     let echo = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -45,7 +45,7 @@ pub fn tcp_there_and_back(lab: &Lab, from: &str, to: (&str, &str)) -> bool {
         stream.write_all(&got).unwrap();
     });
     let connect = || Ok(TcpStream::connect_timeout(&address, PATIENCE).unwrap());
-    let mut stream = netns::within(Some(&within(from)), connect).unwrap();
+    let mut stream = netns::run_in(Some(&within(from)), connect).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let sent = pattern();
     stream.write_all(&sent).unwrap();

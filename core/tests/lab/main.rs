@@ -348,11 +348,11 @@ fn the_caller_stays_where_it_was() {
     };
     let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     let before = here();
-    let there = netns::within(Some(&lab.netns("left")), || Ok(here())).unwrap();
+    let there = netns::run_in(Some(&lab.netns("left")), || Ok(here())).unwrap();
     assert_ne!(there, before);
     assert_eq!(here(), before);
     let panicked = std::panic::catch_unwind(|| {
-        netns::within::<(), _>(Some(&lab.netns("left")), || panic!("in the other namespace"))
+        netns::run_in::<(), _>(Some(&lab.netns("left")), || panic!("in the other namespace"))
     });
     assert!(panicked.is_err(), "a panic is passed on");
     assert_eq!(here(), before);
@@ -413,7 +413,7 @@ fn every_end_of_a_lab_takes_live_frames() {
     for (host, interface) in ends {
         let netns = lab.netns(host.name);
         let sent = || stats(&netns, interface.name).tx_packets;
-        match netns::within(Some(&netns), || send_live(interface.name, sent)) {
+        match netns::run_in(Some(&netns), || send_live(interface.name, sent)) {
             Ok(Ended::Done) => {}
             Ok(Ended::Interrupted) => panic!("{}: a signal came", interface.name),
             Err(error) if error.kind() == Kind::Privilege => {
@@ -464,7 +464,7 @@ fn packets_have_their_checksums_on_the_link() {
         socket.send_to(b"as on a wire", "198.18.0.2:9").unwrap();
         Ok(())
     };
-    netns::within(Some(&lab.netns("left")), send).unwrap();
+    netns::run_in(Some(&lab.netns("left")), send).unwrap();
     let queue = &mut port.queues[0];
     queue.wait_rx(Wait::Sleep, PATIENCE).unwrap();
     queue.sync_rx().unwrap();

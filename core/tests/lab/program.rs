@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[track_caller]
 pub fn gone(netns: &str, name: &str) {
     let interface = interface(Some(netns), name).unwrap();
-    let find = || netns::within(Some(netns), || Resident::find(&interface)).unwrap();
+    let find = || netns::run_in(Some(netns), || Resident::find(&interface)).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while find().is_some() {
         assert!(Instant::now() < deadline, "the program of {name} stays");

@@ -239,7 +239,7 @@ fn what_is_there_when_the_intake_is_closed_still_comes() {
     exchange(client, server, 1, Wait::Spin);
     (0..100).for_each(|number| assert!(push(client, &bytes_of(number, 60))));
     assert!(!server.is_finished());
-    server.close_intake().unwrap();
+    server.stop_rx().unwrap();
     assert!(push(client, b"too late"));
     let mut came = 0;
     until("the end", || {

@@ -32,7 +32,7 @@ fn pass(region: &Region, queue: &mut Served) -> u64 {
 /// Has a program give 50 slots back that it does not get again.
 fn give_some_for_good(region: &Region, queue: &mut Served) {
     queue.sync_rx().unwrap();
-    queue.close_intake().unwrap();
+    queue.stop_rx().unwrap();
     Memory::map(region.fd(), region.bytes()).ring(queue.rx_offset()).give(50);
     assert_eq!(queue.sync_rx().unwrap(), 0);
 }

@@ -122,7 +122,7 @@ fn a_device_that_is_removed_is_gone() {
     };
     assert!(matches!(error, Error::Gone { .. }), "{error}");
     assert!(matches!(queue.check().unwrap_err(), Error::Gone { .. }));
-    queue.close_intake().unwrap();
+    queue.stop_rx().unwrap();
     assert!(queue.sync_rx().is_err());
     assert!(queue.is_finished(), "who waits for the rest waits no longer");
 }

@@ -152,7 +152,7 @@ fn receive_to_the_end(port: &mut Port, removed: &AtomicBool, remove: impl FnOnce
             packets += queue.rx().packets().count();
             let slots = queue.rx().available();
             queue.rx_mut().release(slots);
-            packets += queue.take_counted().0 as usize;
+            packets += queue.take_kernel_counters().0 as usize;
             queue.wait_rx(Wait::Sleep, Duration::from_millis(20))
         });
         match news {

@@ -92,7 +92,7 @@ impl End {
         netns::create(netns).unwrap();
         // What IPv6 says of itself would come between the packets of the tests.
         let quiet = |setting| fs::write(format!("/proc/sys/net/ipv6/conf/{setting}"), "1");
-        let _ = netns::within(Some(netns), || Ok(quiet("default/disable_ipv6")));
+        let _ = netns::run_in(Some(netns), || Ok(quiet("default/disable_ipv6")));
         ip(&format!("link set {outside} down"));
         ip(&format!("link set {outside} netns {netns} name {name}"));
         ip(&format!("-n {netns} link set lo up"));

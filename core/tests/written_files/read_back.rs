@@ -111,7 +111,7 @@ fn all_that_is_known_stands_in_the_file() {
     told.direction = Direction::In;
     assert!(encoder.append(&mut chunk, &Packet::new(&told, &[1; 61])));
     told.direction = Direction::Out;
-    told.lost_before = 12;
+    told.drops_before = 12;
     assert!(encoder.append(&mut chunk, &Packet::new(&told, &[1; 62])));
 
     let mut output = Output::create(config).unwrap();

@@ -69,7 +69,7 @@ fn the_interface_waits_with_interrupts_as_long_as_somebody_polls() {
 #[test]
 fn what_a_killed_process_has_changed_is_put_back_by_the_next() {
     let Some(lab) = lab() else { return };
-    let mend = || netns::within(Some(&lab.netns("right")), || restore_interrupts(&right0(&lab)));
+    let mend = || netns::run_in(Some(&lab.netns("right")), || restore_interrupts(&right0(&lab)));
     let by = |name: &str| drop(open(&lab, name).unwrap());
     let ways: [(&dyn Fn(), &str); 5] = [
         (&|| by("xdp:right0"), "a port that does not poll"),
@@ -153,7 +153,7 @@ fn records_of_removed_interfaces_and_namespaces_are_cleared_by_the_next() {
     assert!(removed.exists(), "another namespace cannot tell");
     run(&lab, "right", "ip link add right1 type veth peer name right2");
     let right1 = link::interface(Some(&lab.netns("right")), "right1").unwrap();
-    netns::within(Some(&lab.netns("right")), || restore_interrupts(&right1)).unwrap();
+    netns::run_in(Some(&lab.netns("right")), || restore_interrupts(&right1)).unwrap();
     assert!(!removed.exists(), "the next port in the namespace clears it");
     // A namespace that was removed, with its interface.
     let gone = lab_of(Shape::Pair, 1).unwrap();

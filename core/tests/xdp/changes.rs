@@ -173,7 +173,7 @@ fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
             let options = OpenOptions { usage, netns: Some(netns.clone()), ..Default::default() };
             let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
             port.queues[0].check().unwrap();
-            netns::within(Some(&netns), || take_off(&lab, &interface)).unwrap();
+            netns::run_in(Some(&netns), || take_off(&lab, &interface)).unwrap();
             let text = word_without_waiting(&mut port.queues[0]);
             assert!(text.starts_with("the XDP program of right0 is gone"), "{sentence}: {text}");
         }
@@ -186,7 +186,7 @@ fn a_program_that_took_its_queues_along_is_what_is_said_to_be_gone() {
         let Some(lab) = lab_with(2) else { return };
         let mut port = open(&lab, name).unwrap();
         let (resident, interface) = (find(&lab).unwrap().unwrap(), right0(&lab));
-        netns::within(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
+        netns::run_in(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
         // As virtio_net does.
         set_queues(&lab, "left", 1);
         set_queues(&lab, "right", 1);
@@ -250,7 +250,7 @@ fn frames_of_each_mtu_fit_the_buffers() {
             let stats = queue.stats().unwrap();
             assert_eq!(got.len(), 1, "{name}, MTU {mtu}: {stats:?}");
             assert_eq!(got[0].0.wire_bytes, mtu + 14, "{name}");
-            assert_eq!(stats.lost_full, 0, "{name}, MTU {mtu}");
+            assert_eq!(stats.dropped_ring_full, 0, "{name}, MTU {mtu}");
             drop(port);
             gone(&lab);
         }
@@ -278,7 +278,7 @@ fn an_mtu_that_is_too_much_for_the_port_is_told() {
         let is_mirror = name.starts_with("mirror");
         assert_eq!(lengths.contains(&9014), is_mirror, "{name}: {lengths:?}");
         assert!(lengths.contains(&60), "{name}: what fits comes");
-        assert_eq!(stats.lost_full, u64::from(!is_mirror), "{name}: {stats:?}");
+        assert_eq!(stats.dropped_ring_full, u64::from(!is_mirror), "{name}: {stats:?}");
         assert_eq!(queue.take_notice(), None, "{name}: said once");
     }
     // Who has said how much is to be kept need not be told.
@@ -341,7 +341,7 @@ fn an_interface_that_is_down_or_goes_down_is_reported_once_and_comes_up() {
                 if readiness == Readiness::Down {
                     break;
                 }
-                queue.take_counted();
+                queue.take_kernel_counters();
                 assert!(Instant::now() < deadline, "{name}, {down_before}: nothing is said");
             }
             let readiness = queue.wait_rx(Wait::Sleep, Duration::from_millis(1)).unwrap();
@@ -349,7 +349,7 @@ fn an_interface_that_is_down_or_goes_down_is_reported_once_and_comes_up() {
             run(&lab, "right", "ip link set right0 up");
             // More than what a host says when its link comes up.
             let sent: Vec<_> = (0..20).map(|number| frame(number, 0, 60)).collect();
-            queue.take_counted();
+            queue.take_kernel_counters();
             send(&lab, &sent);
             match name.contains("action") {
                 true => wait_for_count(queue, sent.len() as u64),
@@ -364,7 +364,7 @@ fn wait_for_count(queue: &mut Queue, packets: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut counted = 0;
     while counted < packets {
-        counted += queue.take_counted().0;
+        counted += queue.take_kernel_counters().0;
         assert!(Instant::now() < deadline, "{counted} of {packets} packets are counted");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -380,7 +380,7 @@ fn an_interface_that_is_removed_is_said_to_be_gone() {
         assert!(matches!(error, Error::Gone { .. }), "{name}: {error}");
         assert!(error.to_string().contains("the interface was removed"), "{name}: {error}");
         let queue = &mut port.queues[0];
-        queue.close_intake().unwrap();
+        queue.stop_rx().unwrap();
         let deadline = Instant::now() + PATIENCE;
         while !queue.is_finished() {
             // Gone is all that it may say.
@@ -390,7 +390,7 @@ fn an_interface_that_is_removed_is_said_to_be_gone() {
             }
             let slots = queue.rx().available();
             queue.rx_mut().release(slots);
-            queue.take_counted();
+            queue.take_kernel_counters();
             assert!(Instant::now() < deadline, "{name}: it does not end");
         }
         queue.stats().unwrap();

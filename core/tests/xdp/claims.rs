@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sluicegate::link::{Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
-use sluicegate::xdp::resident::{Action, ModeWish, Tally};
+use sluicegate::xdp::resident::{Action, Counters, ModeWish};
 
 use super::alone::is_alone;
 use super::scratch::lab_of;
@@ -73,7 +73,7 @@ fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
         assert_eq!(claims[0].owner.filter, "udp port 9");
         assert_eq!((claims[0].tally.packets, claims[0].tally.taken), (2, 2), "{mode}");
         let stats = queue.stats().unwrap();
-        assert_eq!((stats.offered, stats.lost_full), (2, 0), "{mode}");
+        assert_eq!((stats.offered, stats.dropped_ring_full), (2, 0), "{mode}");
         drop(queue);
         gone(&lab);
     }
@@ -167,7 +167,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60 + i as usize)).collect();
     let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
     let ours = "filter=ether proto 0x88b5";
-    let taken = Tally { taken: 100, ..Tally::default() };
+    let taken = Counters { taken: 100, ..Counters::default() };
     // Every name twice: the second finds its place used.
     for (name, counted) in [
         ("xdp:right0?method=af_xdp&timestamp=off".into(), taken),
@@ -176,14 +176,14 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
         ("xdp:right0?method=ring".into(), taken),
         (
             "xdp:right0?action=drop".into(),
-            Tally { dropped: 100, dropped_bytes: bytes, ..Tally::default() },
+            Counters { dropped: 100, dropped_bytes: bytes, ..Counters::default() },
         ),
         (
             format!("xdp:right0?action=drop&{ours}"),
-            Tally { dropped: 100, dropped_bytes: bytes, ..Tally::default() },
+            Counters { dropped: 100, dropped_bytes: bytes, ..Counters::default() },
         ),
-        (format!("xdp:right0?action=pass&{ours}"), Tally::default()),
-        ("xdp:right0?action=pass".into(), Tally::default()),
+        (format!("xdp:right0?action=pass&{ours}"), Counters::default()),
+        ("xdp:right0?action=pass".into(), Counters::default()),
         (format!("mirror:right0?{ours}"), taken),
     ] {
         for round in 0..2 {
@@ -191,7 +191,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
             send(&lab, &sent);
             let claims = resident.claims().unwrap();
             assert_eq!(claims.len(), 1, "{name}");
-            let expected = Tally { packets: 100, bytes, ..counted };
+            let expected = Counters { packets: 100, bytes, ..counted };
             assert_eq!(claims[0].tally, expected, "{name}, round {round}");
             drop(port);
         }
@@ -220,7 +220,7 @@ fn who_takes_everything_of_some_queues_counts_those_queues_only() {
         for (claim, port) in claims.iter().zip(&mut ports) {
             drain(&mut port.queues[0]);
             let received = port.queues[0].stats().unwrap().offered;
-            let Tally { packets, taken, missed, .. } = claim.tally;
+            let Counters { packets, taken, missed, .. } = claim.tally;
             assert_eq!((packets, taken, missed), (received, received, 0), "{:?}", claim.owner);
             assert!(packets >= 100, "{packets}: those of {:?}", claim.owner);
         }
@@ -248,7 +248,7 @@ fn who_uses_a_program_that_is_taken_off_hears_of_it() {
         queue.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
         let resident = find(&lab).unwrap().unwrap();
         let interface = right0(&lab);
-        netns::within(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
+        netns::run_in(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
         // Another user does not make the packets come again.
         let others = join(&lab, ModeWish::Best).unwrap();
         let end = Instant::now() + PATIENCE;
@@ -264,7 +264,7 @@ fn who_uses_a_program_that_is_taken_off_hears_of_it() {
         assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
         let error = error.to_string();
         assert!(error.contains("XDP program of right0") && error.contains("detach"), "{error}");
-        queue.close_intake().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));
+        queue.stop_rx().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));
         drop(others);
         gone(&lab);
     }

@@ -104,7 +104,7 @@ fn the_kernel_forwards_all_that_matches_and_counts_it() {
     let interface = link::interface(Some(&middle), "middle0").unwrap();
     let claims = || {
         let within = || Resident::find(&interface)?.map(|it| it.claims()).transpose();
-        netns::within(Some(&middle), within).unwrap().unwrap_or_default()
+        netns::run_in(Some(&middle), within).unwrap().unwrap_or_default()
     };
     let frames: Vec<_> = (0..500).map(|n| frame(n, 0, 60 + 3 * n as usize % 1455)).collect();
     let bytes: usize = frames.iter().map(Vec::len).sum();
@@ -123,7 +123,7 @@ fn the_kernel_forwards_all_that_matches_and_counts_it() {
         assert!(bytes_of(came) == frames, "{way}: as they were, in their order");
         let [claim] = &claims()[..] else { panic!("{way}: {:?}", claims()) };
         assert_eq!((claim.owner.action, claim.owner.filter.as_str()), (Action::Forward, filter));
-        let (packets, counted_bytes) = port.queues[0].take_counted();
+        let (packets, counted_bytes) = port.queues[0].take_kernel_counters();
         assert_eq!(claim.tally.taken, claim.tally.packets, "{way}");
         if filter.is_empty() {
             // The hosts' own talk is forwarded, too.

@@ -51,13 +51,13 @@ pub fn right0(lab: &Lab) -> Interface {
 /// Joins the users of right0's resident program.
 pub fn join(lab: &Lab, wish: ModeWish) -> sluicegate::Result<(Resident, Option<String>)> {
     let interface = right0(lab);
-    netns::within(Some(&lab.netns("right")), || Resident::join(&interface, wish))
+    netns::run_in(Some(&lab.netns("right")), || Resident::join(&interface, wish))
 }
 
 /// What right0's users share, if there is any.
 pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
     let interface = right0(lab);
-    netns::within(Some(&lab.netns("right")), || Resident::find(&interface))
+    netns::run_in(Some(&lab.netns("right")), || Resident::find(&interface))
 }
 
 /// Waits until right0 has no program of ours any more.

@@ -58,7 +58,7 @@ fn send_udp(lab: &Lab, from: u16, to: u16) {
         Ok(socket.send_to(b"x", ("198.18.0.2", to)).unwrap())
     };
     dealt_with(lab, 1, || {
-        assert_eq!(netns::within(Some(&lab.netns("left")), send).unwrap(), 1);
+        assert_eq!(netns::run_in(Some(&lab.netns("left")), send).unwrap(), 1);
     });
 }
 

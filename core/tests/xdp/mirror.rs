@@ -43,7 +43,7 @@ fn copies_are_whole_and_the_host_keeps_its_packets() {
         let pings = drain(queue).iter().filter(|(_, bytes)| bytes[23] == 1).count();
         assert!(pings >= 5, "{name}: requests were copied, and answered");
         let stats = queue.stats().unwrap();
-        assert_eq!(stats.lost_full, 0, "{name}");
+        assert_eq!(stats.dropped_ring_full, 0, "{name}");
         assert!(stats.offered >= 305, "{name}: {stats:?}");
         run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
         assert_eq!(take(queue).len(), 0, "{name}: nothing more is let in");
@@ -177,7 +177,7 @@ fn several_mirrors_each_get_what_their_filters_match() {
         let queue = &mut port.queues[0];
         let got = drain(queue);
         let stats = queue.stats().unwrap();
-        assert_eq!((stats.offered, stats.lost_full), (got.len() as u64, 0), "{filter}");
+        assert_eq!((stats.offered, stats.dropped_ring_full), (got.len() as u64, 0), "{filter}");
         let got: Vec<_> = bytes_of(got).into_iter().filter(|bytes| is_ours(bytes)).collect();
         let expected: Vec<_> = sent.iter().filter(|bytes| matches(bytes[18])).cloned().collect();
         assert!(got == expected, "{filter}: {} of {}", got.len(), expected.len());
@@ -320,13 +320,13 @@ fn the_last_queue_to_be_closed_ends_the_copies() {
         let mut busy = port.queues.remove(at);
         assert_eq!(take(&mut busy).len(), 1, "{why}");
         let mut quiet = port.queues.remove(0);
-        quiet.close_intake().unwrap();
+        quiet.stop_rx().unwrap();
         let sent: Vec<_> = (1..101).map(|i| frame(i, 0, 60)).collect();
         send(&lab, &sent);
         let got = bytes_of(receive(&mut busy, 100));
         assert!(got == sent, "{why}: {} of 100 come to the queue that is open", got.len());
         assert_eq!(drain(&mut quiet).len(), 0, "{why}");
-        busy.close_intake().unwrap();
+        busy.stop_rx().unwrap();
         send(&lab, &sent);
         assert_eq!(drain(&mut busy).len(), 0, "{why}: nothing is copied any more");
         assert_eq!(busy.stats().unwrap().offered, 101, "{why}");
@@ -347,12 +347,16 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         let offered = |queue: &mut Queue| queue.stats().unwrap().offered;
         let at = port.queues.iter_mut().position(|queue| offered(queue) > 0).unwrap();
         let mut queue = port.queues.remove(at);
-        queue.close_intake().unwrap();
+        queue.stop_rx().unwrap();
         send(&lab, &sent);
         let got = bytes_of(drain(&mut queue));
         assert!(got == sent[..64], "{name}, {}: those from before", got.len());
         let stats = queue.stats().unwrap();
-        assert_eq!((stats.offered, stats.lost_full), (100, 36), "{name}: what comes is not ours");
+        assert_eq!(
+            (stats.offered, stats.dropped_ring_full),
+            (100, 36),
+            "{name}: what comes is not ours"
+        );
         assert_eq!(drain(&mut stack.queues[0]).len(), host, "{name}: but the host's");
     }
     let mut port = open(&lab, &format!("xdp:right0?{ours}")).unwrap();
@@ -400,11 +404,11 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
         let got = drain(queue);
         let stats = queue.stats().unwrap();
         assert_eq!(stats.offered, 1000, "{mode}");
-        assert_eq!(stats.offered, got.len() as u64 + stats.lost_full, "{mode}");
-        assert!(stats.lost_full > 0, "{mode}: {stats:?}");
+        assert_eq!(stats.offered, got.len() as u64 + stats.dropped_ring_full, "{mode}");
+        assert!(stats.dropped_ring_full > 0, "{mode}: {stats:?}");
         if mode == "native" {
             assert_eq!(bytes_of(got), sent[..64], "the first ones are kept");
-            assert_eq!(stats.lost_full, 936);
+            assert_eq!(stats.dropped_ring_full, 936);
         }
     }
 }

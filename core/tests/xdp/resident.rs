@@ -5,7 +5,7 @@ use std::process::Command;
 use sluicegate::link::{self, Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Use};
 use sluicegate::xdp::resident::{ModeWish, Resident};
-use sluicegate::xdp::{Loaded, Mode, RunStatistics};
+use sluicegate::xdp::{Mode, ProgInfo, RunStatistics};
 
 use super::scratch::lab_of;
 use super::{find, gone, join, lab, linux, right0, run};
@@ -56,14 +56,14 @@ fn it_is_known_how_long_the_program_is_and_how_often_it_ran() {
     let Some(lab) = lab() else { return };
     let (resident, _) = join(&lab, ModeWish::Best).unwrap();
     let look = || {
-        let ours = Loaded::by(std::process::id()).unwrap();
+        let ours = ProgInfo::by(std::process::id()).unwrap();
         ours.into_iter().find(|it| it.id == resident.program()).expect("this process holds it")
     };
     let before = look();
     assert_eq!(before.name, "sluice_ingress");
     assert!(before.instructions > 20, "{before:?}");
-    let last = |it: &Loaded| it.name == "sluice_end";
-    assert!(Loaded::by(std::process::id()).unwrap().iter().any(last), "it goes on to another");
+    let last = |it: &ProgInfo| it.name == "sluice_end";
+    assert!(ProgInfo::by(std::process::id()).unwrap().iter().any(last), "it goes on to another");
     let statistics = RunStatistics::on().unwrap();
     run(&lab, "left", "ping -q -c 20 -i 0.002 198.18.0.2");
     let after = look();
@@ -101,7 +101,7 @@ impl Drop for Kept<'_> {
     fn drop(&mut self) {
         let interface = right0(self.0);
         let netns = self.0.netns("right");
-        let _ = netns::within(Some(&netns), || Resident::detach_any(&interface));
+        let _ = netns::run_in(Some(&netns), || Resident::detach_any(&interface));
     }
 }
 
@@ -111,9 +111,9 @@ fn what_was_kept_of_another_program_is_not_kept() {
     let interface = right0(&lab);
     let netns = lab.netns("right");
     let is_kept =
-        |it: &Resident| netns::within(Some(&netns), || Ok(it.is_kept(&interface))).unwrap();
-    let keep = |it: &Resident| netns::within(Some(&netns), || it.keep(&interface));
-    let detach = |it: &Resident| netns::within(Some(&netns), || it.detach(&interface)).unwrap();
+        |it: &Resident| netns::run_in(Some(&netns), || Ok(it.is_kept(&interface))).unwrap();
+    let keep = |it: &Resident| netns::run_in(Some(&netns), || it.keep(&interface));
+    let detach = |it: &Resident| netns::run_in(Some(&netns), || it.detach(&interface)).unwrap();
     let (first, _) = join(&lab, ModeWish::Best).unwrap();
     assert!(!is_kept(&first));
     if let Err(error) = keep(&first) {
@@ -125,7 +125,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
     assert!(is_kept(&first));
     keep(&first).expect("what is kept can be kept again");
     // Taken off by somebody who knows nothing of what is kept.
-    let number = netns::within(Some(&netns), || {
+    let number = netns::run_in(Some(&netns), || {
         Ok(std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned())
     });
     let number = number.unwrap().replace(|c: char| !c.is_ascii_digit(), "");
@@ -218,7 +218,7 @@ fn an_interface_whose_bridge_has_a_program_is_refused_with_the_reason() {
     let Some(lab) = lab() else { return };
     run(&lab, "right", "ip link add br0 type bridge");
     run(&lab, "right", "ip link set right0 master br0");
-    let bridge = netns::within(Some(&lab.netns("right")), || {
+    let bridge = netns::run_in(Some(&lab.netns("right")), || {
         Resident::join(&link::interface(None, "br0")?, ModeWish::Best)
     });
     let _bridge = bridge.unwrap();

@@ -60,7 +60,7 @@ fn a_claim_ends_without_privileges() {
     ] {
         let mut queue = try_open(&lab, name).unwrap().queues.remove(0);
         assert!(host_is_silent(&lab), "{name}: the host gets nothing");
-        let closed = without_bpf(|| queue.close_intake());
+        let closed = without_bpf(|| queue.stop_rx());
         closed.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(host_answers(&lab), "{name}: the port is open still, and takes nothing");
         without_bpf(move || drop(queue));
@@ -79,11 +79,11 @@ fn a_queue_that_ends_without_privileges_leaves_the_others_their_packets() {
         send(&lab, &sent);
         let busy = whose(&mut port.queues);
         let idle = &mut port.queues[1 - busy];
-        without_bpf(|| idle.close_intake()).unwrap();
+        without_bpf(|| idle.stop_rx()).unwrap();
         send(&lab, &sent);
         let queue = &mut port.queues[busy];
         assert!(bytes_of(receive(queue, 100)) == [&sent[..], &sent[..]].concat(), "{name}");
-        without_bpf(|| queue.close_intake()).unwrap();
+        without_bpf(|| queue.stop_rx()).unwrap();
         assert!(host_answers(&lab), "{name}: the last has left");
         drain(queue);
     }

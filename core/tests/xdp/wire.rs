@@ -80,7 +80,7 @@ pub fn take(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
 /// Closes the intake and takes all that came.
 pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     let mut got = Vec::new();
-    queue.close_intake().unwrap();
+    queue.stop_rx().unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         let more = take(queue);

@@ -69,7 +69,7 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
     for host in config.shape.hosts() {
         let netns = plan::netns(&config.name, host.name);
         netns::create(&netns)?;
-        netns::within(Some(&netns), || {
+        netns::run_in(Some(&netns), || {
             quieten(host);
             Netlink::open(None)?.set_up("lo", true)
         })?;
@@ -110,7 +110,7 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     let netns = plan::netns(&config.name, host.name);
     let mut netlink = Netlink::open(Some(&netns))?;
     let ipv6 = Path::new(IPV6).exists();
-    let forwards = netns::within(Some(&netns), || Ok(forwards()))?;
+    let forwards = netns::run_in(Some(&netns), || Ok(forwards()))?;
     let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
     let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
     for interface in host.interfaces {

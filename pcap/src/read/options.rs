@@ -68,7 +68,7 @@ impl<'a> Options<'a> {
                 }
                 (packet::DROPPED, 8) => {
                     let dropped = value_fields.u64().unwrap_or(0);
-                    meta.lost_before = u32::try_from(dropped).unwrap_or(u32::MAX);
+                    meta.drops_before = u32::try_from(dropped).unwrap_or(u32::MAX);
                 }
                 _ => {}
             }
@@ -207,7 +207,7 @@ mod tests {
         let options = Options::new(bytes, Order::Little);
         let mut meta = Meta::default();
         options.clone().annotate(&mut meta);
-        assert_eq!((meta.direction, meta.lost_before), (Direction::Out, 5));
+        assert_eq!((meta.direction, meta.drops_before), (Direction::Out, 5));
         assert_eq!(options.clone().queue(), Some(3));
         assert_eq!(options.comments().collect::<Vec<_>>(), [&b"hi"[..], b"you"]);
     }

@@ -188,8 +188,8 @@ impl PcapNg {
         let ((interface, dropped), (high, low)) = fixed.ok_or("a packet block is too short")?;
         let mut found = self.packet(interface.into(), high, low, 28, body)?;
         // 0xffff stands for "not known".
-        if dropped != u16::MAX && found.meta.lost_before == 0 {
-            found.meta.lost_before = dropped.into();
+        if dropped != u16::MAX && found.meta.drops_before == 0 {
+            found.meta.drops_before = dropped.into();
         }
         Ok(found)
     }

@@ -7,7 +7,7 @@ use super::super::Format;
 use sluicegate_base::ring::Interface;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-const LONGEST_OPTION: usize = u16::MAX as usize;
+const MAX_OPTION: usize = u16::MAX as usize;
 
 /// The most bytes of a packet that libpcap (MAXIMUM_SNAPLEN) and Wireshark
 /// (WTAP_MAX_PACKET_SIZE_STANDARD) take from a file.
@@ -103,7 +103,7 @@ pub(super) fn padding(bytes: usize) -> usize {
 
 /// Appends one option with its padding. What does not fit its 16-bit length is cut.
 pub(super) fn push_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
-    let value = &value[..value.len().min(LONGEST_OPTION)];
+    let value = &value[..value.len().min(MAX_OPTION)];
     block.extend_from_slice(&code.to_le_bytes());
     block.extend_from_slice(&(value.len() as u16).to_le_bytes());
     block.extend_from_slice(value);
@@ -112,7 +112,7 @@ pub(super) fn push_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 /// Appends an option that is text, cut between two characters if it must be; none if empty.
 fn push_text(block: &mut Vec<u8>, code: u16, text: &str) {
-    let text = &text[..text.floor_char_boundary(LONGEST_OPTION)];
+    let text = &text[..text.floor_char_boundary(MAX_OPTION)];
     if !text.is_empty() {
         push_option(block, code, text.as_bytes());
     }

@@ -9,7 +9,7 @@ use sluicegate_base::error::{Error, Result};
 /// The level for captures: level 3 takes nearly twice the time of short packets and saves
 /// nothing on them.
 const ZSTD_LEVEL: i32 = 1;
-const MOST_WORKERS: usize = 64;
+const MAX_WORKERS: usize = 64;
 
 /// Where packets are written, and how.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ impl OutputConfig {
 
     /// Threads that compress.
     pub(super) fn workers(&self) -> usize {
-        self.workers.clamp(1, MOST_WORKERS)
+        self.workers.clamp(1, MAX_WORKERS)
     }
 }
 

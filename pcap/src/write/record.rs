@@ -10,7 +10,7 @@ use super::chunk::{CHUNK_BYTES, Chunk};
 use sluicegate_base::ring::{Direction, Packet};
 
 /// Bytes of [`EncoderConfig::loss_cause`] that are kept: an option's length has 16 bits.
-const LONGEST_CAUSE: usize = 1024;
+const MAX_CAUSE: usize = 1024;
 
 /// How packets become records.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ impl Encoder {
         };
         let cause = match config.loss_cause.as_str() {
             "" => String::new(),
-            cause => format!(": {}", &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]),
+            cause => format!(": {}", &cause[..cause.floor_char_boundary(MAX_CAUSE)]),
         };
         Self {
             layout: Layout::new(config.format, config.microseconds),
@@ -108,11 +108,11 @@ impl Encoder {
     #[inline]
     fn append_block(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
         let meta = packet.meta();
-        let options = if meta.lost_before == 0 {
+        let options = if meta.drops_before == 0 {
             &self.options[meta.direction as usize]
         } else {
             let standing = &self.options[meta.direction as usize];
-            gap_options(&mut self.scratch, meta.lost_before, &self.gap, standing);
+            gap_options(&mut self.scratch, meta.drops_before, &self.gap, standing);
             &self.scratch
         };
         let interface = match self.interfaces.get(meta.interface as usize) {
@@ -297,7 +297,7 @@ mod tests {
     fn options_stand_only_where_there_is_something_to_say() {
         let plain = meta(60);
         let sent = Meta { direction: Direction::Out, ..plain };
-        let gap = Meta { lost_before: 3, ..sent };
+        let gap = Meta { drops_before: 3, ..sent };
         let (alone, of_four) = (1, 4);
         type Row = (&'static str, Meta, u32, bool, Vec<(u16, Vec<u8>)>);
         let flags = (2, vec![2, 0, 0, 0]);

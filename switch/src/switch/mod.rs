@@ -23,7 +23,7 @@ use sluicegate::ring::{Direction, now_ns};
 use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::pass::{self, Batch};
-use crate::table::{Known, MOST_PORTS, PortNumber, Table, TableConfig, Tick};
+use crate::table::{Known, MAX_PORTS, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::{Form, LAST};
 use upkeep::state;
 
@@ -125,8 +125,8 @@ impl Switch {
         }
         let free = self.members.iter().position(Option::is_none);
         let place = free.unwrap_or(self.members.len());
-        if place >= MOST_PORTS {
-            return Err(Error::Usage(format!("a switch has {MOST_PORTS} ports at most")));
+        if place >= MAX_PORTS {
+            return Err(Error::Usage(format!("a switch has {MAX_PORTS} ports at most")));
         }
         if place == self.members.len() {
             self.members.push(None);
@@ -144,7 +144,7 @@ impl Switch {
         self.table.forget(number);
         let closed = self.members[usize::from(number)]
             .as_mut()
-            .map_or(Ok(()), |member| member.close_intake(Instant::now()));
+            .map_or(Ok(()), |member| member.stop_rx(Instant::now()));
         if let Err(error) = closed {
             self.fail(number, error);
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::Presence;
+use sluicegate::link::LinkState;
 use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Readiness, Wait};
 
@@ -100,7 +100,7 @@ impl Switch {
         for number in 0..self.members.len() {
             let Some(member) = self.members[number].as_mut() else { continue };
             // Not `leaving`: it still takes what the others bring.
-            if let Err(error) = member.queues.iter_mut().try_for_each(Queue::close_intake) {
+            if let Err(error) = member.queues.iter_mut().try_for_each(Queue::stop_rx) {
                 self.fail(number as PortNumber, error);
             }
         }
@@ -172,7 +172,7 @@ impl Switch {
 
 /// Looks at what has become of a port.
 fn look(member: &mut Member, events: &mut Vec<Event>) -> Result<()> {
-    let up = member.presence.as_ref().map(Presence::look).transpose()?;
+    let up = member.presence.as_ref().map(LinkState::look).transpose()?;
     let down = up.is_some_and(|state| !state.up);
     for queue in member.queues.iter_mut().filter(|_| !down) {
         queue.check()?;

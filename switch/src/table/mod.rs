@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 /// The number of a port in a switch.
 pub type PortNumber = u16;
 /// The most ports of a switch.
-pub const MOST_PORTS: usize = 256;
+pub const MAX_PORTS: usize = 256;
 /// Time as the table has it, in tenths of a second from any start on; it may wrap.
 pub type Tick = u32;
 /// Ticks in a second.
@@ -129,7 +129,7 @@ impl Table {
             buckets: vec![Bucket::default(); buckets].into_boxed_slice(),
             seeds: [seed(), seed()],
             config,
-            learned: vec![0; MOST_PORTS],
+            learned: vec![0; MAX_PORTS],
             statics: 0,
             sweep: 0,
         }

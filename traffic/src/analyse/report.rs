@@ -56,14 +56,14 @@ pub struct Delays {
 }
 
 /// A stamp more than this before the packet came is another clock's: an hour.
-pub(super) const LONGEST_NS: u64 = 3_600_000_000_000;
+pub(super) const MAX_NS: u64 = 3_600_000_000_000;
 
 impl Delays {
     /// Counts a packet that was made and came at these times of what may be one clock.
     #[inline]
     pub fn add(&mut self, made_ns: u64, came_ns: u64) {
         match came_ns.checked_sub(made_ns) {
-            Some(delay) if delay <= LONGEST_NS => {
+            Some(delay) if delay <= MAX_NS => {
                 self.times.add(delay);
                 self.longest_ns = self.longest_ns.max(delay);
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 use sluicegate::xdp::RedirectCounts;
-use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, Sheet};
+use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, SharedCounters};
 
 use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
@@ -31,12 +31,12 @@ const NEAR: Duration = Duration::from_millis(2);
 /// The last packets of a run are due within this time.
 const SOON: Duration = Duration::from_millis(50);
 /// The longest sleep: another pace is seen after it.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 
 /// One worker's share of a plan, ready to be sent.
 #[derive(Debug)]
 pub struct Live {
-    sheet: Arc<Sheet>,
+    sheet: Arc<SharedCounters>,
     gaps: Table,
     maker: Maker,
     exit: Arc<Exit>,
@@ -47,7 +47,7 @@ pub struct Live {
 /// One worker, sending.
 #[derive(Debug)]
 pub struct Sending {
-    sheet: Arc<Sheet>,
+    sheet: Arc<SharedCounters>,
     gaps: Table,
     limit: Option<u64>,
     done: Arc<OnceLock<Instant>>,
@@ -91,7 +91,7 @@ impl Live {
         let exit = Arc::new(Exit::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
         let job = Job { plan, worker, workers, exit: Some(&exit), most_behind };
-        let sheet = Sheet::new(&program::sheet(&job))?;
+        let sheet = SharedCounters::new(&program::sheet(&job))?;
         sheet.set(word::LIMIT as usize / 8, u64::MAX);
         if let Some(dial) = dial {
             sheet.set(word::BURST as usize / 8, dial.burst().into());
@@ -105,7 +105,7 @@ impl Live {
         let maker = Maker::load(c"sluice_live", &instructions, job.frame())?;
         Ok(Self {
             sheet: Arc::new(sheet),
-            gaps: sheet::Sheet::gaps(plan),
+            gaps: sheet::SharedCounters::gaps(plan),
             maker,
             exit,
             paced: dial.is_some(),
@@ -231,7 +231,7 @@ impl Sending {
 }
 
 /// Sleeps where nothing is due for a while: how often the program runs then.
-fn rest(sheet: &Sheet) -> u64 {
+fn rest(sheet: &SharedCounters) -> u64 {
     let get = |word: i16| Duration::from_nanos(sheet.get(word as usize / 8));
     let idle = get(word::IDLE);
     if idle < NEAR {
@@ -241,21 +241,21 @@ fn rest(sheet: &Sheet) -> u64 {
     // Until the program has looked anew nobody knows.
     sheet.set(word::IDLE as usize / 8, 0);
     // Who ends it, wakes it.
-    std::thread::park_timeout((idle - NEAR / 2).min(LONGEST_SLEEP));
+    std::thread::park_timeout((idle - NEAR / 2).min(MAX_SLEEP));
     // A look is enough where it goes on sleeping.
-    if idle > LONGEST_SLEEP + NEAR { 1 } else { FEW_RUNS }
+    if idle > MAX_SLEEP + NEAR { 1 } else { FEW_RUNS }
 }
 
 /// How often the program runs where so many packets are left: seldom, towards the end, so that the
 /// run's time is not much longer than theirs.
-fn until_end(sheet: &Sheet, left: u64) -> u64 {
+fn until_end(sheet: &SharedCounters, left: u64) -> u64 {
     let get = |word: i16| sheet.get(word as usize / 8);
     let left_ns = (left / get(word::BURST).max(1)).saturating_mul(get(word::PERIOD));
     if u128::from(left_ns) < SOON.as_nanos() { FEW_RUNS } else { u64::MAX }
 }
 
 /// The program sees one number before the other, which is wrong by less than a ns once.
-fn set_period(sheet: &Sheet, period: Period, (worker, workers): (u32, u32)) {
+fn set_period(sheet: &SharedCounters, period: Period, (worker, workers): (u32, u32)) {
     let period = period.times(workers);
     sheet.set(word::PHASE as usize / 8, period.part_ns(worker, workers));
     sheet.set(word::FRACTION as usize / 8, period.fraction.into());

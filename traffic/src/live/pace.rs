@@ -18,7 +18,7 @@ use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 /// The period is read each time, so that it can be changed meanwhile. Who is no more than
 /// `most_behind` late makes up for it.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
-    // It is MOST_BEHIND or less, which 32 bits hold.
+    // It is MAX_BEHIND or less, which 32 bits hold.
     let most_behind = most_behind.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);

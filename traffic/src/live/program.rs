@@ -22,7 +22,7 @@ use sluicegate::xdp::live::Exit;
 
 use super::arith::{self, held::*};
 use super::pace;
-use super::sheet::{Sheet, Table, word};
+use super::sheet::{SharedCounters, Table, word};
 use crate::plan::{
     Draw, Edit, Index, Key, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term, fold,
 };
@@ -63,12 +63,12 @@ struct Lane<'a> {
 
 /// What is more than a program can have: offsets in it have 16 bits, and its stack 512 bytes.
 pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
-    const MOST_STREAMS: usize = 4000;
-    const MOST_WORDS: u16 = 60;
+    const MAX_STREAMS: usize = 4000;
+    const MAX_WORDS: u16 = 60;
     let words = |stream: &Stream| u16::from(stream.words.packet) + u16::from(stream.words.flow);
-    if plan.streams.len() > MOST_STREAMS {
+    if plan.streams.len() > MAX_STREAMS {
         Some("4000 streams")
-    } else if plan.streams.iter().any(|stream| words(stream) > MOST_WORDS) {
+    } else if plan.streams.iter().any(|stream| words(stream) > MAX_WORDS) {
         Some("60 random numbers a packet")
     } else if plan.longest() > i16::MAX as usize {
         Some("32767 bytes a packet")
@@ -96,7 +96,7 @@ struct Writer<'a> {
     job: Job<'a>,
     map: Option<BorrowedFd<'a>>,
     asm: Assembler,
-    sheet: Sheet,
+    sheet: SharedCounters,
     /// Where a packet that cannot be made ends.
     refused: Label,
 }
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
     fn new(job: Job<'a>, map: Option<BorrowedFd<'a>>) -> Self {
         let mut asm = Assembler::new();
         let refused = asm.label();
-        Self { job, map, asm, sheet: Sheet::new(job.plan), refused }
+        Self { job, map, asm, sheet: SharedCounters::new(job.plan), refused }
     }
 
     fn write(&mut self) {
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
             None => self.asm.load_constant(SHEET, 0),
         }
         if let Some(most_behind) = self.job.most_behind {
-            pace::wait_until_due(&mut self.asm, Sheet::gaps(plan), most_behind);
+            pace::wait_until_due(&mut self.asm, SharedCounters::gaps(plan), most_behind);
         }
         let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
         self.choose(&streams);
@@ -128,7 +128,7 @@ impl<'a> Writer<'a> {
                 stream,
                 packets: Key::of_packets(plan.seed, index, self.job.worker),
                 flows: Key::of_flows(plan.seed, index),
-                number: Sheet::number_of(index),
+                number: SharedCounters::number_of(index),
                 template,
             });
         }

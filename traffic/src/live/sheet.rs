@@ -54,11 +54,11 @@ pub(super) struct Table {
 
 /// Where everything is, and what is in it at the start.
 #[derive(Debug, Default)]
-pub(super) struct Sheet {
+pub(super) struct SharedCounters {
     words: Vec<u64>,
 }
 
-impl Sheet {
+impl SharedCounters {
     /// With the counters of a plan's streams, and no table but the histogram of a timetable.
     pub fn new(plan: &Plan) -> Self {
         let mut sheet = Self { words: vec![0; word::END / 8 + plan.streams.len()] };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{MOST_BEHIND, Pace, Period};
+use super::{MAX_BEHIND, Pace, Period};
 
 /// A pace that all workers of a run look at, and one thread sets. How long bursts are stays.
 #[derive(Clone, Debug)]
@@ -25,13 +25,13 @@ impl Dial {
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
         let shared = Shared { ns: ns.into(), fraction: u64::from(fraction).into() };
-        Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MOST_BEHIND }
+        Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 
-    /// The same for who makes up for less: at most this, and never more than [`MOST_BEHIND`].
+    /// The same for who makes up for less: at most this, and never more than [`MAX_BEHIND`].
     #[must_use]
     pub fn catching_up(self, most_behind: Duration) -> Self {
-        Self { most_behind: most_behind.min(MOST_BEHIND), ..self }
+        Self { most_behind: most_behind.min(MAX_BEHIND), ..self }
     }
 
     /// Another pace from now on.

@@ -43,7 +43,7 @@ impl Unit {
 
 /// How far behind a sender may be and still make up for it, unless less is said
 /// ([`Dial::catching_up`]). Beyond, it starts its timetable anew.
-pub const MOST_BEHIND: Duration = Duration::from_millis(100);
+pub const MAX_BEHIND: Duration = Duration::from_millis(100);
 /// Who is behind when another pace begins stays so by as many packets, unless they would take longer
 /// then than is made up for; not where periods are longer than this, a minute.
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;

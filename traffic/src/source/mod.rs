@@ -49,13 +49,13 @@ impl LeftOut {
 /// How long before its time a sleeper is woken: the kernel may take as long.
 const WAKE_BEFORE: Duration = Duration::from_millis(1);
 /// The longest sleep: who sleeps does not see that it is to end.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sleeps where something is far from being due, and spins where it is near.
 fn rest_until(due_ns: u64, now_ns: u64) {
     let left = Duration::from_nanos(due_ns.saturating_sub(now_ns));
     match left.saturating_sub(WAKE_BEFORE) {
-        far if far >= WAKE_BEFORE => std::thread::sleep(far.min(LONGEST_SLEEP)),
+        far if far >= WAKE_BEFORE => std::thread::sleep(far.min(MAX_SLEEP)),
         _ => std::hint::spin_loop(),
     }
 }

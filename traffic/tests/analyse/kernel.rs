@@ -7,7 +7,7 @@ use sluicegate::filter::ebpf::Reg::R0;
 use sluicegate::filter::ebpf::{Assembler, xdp_action};
 use sluicegate::link::{pin_thread, possible_cpus};
 use sluicegate::port::Inspect;
-use sluicegate::xdp::Trial;
+use sluicegate::xdp::ProgTestRun;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Others, WorkerAnalysis, look};
 use sluicegate_traffic::plan::Frames;
 use sluicegate_traffic::spec::{Defaults, Spec};
@@ -15,7 +15,7 @@ use sluicegate_traffic::spec::{Defaults, Spec};
 use crate::model::{fate, way};
 
 /// The analyser in a program that drops everything; none without the privilege.
-fn trial(fragments: bool) -> Option<(InKernel, Trial)> {
+fn trial(fragments: bool) -> Option<(InKernel, ProgTestRun)> {
     let kernel = match InKernel::new() {
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
             println!("skipped: {operation} needs {capability}; get it by sudo");
@@ -31,7 +31,8 @@ fn trial(fragments: bool) -> Option<(InKernel, Trial)> {
     kernel.write(&mut asm, &frame);
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
-    let trial = Trial::load(c"analyse", &asm.finish().unwrap()).unwrap_or_else(|e| panic!("{e}"));
+    let trial =
+        ProgTestRun::load(c"analyse", &asm.finish().unwrap()).unwrap_or_else(|e| panic!("{e}"));
     Some((kernel, trial))
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::Error;
 use sluicegate::link::Interface;
-use sluicegate::xdp::live::MOST_BYTES;
+use sluicegate::xdp::live::MAX_BYTES;
 use sluicegate_traffic::analyse::Stamp;
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::{Plan, Source};
@@ -130,7 +130,7 @@ fn programs_make_the_packets_of_specifications_at_random() {
         let made = stream(&mut Random::new(seed));
         let plan = plan(&made.text);
         // Live frames have one page.
-        if plan.longest() > MOST_BYTES as usize || is_timed(&plan) {
+        if plan.longest() > MAX_BYTES as usize || is_timed(&plan) {
             continue;
         }
         if !compare(&format!("specification {seed}\n{}", made.text), &plan, 50) {

@@ -15,7 +15,7 @@ impl Ring {
     /// # Panics
     /// On a receive ring, whose slots the kernel may be writing; if there is no such slot.
     #[inline]
-    pub fn to_send(&self, from: u32) -> Packets<'_> {
+    pub fn pending_tx(&self, from: u32) -> Packets<'_> {
         // SAFETY: as in `head`.
         assert!(unsafe { (*self.header.as_ptr()).dir } == 0, "a receive ring has nothing to send");
         assert!(from < self.num_slots, "slot {from} of {}", self.num_slots);
@@ -37,7 +37,7 @@ impl Ring {
     #[inline]
     pub fn is_endless(&self, from: u32) -> bool {
         self.distance(from, self.head()) == self.num_slots - 1
-            && self.to_send(from).left == 0
+            && self.pending_tx(from).left == 0
             && self.num_slots > 1
     }
 
@@ -98,7 +98,7 @@ impl Ring {
     /// The `n` bytes in front of the packet in a slot the backend owns; None where its buffer has
     /// fewer there.
     #[inline]
-    pub fn in_front(&mut self, index: u32, n: u16) -> Option<&mut [u8]> {
+    pub fn headroom_mut(&mut self, index: u32, n: u16) -> Option<&mut [u8]> {
         let slot = *self.slot(index);
         let start = slot.offset().checked_sub(n).filter(|_| slot.buf != 0)?;
         let first = self.pool.address(slot.buf).map_addr(|at| at.saturating_add(start.into()));

@@ -364,7 +364,7 @@ impl Ring {
 
     /// Whether its buffers are those of this pool.
     #[inline]
-    pub fn draws_from(&self, pool: &Arc<Pool>) -> bool {
+    pub fn uses_pool(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
@@ -374,8 +374,8 @@ impl Ring {
     /// # Panics
     /// On a receive ring; if there is no such slot.
     #[inline]
-    pub fn given_since(&self, head: u32) -> Packets<'_> {
-        self.to_send(head)
+    pub fn submitted_since(&self, head: u32) -> Packets<'_> {
+        self.pending_tx(head)
     }
 }
 

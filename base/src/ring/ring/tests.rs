@@ -185,7 +185,7 @@ fn what_is_to_be_sent_is_shown_in_whole_packets() {
     ring.release(4);
     ring.publish(ring.before(4));
     let lengths = |ring: &Ring| {
-        ring.to_send(4).map(|p| p.segments().map(<[u8]>::len).collect()).collect::<Vec<Vec<_>>>()
+        ring.pending_tx(4).map(|p| p.segments().map(<[u8]>::len).collect()).collect::<Vec<Vec<_>>>()
     };
     let rows: [(u16, bool, &[&[usize]], &str); 5] = [
         (1, false, &[&[1]], "a packet in one slot"),
@@ -199,7 +199,7 @@ fn what_is_to_be_sent_is_shown_in_whole_packets() {
         ring.set_bytes(at, bytes, continues);
         ring.release(1);
         assert_eq!(lengths(&ring), expected, "{why}");
-        assert_eq!(ring.given_since(4).count(), expected.len(), "{why}");
+        assert_eq!(ring.submitted_since(4).count(), expected.len(), "{why}");
         assert!(!ring.is_endless(4), "{why}");
     }
 }
@@ -213,7 +213,7 @@ fn a_packet_that_fills_the_ring_and_goes_on_is_known_as_endless() {
         ring.release(1);
         assert_eq!(ring.is_endless(0), endless);
     }
-    assert_eq!(ring.to_send(0).count(), 0);
+    assert_eq!(ring.pending_tx(0).count(), 0);
 }
 
 /// What a slot says of its buffer, in one line.
@@ -246,7 +246,7 @@ fn a_packet_may_start_anywhere_in_its_buffer() {
     assert_eq!(rx.swap_into(&mut tx, 1).slots, 1);
     assert_eq!(told(&tx, 0), (mine, 256, 1792, false), "the offset moves with the buffer");
     assert_eq!(told(&rx, 0), (free, 0, 1792, false), "and does not stay behind");
-    assert_eq!(tx.to_send(0).next().unwrap().head()[..2], [7, 8]);
+    assert_eq!(tx.pending_tx(0).next().unwrap().head()[..2], [7, 8]);
 
     rx.fill(0, 3, false, Meta::default());
     assert_eq!(told(&rx, 0), (free, 0, 3, false), "what a backend fills starts at the start");
@@ -292,7 +292,7 @@ fn packets_are_built_as_long_as_there_is_room_and_one_comes() {
     assert_eq!(build(&mut tx, 9, 3), (1, 3), "until there is none");
     assert_eq!(build(&mut tx, 9, 9), (2, 11), "one slot is the backend's");
     assert_eq!(build(&mut tx, 9, 9), (0, 0), "no room");
-    let sent: Vec<_> = tx.to_send(0).map(|packet| packet.head().to_vec()).collect();
+    let sent: Vec<_> = tx.pending_tx(0).map(|packet| packet.head().to_vec()).collect();
     assert_eq!(sent, [vec![1], vec![2; 2], vec![3; 3], vec![5; 5], vec![6; 6]]);
 }
 

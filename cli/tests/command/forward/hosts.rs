@@ -15,7 +15,7 @@ const BYTES: usize = 300_000;
 pub fn talk(lab: &Lab) {
     let within = |host: &str| Some(lab.netns(host));
     let listen = || Ok(TcpListener::bind("198.18.0.2:0").unwrap());
-    let listener = netns::within(within("right").as_deref(), listen).unwrap();
+    let listener = netns::run_in(within("right").as_deref(), listen).unwrap();
     let address = listener.local_addr().unwrap();
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -24,7 +24,7 @@ pub fn talk(lab: &Lab) {
         stream.write_all(&bytes).unwrap();
     });
     let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_secs(60)).unwrap());
-    let mut stream = netns::within(within("left").as_deref(), connect).unwrap();
+    let mut stream = netns::run_in(within("left").as_deref(), connect).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let said: Vec<u8> = (0..BYTES).map(|i| (i * 7 % 251) as u8).collect();
     stream.write_all(&said).unwrap();

@@ -16,7 +16,7 @@ const QUESTIONS: usize = 40;
 fn ask_and_answer(lab: &Lab, forwarder: &Running) {
     let bound = |host: &str, address: &'static str| {
         let bind = || Ok(UdpSocket::bind(address).unwrap());
-        let socket = netns::within(Some(&lab.netns(host)), bind).unwrap();
+        let socket = netns::run_in(Some(&lab.netns(host)), bind).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         socket
     };

@@ -66,11 +66,11 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         let right = capture_all(&lab.netns("right"), "udp", &there);
         let before = dropped(&lab, "middle", "middle1");
         let on_the_way = || dropped(&lab, "left", "left0") + dropped(&lab, "right", "right0");
-        let lost_before = on_the_way();
+        let drops_before = on_the_way();
         send(&lab, "left", "right", 2000);
         send(&lab, "right", "left", 1000);
         let lost = dropped(&lab, "middle", "middle1") - before;
-        let missed = on_the_way() - lost_before;
+        let missed = on_the_way() - drops_before;
         right.stop().good();
         let report = running.stop().good();
         let [on, back] = [0, 1].map(|index| direction(&report, index)[0]);

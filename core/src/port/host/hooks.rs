@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn programs_that_are_refused_leave_nothing() {
         let Some(lab) = for_tests::lab() else { return };
-        netns::within(Some(&lab.netns("right")), || {
+        netns::run_in(Some(&lab.netns("right")), || {
             let right0 = interface(None, "right0").unwrap().index;
             let good = program::gate().unwrap();
             let bad = OwnedFd::from(File::open("/dev/null").unwrap());
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn filters_are_there_until_they_are_taken_away() {
         let Some(lab) = for_tests::lab() else { return };
-        netns::within(Some(&lab.netns("right")), || {
+        netns::run_in(Some(&lab.netns("right")), || {
             let right0 = interface(None, "right0").unwrap().index;
             let mut asm = Assembler::new();
             asm.mov(Reg::R0, -1);

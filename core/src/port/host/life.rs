@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::device::lacking;
 use crate::error::Result;
 use crate::xdp::bpf::{self, Write};
-use crate::xdp::live::Sheet;
+use crate::xdp::live::SharedCounters;
 
 /// The sign of one port.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Life {
     pub alive: OwnedFd,
     /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
     /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
-    pub begun: Sheet,
+    pub begun: SharedCounters,
     token: OwnedFd,
 }
 
@@ -26,7 +26,7 @@ impl Life {
         let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
             alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
-            begun: Sheet::zeros(1, "the host: port")?,
+            begun: SharedCounters::zeros(1, "the host: port")?,
             token: bpf::token().map_err(failed)?,
         })
     }

@@ -67,7 +67,7 @@ use queue::{Address, Intake};
 use super::tap::{self, Drops, TapQueue};
 use super::{OpenOptions, Port, PortName, lookup, xdp};
 use crate::error::{Error, Result};
-use crate::link::{self, Netlink, Presence, Side, netns};
+use crate::link::{self, LinkState, Netlink, Side, netns};
 use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
 use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
@@ -77,7 +77,7 @@ use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load
 pub(super) const MARK: i32 = 0x736c_6963;
 
 /// With fewer the kernel's table, which shares room out by CPU, forgets at once.
-const LEAST_FLOWS: u64 = 64;
+const MIN_FLOWS: u64 = 64;
 
 /// What becomes of packets when the owner is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ impl Config {
             hook = Some(Hook::Clsact);
         }
         let flows = name.count("flows", 0..=1 << 24)?.filter(|&flows| flows > 0);
-        if flows.is_some_and(|flows| flows < LEAST_FLOWS) {
-            let advice = format!("use at least {LEAST_FLOWS}, or 0 for none");
+        if flows.is_some_and(|flows| flows < MIN_FLOWS) {
+            let advice = format!("use at least {MIN_FLOWS}, or 0 for none");
             return Err(name.wrong("flows", name.option("flows").unwrap_or_default(), &advice));
         }
         let modes = [("native", Mode::Native), ("skb", Mode::Skb)]
@@ -144,7 +144,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let count = numbers.clone().count();
     let frame_bytes = tap::frame_bytes(interface.mtu);
     let rings = tap::Rings::new(name, options, config.slots, count, frame_bytes)?;
-    let (queues, hook, not_native) = netns::within(netns, || between(&config, &interface, count))?;
+    let (queues, hook, not_native) = netns::run_in(netns, || between(&config, &interface, count))?;
     let queues = rings.queues(&interface.name, numbers.zip(queues))?;
     let fallbacks = xdp::fallbacks(not_native);
     Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks, queues })
@@ -191,7 +191,7 @@ fn between(
     let intake = Intake::new(hooks, stage, life);
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
-        let presence = Presence::of(interface)?;
+        let presence = LinkState::of(interface)?;
         let name = interface.name.as_str();
         let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
         Ok(HostQueue::new(&intake, tap, share, name, address.take(), flows.clone()))

@@ -137,9 +137,9 @@ impl Backend for HostQueue {
 
     /// What the host sends from now on leaves the interface by itself, when all queues of the port
     /// have been closed so; what waits is received.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.intake = None;
-        self.tap.close_intake()
+        self.tap.stop_rx()
     }
 
     fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {

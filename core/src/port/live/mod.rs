@@ -26,18 +26,18 @@ pub(super) use queue::LiveQueue;
 
 use super::limits::Limits;
 use super::packet::vlan::TAG_BYTES;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::link::{self, may_pin, netns};
-use crate::xdp::live::{Geometry, LEAST_BYTES, MOST_BYTES, Sender, leaves_by};
+use crate::xdp::live::{Geometry, MAX_BYTES, MIN_BYTES, Sender, leaves_by};
 use sluicegate_base::ring::{Interface, Ring};
 
 /// A short ring stays in the cache.
 const DEFAULT_RING: u64 = 2048;
 /// The most that the rings of a port may have, which is memory of the kernel's.
-const MOST_BYTES_OF_RINGS: u64 = 4 << 30;
+const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// What the options say.
 struct Config {
@@ -74,10 +74,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     check_memory(name, &config, &interface, count)?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
-        None => Needs::usual(count as u32, config.slots, config.slots).pool()?,
+        None => PoolRequirements::usual(count as u32, config.slots, config.slots).pool()?,
     };
     // A program sends to an interface of the namespace that it is run in.
-    let senders = netns::within(netns, || {
+    let senders = netns::run_in(netns, || {
         (0..count).map(|i| sender(&config, &interface, i, false)).collect::<Result<Vec<_>>>()
     })?;
     let described = Interface {
@@ -104,7 +104,7 @@ fn check_memory(
     queues: usize,
 ) -> Result<()> {
     let bytes = u64::from(geometry(config, interface).bytes()) * queues as u64;
-    if bytes <= MOST_BYTES_OF_RINGS {
+    if bytes <= MAX_BYTES_OF_RINGS {
         return Ok(());
     }
     let (slots, gib) = (config.ring, bytes.div_ceil(1 << 30));
@@ -115,8 +115,8 @@ fn check_memory(
 }
 
 fn geometry(config: &Config, interface: &link::Interface) -> Geometry {
-    let frame = interface.mtu.saturating_add(LEAST_BYTES + TAG_BYTES as u32);
-    Geometry { slots: config.ring, most_bytes: frame.min(MOST_BYTES) }
+    let frame = interface.mtu.saturating_add(MIN_BYTES + TAG_BYTES as u32);
+    Geometry { slots: config.ring, most_bytes: frame.min(MAX_BYTES) }
 }
 
 /// What sends for a queue of an `xdp:` port, whose interface is of this thread's network namespace. It

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::link::{self, Presence, netns};
+use crate::link::{self, LinkState, netns};
 use crate::port::QueueStats;
 use crate::port::backend::Backend;
 use crate::port::limits::Limits;
@@ -19,7 +19,7 @@ const LAST_LOOK: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(crate) struct LiveQueue {
     sender: Sender,
-    presence: Presence,
+    presence: LinkState,
     limits: Limits,
     /// The first slot that is not written.
     next: u32,
@@ -40,7 +40,7 @@ impl LiveQueue {
         mut limits: Limits,
     ) -> Result<Self> {
         limits.set_room(sender.geometry().most_bytes as usize);
-        let presence = netns::within(netns, || Presence::of(interface))?;
+        let presence = netns::run_in(netns, || LinkState::of(interface))?;
         Ok(Self {
             sender,
             presence,
@@ -56,7 +56,7 @@ impl LiveQueue {
     fn write(&mut self, ring: &Ring) {
         let mut written = 0;
         let Self { sender, limits, next, refused, too_long, .. } = self;
-        for packet in ring.to_send(*next) {
+        for packet in ring.pending_tx(*next) {
             if limits.allow(&packet) {
                 if sender.writer().room(1) == 0 {
                     break;
@@ -78,7 +78,7 @@ impl LiveQueue {
     /// Counts all that waits as never to be sent. Returns how many slots are room again.
     fn give_up(&mut self, ring: &mut Ring) -> u32 {
         let before = self.next;
-        let waiting = ring.to_send(self.next).count() as u64;
+        let waiting = ring.pending_tx(self.next).count() as u64;
         (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
         self.next = ring.head();
         ring.publish(ring.before(self.next));
@@ -185,7 +185,7 @@ mod tests {
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let geometry = Geometry { slots: 64, most_bytes: 1518 };
-        let sender = netns::within(Some(&netns), || Sender::at_rest(geometry, &left0)).unwrap();
+        let sender = netns::run_in(Some(&netns), || Sender::at_rest(geometry, &left0)).unwrap();
         let limits = Limits::of(&left0, LINKTYPE_ETHERNET);
         let mut queue = LiveQueue::new(sender, &left0, Some(&netns), limits).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();

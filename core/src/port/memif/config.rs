@@ -11,7 +11,7 @@ const DEFAULT_RING: u64 = 1024;
 const DEFAULT_BUFFER: u64 = 2048 + 64;
 const DEFAULT_SLOTS: u64 = 512;
 /// Most queues of a port.
-const MOST_QUEUES: u64 = 64;
+const MAX_QUEUES: u64 = 64;
 /// Most bytes of a secret.
 const SECRET_BYTES: usize = 24;
 
@@ -38,8 +38,8 @@ pub(super) struct Config {
 impl Config {
     pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         let roles = [("server", Role::Server), ("client", Role::Client)];
-        let queues = name.count("queues", 1..=MOST_QUEUES)?;
-        let queues = queues.map_or(options.queues.max(1).min(MOST_QUEUES as u32), |n| n as u32);
+        let queues = name.count("queues", 1..=MAX_QUEUES)?;
+        let queues = queues.map_or(options.queues.max(1).min(MAX_QUEUES as u32), |n| n as u32);
         let entries = name.count("ring", 32..=16_384)?.unwrap_or(DEFAULT_RING);
         if !entries.is_power_of_two() {
             return Err(name.wrong("ring", &entries.to_string(), "use a power of two"));

@@ -18,7 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, Result};
 use crate::file::threads::without_signals;
 use crate::link::netns;
-use sluicegate_memif::Breach;
+use sluicegate_memif::ProtocolError;
 use sluicegate_memif::address::{Address, Listener};
 use sluicegate_memif::channel::{Channel, Ended, wait};
 use sluicegate_memif::handshake::{Connection, Pair, Settings, as_client, as_server};
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The same to one that has said no.
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
 /// What nobody has read of what happened is dropped beyond.
-const MOST_NOTICES: usize = 64;
+const MAX_NOTICES: usize = 64;
 
 /// What a port is at its socket.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ struct State {
     /// Rings of the connection that queues have not taken.
     pairs: Vec<Option<Pair>>,
     /// What a queue found its peer to do.
-    breach: Option<Breach>,
+    breach: Option<ProtocolError>,
     notices: VecDeque<String>,
 }
 
@@ -123,7 +123,7 @@ impl Control {
     }
 
     /// Ends a connection whose peer has broken the protocol, unless it has ended.
-    pub(super) fn break_off(&self, connection: u32, breach: Breach) {
+    pub(super) fn break_off(&self, connection: u32, breach: ProtocolError) {
         let mut state = self.shared.state();
         if state.connected && state.connection == connection {
             state.breach.get_or_insert(breach);
@@ -167,7 +167,7 @@ impl Shared {
 
     fn say(&self, notice: String) {
         let notices = &mut self.state().notices;
-        if notices.len() < MOST_NOTICES {
+        if notices.len() < MAX_NOTICES {
             notices.push_back(notice);
         }
     }
@@ -188,7 +188,7 @@ impl Shared {
     }
 
     /// Whether to stop, and what a queue complains of.
-    fn orders(&self) -> (bool, Option<Breach>) {
+    fn orders(&self) -> (bool, Option<ProtocolError>) {
         let _ = self.wake.read();
         let mut state = self.state();
         (state.stop, state.breach.take())
@@ -241,7 +241,9 @@ impl Worker {
             // Who only looked whether somebody is there, or is being ended itself.
             Ended::Stopped | Ended::Closed => return,
             Ended::Told(reason) => format!("the peer refuses: {reason}"),
-            Ended::Breach(breach) => format!("a peer is refused: {breach}{}", remedy(&breach)),
+            Ended::ProtocolError(breach) => {
+                format!("a peer is refused: {breach}{}", remedy(&breach))
+            }
             Ended::Late => "a peer is refused: handshake took too long".into(),
             Ended::System(error) => format!("cannot connect: {error}"),
         };
@@ -273,7 +275,7 @@ impl Worker {
         let End::Client { first } = &mut self.end else { return Ok(None) };
         let channel = match first.take() {
             Some(channel) => channel,
-            None => match netns::within(self.netns.as_deref(), || Ok(self.address.connect())) {
+            None => match netns::run_in(self.netns.as_deref(), || Ok(self.address.connect())) {
                 Ok(Ok(channel)) => channel,
                 Ok(Err(Errno::EACCES)) => return Err(Ended::System(Errno::EACCES)),
                 _ => {
@@ -304,7 +306,7 @@ impl Worker {
         self.said.clear();
         match why {
             Ended::Stopped => {}
-            Ended::Breach(breach) => {
+            Ended::ProtocolError(breach) => {
                 let remedy = remedy(&breach);
                 self.say(&format!("{peer} broke the protocol and was cut off: {breach}{remedy}"));
                 self.rest(RETRY);
@@ -360,7 +362,7 @@ impl Worker {
 }
 
 /// What users can do about a peer that is refused or cut off.
-fn remedy(breach: &Breach) -> &'static str {
+fn remedy(breach: &ProtocolError) -> &'static str {
     match &breach.0 {
         said if said.contains("F_SEAL_SHRINK") => {
             "; sealed=off takes it, from a peer that is trusted not to shrink it"
@@ -383,7 +385,7 @@ mod tests {
             nudges: vec![event()],
         });
         let control = Control { shared: Arc::clone(&shared), thread: None };
-        let complain = |connection| control.break_off(connection, Breach("it lies".into()));
+        let complain = |connection| control.break_off(connection, ProtocolError("it lies".into()));
         let connect = || {
             shared.announce(vec![Pair::default()]);
             control.take(0).1

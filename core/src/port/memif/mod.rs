@@ -40,8 +40,8 @@ use nix::errno::Errno;
 
 pub(super) use queue::MemifQueue;
 
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::netns;
@@ -58,7 +58,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let config = Config::of(name, options)?;
     let address = Address::of(name.name());
     let netns = options.netns.clone();
-    let first = netns::within(netns.as_deref(), || meet(name, &config, &address))?;
+    let first = netns::run_in(netns.as_deref(), || meet(name, &config, &address))?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => needs(name, options)?.pool()?,
@@ -188,9 +188,14 @@ fn check_region(name: &PortName, config: &Config) -> Result<()> {
 }
 
 /// Returns the buffers and the ring area that the port takes of a pool.
-pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<Needs> {
+pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = Config::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
     let Settings { queues, buffer_bytes, .. } = config.settings;
-    Ok(Needs::of_queues(queues.into(), directions * config.slots, config.slots, buffer_bytes))
+    Ok(PoolRequirements::of_queues(
+        queues.into(),
+        directions * config.slots,
+        config.slots,
+        buffer_bytes,
+    ))
 }

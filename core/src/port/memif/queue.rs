@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
-use sluicegate_memif::Breach;
+use sluicegate_memif::ProtocolError;
 use sluicegate_memif::end::End;
 use sluicegate_memif::handshake::Pair;
 use sluicegate_memif::receive::Receiver;
@@ -152,7 +152,7 @@ impl MemifQueue {
 
     /// Ends the connection with a peer that breaks the protocol.
     #[cold]
-    fn break_off(&mut self, breach: Breach) {
+    fn break_off(&mut self, breach: ProtocolError) {
         match &mut self.next_rx {
             // What is received is the old peer's.
             Some(next) => *next = None,
@@ -187,10 +187,10 @@ impl MemifQueue {
 
     /// Senders need not wake it any more.
     #[cold]
-    fn hush(&mut self) {
+    fn disable(&mut self) {
         self.asks = false;
         if let Some(end) = self.rx_end() {
-            end.hush();
+            end.disable();
         }
     }
 }
@@ -199,7 +199,7 @@ impl Backend for MemifQueue {
     #[inline]
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.asks {
-            self.hush();
+            self.disable();
         }
         if self.control.changes() != self.seen {
             self.adopt();
@@ -248,7 +248,7 @@ impl Backend for MemifQueue {
     }
 
     /// What the peer has handed over so far is the last that is taken.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.take_no_more();
         self.closed = true;
         self.next_rx = self.next_rx.take().map(|_| None);
@@ -261,7 +261,7 @@ impl Backend for MemifQueue {
         loop {
             self.sync_tx(ring)?;
             let in_flight = self.in_flight();
-            self.unsent = ring.to_send(self.next).count() as u64;
+            self.unsent = ring.pending_tx(self.next).count() as u64;
             if in_flight == 0 && self.unsent == 0 || Instant::now() >= end {
                 break;
             }
@@ -295,14 +295,14 @@ impl Backend for MemifQueue {
 
     fn wake_source(&mut self) -> WakeSource<'_> {
         if self.asks {
-            self.hush();
-            // It rings still, behind `hush`: no reason to look at once, again and again.
+            self.disable();
+            // It rings still, behind `disable`: no reason to look at once, again and again.
             if self.rx_end().is_some_and(End::rings) {
                 return WakeSource::Nap(NAP);
             }
         }
         if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts && self.listens()) {
-            end.ask();
+            end.enable();
             self.asks = true;
             if self.has_news() {
                 return WakeSource::Nap(Duration::ZERO);

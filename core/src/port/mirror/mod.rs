@@ -24,7 +24,7 @@ mod queue;
 mod serving;
 
 pub(super) use queue::CopyQueue;
-use queue::{Filling, Intake, Surroundings};
+use queue::{Filling, Intake, QueueContext};
 use serving::Serving;
 
 use std::ops::{Range, RangeInclusive};
@@ -34,11 +34,11 @@ use std::time::Duration;
 
 use super::cells::CellIntake;
 use super::packet::Promiscuous;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::watch::Watch;
 use super::xdp::{fallbacks, mode_name};
-use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup, whole};
+use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, claim_conflict, lookup};
 use crate::cell_ring::MAX_SNAPLEN;
 use crate::error::Result;
 use crate::filter::Filter;
@@ -75,7 +75,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let promiscuous = name.switch("promisc")?.unwrap_or(true);
     let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
-    netns::within(netns, || {
+    netns::run_in(netns, || {
         // As `xdp:` does: what killed processes have left on the interface is put right here.
         let _ = crate::nic::restore_interrupts(&interface);
         let promiscuous =
@@ -148,11 +148,12 @@ impl Job<'_> {
         let (copies, readers) = Copies::new(geometry, &self.name.short(), self.cells_option())?;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
-            None => Needs::usual(geometry.rings, 0, self.size.slots).pool()?,
+            None => PoolRequirements::usual(geometry.rings, 0, self.size.slots).pool()?,
         };
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());
-        let stage = Arc::new(whole::take(self.name, self.resident, self.places.clone(), &owner)?);
+        let stage =
+            Arc::new(claim_conflict::take(self.name, self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
         if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
             let then = "are cut to that: start again to have them whole";
@@ -165,7 +166,7 @@ impl Job<'_> {
                 number,
                 CellIntake::new(reader, self.latency),
                 Filling { intake: Some(Arc::clone(&intake)), stage: Arc::clone(&stage) },
-                Surroundings {
+                QueueContext {
                     watch: Arc::clone(self.watch),
                     _promiscuous: self.promiscuous.clone(),
                 },

@@ -44,7 +44,7 @@ pub(super) struct Filling {
 
 /// What is to be known of the interface that packets come from.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct QueueContext {
     pub watch: Arc<Watch>,
     pub _promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct CopyQueue {
     filling: Filling,
     intake: CellIntake,
     clock: WallClock,
-    around: Surroundings,
+    around: QueueContext,
     checked: Instant,
     /// Packets have come since the last check.
     came: bool,
@@ -69,7 +69,7 @@ impl CopyQueue {
         number: u32,
         intake: CellIntake,
         filling: Filling,
-        around: Surroundings,
+        around: QueueContext,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -140,7 +140,7 @@ impl Backend for CopyQueue {
 
     /// From now on nothing is let in. What other queues of the port have is not touched: the
     /// program passes this one's rings by, and the last to close stops it.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         if let Some(intake) = self.filling.intake.take() {
             self.intake.close();
             drop(intake);
@@ -150,7 +150,11 @@ impl Backend for CopyQueue {
 
     fn stats(&mut self) -> Result<QueueStats> {
         let counts = self.intake.reader().counts();
-        Ok(QueueStats { offered: counts.matched, lost_full: counts.lost, ..QueueStats::default() })
+        Ok(QueueStats {
+            offered: counts.matched,
+            dropped_ring_full: counts.lost,
+            ..QueueStats::default()
+        })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
@@ -178,6 +182,6 @@ impl Drop for CopyQueue {
     fn drop(&mut self) {
         // Nobody reads these rings any more: what would come here is the next's, or the host's,
         // although other queues of the port go on.
-        let _ = self.close_intake();
+        let _ = self.stop_rx();
     }
 }

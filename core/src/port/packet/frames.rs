@@ -25,7 +25,7 @@ use std::os::fd::AsFd;
 
 use libc::{sockaddr_ll, tpacket2_hdr};
 
-use super::block::{Filled, Handover, direction, pieces, place_pieces, timestamp_source};
+use super::block::{BlockStatus, Filled, direction, pieces, place_pieces, timestamp_source};
 use super::config::Config;
 use super::socket::Socket;
 use super::vlan;
@@ -58,7 +58,7 @@ pub(super) struct FrameRing {
     /// Of the frames before it that are in slots, the slots that were not given back, oldest first.
     held: VecDeque<u32>,
     /// Packets lost before the next one.
-    lost_before: u32,
+    drops_before: u32,
     /// Packets lost before one that is still to come, and the frames before that one.
     gap: Option<(u32, u32)>,
     /// The ring's head when we last looked.
@@ -101,7 +101,7 @@ impl FrameRing {
             frames,
             next: 0,
             held: VecDeque::new(),
-            lost_before: 0,
+            drops_before: 0,
             gap: None,
             head: 0,
             snaplen: config.snaplen,
@@ -141,10 +141,10 @@ impl FrameRing {
         while filled.slots < room && self.held.len() < self.frames as usize {
             let Some(status) = self.status(self.next).ours() else { break };
             if status & libc::TP_STATUS_LOSING != 0 {
-                self.lost_before += lost();
+                self.drops_before += lost();
             }
             if let Some((lost, 0)) = self.gap {
-                self.lost_before += lost;
+                self.drops_before += lost;
                 self.gap = None;
             }
             let slots = match self.show(ring, &mut tail, room - filled.slots) {
@@ -153,7 +153,7 @@ impl FrameRing {
                 // It waits for those before it, for frames are given back in order.
                 Shown::Cut => {
                     filled.cut += 1;
-                    self.lost_before += 1;
+                    self.drops_before += 1;
                     0
                 }
             };
@@ -240,7 +240,7 @@ impl FrameRing {
         *ring.meta_mut(first) = Meta {
             timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             wire_bytes,
-            lost_before: std::mem::take(&mut self.lost_before),
+            drops_before: std::mem::take(&mut self.drops_before),
             vlan_tci,
             vlan_tpid,
             timestamp_source: timestamp_source(header.tp_status),
@@ -257,11 +257,11 @@ impl FrameRing {
     }
 
     #[inline]
-    fn status(&self, frame: u32) -> Handover<'_> {
+    fn status(&self, frame: u32) -> BlockStatus<'_> {
         let status = self.map.at(frame as usize * self.frame_bytes);
         // SAFETY: the word lies in the mapping at the begin of a frame, and both sides access it
         // atomically only (the kernel through its own barriers) while the frame may be the other's.
-        Handover::of(unsafe { status.cast().as_ref() })
+        BlockStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 

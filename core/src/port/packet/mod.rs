@@ -65,8 +65,8 @@ use fanout::{Fanout, FanoutMode};
 use link_type::link_type;
 use socket::Socket;
 
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
@@ -121,7 +121,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     // Before the sockets: it hears of every device that packets come from.
     let names = (interface.is_none() && !config.cooked).then(|| LinkNames::open(netns));
     let names = names.transpose()?;
-    let opened = netns::within(netns, || {
+    let opened = netns::run_in(netns, || {
         let open = |_| {
             let (socket, usage) = (Socket::open(&name.short())?, options.usage);
             socket.attach_filter(REJECT_ALL)?;
@@ -284,5 +284,5 @@ fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
         Use::Both => 2,
         Use::Receive | Use::Send => 1,
     };
-    Needs::usual(queues as u32, rings * config.slots, config.slots).pool()
+    PoolRequirements::usual(queues as u32, rings * config.slots, config.slots).pool()
 }

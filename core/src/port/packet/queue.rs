@@ -163,7 +163,7 @@ impl Backend for PacketQueue {
             None => Filled::default(),
         };
         self.delivered += u64::from(filled.packets);
-        self.stats.lost_full += u64::from(filled.cut);
+        self.stats.dropped_ring_full += u64::from(filled.cut);
         self.stats.lost_long += u64::from(filled.cut);
         self.unlooked += filled.packets;
         if self.unlooked > LOOK_AFTER {
@@ -194,13 +194,13 @@ impl Backend for PacketQueue {
             return false;
         }
         let complete = match self.stats() {
-            Ok(stats) => stats.offered == self.delivered + stats.lost_full,
+            Ok(stats) => stats.offered == self.delivered + stats.dropped_ring_full,
             Err(_) => false,
         };
         complete || closed.elapsed() > self.retire + LAST_BLOCK
     }
 
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
         self.socket.attach_filter(REJECT_ALL)
     }
@@ -341,8 +341,8 @@ fn ask_for_times(socket: &Socket, config: &Config) -> Result<()> {
 fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
     let news = socket.take_statistics()?;
     stats.offered += u64::from(news.tp_packets);
-    stats.lost_full += u64::from(news.tp_drops);
-    stats.freezes += u64::from(news.tp_freeze_q_cnt);
+    stats.dropped_ring_full += u64::from(news.tp_drops);
+    stats.ring_full_events += u64::from(news.tp_freeze_q_cnt);
     Ok(news.tp_drops)
 }
 

@@ -198,7 +198,7 @@ impl Receiver {
         let mut meta = Meta {
             wire_bytes: told.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
             direction: direction(self.addresses[i].sll_pkttype),
-            lost_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
+            drops_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
             timestamp_ns: match told.software_ns {
                 // It came while the kernel was still switching its timestamps on.
                 0 => now_ns(),

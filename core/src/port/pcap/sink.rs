@@ -10,8 +10,8 @@ use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
 use crate::port::backend::Backend;
+use crate::port::pool_sizing::PoolRequirements;
 use crate::port::queue::{Queue, QueueStats};
-use crate::port::together::Needs;
 use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate_base::ring::{Direction, Meta, Packet, Ring, now_ns};
 
@@ -59,7 +59,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
-        None => Needs::usual(1, slots, slots).pool()?,
+        None => PoolRequirements::usual(1, slots, slots).pool()?,
     };
     let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
     if u64::from(slots) < needed {
@@ -103,8 +103,8 @@ impl Sink {
 
     /// Counts packets that come after the end.
     fn refuse_the_rest(&mut self, ring: &Ring) {
-        self.refused += ring.to_send(self.next).count() as u64;
-        let slots: u32 = ring.to_send(self.next).map(|packet| packet.slots()).sum();
+        self.refused += ring.pending_tx(self.next).count() as u64;
+        let slots: u32 = ring.pending_tx(self.next).map(|packet| packet.slots()).sum();
         self.next = ring.after(self.next, slots);
     }
 }
@@ -199,7 +199,7 @@ impl Recorder {
     /// went wrong; the file counts itself what it loses.
     fn take(&mut self, ring: &Ring, first: u32, snaplen: u32) -> (u32, u64, Result<()>) {
         let (mut slots, mut refused, mut result) = (0, 0, Ok(()));
-        let mut packets = ring.to_send(first).peekable();
+        let mut packets = ring.pending_tx(first).peekable();
         if packets.peek().is_none() {
             return (0, 0, self.hand_on_when_idle());
         }

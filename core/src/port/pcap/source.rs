@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
 use crate::port::backend::{Backend, WakeSource};
+use crate::port::pool_sizing::PoolRequirements;
 use crate::port::queue::{Queue, QueueStats};
-use crate::port::together::Needs;
 use crate::port::{Interface, OpenOptions, Port, PortName};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
@@ -54,7 +54,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
         // Room for the ring alone: no slot has a buffer.
-        None => Needs::usual(1, 0, slots).pool()?,
+        None => PoolRequirements::usual(1, 0, slots).pool()?,
     };
     let mut source = Source {
         name: name.to_string(),
@@ -215,7 +215,7 @@ impl Backend for Source {
         self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
     }
 
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.reader.finish();
         self.pending = None;
         self.starved = false;

@@ -25,14 +25,14 @@ mod queue;
 use std::sync::Arc;
 
 pub(super) use queue::{Drops, TapQueue};
-use queue::{MOST_BYTES, slots_for};
+use queue::{MAX_BYTES, slots_for};
 
 use super::backend::Backend;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::Result;
-use crate::link::{self, Making, Netlink, Presence, Tap, netns};
+use crate::link::{self, LinkState, Making, Netlink, Tap, netns};
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::Ring;
 
@@ -73,7 +73,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let mtu = config.mtu.unwrap_or_default();
     let rings = Rings::new(name, options, config.slots, count, frame_bytes(mtu))?;
     let netns = options.netns.as_deref();
-    let opened = netns::within(netns, || open_device(name.name(), &config, count))?;
+    let opened = netns::run_in(netns, || open_device(name.name(), &config, count))?;
     let queues = rings.queues(name.name(), numbers.zip(opened))?;
     Ok(Port::plain(name, queues))
 }
@@ -99,7 +99,7 @@ fn open_device(device: &str, config: &Config, queues: usize) -> Result<Vec<TapQu
     let waiting = config.ring.unwrap_or(DEFAULT_RING);
     taps.into_iter()
         .map(|tap| {
-            let presence = Presence::of(&interface)?;
+            let presence = LinkState::of(&interface)?;
             Ok(TapQueue::new(tap, device, presence, drops.take(), waiting, interface.up))
         })
         .collect()
@@ -134,10 +134,10 @@ impl Rings {
                 let buffers = if usage == Use::Both { 2 * slots } else { slots };
                 let usual = PoolConfig::default().buffer_bytes;
                 let bytes = frame_bytes.next_multiple_of(64).max(usual);
-                Needs::of_queues(queues as u32, buffers, slots, bytes).pool()?
+                PoolRequirements::of_queues(queues as u32, buffers, slots, bytes).pool()?
             }
         };
-        let least = slots_for(MOST_BYTES, pool.buffer_bytes()) + 1;
+        let least = slots_for(MAX_BYTES, pool.buffer_bytes()) + 1;
         if usage != Use::Send && slots < least {
             let advice = format!("the longest frame needs {least} in this pool");
             return Err(name.wrong("slots", &slots.to_string(), &advice));

@@ -8,20 +8,20 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Error, Result};
-use crate::link::{Netlink, Presence, Tap};
+use crate::link::{LinkState, Netlink, Tap};
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
 
 /// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
-pub(super) const MOST_BYTES: usize = 65_535 + 14 + 8;
+pub(super) const MAX_BYTES: usize = 65_535 + 14 + 8;
 
 /// A queue of a TAP device.
 #[derive(Debug)]
 pub(crate) struct TapQueue {
     tap: Tap,
     name: String,
-    presence: Presence,
+    presence: LinkState,
     /// What a frame has beyond a slot's buffer.
     spill: Vec<u8>,
     /// A packet of several slots, put together.
@@ -43,7 +43,7 @@ impl TapQueue {
     pub(in crate::port) fn new(
         tap: Tap,
         name: &str,
-        presence: Presence,
+        presence: LinkState,
         drops: Option<Drops>,
         waiting: u32,
         up: bool,
@@ -52,7 +52,7 @@ impl TapQueue {
             tap,
             name: name.to_owned(),
             presence,
-            spill: vec![0; MOST_BYTES],
+            spill: vec![0; MAX_BYTES],
             whole: Vec::new(),
             next: 0,
             counts: QueueStats::default(),
@@ -89,7 +89,7 @@ impl TapQueue {
 impl Backend for TapQueue {
     /// Takes in what the host has sent, as far as there is room for the longest frame.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let most_slots = slots_for(MOST_BYTES, ring.buffer_bytes());
+        let most_slots = slots_for(MAX_BYTES, ring.buffer_bytes());
         let before = ring.tail();
         let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
         while ring.room() >= most_slots && self.left != Some(0) {
@@ -128,7 +128,7 @@ impl Backend for TapQueue {
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let before = self.next;
         let mut result = Ok(());
-        for packet in ring.to_send(before) {
+        for packet in ring.pending_tx(before) {
             match self.tap.write(packet.contiguous(&mut self.whole)) {
                 Ok(()) => self.counts.sent += 1,
                 Err(error) if is_nothing_now(&error) => break,
@@ -156,7 +156,7 @@ impl Backend for TapQueue {
 
     /// Counts what waits as refused, and unsent: sending has ended.
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
-        let waiting = ring.to_send(self.next).count() as u64;
+        let waiting = ring.pending_tx(self.next).count() as u64;
         self.counts.refused += waiting;
         self.counts.unsent += waiting;
         self.next = ring.head();
@@ -175,15 +175,19 @@ impl Backend for TapQueue {
     }
 
     /// From now on only what waits is received.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.left.get_or_insert(self.waiting);
         Ok(())
     }
 
     /// What it has counted; the first queue also what was lost before any of them.
     fn stats(&mut self) -> Result<QueueStats> {
-        let lost_full = self.drops.as_mut().map_or(0, Drops::count);
-        Ok(QueueStats { offered: self.counts.offered + lost_full, lost_full, ..self.counts })
+        let dropped_ring_full = self.drops.as_mut().map_or(0, Drops::count);
+        Ok(QueueStats {
+            offered: self.counts.offered + dropped_ring_full,
+            dropped_ring_full,
+            ..self.counts
+        })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::port::{PortName, whole};
+use crate::port::{PortName, claim_conflict};
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::resident::{
     Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Sockets, Stage, WHOLE, load_program,
@@ -42,7 +42,7 @@ impl Claim {
         owner: &Owner,
     ) -> Result<Self> {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
-        let stage = whole::take(name, resident, places, owner)?;
+        let stage = claim_conflict::take(name, resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
             return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage, queues: Vec::new() });
         }

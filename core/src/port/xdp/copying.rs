@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use super::{Method, Taking, hardware};
+use super::{ClaimBuilder, Method, hardware};
 use crate::error::{Error, Result};
 use crate::link;
+use crate::port::claim_conflict::{self, overlap, who};
 use crate::port::mirror::{Job, Size};
-use crate::port::whole::{self, overlap, who};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode};
 
-impl Taking<'_> {
+impl ClaimBuilder<'_> {
     /// Who else takes packets of our queues.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl Taking<'_> {
     pub(super) fn others(&self) -> Result<Vec<Owner>> {
         let claims = self.resident.claims()?;
         if self.options.usage != Use::Send {
-            whole::refuse_second(self.name, &claims, &self.owner(), WHOLE.start)?;
+            claim_conflict::refuse_second(self.name, &claims, &self.owner(), WHOLE.start)?;
         }
         let owners = claims.into_iter().map(|claim| claim.owner);
         let take = |owner: &Owner| owner.action == Action::Take && overlap(owner, &self.queues);

@@ -10,7 +10,7 @@ use crate::port::backend::{Backend, WakeSource};
 use crate::port::packet::Promiscuous;
 use crate::port::{Interface, PortName, QueueStats};
 use crate::xdp::redirects::RedirectSender;
-use crate::xdp::resident::{Action, Resident, Stage, Tally};
+use crate::xdp::resident::{Action, Counters, Resident, Stage};
 use sluicegate_base::ring::Readiness;
 
 /// Between two looks at the counters.
@@ -31,7 +31,7 @@ pub(crate) struct InKernel {
     /// The place among the stages, until the intake is closed.
     stage: Option<Stage>,
     /// What was counted until the intake was closed.
-    last: Option<Tally>,
+    last: Option<Counters>,
     taken: (u64, u64),
     taken_at: Instant,
     kept: Kept,
@@ -81,7 +81,7 @@ impl InKernel {
     }
 
     /// The counts of the stage, the last ones where the intake is closed.
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> Counters {
         match &self.stage {
             Some(stage) => stage.tally(),
             None => self.last.unwrap_or_default(),
@@ -121,7 +121,7 @@ impl Backend for InKernel {
         Ok(())
     }
 
-    fn take_counted(&mut self) -> (u64, u64) {
+    fn take_kernel_counters(&mut self) -> (u64, u64) {
         let (packets, bytes) = self.counted();
         let news = (packets - self.taken.0, bytes - self.taken.1);
         self.taken = (packets, bytes);
@@ -134,7 +134,7 @@ impl Backend for InKernel {
     }
 
     /// From now on the packets are the host's.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         if let Some(stage) = self.stage.take() {
             stage.stop();
             std::thread::sleep(SETTLE);

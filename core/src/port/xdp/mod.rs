@@ -37,14 +37,14 @@ mod config;
 mod copying;
 mod hardware;
 mod in_kernel;
-mod outlet;
 mod pace;
 mod queue;
 mod redirect;
+mod tx_path;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
-use queue::{Intake, Polled, Upkeep};
+use queue::{Intake, Polled, QueueContext};
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -56,11 +56,11 @@ use config::{Config, Method};
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
+use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::together::Needs;
 use super::watch::Watch;
 use super::{
-    Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup, whole,
+    Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, claim_conflict, lookup,
 };
 use crate::error::Result;
 use crate::filter::Filter;
@@ -97,7 +97,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         }
         in_kernel::refuse_unused(name)?;
     }
-    netns::within(netns, || {
+    netns::run_in(netns, || {
         // Where that fails, it is for those to say who want other settings.
         let _ = nic::restore_interrupts(&interface);
         match config.action {
@@ -132,7 +132,7 @@ fn take(
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let promiscuous = config.promiscuous && options.usage != Use::Send;
     let promiscuous = promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-    let mut taking = Taking {
+    let mut taking = ClaimBuilder {
         name,
         config,
         interface,
@@ -164,7 +164,7 @@ fn patience(has_others: bool) -> Duration {
 }
 
 /// A port on its way, for packets that come to it.
-struct Taking<'a> {
+struct ClaimBuilder<'a> {
     name: &'a PortName,
     config: &'a Config,
     interface: &'a link::Interface,
@@ -179,7 +179,7 @@ struct Taking<'a> {
     promiscuous: Option<Arc<Promiscuous>>,
 }
 
-impl Taking<'_> {
+impl ClaimBuilder<'_> {
     fn by_sockets(&self, bind: Option<BindMode>, patience: Duration) -> Result<Port> {
         let &Self { config, interface, options, ref resident, .. } = self;
         let receives = options.usage != Use::Send;
@@ -255,7 +255,7 @@ impl Taking<'_> {
                 true => Ring::transmit(&pool, config.slots)?,
                 false => Ring::absent(&pool)?,
             };
-            let upkeep = Upkeep {
+            let upkeep = QueueContext {
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),
                 _promiscuous: self.promiscuous.clone(),
@@ -312,15 +312,15 @@ fn needs_of(
     queues: u32,
     (receives, sends): (bool, bool),
     buffer_bytes: u32,
-) -> Needs {
+) -> PoolRequirements {
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
     // Sending without copying may take some frames more for the fill ring.
-    Needs::of_queues(queues, frames + 64, config.slots, buffer_bytes)
+    PoolRequirements::of_queues(queues, frames + 64, config.slots, buffer_bytes)
 }
 
 /// What a port that packets come to, or go out by, takes of a pool. How many queues a driver adds
 /// with a program is not known before: as many as there are CPUs, where there is room for them.
-pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<Needs> {
+pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = Config::of(name)?;
     let netns = options.netns.as_deref();
     let interface = lookup::interface(name, netns)?;
@@ -363,7 +363,7 @@ fn count_in_kernel(
         (Action::Drop, None, None) => DROP..DROP + 1,
         (_, None, None) => COUNTERS,
     };
-    let stage = whole::take(name, &resident, places, &owner)?;
+    let stage = claim_conflict::take(name, &resident, places, &owner)?;
     if !COUNTERS.contains(&stage.number()) {
         let load =
             || load_program(&stage, &resident, config.action, filter.as_ref(), None, inspect);

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::outlet::Outlet;
 use super::pace::Pace;
+use super::tx_path::TxPath;
 use crate::error::{Error, Result};
 use crate::nic::Deferred;
 use crate::port::QueueStats;
@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 
 /// What goes along with a queue's socket.
 #[derive(Debug)]
-pub(super) struct Upkeep {
+pub(super) struct QueueContext {
     pub watch: Arc<Watch>,
     /// Has the interface wait with interrupts, for busy polling.
     pub _deferred: Option<Arc<Deferred>>,
@@ -99,9 +99,9 @@ pub(crate) struct XdpQueue {
     // Before the socket: packets stop coming, and then it ends.
     claim: Option<Arc<Mutex<Claim>>>,
     receiver: Option<Receiver>,
-    outlet: Option<Outlet>,
+    outlet: Option<TxPath>,
     socket: Arc<XskSocket>,
-    upkeep: Upkeep,
+    upkeep: QueueContext,
     intake: Intake,
     /// Packets that had come at the last check.
     checked_at: u64,
@@ -117,14 +117,14 @@ impl XdpQueue {
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
         intake: Intake,
-        upkeep: Upkeep,
+        upkeep: QueueContext,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
         if let Some(receiver) = &mut receiver {
             receiver.read_stamps(stamp);
         }
-        let by_live = live.map(Outlet::Live);
-        let outlet = by_live.or_else(|| sender.map(Outlet::by_socket));
+        let by_live = live.map(TxPath::Live);
+        let outlet = by_live.or_else(|| sender.map(TxPath::by_socket));
         let object = format!("xdp:{interface}/{number}");
         Self {
             number,
@@ -232,7 +232,7 @@ impl Backend for XdpQueue {
     }
 
     /// From now on the queue's packets are the host's.
-    fn close_intake(&mut self) -> Result<()> {
+    fn stop_rx(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
         let number = self.number;
         self.claimed(|claim| claim.leave(number))
@@ -247,19 +247,19 @@ impl Backend for XdpQueue {
 
     /// Whether live frames send for it.
     fn sends_live(&self) -> bool {
-        matches!(self.outlet, Some(Outlet::Live(_)))
+        matches!(self.outlet, Some(TxPath::Live(_)))
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
         let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
             self.socket.statistics()?;
         let received = self.receiver.as_ref().map(Receiver::stats).unwrap_or_default();
-        let sent = self.outlet.as_mut().map(Outlet::stats).transpose()?.unwrap_or_default();
+        let sent = self.outlet.as_mut().map(TxPath::stats).transpose()?.unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {
             offered: received.received + lost,
-            lost_full: lost,
-            freezes: rx_fill_ring_empty_descs,
+            dropped_ring_full: lost,
+            ring_full_events: rx_fill_ring_empty_descs,
             ..sent
         })
     }

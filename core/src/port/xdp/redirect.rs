@@ -12,7 +12,7 @@ use crate::filter::Filter;
 use crate::link::{self, Netlink, netns};
 use crate::port::packet::Promiscuous;
 use crate::port::queue::Queue;
-use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, lookup, whole};
+use crate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, claim_conflict, lookup};
 use crate::xdp::resident::{Action, FILTERED, FORWARD, Owner, Resident, load_forwarding};
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::Ring;
@@ -20,7 +20,7 @@ use sluicegate_base::ring::Ring;
 impl Port {
     /// A port whose packets go out by the interface of another, in the kernel: those that match
     /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
-    /// them ([`take_counted`](Queue::take_counted)); it is to be waited for, synced and closed like
+    /// them ([`take_kernel_counters`](Queue::take_kernel_counters)); it is to be waited for, synced and closed like
     /// others, and when it goes, or its process is killed, the packets are the host's again. What
     /// the other interface does not send shows in its own counters. Where it is gone the port is.
     ///
@@ -35,7 +35,7 @@ impl Port {
         let netns = options.netns.as_deref();
         let [source, target] = [from, to].map(|name| ethernet(name, netns));
         let (source, target) = (source?, target?);
-        netns::within(netns, || redirect(from, &config, source, (to, target)))
+        netns::run_in(netns, || redirect(from, &config, source, (to, target)))
     }
 }
 
@@ -64,7 +64,7 @@ fn redirect(
     // Everything the resident program forwards itself; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let netlink = Netlink::open(None)?;
-    let stage = whole::take(from, &resident, places, &owner)?;
+    let stage = claim_conflict::take(from, &resident, places, &owner)?;
     stage.forward_to(&target)?;
     let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
     let program = program.transpose()?;

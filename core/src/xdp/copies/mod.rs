@@ -34,7 +34,7 @@ const RING_BYTES: u64 = 32 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
 const DEFAULT_CELLS: u32 = 16_384;
 /// With fewer, the first burst is lost.
-const FEWEST_CELLS: u32 = 16;
+const MIN_CELLS: u32 = 16;
 
 /// Which ring a packet goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Geometry {
         let affordable = (budget / cell_bytes).max(1) as u32;
         let cells_of_one = match cells {
             Some(cells) => u64::from(cells).next_power_of_two(),
-            None => (1 << affordable.ilog2()).clamp(FEWEST_CELLS, DEFAULT_CELLS).into(),
+            None => (1 << affordable.ilog2()).clamp(MIN_CELLS, DEFAULT_CELLS).into(),
         };
         let of_one = TooLarge { bytes: cell_bytes * cells_of_one, most: MAX_RING_BYTES, rings: 1 };
         if of_one.bytes > of_one.most {

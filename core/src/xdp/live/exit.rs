@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Sheet, privileged};
+use super::{SharedCounters, privileged};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
 use crate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
@@ -23,7 +23,7 @@ pub struct Exit {
     interface: Interface,
     map: OwnedFd,
     /// One counter: frames for which the map was empty.
-    removed: Sheet,
+    removed: SharedCounters,
     /// Absent without CAP_PERFMON, or where the kernel has no BTF.
     redirects: Option<Arc<RedirectSender>>,
 }
@@ -37,7 +37,7 @@ impl Exit {
         let failed = |error| privileged(error, "make a map for live frames to", &interface.name);
         let map = bpf::create_interface_map(c"sluice_exit", interface.index).map_err(failed)?;
         let redirects = RedirectSender::new(map.as_fd(), 0).ok().map(Arc::new);
-        let removed = Sheet::new(&[0])?;
+        let removed = SharedCounters::new(&[0])?;
         Ok(Self { interface: interface.clone(), map, removed, redirects })
     }
 

@@ -41,11 +41,11 @@ use std::io;
 pub use able::leaves_by;
 pub use exit::Exit;
 pub use maker::{Ended, Maker};
-pub use ring::MOST_BYTES;
-pub(crate) use ring::{Geometry, LEAST_BYTES};
+pub use ring::MAX_BYTES;
+pub(crate) use ring::{Geometry, MIN_BYTES};
 pub use running::{Next, Running, Seat};
 pub(crate) use sender::Sender;
-pub use sheet::Sheet;
+pub use sheet::SharedCounters;
 
 use crate::error::Error;
 

@@ -11,7 +11,7 @@
 use std::os::fd::AsFd;
 
 use super::exit::Exit;
-use super::ring::{Geometry, LEAST_BYTES, PUBLISH, at, slot};
+use super::ring::{Geometry, MIN_BYTES, PUBLISH, at, slot};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{
     Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
@@ -61,7 +61,7 @@ pub(super) fn program(
     take(&mut asm, geometry);
     // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
     asm.jgt(LENGTH, geometry.most_bytes as i32, refused);
-    asm.jlt(LENGTH, LEAST_BYTES as i32, refused);
+    asm.jlt(LENGTH, MIN_BYTES as i32, refused);
     set_length(&mut asm, access, refused);
     copy(&mut asm, geometry, access, refused);
     count(&mut asm, at::PACKETS);

@@ -67,11 +67,11 @@ pub(super) mod slot {
 /// Packets between two times that the program says how far it has come.
 pub(super) const PUBLISH: u32 = 32;
 /// An Ethernet header: nothing shorter is a packet.
-pub(crate) const LEAST_BYTES: u32 = 14;
+pub(crate) const MIN_BYTES: u32 = 14;
 /// The most that a live frame can have, on pages of 4 KiB and with the usual 17 fragments of a packet
 /// (CONFIG_MAX_SKB_FRAGS): of a page the kernel takes the headroom of 256 bytes, 320 for `skb_shared_info`
 /// behind, and for its own notes 112 to 152, the most on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
-pub const MOST_BYTES: u32 = 3368;
+pub const MAX_BYTES: u32 = 3368;
 /// Slots begin on lines of their own.
 const LINE: u32 = 64;
 
@@ -177,7 +177,7 @@ impl Memory {
             // it until the program has sent it, which runs on this thread.
             unsafe { place.cast::<u32>().read() }
         });
-        let longest = lengths.max()?.clamp(LEAST_BYTES, self.geometry.most_bytes);
+        let longest = lengths.max()?.clamp(MIN_BYTES, self.geometry.most_bytes);
         Some(longest as usize)
     }
 
@@ -231,7 +231,7 @@ impl Writer {
     }
 
     /// Writes a packet, for which there is [`room`](Self::room), and whose length is one of
-    /// [`LEAST_BYTES`] to the most that a slot holds.
+    /// [`MIN_BYTES`] to the most that a slot holds.
     #[inline]
     pub fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();

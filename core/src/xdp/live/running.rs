@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::exit::Exit;
 use super::maker::{Ended, Maker};
 use super::signal;
-use super::stretch::Stretch;
+use super::stretch::RunLength;
 use crate::error::{Error, Result};
-use crate::link::{Busy, Presence, pin_thread};
+use crate::link::{Busy, LinkState, pin_thread};
 use crate::xdp::RedirectCounts;
 
 /// Between two looks at an interface that is down.
@@ -82,9 +82,9 @@ impl Running {
         let quick = maker.is_quick();
         let mut runs = Runs {
             maker,
-            presence: Presence::of(seat.exit.interface())?,
+            presence: LinkState::of(seat.exit.interface())?,
             looked: Instant::now(),
-            stretch: Stretch::new(seat.first_runs, quick),
+            stretch: RunLength::new(seat.first_runs, quick),
             waits: seat.waits,
             ends: Arc::clone(&ends),
             mtu: Arc::clone(&mtu),
@@ -179,10 +179,10 @@ struct Ending {
 /// What the thread has.
 struct Runs {
     maker: Maker,
-    presence: Presence,
+    presence: LinkState,
     /// When it was last looked whether the interface is there.
     looked: Instant,
-    stretch: Stretch,
+    stretch: RunLength,
     waits: bool,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,

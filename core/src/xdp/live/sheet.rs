@@ -12,13 +12,13 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// Memory that a program and this process share: numbers of 64 bits, as the value of an array map
 /// with one entry.
-pub struct Sheet {
+pub struct SharedCounters {
     map: OwnedFd,
     memory: Mmap,
     words: usize,
 }
 
-impl Sheet {
+impl SharedCounters {
     /// Makes one that holds these numbers.
     ///
     /// # Errors
@@ -76,14 +76,14 @@ impl Sheet {
     }
 }
 
-impl AsFd for Sheet {
+impl AsFd for SharedCounters {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 }
 
-impl fmt::Debug for Sheet {
+impl fmt::Debug for SharedCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sheet").field("words", &self.words).finish_non_exhaustive()
+        f.debug_struct("SharedCounters").field("words", &self.words).finish_non_exhaustive()
     }
 }

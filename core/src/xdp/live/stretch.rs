@@ -17,13 +17,13 @@ const LEAST: u32 = 1 << 12;
 
 /// How often the program is run in one run of the kernel's.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(super) struct RunLength {
     first: u32,
     times: u32,
     time: Duration,
 }
 
-impl Stretch {
+impl RunLength {
     /// `quick`: runs begin and end in no time.
     pub fn new(first: u32, quick: bool) -> Self {
         Self { first, times: first, time: if quick { WHILE } else { LONG_WHILE } }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     /// After many runs of a program that takes so long.
-    fn after(stretch: &mut Stretch, each: Duration) -> Duration {
+    fn after(stretch: &mut RunLength, each: Duration) -> Duration {
         for _ in 0..40 {
             let times = stretch.at_most(u64::MAX);
             stretch.took(times, each * times);
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn runs_come_to_take_a_while_and_no_longer() {
         for (quick, wanted) in [(true, WHILE), (false, LONG_WHILE)] {
-            let mut stretch = Stretch::new(1 << 15, quick);
+            let mut stretch = RunLength::new(1 << 15, quick);
             for each in [30, 50, 2000, 120].map(Duration::from_nanos) {
                 let time = after(&mut stretch, each);
                 assert!((wanted / 2..=wanted * 2).contains(&time), "{each:?} each: {time:?}");
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_run_is_never_longer_than_asked_for_and_a_short_one_tells_nothing() {
-        let mut stretch = Stretch::new(1000, true);
+        let mut stretch = RunLength::new(1000, true);
         assert_eq!([stretch.at_most(7), stretch.at_most(1 << 40)], [7, 1000]);
         stretch.took(7, Duration::from_secs(1));
         assert_eq!(stretch.at_most(u64::MAX), 1000);

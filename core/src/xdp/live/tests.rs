@@ -37,7 +37,7 @@ impl Bench {
             let seat = Seat { exit, cpu: None, first_runs: 1 << 13, waits: false };
             Sender::starting_at(start, GEOMETRY, seat)
         };
-        let sender = match netns::within(Some(&left), open) {
+        let sender = match netns::run_in(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
                 println!("skipped: {error}");
                 return None;
@@ -204,7 +204,7 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
         let load = || load(&memory, &Exit::by(&interface)?, access);
-        let maker = netns::within(Some(&left), load).unwrap();
+        let maker = netns::run_in(Some(&left), load).unwrap();
         let mut writer = Writer::new(&memory, 7);
         // Here the program runs when it is told to, and as often.
         let run = |times| maker.run(times).map(|ended| assert_eq!(ended, Ended::Done));

@@ -172,7 +172,7 @@ impl Intake {
 
     #[inline]
     pub(super) fn receive(&mut self, ring: &mut Ring) -> Received {
-        assert!(ring.draws_from(self.umem.pool()), "the ring is of another pool");
+        assert!(ring.uses_pool(self.umem.pool()), "the ring is of another pool");
         let mut received = Received::default();
         let found = self.rx.peek();
         let mut taken = 0;
@@ -251,7 +251,7 @@ impl Intake {
         let first = ring.tail();
         let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
         if let Some(stamps) = &mut self.stamps {
-            stamps.read(ring.in_front(first, stamps.bytes()), &mut meta);
+            stamps.read(ring.headroom_mut(first, stamps.bytes()), &mut meta);
         }
         *ring.meta_mut(first) = meta;
         ring.publish(ring.after(first, slots));

@@ -245,7 +245,7 @@ mod tests {
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let (resident, _) =
-            netns::within(Some(&netns), || Resident::join_for(&right0, ModeWish::Best, true))
+            netns::run_in(Some(&netns), || Resident::join_for(&right0, ModeWish::Best, true))
                 .unwrap();
         match resident.metadata() {
             Ok(_) => Some((right0, resident)),
@@ -286,7 +286,7 @@ mod tests {
         let attached = bpf::program(resident.program()).unwrap();
         let maps = bpf::maps_of(attached.as_fd()).unwrap();
         let load = |frags| {
-            netns::within(Some(&lab.netns("right")), || Ok(load_reader(&right0, frags, &maps)))
+            netns::run_in(Some(&lab.netns("right")), || Ok(load_reader(&right0, frags, &maps)))
         };
         assert!(load(false).unwrap().is_ok());
         // Programs for frames of one buffer and of several do not go together either, which

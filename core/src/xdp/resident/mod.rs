@@ -37,9 +37,9 @@ pub use owner::Owner;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
-pub use shared::{Action, Tally};
+pub use shared::{Action, Counters};
 pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
-pub(crate) use stage::{Direct, Stage, Turn};
+pub(crate) use stage::{ClaimLock, Direct, Stage};
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,7 +88,7 @@ pub struct Claimed {
     /// Who has it, and what for.
     pub owner: Owner,
     /// What it has counted since its owner took it.
-    pub tally: Tally,
+    pub tally: Counters,
 }
 
 /// How a program is to be attached.
@@ -248,12 +248,12 @@ impl Resident {
 
     /// All packets that came to the interface since the program was attached; `dropped` of these
     /// for who drops everything that others leave.
-    pub fn total(&self) -> Tally {
+    pub fn total(&self) -> Counters {
         self.tallies.of(END)
     }
 
     /// What a stage has counted since the program was attached.
-    pub fn tally(&self, stage: u32) -> Tally {
+    pub fn tally(&self, stage: u32) -> Counters {
         self.tallies.of(stage)
     }
 

@@ -4,7 +4,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use super::shared::{Action, Tally};
+use super::shared::{Action, Counters};
 use sluicegate_base::ring::now_ns;
 
 /// Bytes of an entry.
@@ -57,7 +57,7 @@ pub struct Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub owner: Owner,
-    pub before: Tally,
+    pub before: Counters,
 }
 
 impl Owner {
@@ -132,14 +132,14 @@ impl Entry {
 }
 
 /// As `struct sluice_tally`.
-fn to_words(tally: Tally) -> [u64; TALLY_WORDS] {
-    let Tally { packets, bytes, taken, missed, dropped, dropped_bytes } = tally;
+fn to_words(tally: Counters) -> [u64; TALLY_WORDS] {
+    let Counters { packets, bytes, taken, missed, dropped, dropped_bytes } = tally;
     [packets, bytes, taken, missed, dropped, dropped_bytes, 0, 0]
 }
 
-fn from_words(words: [u64; TALLY_WORDS]) -> Tally {
+fn from_words(words: [u64; TALLY_WORDS]) -> Counters {
     let [packets, bytes, taken, missed, dropped, dropped_bytes, _, _] = words;
-    Tally { packets, bytes, taken, missed, dropped, dropped_bytes }
+    Counters { packets, bytes, taken, missed, dropped, dropped_bytes }
 }
 
 /// As much of a text as fits, with a NUL behind it.
@@ -188,7 +188,7 @@ mod tests {
             action: Action::Take,
             filter,
         };
-        let entry = Entry { owner, before: Tally::default() };
+        let entry = Entry { owner, before: Counters::default() };
         let read = Entry::from_bytes(&entry.to_bytes()).unwrap().owner;
         assert_eq!(read.filter, "ü".repeat(191));
         assert_eq!(read.command, "a-command-of-mo");

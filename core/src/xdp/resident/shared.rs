@@ -197,7 +197,7 @@ impl Control {
 
 /// What a stage has counted, over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Packets: of the end, all that came; of another stage, those that it was to deal with.
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
@@ -212,7 +212,7 @@ pub struct Tally {
     pub dropped_bytes: u64,
 }
 
-impl Tally {
+impl Counters {
     /// What has come since.
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -241,26 +241,26 @@ impl Tallies {
     }
 
     /// What has been counted for who has a place.
-    pub fn of_place(&self, place: u32) -> Tally {
+    pub fn of_place(&self, place: u32) -> Counters {
         match place {
             // It has no program: the end counts for it, beside what is its own.
             DROP => {
-                let Tally { dropped, dropped_bytes, .. } = self.of(END);
+                let Counters { dropped, dropped_bytes, .. } = self.of(END);
                 let (packets, bytes) = (dropped, dropped_bytes);
-                Tally { packets, bytes, dropped, dropped_bytes, ..Tally::default() }
+                Counters { packets, bytes, dropped, dropped_bytes, ..Counters::default() }
             }
             // The end counts for all of them.
             _ if COUNTERS.contains(&place) => {
-                let Tally { packets, bytes, .. } = self.of(END);
-                Tally { packets, bytes, ..Tally::default() }
+                let Counters { packets, bytes, .. } = self.of(END);
+                Counters { packets, bytes, ..Counters::default() }
             }
             _ => self.of(place),
         }
     }
 
     /// What a stage has counted so far.
-    pub fn of(&self, stage: u32) -> Tally {
-        let mut sum = Tally::default();
+    pub fn of(&self, stage: u32) -> Counters {
+        let mut sum = Counters::default();
         for entry in (stage..self.entries).step_by(STAGES as usize) {
             let at = self.map.at(entry as usize * size_of::<TallyLayout>());
             // SAFETY: `entry` is below the map's number of entries, each 64 bytes, aligned and

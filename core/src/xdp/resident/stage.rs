@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::owner::{Entry, Owner};
 use super::shared::TURN;
-use super::{LOOK_AGAIN, LOOKS, Resident, Tally, privileged};
+use super::{Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
@@ -21,7 +21,7 @@ pub(crate) struct Stage {
     /// In `sluice_owned` and `sluice_alive` as long as it is open.
     _token: OwnedFd,
     /// What its place counted before it was ours.
-    before: Tally,
+    before: Counters,
 }
 
 impl Stage {
@@ -100,7 +100,7 @@ impl Stage {
     }
 
     /// What it has counted since it is ours.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> Counters {
         self.resident.tallies.of_place(self.number).since(self.before)
     }
 }
@@ -108,12 +108,12 @@ impl Stage {
 /// Ours is the turn to look who has what, and to take a place: who takes one by what stands there waits
 /// for it.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ClaimLock {
     /// In `sluice_owned` as long as it is open.
     _token: OwnedFd,
 }
 
-impl Turn {
+impl ClaimLock {
     /// Waits for it, a second at most: who has it only looks and takes.
     pub fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);

@@ -17,7 +17,7 @@ fn lab() -> Option<(Lab, Interface)> {
 }
 
 fn join(lab: &Lab, interface: &Interface) -> Arc<Resident> {
-    let joined = netns::within(Some(&lab.netns("right")), || {
+    let joined = netns::run_in(Some(&lab.netns("right")), || {
         Resident::join(interface, ModeWish::Best).map(|(resident, _)| resident)
     });
     Arc::new(joined.unwrap())
@@ -70,7 +70,7 @@ fn whoever_joins_takes_away_what_the_killed_have_left() {
         }
         let forwards = places.start == FORWARD || places == FILTERED;
         if forwards {
-            netns::within(Some(&lab.netns("right")), || stage.forward_to(&interface)).unwrap();
+            netns::run_in(Some(&lab.netns("right")), || stage.forward_to(&interface)).unwrap();
         }
         kill(&resident, stage);
         let left = (has_program(place), true, is_whole, forwards);
@@ -108,7 +108,7 @@ fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
 fn a_program_of_another_version_can_be_taken_off() {
     let Some((lab, interface)) = lab() else { return };
     let within =
-        |work: &(dyn Fn() -> Result<bool> + Sync)| netns::within(Some(&lab.netns("right")), work);
+        |work: &(dyn Fn() -> Result<bool> + Sync)| netns::run_in(Some(&lab.netns("right")), work);
     let resident = join(&lab, &interface);
     let mut control = [0; size_of::<shared::ControlLayout>()];
     bpf::read_entry(resident.control_fd.as_fd(), 0, &mut control).unwrap();
@@ -127,7 +127,7 @@ fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
     let (Some((gone, before)), Some((lab, interface))) = (lab(), lab()) else { return };
     let keep = |lab: &Lab, interface: &Interface| {
         let resident = join(lab, interface);
-        netns::within(Some(&lab.netns("right")), || {
+        netns::run_in(Some(&lab.netns("right")), || {
             resident.keep(interface).and_then(|()| kept::pins(interface))
         })
     };
@@ -145,14 +145,14 @@ fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
     // Namespaces go a moment after their last name.
     let swept = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        let swept = netns::within(Some(&lab.netns("right")), || {
+        let swept = netns::run_in(Some(&lab.netns("right")), || {
             let (resident, _) = Resident::join(&interface, ModeWish::Best)?;
             assert!(resident.is_kept(&interface), "what is in use stays");
             Ok(!folder.exists())
         });
         swept.unwrap()
     });
-    netns::within(Some(&lab.netns("right")), || Resident::detach_any(&interface)).unwrap();
+    netns::run_in(Some(&lab.netns("right")), || Resident::detach_any(&interface)).unwrap();
     assert!(swept, "{} is there still", folder.display());
     assert!(!ours.exists(), "gone with its program");
 }
@@ -213,11 +213,11 @@ fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
 fn who_has_the_turn_lets_the_others_wait_and_no_longer() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
-    let turn = Turn::wait(&resident).unwrap();
+    let turn = ClaimLock::wait(&resident).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let next = scope.spawn(|| {
-            let turn = Turn::wait(&resident);
+            let turn = ClaimLock::wait(&resident);
             (turn.is_ok(), over.load(Ordering::Relaxed))
         });
         std::thread::sleep(5 * LOOK_AGAIN);
@@ -225,7 +225,7 @@ fn who_has_the_turn_lets_the_others_wait_and_no_longer() {
         drop(turn);
         assert_eq!(next.join().unwrap(), (true, true));
     });
-    let _turn = Turn::wait(&resident).unwrap();
-    let error = Turn::wait(&resident).unwrap_err().to_string();
+    let _turn = ClaimLock::wait(&resident).unwrap();
+    let error = ClaimLock::wait(&resident).unwrap_err().to_string();
     assert!(error.contains("another process has begun to"), "{error}");
 }

@@ -28,12 +28,12 @@ use sluicegate_base::memory::prefetch;
 use sluicegate_base::ring::Ring;
 
 /// An Ethernet header: nothing shorter is a packet, and some drivers choke on it.
-const LEAST_BYTES: u32 = 14;
+const MIN_BYTES: u32 = 14;
 
 /// The sending side of an AF_XDP socket.
 #[derive(Debug)]
 pub struct Sender {
-    outlet: Outlet,
+    outlet: TxPath,
     // Last: the rings are unmapped before the socket ends.
     socket: Arc<XskSocket>,
 }
@@ -77,13 +77,13 @@ impl Ahead {
     /// Whether the kernel would take it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
     #[inline]
     fn keeps_to(&self, limits: Limits) -> bool {
-        let fits = (LEAST_BYTES..=limits.bytes).contains(&self.bytes);
+        let fits = (MIN_BYTES..=limits.bytes).contains(&self.bytes);
         self.is_sound && fits && self.slots <= limits.slots
     }
 }
 
 impl Sender {
-    pub(super) fn new(mut outlet: Outlet, socket: &Arc<XskSocket>) -> Self {
+    pub(super) fn new(mut outlet: TxPath, socket: &Arc<XskSocket>) -> Self {
         outlet.copied = socket.copies();
         Self { outlet, socket: Arc::clone(socket) }
     }
@@ -104,7 +104,7 @@ impl Sender {
             let before = self.outlet.next;
             slots += self.outlet.send(ring);
             let driven = self.drive();
-            let Outlet { copied, next, tx, .. } = &mut self.outlet;
+            let TxPath { copied, next, tx, .. } = &mut self.outlet;
             let more = *copied && *next != before && *next != ring.head();
             if driven.is_err() || !more || tx.waiting() > 0 {
                 slots += self.outlet.reap(ring);
@@ -126,7 +126,7 @@ impl Sender {
     /// Whether packets wait for another [`send`](Self::send): the transmit ring has no room for them, or
     /// the kernel has to be called again.
     pub(crate) fn needs_send(&mut self, ring: &Ring) -> bool {
-        let Outlet { next, tx, .. } = &mut self.outlet;
+        let TxPath { next, tx, .. } = &mut self.outlet;
         let called = tx.needs_wakeup() || self.socket.wakes_always();
         *next != ring.head() || called && tx.waiting() > 0
     }
@@ -146,7 +146,7 @@ impl Sender {
     /// each sync as long as there is anything, not only after something was added: the kernel may
     /// have asked later.
     fn drive(&mut self) -> Result<()> {
-        let Outlet { tx, stats, .. } = &mut self.outlet;
+        let TxPath { tx, stats, .. } = &mut self.outlet;
         let mut waiting = tx.waiting();
         // Each call moves at least one packet on; this bounds them if one should not.
         let mut calls = waiting;
@@ -174,7 +174,7 @@ impl Drop for Sender {
 
 /// Transmit ring and completion ring, and the frames between them.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct TxPath {
     umem: Umem,
     tx: Producer<xdp_desc>,
     completion: Consumer<u64>,
@@ -193,7 +193,7 @@ pub(super) struct Outlet {
     stats: SenderStats,
 }
 
-impl Outlet {
+impl TxPath {
     pub(super) fn new(
         umem: &Umem,
         tx: Producer<xdp_desc>,
@@ -217,7 +217,7 @@ impl Outlet {
     /// Puts into the transmit ring what it has room for. Returns how many slots are room again.
     #[inline]
     pub(super) fn send(&mut self, ring: &mut Ring) -> u32 {
-        assert!(ring.draws_from(self.umem.pool()), "the ring is of another pool");
+        assert!(ring.uses_pool(self.umem.pool()), "the ring is of another pool");
         let mut freed = self.reap(ring);
         let most = if self.copied { COPIED_A_CALL } else { u32::MAX };
         let room = self.tx.reserve(ring.distance(self.next, ring.head())).min(most);
@@ -272,7 +272,7 @@ impl Outlet {
 
     /// Packets at the kernel, and those that wait for room there.
     fn unsent(&self, ring: &Ring) -> u64 {
-        u64::from(self.packets) + ring.to_send(self.next).count() as u64
+        u64::from(self.packets) + ring.pending_tx(self.next).count() as u64
     }
 
     /// The next packet; None if there is none, or its end has not come.

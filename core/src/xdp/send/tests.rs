@@ -15,7 +15,7 @@ const START: u32 = u32::MAX - 3;
 struct Scene {
     pool: Arc<Pool>,
     ring: Ring,
-    outlet: Outlet,
+    outlet: TxPath,
     tx: Theirs<xdp_desc>,
     completion: Theirs<u64>,
 }
@@ -26,7 +26,7 @@ fn scene(pieces: u32) -> Scene {
     let (ours, tx) = producer(SLOTS, START);
     let (completions, completion) = consumer(SLOTS, START);
     let limits = Limits { bytes: 6000, slots: pieces };
-    let outlet = Outlet::new(&Umem::new(&pool).unwrap(), ours, completions, limits);
+    let outlet = TxPath::new(&Umem::new(&pool).unwrap(), ours, completions, limits);
     Scene { pool, ring, outlet, tx, completion }
 }
 

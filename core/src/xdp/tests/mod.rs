@@ -274,7 +274,7 @@ fn a_queue_that_is_taken_is_said_to_be_and_is_free_when_its_socket_has_ended() {
     }
     let netns = lab.netns("right");
     let index = link::interface(Some(&netns), "right0").unwrap().index;
-    let probe = || link::netns::within(Some(&netns), || Ok(calls::Descriptor::open().unwrap()));
+    let probe = || link::netns::run_in(Some(&netns), || Ok(calls::Descriptor::open().unwrap()));
     assert!(!XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is taken");
     drop(first);
     assert!(XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is free");

@@ -23,7 +23,7 @@ impl Redirect {
         let program = bpf::load(c"test", &redirect(&map), true)
             .map_err(|refused| failed("a program")(refused.error))?;
         // The interface's number is one of that namespace.
-        let link = netns::within(Some(namespace), || {
+        let link = netns::run_in(Some(namespace), || {
             bpf::attach(program.as_fd(), ifindex, mode).map_err(failed("a link"))
         })?;
         Ok(Self { map, _link: link })

@@ -73,7 +73,7 @@ pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
 
 /// Closes a queue's intake, and receives what had come of ours.
 pub fn receive_rest(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
-    queue.close_intake().unwrap();
+    queue.stop_rx().unwrap();
     let deadline = Instant::now() + PATIENCE;
     let mut got = Vec::new();
     loop {

@@ -34,21 +34,21 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
             got.extend(more);
         }
         send(&lab, &[frame(99_999, 60, &[])]);
-        queue.close_intake().unwrap();
+        queue.stop_rx().unwrap();
         let deadline = Instant::now() + PATIENCE;
         while !queue.is_finished() && Instant::now() < deadline {
             got.extend(receive_now(queue));
         }
         let stats = queue.stats().unwrap();
-        assert!(stats.lost_full > 0, "{name}: the buffer ran full");
-        assert_eq!(stats.offered, got.len() as u64 + stats.lost_full, "{name}");
-        let marked: u64 = got.iter().map(|(meta, _)| u64::from(meta.lost_before)).sum();
-        assert_eq!(marked, stats.lost_full, "{name}: losses marked at packets");
+        assert!(stats.dropped_ring_full > 0, "{name}: the buffer ran full");
+        assert_eq!(stats.offered, got.len() as u64 + stats.dropped_ring_full, "{name}");
+        let marked: u64 = got.iter().map(|(meta, _)| u64::from(meta.drops_before)).sum();
+        assert_eq!(marked, stats.dropped_ring_full, "{name}: losses marked at packets");
         let mut expected = 0;
         for (meta, bytes) in &got {
             let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
             if number != 99_999 {
-                assert_eq!(number, expected + meta.lost_before, "{name}: the gap is where it is");
+                assert_eq!(number, expected + meta.drops_before, "{name}: the gap is where it is");
                 expected = number + 1;
             }
         }

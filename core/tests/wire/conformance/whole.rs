@@ -78,12 +78,14 @@ fn who_lost(port: &mut Port, came: usize, sent: usize) -> String {
     for queue in &mut port.queues {
         let stats = queue.stats().unwrap();
         offered += stats.offered;
-        lost += stats.lost_full;
+        lost += stats.dropped_ring_full;
     }
     if offered == came as u64 && lost == 0 && came < sent {
         return format!("{offered} of {sent} were offered");
     }
-    format!("the port lost packets: {sent} sent, {offered} offered, {came} came, {lost} lost_full")
+    format!(
+        "the port lost packets: {sent} sent, {offered} offered, {came} came, {lost} dropped_ring_full"
+    )
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sluicegate::filter::ebpf::{Helper, Reg, Size};
 use super::layout::{DELAYS, delay};
 use super::number::{NUMBER, STREAM, TIME};
 use super::{Piece, STATE};
-use crate::analyse::report::LONGEST_NS;
+use crate::analyse::report::MAX_NS;
 use crate::live::arith;
 use crate::rate::Latencies;
 
@@ -37,7 +37,7 @@ impl Piece<'_> {
         asm.jlt(R0, R1, other);
         asm.mov(R3, R0);
         asm.sub(R3, R1);
-        asm.load_constant(R1, LONGEST_NS);
+        asm.load_constant(R1, MAX_NS);
         asm.jgt(R3, R1, other);
         asm.load(Size::DW, R1, DELAY + delay::LONGEST);
         asm.jle(R3, R1, shorter);

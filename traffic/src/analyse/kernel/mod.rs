@@ -37,7 +37,7 @@ use sluicegate::filter::Frame;
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
 use sluicegate::port::Inspect;
-use sluicegate::xdp::live::Sheet;
+use sluicegate::xdp::live::SharedCounters;
 
 use super::report::{Delays, Others, Share, TrackShare};
 use super::track::{Counts, Run};
@@ -50,7 +50,7 @@ const STATE: Reg = R9;
 /// An analyser whose packets stay in the kernel.
 #[derive(Debug)]
 pub struct InKernel {
-    sheet: Sheet,
+    sheet: SharedCounters,
     cpus: usize,
 }
 
@@ -61,7 +61,7 @@ impl InKernel {
     /// The kernel has no memory for it; a missing privilege.
     pub fn new() -> Result<Self> {
         let cpus = sluicegate::link::possible_cpus()?;
-        let sheet = Sheet::zeros(cpus * CPU_BYTES / 8, "an analysis in XDP")?;
+        let sheet = SharedCounters::zeros(cpus * CPU_BYTES / 8, "an analysis in XDP")?;
         Ok(Self { sheet, cpus })
     }
 
@@ -158,7 +158,7 @@ struct Piece<'a> {
 
 impl Piece<'_> {
     /// R9 = this CPU's memory.
-    fn find_state(&mut self, sheet: &Sheet, cpus: usize) {
+    fn find_state(&mut self, sheet: &SharedCounters, cpus: usize) {
         let asm = &mut self.asm;
         asm.call(Helper::CPU);
         asm.mov32(R0, R0);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Tempo;
 use super::position::Position;
-use crate::rate::{Dial, Gaps, MOST_BEHIND, Period, Unit};
+use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
 
 /// When a replay began, for all its workers. Each number says all by itself, so no order is needed.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Clock {
         }
         self.on_the_way.push(due_ns);
         let late = now_ns - due_ns;
-        if u128::from(late) <= MOST_BEHIND.as_nanos() {
+        if u128::from(late) <= MAX_BEHIND.as_nanos() {
             return begun_ns;
         }
         self.restarts += u64::from(self.start.put_off(begun_ns + late));

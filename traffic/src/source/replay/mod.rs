@@ -23,7 +23,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Packet, RingMut};
 
-use super::{Filled, LONGEST_SLEEP, LeftOut, Source};
+use super::{Filled, LeftOut, MAX_SLEEP, Source};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Clock, Start};
@@ -191,7 +191,7 @@ impl Source for Replay {
             // Others are still to come, and may want this CPU for it.
             _ if !self.clock.has_begun() => std::thread::yield_now(),
             (Some(due_ns), _) => super::rest_until(due_ns, now_ns),
-            (None, Packets::Streamed(streamed)) => streamed.wait(LONGEST_SLEEP)?,
+            (None, Packets::Streamed(streamed)) => streamed.wait(MAX_SLEEP)?,
             // There is more at once.
             (None, Packets::Kept(_)) => std::hint::spin_loop(),
         }

@@ -25,7 +25,7 @@ use crate::plan::{self, Finish, Sizes, Source};
 use draws::Draws;
 
 /// A frame on Ethernet is not shorter (IEEE 802.3, without the frame check sequence).
-const LEAST_FRAME: usize = 60;
+const MIN_FRAME: usize = 60;
 /// Layers of a stream: more are a mistake.
 const MAX_LAYERS: usize = 64;
 
@@ -198,7 +198,7 @@ impl Frame {
             None => {
                 let fills = fill.as_ref().is_some_and(Fill::fills);
                 let carried = headers + fill.as_ref().map_or(0, Fill::natural_length);
-                let length = if stream.pad { carried.max(LEAST_FRAME) } else { carried };
+                let length = if stream.pad { carried.max(MIN_FRAME) } else { carried };
                 (length, if fills { length } else { carried })
             }
         };

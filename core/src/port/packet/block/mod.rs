@@ -21,7 +21,7 @@
 //! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
-mod handover;
+mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -32,7 +32,7 @@ use std::ptr::NonNull;
 
 use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
-pub(super) use handover::Handover;
+pub(super) use status::BlockStatus;
 
 use super::any::{Devices, Origin};
 use super::config::Config;
@@ -74,7 +74,7 @@ struct Cursor {
     /// Packets left to walk.
     left: u32,
     /// Packets lost before the next one.
-    lost_before: u32,
+    drops_before: u32,
 }
 
 /// Packets lost before the first of a block that is still to come.
@@ -280,20 +280,20 @@ impl BlockRing {
             let header = header.as_ref();
             (header.num_pkts, header.offset_to_first_pkt)
         };
-        let mut lost_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
+        let mut drops_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
         match &mut self.gap {
             Some(Gap { blocks: 0, lost }) => {
-                lost_before += *lost;
+                drops_before += *lost;
                 self.gap = None;
             }
             Some(gap) => gap.blocks -= 1,
             None => {}
         }
-        if packets == 0 && lost_before > 0 {
+        if packets == 0 && drops_before > 0 {
             // Older kernels hand over empty blocks: the mark waits for the next packet.
-            self.gap.get_or_insert(Gap { blocks: 0, lost: 0 }).lost += lost_before;
+            self.gap.get_or_insert(Gap { blocks: 0, lost: 0 }).lost += drops_before;
         }
-        Some(Cursor { at: start + first as usize, left: packets, lost_before })
+        Some(Cursor { at: start + first as usize, left: packets, drops_before })
     }
 
     /// Puts one packet into slots from `tail` on; 0 if it needs more than `room`.
@@ -365,7 +365,7 @@ impl BlockRing {
             timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             wire_bytes,
             hash: header.hv1.tp_rxhash,
-            lost_before: cursor.lost_before,
+            drops_before: cursor.drops_before,
             vlan_tci,
             vlan_tpid,
             timestamp_source: timestamp_source(header.tp_status),
@@ -374,15 +374,15 @@ impl BlockRing {
         };
         cursor.left -= 1;
         cursor.at += header.tp_next_offset as usize;
-        cursor.lost_before = 0;
+        cursor.drops_before = 0;
         pieces
     }
 
-    fn handover(&self, block: u32) -> Handover<'_> {
+    fn handover(&self, block: u32) -> BlockStatus<'_> {
         let status = self.map.at(block as usize * self.block_bytes + STATUS_OFFSET);
         // SAFETY: the word lies in the mapping, is aligned to 8, and both sides access it
         // atomically only (the kernel through its own barriers).
-        Handover::of(unsafe { status.cast().as_ref() })
+        BlockStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 

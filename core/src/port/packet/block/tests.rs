@@ -287,7 +287,7 @@ impl Trial {
         prop_assert_eq!(packets, self.shown + filled.packets as usize);
         for (packet, expected) in self.ring.packets().zip(&self.expected).skip(self.shown) {
             check_packet(&packet, expected, self.kernel.snaplen)?;
-            self.marked += packet.meta().lost_before;
+            self.marked += packet.meta().drops_before;
         }
         self.shown = packets;
         Ok(())
@@ -360,7 +360,7 @@ fn a_loss_is_marked_at_the_packet_after_it_whoever_reads_the_count() {
         trial.run(&Step::Sync).unwrap();
         trial.run(&Step::Burst(3)).unwrap();
         trial.run(&Step::Sync).unwrap();
-        let marks: Vec<u32> = trial.ring.packets().map(|p| p.meta().lost_before).collect();
+        let marks: Vec<u32> = trial.ring.packets().map(|p| p.meta().drops_before).collect();
         assert_eq!(marks, [5, 0, 0], "counted first: {count_first}");
     }
 }

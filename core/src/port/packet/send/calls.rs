@@ -10,7 +10,7 @@ use crate::port::packet::socket::Socket;
 use sluicegate_base::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
-const MOST_SLOTS: usize = 1024;
+const MAX_SLOTS: usize = 1024;
 /// Packets that go one a call once the queue has dropped one.
 const SINGLE_CALLS: u32 = 32;
 
@@ -52,7 +52,7 @@ impl Calls {
             singles: 0,
             messages: Vec::with_capacity(batch),
             slots: Vec::with_capacity(batch),
-            vectors: Vec::with_capacity(MOST_SLOTS + 1),
+            vectors: Vec::with_capacity(MAX_SLOTS + 1),
         }
     }
 
@@ -124,14 +124,14 @@ impl Calls {
         self.slots.clear();
         self.vectors.clear();
         let batch = if self.singles > 0 { 1 } else { self.batch };
-        for packet in ring.to_send(from).take(batch) {
+        for packet in ring.pending_tx(from).take(batch) {
             let (first, slots) = (self.vectors.len(), packet.slots() as usize);
             // One that is longer than a message can be goes alone, cut, and is refused by the
             // kernel, which counts it.
             if first > 0 && first + slots > self.vectors.capacity() {
                 break;
             }
-            self.vectors.extend(packet.segments().take(MOST_SLOTS + 1).map(|bytes| libc::iovec {
+            self.vectors.extend(packet.segments().take(MAX_SLOTS + 1).map(|bytes| libc::iovec {
                 iov_base: bytes.as_ptr().cast_mut().cast(),
                 iov_len: bytes.len(),
             }));

@@ -14,7 +14,7 @@ use super::link_type::link_type;
 use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};
-use crate::link::{self, Presence};
+use crate::link::{self, LinkState};
 use crate::port::host::MARK;
 use crate::port::limits::Limits;
 use sluicegate_base::ring::Ring;
@@ -32,7 +32,7 @@ pub(super) struct Sender {
     way: Way,
     progress: Progress,
     /// The interface it sends by.
-    presence: Presence,
+    presence: LinkState,
 }
 
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Sender {
                 }
             },
         };
-        Ok(Self { way, progress: Progress::default(), presence: Presence::of(interface)? })
+        Ok(Self { way, progress: Progress::default(), presence: LinkState::of(interface)? })
     }
 
     /// The way in use.
@@ -164,7 +164,7 @@ impl Sender {
 
     /// Whether there are packets that have been released and not sent.
     pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
-        ring.to_send(self.progress.next).next().is_some()
+        ring.pending_tx(self.progress.next).next().is_some()
     }
 
     /// Counts what waits as refused, and unsent.
@@ -173,7 +173,7 @@ impl Sender {
             frames.take_back();
         }
         let progress = &mut self.progress;
-        let waiting = ring.to_send(progress.next).count() as u64;
+        let waiting = ring.pending_tx(progress.next).count() as u64;
         (progress.refused, progress.unsent) = (progress.refused + waiting, waiting);
         progress.next = ring.head();
         ring.publish(ring.before(progress.next));
@@ -248,7 +248,7 @@ impl Progress {
 /// What packets are handed to.
 struct Target<'a> {
     socket: &'a Socket,
-    presence: &'a Presence,
+    presence: &'a LinkState,
 }
 
 /// What is to be done after a system call that failed.

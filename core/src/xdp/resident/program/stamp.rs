@@ -27,7 +27,7 @@ impl Program<'_> {
         self.asm.load_constant(R1, MARK);
         self.asm.store(Size::DW, R10 + WHOSE, R1);
         self.asm.place(known);
-        self.in_front(stamp, done);
+        self.headroom_mut(stamp, done);
         self.asm.place(done);
     }
 
@@ -52,7 +52,7 @@ impl Program<'_> {
     }
 
     /// Copies the stack's words into the room in front of the packet.
-    fn in_front(&mut self, stamp: Stamp, none: Label) {
+    fn headroom_mut(&mut self, stamp: Stamp, none: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         let (bytes, mark) = (i32::from(stamp.bytes()), stamp.mark_at());
         asm.mov(R1, ctx);

@@ -31,7 +31,7 @@
 //! Sources: net/packet/af_packet.c (tpacket_snd), Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
-mod handover;
+mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -41,7 +41,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libc::tpacket2_hdr;
 
-use handover::{Answer, Handover};
+use status::{Answer, FrameStatus};
 
 use super::{Failed, Progress, Target};
 use crate::error::{Error, Result};
@@ -55,11 +55,11 @@ const PACKET_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
 /// The status word within a frame.
 const STATUS_OFFSET: usize = offset_of!(tpacket2_hdr, tp_status);
 /// The shortest frame. Some room for an MTU that grows.
-const LEAST_FRAME_BYTES: usize = 2048;
+const MIN_FRAME_BYTES: usize = 2048;
 /// What the kernel allocates at once: a multiple of all page sizes there are.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The most that a ring takes from the kernel: as much as one to receive has unless told otherwise.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 const _: () = assert!(PACKET_OFFSET == 32 && STATUS_OFFSET == 0);
 
@@ -75,9 +75,9 @@ impl Layout {
     /// As many frames as there are slots, or fewer if they are long, for packets of so many bytes.
     fn of(slots: u32, packet_bytes: usize) -> Self {
         let frame_bytes = (PACKET_OFFSET + packet_bytes).next_power_of_two();
-        let frame_bytes = frame_bytes.max(LEAST_FRAME_BYTES);
+        let frame_bytes = frame_bytes.max(MIN_FRAME_BYTES);
         let block_bytes = frame_bytes.max(BLOCK_BYTES);
-        let frames = (slots as usize).min(MOST_BYTES / frame_bytes);
+        let frames = (slots as usize).min(MAX_BYTES / frame_bytes);
         Self {
             frame_bytes,
             frames: frames.next_multiple_of(block_bytes / frame_bytes),
@@ -223,7 +223,7 @@ impl FrameRing {
         if self.asked == 0 {
             self.next = progress.next;
         }
-        for packet in ring.to_send(self.next) {
+        for packet in ring.pending_tx(self.next) {
             if !self.limits.allow(&packet) || !self.handover(self.free).is_ours() {
                 return;
             }
@@ -263,20 +263,20 @@ impl FrameRing {
         let taken = (0..self.asked).take_while(|&i| answer(i) == Answer::Taken).count();
         let rest = if taken < self.asked { answer(taken) } else { Answer::Taken };
         self.asked -= taken;
-        let slots = ring.to_send(progress.next).take(taken).map(|packet| packet.slots()).sum();
+        let slots = ring.pending_tx(progress.next).take(taken).map(|packet| packet.slots()).sum();
         progress.sent(ring, taken, slots);
         rest
     }
 
     /// Whether the first packet may not go.
     fn is_barred(&self, ring: &Ring, progress: &Progress) -> bool {
-        ring.to_send(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
+        ring.pending_tx(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
     }
 
     /// Leaves the first packet out: those behind it are to be written anew.
     fn leave_out(&mut self, ring: &Ring, progress: &mut Progress) {
         self.take_back();
-        if let Some(packet) = ring.to_send(progress.next).next() {
+        if let Some(packet) = ring.pending_tx(progress.next).next() {
             progress.refuse(ring, packet.slots(), self.limits.is_too_long(&packet));
         }
     }
@@ -285,11 +285,11 @@ impl FrameRing {
         (self.free + self.frames - self.asked) % self.frames
     }
 
-    fn handover(&self, frame: usize) -> Handover<'_> {
+    fn handover(&self, frame: usize) -> FrameStatus<'_> {
         let status = self.map.at(frame * self.frame_bytes + STATUS_OFFSET);
         // SAFETY: the word lies in the mapping, is aligned to 2048, and both sides access it
         // atomically only (the kernel by whole words and barriers).
-        Handover::of(unsafe { status.cast().as_ref() })
+        FrameStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 

@@ -192,7 +192,7 @@ impl Bench {
     fn give_up(&mut self) {
         self.frames.take_back();
         self.refused += self.waiting.drain(..).count() as u64;
-        self.progress.refused += self.ring.to_send(self.progress.next).count() as u64;
+        self.progress.refused += self.ring.pending_tx(self.progress.next).count() as u64;
         self.progress.next = self.ring.head();
         self.ring.publish(self.ring.before(self.progress.next));
     }

@@ -12,14 +12,14 @@ const DEFAULT_SLOTS: u64 = 512;
 
 /// What a port takes of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct PoolRequirements {
     pub buffers: u32,
     /// What a buffer has at least.
     pub buffer_bytes: u32,
     pub ring_area_bytes: usize,
 }
 
-impl Needs {
+impl PoolRequirements {
     /// Those of so many queues, each with so many buffers, and two rings of so many slots.
     pub fn of_queues(queues: u32, buffers: u32, slots: u32, buffer_bytes: u32) -> Self {
         let ring_area_bytes = queues as usize * 2 * Ring::area_bytes(slots);
@@ -66,7 +66,7 @@ impl Port {
     /// No such interface; no memory.
     pub fn pool_for(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Arc<Pool>> {
         let with = |usage| OpenOptions { usage, ..options.clone() };
-        let needs = ports.iter().map(|(name, usage)| Needs::of(name, &with(*usage)));
+        let needs = ports.iter().map(|(name, usage)| PoolRequirements::of(name, &with(*usage)));
         let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
         sum.unwrap_or_default().pool()
     }

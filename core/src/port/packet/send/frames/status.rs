@@ -3,7 +3,7 @@
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// The status word of one frame.
-pub(super) struct Handover<'a>(&'a AtomicU32);
+pub(super) struct FrameStatus<'a>(&'a AtomicU32);
 
 /// What has become of a frame that the kernel was asked to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum Answer {
     Wrong,
 }
 
-impl<'a> Handover<'a> {
+impl<'a> FrameStatus<'a> {
     pub(super) fn of(status: &'a AtomicU32) -> Self {
         Self(status)
     }
@@ -114,7 +114,7 @@ mod loom_tests {
             let mut head = 0;
             for number in 0..numbers {
                 let at = number as usize % frames;
-                let handover = Handover::of(&ring[at].status);
+                let handover = FrameStatus::of(&ring[at].status);
                 while !handover.is_ours() {
                     thread::yield_now();
                 }

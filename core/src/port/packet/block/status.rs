@@ -3,9 +3,9 @@
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
 /// The status word of one block.
-pub(in crate::port::packet) struct Handover<'a>(&'a AtomicU32);
+pub(in crate::port::packet) struct BlockStatus<'a>(&'a AtomicU32);
 
-impl<'a> Handover<'a> {
+impl<'a> BlockStatus<'a> {
     pub(in crate::port::packet) fn of(status: &'a AtomicU32) -> Self {
         Self(status)
     }
@@ -89,9 +89,9 @@ mod loom_tests {
                 if held.len() == most_held {
                     let (at, number): (usize, u32) = held.pop_front().unwrap();
                     assert_eq!(look(at), [number; 2], "unchanged while held");
-                    Handover::of(&ring[at].status).give_back();
+                    BlockStatus::of(&ring[at].status).give_back();
                 }
-                while Handover::of(&ring[at].status).ours().is_none() {
+                while BlockStatus::of(&ring[at].status).ours().is_none() {
                     thread::yield_now();
                 }
                 assert_eq!(look(at), [number; 2], "whole, and in order");
@@ -134,7 +134,7 @@ mod loom_tests {
             let mut next = 0;
             let mut look = || {
                 let block = &ring[next];
-                let handover = Handover::of(&block.status);
+                let handover = BlockStatus::of(&block.status);
                 let Some(_) = handover.ours() else { return false };
                 // SAFETY: loom checks that the kernel does not write meanwhile.
                 let [header, packet] = block.payload.with(|payload| unsafe { *payload });

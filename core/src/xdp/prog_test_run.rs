@@ -9,9 +9,9 @@ use crate::filter::ebpf::Insn;
 
 /// An XDP program to be tried.
 #[derive(Debug)]
-pub struct Trial(OwnedFd);
+pub struct ProgTestRun(OwnedFd);
 
-impl Trial {
+impl ProgTestRun {
     /// Loads a program.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ const MAX_ASKS: usize = 8;
 
 /// A way to ask about one interface. It is known by its number: a new name changes nothing.
 #[derive(Debug)]
-pub struct Presence {
+pub struct LinkState {
     socket: OwnedFd,
     /// Asks with the lock held.
     netlink: Mutex<Netlink>,
@@ -34,7 +34,7 @@ pub struct State {
     pub mtu: u32,
 }
 
-impl Presence {
+impl LinkState {
     /// Of an interface of this thread's network namespace.
     ///
     /// # Errors
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn an_interface_is_what_netlink_says_and_one_that_is_not_there_is_gone() {
         let lo = link::interface(None, "lo").unwrap();
-        let state = Presence::of(&lo).unwrap().look().unwrap();
+        let state = LinkState::of(&lo).unwrap().look().unwrap();
         assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
-        let error = Presence::of(&nobody).unwrap().look().unwrap_err();
+        let error = LinkState::of(&nobody).unwrap().look().unwrap_err();
         assert!(matches!(error, Error::Gone { .. }), "{error}");
     }
 }

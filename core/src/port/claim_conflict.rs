@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::port::PortName;
-use crate::xdp::resident::{Action, Claimed, Owner, Resident, Stage, Turn, WHOLE};
+use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, WHOLE};
 
 /// Takes the first of some places that nobody has, for a port.
 ///
@@ -22,7 +22,7 @@ pub(super) fn take(
         return Stage::take(resident, places, owner);
     }
     // Until our entry stands among the owners, nobody else looks for it there.
-    let _turn = Turn::wait(resident)?;
+    let _turn = ClaimLock::wait(resident)?;
     refuse_second(name, &resident.claims()?, owner, places.start)?;
     Stage::take(resident, places, owner)
 }

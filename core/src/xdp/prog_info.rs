@@ -16,7 +16,7 @@ const INSTRUCTION_BYTES: u32 = 8;
 
 /// A BPF program that is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct ProgInfo {
     /// Its number.
     pub id: u32,
     /// Its name: 15 characters at most.
@@ -33,7 +33,7 @@ pub struct Loaded {
     pub run_ns: u64,
 }
 
-impl Loaded {
+impl ProgInfo {
     /// The programs that a process has a file descriptor of, or of a link to, and those that they
     /// can go on to by a tail call; by their numbers.
     ///

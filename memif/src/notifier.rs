@@ -21,16 +21,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::write;
 
-use super::message::Breach;
+use super::message::ProtocolError;
 use super::ring::Memory;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::{Ordering, fence};
 
 /// The event file of a ring.
 #[derive(Debug)]
-pub(crate) struct Doorbell(OwnedFd);
+pub(crate) struct Notifier(OwnedFd);
 
-impl Doorbell {
+impl Notifier {
     /// A new one.
     pub(super) fn new() -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -39,21 +39,21 @@ impl Doorbell {
     }
 
     /// What a peer says is one. Anything else could be full, and have us wait.
-    pub(super) fn of_peer(file: OwnedFd) -> Result<Self, Breach> {
+    pub(super) fn of_peer(file: OwnedFd) -> Result<Self, ProtocolError> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_event =
             std::fs::read_link(link).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
         let set = fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
         match is_event && set.is_ok() {
             true => Ok(Self(file)),
-            false => Err(Breach("a ring's file is no event (eventfd)".into())),
+            false => Err(ProtocolError("a ring's file is no event (eventfd)".into())),
         }
     }
 
     /// Wakes the receiver, if it sleeps. After the index was stored.
     #[inline]
     pub(super) fn ring(&self, ring: &Memory) {
-        // Pairs with the fence in `ask`.
+        // Pairs with the fence in `enable`.
         fence(Ordering::SeqCst);
         if ring.wants_wakeup() {
             self.wake();
@@ -72,19 +72,19 @@ impl Doorbell {
     }
 
     /// From now on senders wake the receiver. It may sleep only if it finds nothing after this.
-    pub(crate) fn ask(&self, ring: &Memory) {
+    pub(crate) fn enable(&self, ring: &Memory) {
         ring.ask_for_wakeup(true);
         // Pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
     }
 
     /// The receiver is awake, and forgets what woke it.
-    pub(crate) fn hush(&self, ring: &Memory) {
+    pub(crate) fn disable(&self, ring: &Memory) {
         ring.ask_for_wakeup(false);
         forget(self.0.as_fd());
     }
 
-    /// Whether a sleeper would be woken now. After [`hush`](Self::hush) it was rung once more, or is a
+    /// Whether a sleeper would be woken now. After [`disable`](Self::disable) it was rung once more, or is a
     /// semaphore (EFD_SEMAPHORE), which forgets one of many.
     pub(crate) fn rings(&self) -> bool {
         let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
@@ -102,7 +102,7 @@ fn forget(event: BorrowedFd<'_>) {
     let _ = unsafe { libc::preadv2(event.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
 }
 
-impl AsFd for Doorbell {
+impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -152,16 +152,16 @@ mod tests {
     fn only_who_sleeps_is_woken() {
         let (_, regions) = Regions::own(4096).unwrap();
         let ring = Memory::create(&Arc::new(regions), 0, 3);
-        let bell = Doorbell::new().unwrap();
-        bell.ring(&ring);
-        assert!(!bell.rings(), "awake");
-        bell.ask(&ring);
-        assert!(!bell.rings(), "nothing has come");
-        bell.ring(&ring);
-        assert!(bell.rings());
-        bell.hush(&ring);
-        bell.ring(&ring);
-        assert!(!bell.rings(), "awake again, and the event is forgotten");
+        let notifier = Notifier::new().unwrap();
+        notifier.ring(&ring);
+        assert!(!notifier.rings(), "awake");
+        notifier.enable(&ring);
+        assert!(!notifier.rings(), "nothing has come");
+        notifier.ring(&ring);
+        assert!(notifier.rings());
+        notifier.disable(&ring);
+        notifier.ring(&ring);
+        assert!(!notifier.rings(), "awake again, and the event is forgotten");
     }
 
     #[test]
@@ -169,29 +169,29 @@ mod tests {
         let (_, regions) = Regions::own(4096).unwrap();
         let ring = Memory::create(&Arc::new(regions), 0, 3);
         let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
-        let bell = Doorbell::of_peer(event.into()).unwrap();
-        bell.hush(&ring);
-        assert!(bell.rings(), "one of two is left");
-        bell.hush(&ring);
-        assert!(!bell.rings());
+        let notifier = Notifier::of_peer(event.into()).unwrap();
+        notifier.disable(&ring);
+        assert!(notifier.rings(), "one of two is left");
+        notifier.disable(&ring);
+        assert!(!notifier.rings());
     }
 
     #[test]
     fn a_peer_cannot_have_the_reader_wait() {
-        let bell = Doorbell::new().unwrap();
-        fcntl(&bell.0, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
-        forget(bell.as_fd());
-        bell.wake();
-        assert!(bell.rings(), "woken");
-        forget(bell.as_fd());
-        assert!(!bell.rings(), "and forgotten");
+        let notifier = Notifier::new().unwrap();
+        fcntl(&notifier.0, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        forget(notifier.as_fd());
+        notifier.wake();
+        assert!(notifier.rings(), "woken");
+        forget(notifier.as_fd());
+        assert!(!notifier.rings(), "and forgotten");
     }
 
     #[test]
     fn only_an_event_is_a_doorbell() {
-        let bell = Doorbell::new().unwrap();
-        assert!(Doorbell::of_peer(bell.0).is_ok());
-        assert!(Doorbell::of_peer(tempfile::tempfile().unwrap().into()).is_err());
-        assert!(Doorbell::of_peer(nix::unistd::pipe().unwrap().1).is_err());
+        let notifier = Notifier::new().unwrap();
+        assert!(Notifier::of_peer(notifier.0).is_ok());
+        assert!(Notifier::of_peer(tempfile::tempfile().unwrap().into()).is_err());
+        assert!(Notifier::of_peer(nix::unistd::pipe().unwrap().1).is_err());
     }
 }

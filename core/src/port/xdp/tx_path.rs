@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Taking;
+use super::ClaimBuilder;
 use super::config::Send;
 use crate::error::Result;
 use crate::port::QueueStats;
@@ -14,7 +14,7 @@ use sluicegate_base::ring::Ring;
 
 /// The way out of a queue.
 #[derive(Debug)]
-pub(super) enum Outlet {
+pub(super) enum TxPath {
     /// The socket's transmit ring.
     Socket {
         sender: Sender,
@@ -25,7 +25,7 @@ pub(super) enum Outlet {
     Live(LiveQueue),
 }
 
-impl Outlet {
+impl TxPath {
     pub fn by_socket(sender: Sender) -> Self {
         Self::Socket { sender, unsent: 0 }
     }
@@ -85,7 +85,7 @@ impl Outlet {
     }
 }
 
-impl Taking<'_> {
+impl ClaimBuilder<'_> {
     /// Live frames for as many queues as the port has, where they are wanted.
     pub(super) fn by_live_frames(&self) -> Result<Option<Vec<LiveQueue>>> {
         if self.config.send == Send::Socket {
