@@ -187,7 +187,7 @@ impl MemifQueue {
 
     /// Senders need not wake it any more.
     #[cold]
-    fn disable(&mut self) {
+    fn disable_notifier(&mut self) {
         self.asks = false;
         if let Some(end) = self.rx_end() {
             end.disable();
@@ -199,7 +199,7 @@ impl Backend for MemifQueue {
     #[inline]
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.asks {
-            self.disable();
+            self.disable_notifier();
         }
         if self.control.changes() != self.seen {
             self.adopt();
@@ -295,8 +295,8 @@ impl Backend for MemifQueue {
 
     fn wake_source(&mut self) -> WakeSource<'_> {
         if self.asks {
-            self.disable();
-            // It rings still, behind `disable`: no reason to look at once, again and again.
+            self.disable_notifier();
+            // It rings still, behind `disable_notifier`: no reason to look at once, again and again.
             if self.rx_end().is_some_and(End::rings) {
                 return WakeSource::Nap(NAP);
             }
