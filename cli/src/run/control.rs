@@ -2,6 +2,7 @@
 
 use std::io::{Stdout, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -18,6 +19,11 @@ use super::snapshot::{Inquiry, Snapshot};
 use super::wanted::Wanted;
 use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};
 use crate::signals::Signals;
+
+/// Between two looks of the control thread, where nothing wakes it.
+const TICK: Duration = Duration::from_millis(100);
+/// The same while workers owe their snapshots.
+const ANSWER_TICK: Duration = Duration::from_millis(10);
 
 /// When a run ends, and where its threads run.
 #[derive(Clone, Debug)]
@@ -64,7 +70,7 @@ pub trait Attend<O> {
     /// up.
     fn ledger(&mut self, outcomes: &[Option<Arc<O>>], at: Duration);
 
-    /// Some fifty times a second.
+    /// Some ten times a second.
     fn tick(&mut self) {}
 
     /// Once, when nothing more is let in, before the workers have dealt with all that came.
@@ -117,30 +123,33 @@ pub fn supervise<W: Work>(
     signals: &Signals,
     attendant: &mut impl Attend<W::Outcome>,
 ) -> Result<Run<W::Outcome>> {
-    let mut events = Events { signals: Some(signals), stdout: limits.watch_reader.then(stdout) };
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let snapshots: Vec<Snapshot<W::Outcome>> = work.iter().map(|_| Snapshot::default()).collect();
     let shared = Shared {
-        stop: Stop::default(),
+        stop: Stop::new()?,
         wanted: Wanted::new(limits.count),
         wait: limits.wait,
         down: Mutex::default(),
     };
+    let running = AtomicUsize::new(work.len());
+    let stdout = limits.watch_reader.then(stdout);
+    let mut events = Events { signals: Some(signals), stdout, stop: &shared.stop };
     let start = Instant::now();
     let mut reader_left = false;
     let mut open = true;
     let outcomes = thread::scope(|scope| {
         // Whatever way this scope is left, the workers end.
-        let _stop = StopOnDrop(&shared);
+        let _stop = StopOnDrop(&shared.stop);
         let workers: Vec<ScopedJoinHandle<'_, Result<W::Outcome>>> = work
             .into_iter()
             .zip(counters.iter().zip(&snapshots))
             .enumerate()
             .map(|(i, (work, (counters, snapshot)))| {
-                let shared = &shared;
+                let (shared, running) = (&shared, &running);
                 let cpu = limits.cpus.get(i % limits.cpus.len().max(1)).copied();
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
-                    let stop = StopOnDrop(shared);
+                    let _ended = Running { count: running, stop: &shared.stop };
+                    let stop = StopOnDrop(&shared.stop);
                     cpu.map_or(Ok(()), pin_thread)?;
                     let outcome = work.run(shared, counters, snapshot, cpu);
                     if !outcome.failed() {
@@ -154,7 +163,7 @@ pub fn supervise<W: Work>(
             .map_err(|e| Error::system("start", "a worker thread", e))?;
         let mut next_look = limits.interval;
         let mut inquiry = Inquiry::default();
-        while !workers.iter().all(ScopedJoinHandle::is_finished) {
+        while running.load(Ordering::Relaxed) > 0 {
             if shared.stop.is_set() && std::mem::take(&mut open) {
                 attendant.at_end();
             }
@@ -176,7 +185,8 @@ pub fn supervise<W: Work>(
                 next_look = elapsed + limits.interval;
             }
             let until = next_look.min(end.unwrap_or(Duration::MAX)).saturating_sub(elapsed);
-            match events.wait(until.min(Duration::from_millis(20)))? {
+            let tick = if inquiry.is_open() { ANSWER_TICK } else { TICK };
+            match events.wait(until.min(tick))? {
                 None => continue,
                 // The user may not want to wait for files to be closed.
                 Some(Event::Signal) => signals.end_at_second()?,
@@ -199,11 +209,25 @@ pub fn supervise<W: Work>(
 }
 
 /// Tells all workers to stop when it goes: one that fails, however it fails, ends the run.
-struct StopOnDrop<'a>(&'a Shared);
+struct StopOnDrop<'a>(&'a Stop);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.stop.set();
+        self.0.set();
+    }
+}
+
+/// A worker that has not ended, however it ends.
+struct Running<'a> {
+    count: &'a AtomicUsize,
+    stop: &'a Stop,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // The wake-up, a system call, is after it.
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.stop.wake();
     }
 }
 
@@ -213,27 +237,31 @@ enum Event {
     ReaderLeft,
 }
 
-/// The signals, and the reader of standard output.
+/// The signals, the reader of standard output, and the workers' ends.
 struct Events<'a> {
     /// Until one has asked for the end.
     signals: Option<&'a Signals>,
     stdout: Option<Stdout>,
+    stop: &'a Stop,
 }
 
 impl Events<'_> {
-    /// Waits for an event; `None` if none has come. That the reader left is said once.
+    /// Waits for an event; `None` if none has come, or the workers' state may have changed. That the
+    /// reader left is said once.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Event>> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         // No event is asked of stdout: a pipe without a reader reports an error all the same.
         let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
         let stdout = stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty()));
         let signals = self.signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN));
-        let mut fds: Vec<PollFd<'_>> = stdout.into_iter().chain(signals).collect();
+        let stop = PollFd::new(self.stop.as_fd(), PollFlags::POLLIN);
+        let mut fds: Vec<PollFd<'_>> = stdout.into_iter().chain(signals).chain([stop]).collect();
         match nix::poll::poll(&mut fds, timeout) {
             Ok(0) | Err(Errno::EINTR) => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(Error::system("wait for", "signals", error)),
         }
+        self.stop.take_wake();
         let broken = fds.first().filter(|_| self.stdout.is_some()).and_then(PollFd::revents);
         if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
             self.stdout = None;

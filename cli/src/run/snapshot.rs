@@ -64,10 +64,15 @@ pub struct Inquiry {
 impl Inquiry {
     /// Asks all workers for a snapshot, unless they have been asked and have not answered.
     pub fn ask<'a, T: 'a>(&mut self, workers: impl IntoIterator<Item = &'a Snapshot<T>>) {
-        if self.until.is_none() {
+        if !self.is_open() {
             self.until = Some(Instant::now() + TIMEOUT);
             workers.into_iter().for_each(|worker| worker.asked.store(true, Ordering::Relaxed));
         }
+    }
+
+    /// Whether workers have been asked and the answer has not been returned.
+    pub fn is_open(&self) -> bool {
+        self.until.is_some()
     }
 
     /// Returns the workers' snapshots, once, when all have answered or the time is over; none of a

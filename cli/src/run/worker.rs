@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Busy;
 use sluicegate::port::{Queue, QueueStats};
@@ -19,7 +21,7 @@ use super::snapshot::Snapshot;
 use super::wanted::Wanted;
 
 /// How long a worker may sleep before it looks at the stop flag again.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
 /// Packets from before an interface went down are here within this time after.
@@ -103,19 +105,43 @@ impl Shared {
     }
 }
 
-/// The end of a run: said once, by whoever says it first.
-#[derive(Debug, Default)]
+/// The end of a run: said once, by whoever says it first. The control thread is woken by it.
+#[derive(Debug)]
 pub struct Stop {
     set: AtomicBool,
     at: OnceLock<Instant>,
+    wake: EventFd,
 }
 
 impl Stop {
+    /// Of a run that has not ended.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> Result<Self> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| Error::system("create", "an eventfd", error))?;
+        Ok(Self { set: AtomicBool::new(false), at: OnceLock::new(), wake })
+    }
+
     /// Ends the run.
     pub fn set(&self) {
         self.at.get_or_init(Instant::now);
         // A flag by itself: nothing is published through it.
-        self.set.store(true, Ordering::Relaxed);
+        if !self.set.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the control thread.
+    pub fn wake(&self) {
+        // It fails only where a wake-up is pending.
+        let _ = self.wake.write(1);
+    }
+
+    /// Takes the wake-up that is pending, if one is.
+    pub fn take_wake(&self) {
+        let _ = self.wake.read();
     }
 
     /// Whether the run is over.
@@ -127,6 +153,13 @@ impl Stop {
     /// When it was ended.
     pub fn at(&self) -> Option<Instant> {
         self.at.get().copied()
+    }
+}
+
+/// Readable when the control thread is to look.
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 }
 
