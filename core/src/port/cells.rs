@@ -4,7 +4,7 @@
 //! | the program wants packets | a look | a sleep ends |
 //! | --- | --- | --- |
 //! | at once | while it spins, but for a pause after a look that found packets | with the next packet; of a busy ring, after the pause |
-//! | within `latency=` | once in that time | after it, or when a quarter of the ring is full |
+//! | within `latency=` | once in that time | after it, or when a quarter of the ring is full; where nothing came, with the next packet |
 //!
 //! A look takes the cache line that the writer stores its index to away from the writer's CPU. A
 //! reader that looked again at once would meet one packet at a time, and slow the writer down.
@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 const BUSY: u32 = 32;
 /// A sleeper that wants packets at once looks again after this time: so long a wake-up may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The same for one that can wait for packets, where none came.
+const LOOK_AGAIN_IDLE: Duration = Duration::from_millis(100);
 /// A sleeper that can wait for packets is woken when this part of the ring is full: the rest takes what
 /// comes until it is awake.
 const WAKE_LEVEL: u32 = 4;
@@ -97,6 +99,7 @@ impl CellIntake {
         let (level, limit) = match self.latency.is_zero() {
             true if self.found >= BUSY && !pause.is_zero() => return WakeSource::Nap(pause),
             true => (1, LOOK_AGAIN),
+            false if self.found == 0 => (1, LOOK_AGAIN_IDLE),
             false => (self.reader.cells() / WAKE_LEVEL, pause),
         };
         if !self.reader.go_to_sleep(level) {

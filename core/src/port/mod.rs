@@ -46,8 +46,8 @@ use crate::error::Result;
 use crate::file::write::FileAccess;
 use sluicegate_base::memory::Pool;
 
-/// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: it wakes
-/// 50 times a second, and when a quarter of a ring is full.
+/// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: while
+/// packets come it wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING: Duration = Duration::from_millis(20);
 
 /// What a port is opened for.

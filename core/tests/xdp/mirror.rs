@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::error::Kind;
-use sluicegate::link::Shape;
+use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
@@ -59,8 +59,22 @@ fn is_asleep(thread: nix::unistd::Pid) -> bool {
     stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
 }
 
+/// Sends frames when this thread sleeps in waiting for packets. What the wait says.
+fn wait_and_send(lab: &Lab, queue: &mut Queue, frames: &[Vec<u8>]) -> Readiness {
+    std::thread::scope(|scope| {
+        let me = nix::unistd::gettid();
+        scope.spawn(move || {
+            while !is_asleep(me) {
+                std::thread::yield_now();
+            }
+            send(lab, frames);
+        });
+        queue.wait_rx(Wait::Sleep, Duration::from_millis(900)).unwrap()
+    })
+}
+
 #[test]
-fn a_reader_that_sleeps_is_woken_when_a_quarter_of_its_ring_is_full() {
+fn the_first_packet_wakes_a_reader_and_later_ones_when_a_quarter_of_its_ring_is_full() {
     let Some(lab) = &lab() else { return };
     pin(0);
     let sent: &Vec<_> = &(0..16).map(|number| frame(number, 0, 60)).collect();
@@ -68,22 +82,13 @@ fn a_reader_that_sleeps_is_woken_when_a_quarter_of_its_ring_is_full() {
     for name in [format!("mirror:right0?{ours}"), format!("mirror:right0?mode=skb&{ours}")] {
         let mut port = open(lab, &name).unwrap();
         let queue = &mut port.queues[0];
-        for round in 0..3 {
-            // From here on it looks in a second only, unless the program wakes it before.
+        for (round, count) in [1, 16, 16, 16].into_iter().enumerate() {
+            // From the second round on it looks in a second only, unless the program wakes it before.
             assert_eq!(queue.sync_rx().unwrap(), 0, "{name}: nothing has come in round {round}");
-            let told = std::thread::scope(|scope| {
-                let me = nix::unistd::gettid();
-                scope.spawn(move || {
-                    while !is_asleep(me) {
-                        std::thread::yield_now();
-                    }
-                    send(lab, sent);
-                });
-                queue.wait_rx(Wait::Sleep, Duration::from_millis(900)).unwrap()
-            });
+            let told = wait_and_send(lab, queue, &sent[..count as usize]);
             assert_eq!(told, Readiness::Ready, "{name}: round {round}");
-            assert_eq!(queue.sync_rx().unwrap(), 16, "{name}: round {round}");
-            queue.rx_mut().release(16);
+            assert_eq!(queue.sync_rx().unwrap(), count, "{name}: round {round}");
+            queue.rx_mut().release(count);
             // Gives the cells back; a wake-up that is over does not end the next sleep.
             queue.sync_rx().unwrap();
             let told = queue.wait_rx(Wait::Sleep, Duration::from_millis(1)).unwrap();
