@@ -1,112 +1,43 @@
-//! ARP and its relatives (RFC 826, 903, 2390).
+//! ARP (RFC 826) for IPv4 over Ethernet.
 
 use super::bytes::{Bytes, Cut};
-use super::ether;
-use super::line::{Address, Line, name};
+use super::line::{Address, Line};
 
-const TRAILERS: u16 = 0x1000;
-const ATM: u16 = 19;
+pub const ETHERTYPE: u16 = 0x0806;
 
-/// Names of hardware types (IANA's ARP parameters).
-const HARDWARE: &[(u16, &str)] = &[
-    (1, "Ethernet"),
-    (6, "TokenRing"),
-    (7, "ArcNet"),
-    (15, "FrameRelay"),
-    (23, "Strip"),
-    (24, "IEEE 1394"),
-    (32, "InfiniBand"),
-];
-
-const OPERATIONS: &[(u16, &str)] = &[
-    (1, "Request"),
-    (2, "Reply"),
-    (3, "Reverse Request"),
-    (4, "Reverse Reply"),
-    (8, "Inverse Request"),
-    (9, "Inverse Reply"),
-    (10, "NACK Reply"),
-];
-
-/// An ARP packet, with the padding of the frame counted in `length` as it came.
+/// Writes an ARP packet; `length` counts the padding of its frame.
 pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
-    const HEADER: usize = 8;
+    const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+    const REQUEST: u16 = 1;
+    const REPLY: u16 = 2;
     let packet = Bytes::new(data, "arp");
-    let (hardware, protocol) = (packet.u16(0)?, packet.u16(2)?);
-    let (hardware_bytes, protocol_bytes) = (packet.u8(4)?, packet.u8(5)?);
-    let operation = packet.u16(6)?;
-    let kind = if line.link_header { "" } else { "ARP, " };
-    if hardware == ATM {
-        // RFC 2225: other fields, in other places.
-        write!(line, "{kind}ATM");
+    let prefix = if line.link_header { "" } else { "ARP, " };
+    let (format, operation): ([u8; 6], u16) = (packet.array(0)?, packet.u16(6)?);
+    if format != ETHERNET_IPV4 || !matches!(operation, REQUEST | REPLY) {
+        let (hardware, protocol) = (packet.u16(0)?, packet.u16(2)?);
+        line.text(prefix);
+        write!(line, "hardware {hardware}, protocol {protocol:#06x}, operation {operation}");
         line.length(length);
         return Ok(());
     }
-    let (h, p) = (usize::from(hardware_bytes), usize::from(protocol_bytes));
-    let addresses = Bytes::new(packet.slice(HEADER, 2 * (h + p))?, "arp");
-    let (sender, target) = (addresses.slice(0, h)?, addresses.slice(h + p, h)?);
-
-    line.text(kind);
-    let is_ip = protocol == ether::IPV4 || protocol == TRAILERS;
-    if !is_ip || p != 4 || h == 0 {
-        match name(HARDWARE, hardware) {
-            Some(name) => line.text(name),
-            None => write!(line, "Unknown Hardware ({hardware})"),
-        }
-        write!(line, " (len {h}), ");
-        match ether::type_name(protocol) {
-            "Unknown" => write!(line, "Unknown Protocol ({protocol:#06x})"),
-            name => line.text(name),
-        }
-        write!(line, " (len {p})");
-        line.length(length);
-        return Ok(());
-    }
-
-    let sender_ip = Address::V4(addresses.array(h)?);
-    let target_ip = Address::V4(addresses.array(2 * h + p)?);
-    match name(OPERATIONS, operation) {
-        Some(name) => line.text(name),
-        None => write!(line, "Unknown ({operation})"),
-    }
-    match operation {
-        1 => {
-            line.text(" who-has ");
-            line.address(target_ip);
-            if target.iter().any(|&byte| byte != 0) {
-                line.text(" (");
-                line.hex(target, ":");
-                line.text(")");
-            }
-            line.text(" tell ");
-            line.address(sender_ip);
-        }
-        2 => {
-            line.text(" ");
-            line.address(sender_ip);
-            line.text(" is-at ");
-            line.hex(sender, ":");
-        }
-        3 | 8 => {
-            line.text(" who-is ");
+    let (sender, sender_ip) = (packet.slice(8, 6)?, Address::V4(packet.array(14)?));
+    let (target, target_ip) = (packet.slice(18, 6)?, Address::V4(packet.array(24)?));
+    line.text(prefix);
+    if operation == REQUEST {
+        line.text("Request who-has ");
+        line.address(target_ip);
+        if target.iter().any(|&byte| byte != 0) {
+            line.text(" (");
             line.hex(target, ":");
-            line.text(" tell ");
-            line.hex(sender, ":");
+            line.text(")");
         }
-        4 => {
-            line.text(" ");
-            line.hex(target, ":");
-            line.text(" at ");
-            line.address(target_ip);
-        }
-        9 => {
-            line.text(" ");
-            line.hex(sender, ":");
-            line.text(" at ");
-            line.address(sender_ip);
-        }
-        // Nobody says what the addresses mean.
-        _ => return Ok(()),
+        line.text(" tell ");
+        line.address(sender_ip);
+    } else {
+        line.text("Reply ");
+        line.address(sender_ip);
+        line.text(" is-at ");
+        line.hex(sender, ":");
     }
     line.length(length);
     Ok(())

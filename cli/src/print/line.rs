@@ -99,6 +99,9 @@ impl<'p> Line<'p> {
     }
 }
 
+/// Ends the line of a header that contradicts itself.
+pub const BAD_HEADER: &str = "[bad header]";
+
 /// A network address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
@@ -122,7 +125,7 @@ impl fmt::Display for Address {
 }
 
 /// The name of a number, from a table.
-pub fn name<K: Copy + PartialEq>(table: &[(K, &'static str)], number: K) -> Option<&'static str> {
+pub fn name<K: Copy + PartialEq, V: Copy>(table: &[(K, V)], number: K) -> Option<V> {
     table.iter().find(|(key, _)| *key == number).map(|&(_, name)| name)
 }
 

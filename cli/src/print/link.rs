@@ -1,8 +1,8 @@
-//! What lies below the network protocol, by link type (tcpdump.org/linktypes.html).
+//! The header below the network protocol, by link type (tcpdump.org/linktypes.html).
 
 use super::bytes::{Bytes, Cut};
 use super::line::{Line, name};
-use super::{ether, ip4, ip6};
+use super::{arp, ip};
 
 const NULL: u16 = 0;
 const ETHERNET: u16 = 1;
@@ -13,10 +13,38 @@ const IPV4: u16 = 228;
 const IPV6: u16 = 229;
 const LINUX_SLL2: u16 = 276;
 
-/// A packet of `length` bytes, of which `data` are there.
+/// VLAN tags: IEEE 802.1Q, 802.1ad, and two that came before it.
+const TAGS: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
+/// Up to here the field is a length, not a type.
+const MAX_LENGTH: u16 = 1500;
+
+/// Names of Ethernet types (IANA's registry), in tcpdump's words.
+const TYPES: &[(u16, &str)] = &[
+    (ip::ETHERTYPE_V4, "IPv4"),
+    (ip::ETHERTYPE_V6, "IPv6"),
+    (arp::ETHERTYPE, "ARP"),
+    (0x8035, "Reverse ARP"),
+    (0x8100, "802.1Q"),
+    (0x8847, "MPLS unicast"),
+    (0x8848, "MPLS multicast"),
+    (0x8808, "MPCP"),
+    (0x8809, "Slow Protocols"),
+    (0x8863, "PPPoE D"),
+    (0x8864, "PPPoE S"),
+    (0x888e, "EAPOL"),
+    (0x88a8, "802.1Q-QinQ"),
+    (0x88cc, "LLDP"),
+    (0x88e5, "802.1AE MACsec"),
+    (0x88f7, "PTP"),
+    (0x9000, "Loopback"),
+    (0x9100, "802.1Q-9100"),
+    (0x9200, "802.1Q-9200"),
+];
+
+/// Writes a packet of `length` bytes, of which `data` were captured.
 pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Result<(), Cut> {
     match link_type {
-        ETHERNET => ether::print(line, data, length),
+        ETHERNET => ethernet(line, data, length),
         RAW | IPV4 | IPV6 => raw(line, data, length),
         NULL | LOOP => null(line, data, length),
         LINUX_SLL => sll(line, data, length),
@@ -31,14 +59,89 @@ pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Resul
     }
 }
 
-/// An IP packet with nothing below it.
+/// An Ethernet frame without its check sequence.
+fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
+    const ADDRESSES: usize = 12;
+    let header = Bytes::new(data, "ether");
+    header.slice(0, ADDRESSES + 2)?;
+    if line.link_header {
+        addresses(line, header)?;
+    }
+    let mut at = ADDRESSES;
+    let ethertype = loop {
+        let header = Bytes::new(data, if at == ADDRESSES { "ether" } else { "vlan" });
+        let ethertype = header.u16(at)?;
+        let is_tag = TAGS.contains(&ethertype);
+        let control = if is_tag { header.slice(at + 2, 4)? } else { &[] };
+        if line.link_header {
+            print_type(line, ethertype);
+            match at {
+                ADDRESSES => write!(line, ", length {length}: "),
+                _ => line.text(", "),
+            }
+            if let [high, low, ..] = *control {
+                print_tag(line, u16::from_be_bytes([high, low]));
+            }
+        }
+        at += 2;
+        if !is_tag {
+            break ethertype;
+        }
+        at += 2;
+    };
+    if !protocol(line, ethertype, header.after(at), length.saturating_sub(at as u32))?
+        && !line.link_header
+    {
+        addresses(line, header)?;
+        print_type(line, ethertype);
+        line.length(length);
+    }
+    Ok(())
+}
+
+fn addresses(line: &mut Line, header: Bytes) -> Result<(), Cut> {
+    line.hex(header.slice(6, 6)?, ":");
+    line.text(" > ");
+    line.hex(header.slice(0, 6)?, ":");
+    line.text(", ");
+    Ok(())
+}
+
+/// `ethertype IPv4 (0x0800)`.
+fn print_type(line: &mut Line, ethertype: u16) {
+    match name(TYPES, ethertype) {
+        Some(name) => write!(line, "ethertype {name} ({ethertype:#06x})"),
+        None if ethertype <= MAX_LENGTH => line.text("802.3"),
+        None => write!(line, "ethertype Unknown ({ethertype:#06x})"),
+    }
+}
+
+/// `vlan 5, p 0, `: a VLAN tag (IEEE 802.1Q).
+fn print_tag(line: &mut Line, control: u16) {
+    let (vlan, priority) = (control & 0xfff, control >> 13);
+    let eligible = if control & 0x1000 == 0 { "" } else { ", DEI" };
+    write!(line, "vlan {vlan}, p {priority}{eligible}, ");
+}
+
+/// Writes the packet behind an Ethernet type. Returns false, and writes nothing, for other types.
+fn protocol(line: &mut Line, ethertype: u16, data: &[u8], length: u32) -> Result<bool, Cut> {
+    match ethertype {
+        ip::ETHERTYPE_V4 => ip::v4(line, data, length)?,
+        ip::ETHERTYPE_V6 => ip::v6(line, data, length)?,
+        arp::ETHERTYPE => arp::print(line, data, length)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// An IP packet without a header below it.
 fn raw(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     if line.link_header {
         line.text("ip: ");
     }
     match Bytes::new(data, "ipn").u8(0)? >> 4 {
-        4 => ip4::print(line, data, length),
-        6 => ip6::print(line, data, length),
+        4 => ip::v4(line, data, length),
+        6 => ip::v6(line, data, length),
         version => {
             write!(line, "unknown ip {version}");
             Ok(())
@@ -46,151 +149,81 @@ fn raw(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
 }
 
-/// BSD loopback: the address family, in the byte order of who captured.
+/// BSD loopback: the address family, in the byte order of the machine that captured.
 fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 4;
     let header = Bytes::new(data, "null");
     let family = u32::from_le_bytes(header.array(0)?);
     let family = if family >> 16 == 0 { family } else { family.swap_bytes() };
-    let left = length.saturating_sub(HEADER as u32);
-    // IPv6 is 24 in NetBSD and OpenBSD, 28 in FreeBSD, 30 in Darwin.
-    let name = match family {
-        2 => "IPv4",
-        6 => "NS",
-        7 => "ISO",
-        16 => "Appletalk",
-        23 => "IPX",
-        24 | 28 | 30 => "IPv6",
-        _ => "Unknown",
+    let (ethertype, name) = match family {
+        2 => (ip::ETHERTYPE_V4, "IPv4"),
+        // NetBSD and OpenBSD, FreeBSD, Darwin.
+        24 | 28 | 30 => (ip::ETHERTYPE_V6, "IPv6"),
+        _ => (0, "Unknown"),
     };
-    let is_ip = matches!(name, "IPv4" | "IPv6");
-    if line.link_header || !is_ip {
-        write!(line, "AF {name} ({family}), length {length}");
+    if line.link_header || ethertype == 0 {
+        write!(line, "AF {name} ({family}), length {length}: ");
     }
-    if line.link_header && is_ip {
-        line.text(": ");
-    }
-    match name {
-        "IPv4" => ip4::print(line, header.after(HEADER), left),
-        "IPv6" => ip6::print(line, header.after(HEADER), left),
-        _ => Ok(()),
-    }
+    protocol(line, ethertype, header.after(HEADER), length.saturating_sub(HEADER as u32))?;
+    Ok(())
 }
 
-/// The header Linux puts in the place of one that "any" interface would have, or one it does
-/// not know: version 1.
+/// Linux cooked capture, version 1.
 fn sll(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 16;
     let header = Bytes::new(data, "sll");
-    header.slice(0, HEADER)?;
-    let cooked = Cooked {
-        interface: None,
-        packet_type: header.u16(0)?,
-        hardware: header.u16(2)?,
-        address: header.slice(6, usize::from(header.u16(4)?).min(8))?,
-        protocol: header.u16(14)?,
-        length,
-    };
-    cooked.print(line, header.after(HEADER))
+    let ethertype = header.u16(HEADER - 2)?;
+    if line.link_header {
+        write!(line, "{:>3} ", packet_type(header.u16(0)?));
+        sender(line, header, header.u16(4)?, 6)?;
+    }
+    cooked(line, ethertype, header.after(HEADER), length, HEADER)
 }
 
-/// Version 2, which has the interface's number.
+/// Linux cooked capture, version 2, which has the interface's number.
 fn sll2(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 20;
     let header = Bytes::new(data, "sll2");
     header.slice(0, HEADER)?;
-    let cooked = Cooked {
-        interface: Some(header.u32(4)?),
-        packet_type: header.u8(10)?.into(),
-        hardware: header.u16(8)?,
-        address: header.slice(12, usize::from(header.u8(11)?).min(8))?,
-        protocol: header.u16(0)?,
-        length,
-    };
-    cooked.print(line, header.after(HEADER))
+    let (ethertype, interface) = (header.u16(0)?, header.u32(4)?);
+    // By its number: this machine need not be the one that captured.
+    write!(line, "if{interface:<3} {:<3} ", packet_type(header.u8(10)?.into()));
+    if line.link_header {
+        write!(line, "ifindex {interface} ");
+        sender(line, header, header.u8(11)?.into(), 12)?;
+    }
+    cooked(line, ethertype, header.after(HEADER), length, HEADER)
 }
 
-/// What the versions of the Linux header say, and the packet's length.
-struct Cooked<'a> {
-    interface: Option<u32>,
-    packet_type: u16,
-    hardware: u16,
-    address: &'a [u8],
-    protocol: u16,
+fn packet_type(number: u16) -> &'static str {
+    let types = [(0, "In"), (1, "B"), (2, "M"), (3, "P"), (4, "Out")];
+    name(&types, number).unwrap_or("?")
+}
+
+fn sender(line: &mut Line, header: Bytes, bytes: u16, at: usize) -> Result<(), Cut> {
+    if bytes == 6 {
+        line.hex(header.slice(at, 6)?, ":");
+        line.text(" ");
+    }
+    Ok(())
+}
+
+/// The packet behind a cooked header of `header` bytes.
+fn cooked(
+    line: &mut Line,
+    ethertype: u16,
+    data: &[u8],
     length: u32,
-}
-
-impl Cooked<'_> {
-    /// ARPHRD_IEEE80211_RADIOTAP: the payload begins with radio measurements.
-    const RADIOTAP: u16 = 803;
-    const LLC: u16 = 4;
-
-    fn print(&self, line: &mut Line, payload: &[u8]) -> Result<(), Cut> {
-        if let Some(interface) = self.interface {
-            // By its number: the machine that reads need not be the one that knew the name.
-            write!(line, "if{interface:<3} {:<3} ", self.packet_type());
-        }
-        if !line.link_header {
-            if !self.payload(line, payload)? {
-                self.header(line);
-            }
-            return Ok(());
-        }
-        self.header(line);
-        let end = line.mark();
-        line.text(": ");
-        if !self.payload(line, payload)? {
-            line.back_to(end);
-        }
-        Ok(())
+    header: usize,
+) -> Result<(), Cut> {
+    if line.link_header {
+        print_type(line, ethertype);
+        write!(line, ", length {length}: ");
     }
-
-    fn packet_type(&self) -> &'static str {
-        let types = [(0, "In"), (1, "B"), (2, "M"), (3, "P"), (4, "Out")];
-        name(&types, self.packet_type).unwrap_or("?")
+    if !protocol(line, ethertype, data, length.saturating_sub(header as u32))? && !line.link_header
+    {
+        print_type(line, ethertype);
+        line.length(length);
     }
-
-    fn header(&self, line: &mut Line) {
-        match self.interface {
-            Some(interface) => write!(line, "ifindex {interface} "),
-            None => write!(line, "{:>3} ", self.packet_type()),
-        }
-        if self.address.len() == 6 {
-            line.hex(self.address, ":");
-            line.text(" ");
-        }
-        match self.protocol {
-            1 => line.text("802.3"),
-            Self::LLC => line.text("802.2"),
-            other @ ..=ether::MAX_LENGTH => write!(line, "ethertype Unknown ({other:#06x})"),
-            ethertype => ether::print_type(line, ethertype),
-        }
-        line.length(self.length);
-    }
-
-    fn payload(&self, line: &mut Line, data: &[u8]) -> Result<bool, Cut> {
-        if self.hardware == Self::RADIOTAP {
-            return Ok(false);
-        }
-        let header = if self.interface.is_some() { 20 } else { 16 };
-        let mut length = self.length.saturating_sub(header);
-        let (mut protocol, mut data) = (self.protocol, data);
-        while protocol == 0x8100 {
-            let tag = Bytes::new(data, "vlan");
-            protocol = tag.u16(2)?;
-            if protocol <= ether::MAX_LENGTH {
-                protocol = Self::LLC;
-            }
-            if line.link_header {
-                ether::print_tag(line, tag.u16(0)?);
-            }
-            write!(line, "ethertype {}, ", ether::type_name(protocol));
-            (data, length) = (tag.after(4), length.saturating_sub(4));
-        }
-        match protocol {
-            Self::LLC => ether::snap(line, data, length),
-            ..=ether::MAX_LENGTH => Ok(false),
-            _ => ether::protocol(line, protocol, data, length),
-        }
-    }
+    Ok(())
 }

@@ -1,18 +1,18 @@
-//! TCP (RFC 9293), sequence numbers counted from where the connection began.
+//! TCP (RFC 9293), with sequence numbers relative to the beginning of the connection, and its options:
+//! window scale and timestamps (RFC 7323), selective acknowledgements (RFC 2018).
 
 use super::bytes::{Bytes, Cut};
 use super::flows::Base;
-use super::line::Line;
-use super::payload::{Network, TCP};
-use super::tcp_options;
+use super::ip::Network;
+use super::line::{BAD_HEADER, Line};
 
 const HEADER: u32 = 20;
 
-pub const FIN: u8 = 1;
-pub const SYN: u8 = 2;
-pub const RST: u8 = 4;
-pub const ACK: u8 = 0x10;
-pub const URG: u8 = 0x20;
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 0x10;
+const URG: u8 = 0x20;
 
 /// The letter of each flag, from the lowest bit.
 const FLAGS: [(u8, &str); 8] = [
@@ -26,20 +26,14 @@ const FLAGS: [(u8, &str); 8] = [
     (0x80, "W"),
 ];
 
-/// A segment of `length` bytes.
+/// Writes a segment of `length` bytes.
 pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Result<(), Cut> {
     let header = Bytes::new(data, "tcp");
-    if !header.has(0, 4) {
-        network.print(line, ":");
-        return Err(header.cut());
-    }
-    let ports = (header.u16(0)?, header.u16(2)?);
-    network.print_ports(line, network.protocol == TCP, ports);
+    let ports = network.ports(line, header)?;
     header.slice(0, HEADER as usize)?;
     let header_length = u32::from(header.u8(12)? >> 4) * 4;
     if header_length < HEADER {
-        let rest = length.wrapping_sub(header_length);
-        write!(line, " tcp {rest} [bad hdr length {header_length} - too short, < {HEADER}]");
+        line.text(BAD_HEADER);
         return Ok(());
     }
 
@@ -56,12 +50,10 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
             ack = ack.wrapping_sub(base.acknowledged);
         }
     }
-    if header_length > length {
-        write!(line, " [bad hdr length {header_length} - too long, > {length}]");
+    let Some(length) = length.checked_sub(header_length) else {
+        line.text(BAD_HEADER);
         return Ok(());
-    }
-
-    let length = length - header_length;
+    };
     if length > 0 || flags & (SYN | FIN | RST) != 0 {
         line.text(", seq ");
         line.decimal(seq);
@@ -81,18 +73,17 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
         line.decimal(header.u16(18)?);
     }
     if header_length > HEADER {
-        let options = Bytes::new(header.after(HEADER as usize), "tcp");
-        let room = (header_length - HEADER) as usize;
-        if !tcp_options::print(line, options, room, base.acknowledged)? {
+        let there = header.len().min(header_length as usize);
+        let bytes = header.slice(HEADER as usize, there - HEADER as usize)?;
+        if !options(line, bytes, base.acknowledged) {
+            // It ends within an option: by the capture's end, or by its own length.
+            header.slice(0, header_length as usize)?;
+            line.text(BAD_HEADER);
             return Ok(());
         }
     }
+    header.slice(0, header_length as usize)?;
     line.length(length);
-    if length > 0 && !header.has(0, header_length as usize) {
-        let left = header.len();
-        write!(line, " [remaining caplen({left}) < header length({header_length})]");
-        return Err(header.cut());
-    }
     Ok(())
 }
 
@@ -107,4 +98,60 @@ fn print_flags(line: &mut Line, flags: u8) {
         }
     }
     line.text("]");
+}
+
+/// Writes the options; the edges of a selective acknowledgement count from `base`. Returns false where the
+/// bytes end within an option.
+fn options(line: &mut Line, bytes: &[u8], base: u32) -> bool {
+    const END: u8 = 0;
+    const NOP: u8 = 1;
+    line.text(", options [");
+    let mut rest = bytes;
+    while let [kind, after @ ..] = rest {
+        if rest.len() < bytes.len() {
+            line.text(",");
+        }
+        let mut value: &[u8] = &[];
+        rest = after;
+        if !matches!(*kind, END | NOP) {
+            let says = after.first().and_then(|&says| usize::from(says).checked_sub(1));
+            let says = says.filter(|&says| says > 0);
+            let Some((option, next)) = says.and_then(|says| after.split_at_checked(says)) else {
+                return false;
+            };
+            value = option.get(1..).unwrap_or_default();
+            rest = next;
+        }
+        option(line, *kind, value, base);
+        if *kind == END {
+            break;
+        }
+    }
+    line.text("]");
+    true
+}
+
+fn option(line: &mut Line, kind: u8, value: &[u8], base: u32) {
+    let word = |bytes: [u8; 4]| u32::from_be_bytes(bytes);
+    match (kind, value) {
+        (0, _) => line.text("eol"),
+        (1, _) => line.text("nop"),
+        (2, &[a, b]) => write!(line, "mss {}", u16::from_be_bytes([a, b])),
+        (3, [shift]) => write!(line, "wscale {shift}"),
+        (4, []) => line.text("sackOK"),
+        (5, blocks) if blocks.len().is_multiple_of(8) => {
+            write!(line, "sack {} ", blocks.len() / 8);
+            for block in blocks.as_chunks::<4>().0.as_chunks::<2>().0 {
+                let [from, to] = block.map(|edge| word(edge).wrapping_sub(base));
+                write!(line, "{{{from}:{to}}}");
+            }
+        }
+        (8, &[a, b, c, d, e, f, g, h]) => {
+            write!(line, "TS val {} ecr {}", word([a, b, c, d]), word([e, f, g, h]));
+        }
+        _ => {
+            write!(line, "unknown-{kind} 0x");
+            line.hex(value, "");
+        }
+    }
 }
