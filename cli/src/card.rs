@@ -172,10 +172,10 @@ impl Card {
         let before = self.interface.stats;
         let missed = after.stats.rx_missed.saturating_sub(before.rx_missed);
         if self.filtered {
-            ledger.add(Role::Note, "card_missed", missed);
+            ledger.add(Role::Note, "rx_missed", missed);
         } else if missed > 0 {
-            ledger.add(Role::In, "card_missed", missed);
-            ledger.add(Role::Loss, "card_missed", missed);
+            ledger.add(Role::In, "rx_missed", missed);
+            ledger.add(Role::Loss, "rx_missed", missed);
         }
         let received = after.stats.rx_packets.saturating_sub(before.rx_packets);
         ledger.add(Role::Note, "card_received", received);

@@ -173,7 +173,7 @@ struct Program {
     id: u32,
     mode: &'static str,
     /// Whether it stays when nobody uses it any more.
-    kept: bool,
+    pinned: bool,
     /// All that came since it was attached.
     packets: u64,
     bytes: u64,
@@ -234,7 +234,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
         let program = Program {
             id: resident.program(),
             mode: resident.mode().name(),
-            kept: resident.is_kept(interface),
+            pinned: resident.is_pinned(interface),
             packets: total.packets,
             bytes: total.bytes,
         };
@@ -276,11 +276,11 @@ impl Shown {
             }
             return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
         };
-        let Program { id, mode, kept, packets, bytes } = program;
-        let kept = if *kept { ", kept" } else { "" };
+        let Program { id, mode, pinned, packets, bytes } = program;
+        let pinned = if *pinned { ", pinned" } else { "" };
         writeln!(
             out,
-            "{}: program {id}, {mode} mode{kept}; {} {}, {} so far",
+            "{}: program {id}, {mode} mode{pinned}; {} {}, {} so far",
             self.interface,
             show_count(*packets),
             packets_word(*packets),

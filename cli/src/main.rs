@@ -21,6 +21,7 @@ mod overwrite;
 mod print;
 mod privileges;
 mod remedy;
+mod renamed;
 mod replay;
 mod report;
 mod run;
@@ -73,7 +74,8 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    exit::with(run(Cli::parse().command))
+    let cli = Cli::try_parse().unwrap_or_else(|error| renamed::explain(error).exit());
+    exit::with(run(cli.command))
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

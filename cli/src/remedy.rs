@@ -5,14 +5,14 @@ use crate::ledger::{Ledger, Role};
 /// Losses by name, and the remedy.
 const REMEDIES: &[(&str, &str)] = &[
     (
-        "card_missed",
+        "rx_missed",
         "give the card larger rings (ethtool -G IFACE rx N), spread its queues over more CPUs, or take \
          packets by xdp:",
     ),
     (
         "ring_full",
         "take fewer packets by a filter, share them over more --threads, pin these with --cpus, or \
-         enlarge the port's ring (blocks=, buffer=, frames=, cells=, ring=, whichever the port has); a \
+         enlarge the port's ring (blocks=, buffer=, ring_size=, ring_size=, ring_size=, whichever the port has); a \
          forwarder whose target is the limit sends more by live frames (xdp:IFACE?send=live: 3 to 4 \
          times as many as AF_XDP in copy mode, for a CPU and some latency)",
     ),

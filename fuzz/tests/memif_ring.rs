@@ -218,7 +218,7 @@ fn open(name: &str, pool: &Arc<Pool>) -> Port {
 /// The port is a server, whose client is by hand and has all the memory.
 fn play_client(steps: &[Step], pool: &Arc<Pool>) {
     let socket = format!("@sluice-fuzz-{}", std::process::id());
-    let mut port = open(&format!("memif:{socket}?role=server&slots=16&ring=32"), pool);
+    let mut port = open(&format!("memif:{socket}?role=server&slots=16&ring_size=32"), pool);
     let queue = &mut port.queues[0];
     let (_wire, memory, _event) = connect_by_hand(&socket);
     let bytes: Vec<u8> = (BUFFERS_AT..REGION_BYTES).map(pattern).collect();
@@ -242,7 +242,7 @@ fn play_client(steps: &[Step], pool: &Arc<Pool>) {
 fn play_server(steps: &[Step], pool: &Arc<Pool>) {
     let socket = format!("@sluice-fuzz-{}", std::process::id());
     let server = Server::new(&socket);
-    let mut port = open(&format!("memif:{socket}?role=client&slots=16&ring=32"), pool);
+    let mut port = open(&format!("memif:{socket}?role=client&slots=16&ring_size=32"), pool);
     let queue = &mut port.queues[0];
     let (_wire, memory) = server.client();
     // The ring to the client comes behind the one to the server.

@@ -41,7 +41,7 @@ const WORDS: &[&str] = &[
     "fanout=",
     "fanout_flags=",
     "defrag,rollover",
-    "retire=",
+    "block_timeout=",
     "10ms",
     "1e308s",
     "0.1us",
@@ -96,7 +96,7 @@ fn try_name(text: &str) {
     if let Some(queues) = name.queues() {
         assert!(queues.start() <= queues.end() && *queues.end() < 4096);
     }
-    for key in ["filter", "snaplen", "slots", "retire", "method", "promisc", "size"] {
+    for key in ["filter", "snaplen", "slots", "block_timeout", "method", "promisc", "size"] {
         if let Some(value) = name.option(key) {
             assert!(text.contains(value) && name.knows(key));
         }

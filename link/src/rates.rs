@@ -24,7 +24,7 @@ pub struct InterfaceRates {
     pub state: &'static str,
     /// It was made or its counters were reset since the earlier sample: the rates are unknown,
     /// and zero here.
-    pub fresh: bool,
+    pub reset: bool,
     /// Received.
     pub rx: DirectionRates,
     /// Sent.
@@ -121,10 +121,10 @@ fn interface_rates(
         name: new.interface.name.clone(),
         index: new.interface.index,
         state: new.interface.state(),
-        fresh: old.is_none_or(|old| restarted(&old.interface.stats, &new.interface.stats)),
+        reset: old.is_none_or(|old| restarted(&old.interface.stats, &new.interface.stats)),
         ..InterfaceRates::default()
     };
-    let known = old.filter(|_| !rates.fresh);
+    let known = old.filter(|_| !rates.reset);
     let (old, stats) = (known.unwrap_or(new), &new.interface.stats);
     (rates.rx, rates.tx) = both_directions(&old.interface.stats, stats, seconds);
     let queues = new.queues.iter().map(|queue| {
@@ -259,7 +259,7 @@ mod tests {
         let now = sample(start + Duration::from_millis(500), 7, 2000, 499);
         let rates = Rates::between(&before, &now);
         let left = &rates.interfaces[0];
-        assert!(!left.fresh);
+        assert!(!left.reset);
         assert_eq!(left.rx.packets, 2000.0);
         assert_eq!(left.rx.bits_l2, 2000.0 * 60.0 * 8.0);
         assert_eq!(left.rx.drops[0], ("missed", 200.0));
@@ -280,7 +280,7 @@ mod tests {
             let before = sample(start, before.0, before.1, 0);
             let now = sample(later, now.0, now.1, 1000);
             let rates = Rates::between(&before, &now);
-            assert!(rates.interfaces[0].fresh, "{sentence}");
+            assert!(rates.interfaces[0].reset, "{sentence}");
             assert_eq!(rates.interfaces[0].rx.packets, 0.0, "{sentence}");
             assert_eq!(rates.interfaces[0].queues[0].packets, Some(0.0), "{sentence}");
         }

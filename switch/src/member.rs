@@ -103,7 +103,7 @@ impl Opened {
     pub fn open(port: &PortName, usage: Option<Use>, options: &OpenOptions) -> Result<Self> {
         let mut port = port.clone();
         // What the host sends by an interface is not for the others, and nobody reads times.
-        port.set_default("outgoing", "off");
+        port.set_default("tx_copies", "off");
         if port.kind() == Kind::Packet {
             // A block would come 10 ms late.
             port.set_default("method", "recvmmsg");
@@ -137,8 +137,8 @@ fn usual(port: &PortName) -> Result<Use> {
         Kind::Mirror | Kind::Monitor => Ok(Use::Receive),
         Kind::Live => Ok(Use::Send),
         Kind::Pcap => Err(port.error(
-            "a capture file is read or written: say which, by --only-in NAME to read it or \
-             --only-out NAME to write it",
+            "a capture file is read or written: say which, by --rx-only NAME to read it or \
+             --tx-only NAME to write it",
         )),
         _ => Ok(Use::Both),
     }

@@ -112,7 +112,7 @@ trait Loop {
 const ALL: &[&dyn Loop] = &[
     &InUserSpace {
         name: "receive: ring of a packet socket",
-        arguments: &["count", "packet:right0?method=ring&retire=1s&blocks=64"],
+        arguments: &["count", "packet:right0?method=ring&block_timeout=1s&blocks=64"],
         packets: [50_000, 250_000],
         from: Source::Wire,
     },

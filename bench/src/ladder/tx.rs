@@ -69,7 +69,7 @@ fn af_xdp(place: &Place<'_>) -> Step {
     let slots = batch.map_or_else(String::new, |batch| {
         // Of a small ring all slots but one are filled at once, of a large one half.
         let slots = slots_each(place) * if batch <= 256 { batch } else { 2 * batch } + 1;
-        format!("?slots={slots}&frames={}", (2 * slots).max(4096))
+        format!("?slots={slots}&ring_size={}", (2 * slots).max(4096))
     });
     let port = format!("xdp:{}/0-{}{slots}", place.left(), queues - 1);
     let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(queues))]);

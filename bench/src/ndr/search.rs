@@ -50,7 +50,7 @@ pub struct Found {
 pub struct Tried {
     /// What was asked of the sender, in packets a second; absent for as fast as it could.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_pps: Option<f64>,
+    pub target_pps: Option<f64>,
     /// What it offered.
     pub offered_pps: f64,
     /// The share that was lost, from 0 to 1.
@@ -93,7 +93,7 @@ const FULL_SPEED: f64 = f64::INFINITY;
 #[derive(Clone, Copy)]
 struct Passed {
     /// What the sender was asked for.
-    asked_pps: f64,
+    target_pps: f64,
     /// What it offered.
     pps: f64,
     lost: f64,
@@ -102,7 +102,7 @@ struct Passed {
 }
 
 /// Where nothing has passed yet.
-const NOTHING: Passed = Passed { asked_pps: 0.0, pps: 0.0, lost: 0.0, kept: true };
+const NOTHING: Passed = Passed { target_pps: 0.0, pps: 0.0, lost: 0.0, kept: true };
 
 /// A rate that is too much.
 #[derive(Clone, Copy)]
@@ -130,8 +130,8 @@ impl Search<'_> {
         mut above: Above,
         time: Duration,
     ) -> Result<(Passed, Above), Failure> {
-        while above.pps - passed.asked_pps > self.near() * above.pps {
-            let rate = (passed.asked_pps + above.pps) / 2.0;
+        while above.pps - passed.target_pps > self.near() * above.pps {
+            let rate = (passed.target_pps + above.pps) / 2.0;
             if rate < self.least() {
                 break;
             }
@@ -154,7 +154,7 @@ impl Search<'_> {
     fn confirm(&mut self, passed: Passed, mut above: Above) -> Result<Option<Throughput>, Failure> {
         let time = self.goal.confirm;
         self.tries = TRIES;
-        let (mut rate, mut step) = (passed.asked_pps, self.goal.resolution);
+        let (mut rate, mut step) = (passed.target_pps, self.goal.resolution);
         let mut upwards = false;
         while rate > self.least() {
             let outcome = self.ask(rate, time)?;
@@ -189,10 +189,10 @@ impl Search<'_> {
         outcome.lost() > self.goal.loss
     }
 
-    fn passed(&self, asked_pps: f64, outcome: &Outcome) -> Passed {
+    fn passed(&self, target_pps: f64, outcome: &Outcome) -> Passed {
         let (pps, lost) = (outcome.offered_pps(), outcome.lost());
-        let kept = asked_pps == FULL_SPEED || pps >= asked_pps * (1.0 - self.near());
-        Passed { asked_pps, pps, lost, kept }
+        let kept = target_pps == FULL_SPEED || pps >= target_pps * (1.0 - self.near());
+        Passed { target_pps, pps, lost, kept }
     }
 
     /// Offers a rate, again where the sender did not keep to it and so nothing is said of the device:
@@ -219,7 +219,7 @@ impl Search<'_> {
         let offer = Offer { bytes: self.bytes, rate, until: Until::Time(time) };
         let outcome = self.trial.offer(&offer)?;
         let (offered_pps, lost) = (outcome.offered_pps(), outcome.lost());
-        self.tried.push(Tried { asked_pps: rate, offered_pps, lost });
+        self.tried.push(Tried { target_pps: rate, offered_pps, lost });
         Ok(outcome)
     }
 }

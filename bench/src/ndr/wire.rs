@@ -20,7 +20,7 @@ use crate::watch::Watch;
 
 /// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
 /// it missed beyond that is not offered at all, so that no device loses packets for its sender's sake.
-const CATCH_UP: &str = "1ms";
+const MAX_LAG: &str = "1ms";
 
 /// How often a trial is begun in which nothing is sent.
 const TRIES: u32 = 5;
@@ -82,7 +82,7 @@ impl Wire<'_> {
         let program = from_left(self.bed, &self.cpus.senders(1), offer.bytes, &self.to.to_string());
         let program = program.and(["--stamp"]);
         let program = match offer.rate {
-            Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--catch-up", CATCH_UP]),
+            Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--max-lag", MAX_LAG]),
             None => program,
         };
         match (offer.until, offer.rate) {

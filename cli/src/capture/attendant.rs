@@ -42,7 +42,7 @@ impl Attend<Outcome> for Attendant<'_> {
         let mut whole =
             Report::together(self.reports.iter_mut().zip(self.ports).map(of_port).collect());
         for port in &mut whole.ports {
-            port.ledger.add(Role::Out, "handed_on", port.traffic.packets);
+            port.ledger.add(Role::Out, "delivered", port.traffic.packets);
         }
         match self.file.map(File::counts) {
             Some(counts) => {

@@ -125,7 +125,7 @@ impl Session {
             Some(file) if recorders > 1 => merging(options, recorders, live, file)?,
             _ => (None, vec![HandOn::Write]),
         };
-        let window = live.then_some(options.order_window);
+        let window = live.then_some(options.reorder_window);
         let lines = options.print.then(|| Arc::new(Order::new(recorders, window)));
         let mut session =
             Self { reports, ports: Vec::new(), work: Vec::new(), file, merging, lines };
@@ -167,7 +167,7 @@ impl Session {
         let numbers = Arc::new(Numbers::new(filter, several));
         // What one queue holds back is to be there well before the others stop waiting for it.
         let patience = match &self.merging {
-            Some(_) => options.patience.min(options.order_window / 4),
+            Some(_) => options.patience.min(options.reorder_window / 4),
             None => options.patience,
         };
         let quiet = match name.kind() {
@@ -239,7 +239,7 @@ impl Session {
         let mut report = Report::together(reports);
         for port in &mut report.ports {
             // What became of them then is known of all ports together only.
-            port.ledger.add(Role::Out, "handed_on", port.traffic.packets);
+            port.ledger.add(Role::Out, "delivered", port.traffic.packets);
         }
         let (mut error, mut reader_left) = account_for_lines(&mut report, &mut captures, options);
         reader_left |= ended.reader_left;
@@ -300,7 +300,7 @@ fn merging(
     let hand_ons = hand_ons
         .map(|(source, back)| HandOn::Merge { source, to: to.clone(), back, made: 1 })
         .collect();
-    let merger = Merger::with_window(recorders, options.order_window);
+    let merger = Merger::with_window(recorders, options.reorder_window);
     let out = Encoder::new(&options.encoder).chunk();
     let file = Arc::clone(file);
     let thread = std::thread::Builder::new()

@@ -32,7 +32,7 @@ Examples:
   sluice capture pcap:trace.pcapng -e          print what a file holds
 
 Packets for other hosts are taken too (promisc=off leaves them out), and those
-the host sends (outgoing=off).";
+the host sends (tx_copies=off).";
 
 /// Capture packets into a file or a pipe, or print them; without a port, list interfaces
 #[derive(clap::Args)]
@@ -98,7 +98,7 @@ pub struct Args {
 
     /// How long a packet waits for earlier ones of other queues and ports
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
-    order_window: Duration,
+    reorder_window: Duration,
 
     /// Print a line a packet, as tcpdump -nn does; the default without -w
     #[arg(long)]
@@ -151,7 +151,7 @@ pub struct Options {
     pub receiving: Receiving,
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
-    pub order_window: Duration,
+    pub reorder_window: Duration,
     /// How long a part of a chunk may be held back.
     pub patience: Duration,
     pub print: bool,
@@ -219,7 +219,7 @@ impl Options {
             receiving: args.receiving,
             output,
             encoder,
-            order_window: args.order_window,
+            reorder_window: args.reorder_window,
             patience,
             print,
             time_format: args.time_format,

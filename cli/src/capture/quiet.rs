@@ -23,9 +23,9 @@ impl Quiet {
     /// Of a queue of this port.
     ///
     /// # Errors
-    /// Its `retire=` or `latency=` is no time.
+    /// Its `block_timeout=` or `latency=` is no time.
     pub fn of(port: &PortName) -> Result<Self> {
-        let waits = port.duration("retire")?.or(port.duration("latency")?);
+        let waits = port.duration("block_timeout")?.or(port.duration("latency")?);
         let delivery = DELIVERY + waits.unwrap_or(RECORDING);
         Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
     }
@@ -47,8 +47,8 @@ mod tests {
     fn what_may_still_lie_in_a_block_is_not_promised_away() {
         for (port, delivery_ms) in [
             ("packet:eth0", 60),
-            ("packet:eth0?retire=1ms", 41),
-            ("packet:eth0?retire=60s", 60_040),
+            ("packet:eth0?block_timeout=1ms", 41),
+            ("packet:eth0?block_timeout=60s", 60_040),
             ("mirror:eth0", 60),
             ("mirror:eth0?latency=1s", 1040),
         ] {

@@ -23,25 +23,27 @@ pub struct Headers {
 
     /// The same of what comes back
     #[arg(long, value_name = "MAC")]
-    back_smac: Option<Mac>,
+    reverse_smac: Option<Mac>,
 
     /// The same of what comes back
     #[arg(long, value_name = "MAC")]
-    back_dmac: Option<Mac>,
+    reverse_dmac: Option<Mac>,
 
     /// The same of what comes back
     #[arg(long, value_name = "CHANGE", value_parser = vlan)]
-    back_vlan: Option<Vlan>,
+    reverse_vlan: Option<Vlan>,
 }
 
 impl Headers {
     /// Refuses changes of what does not come back.
     pub fn check(&self, one_way: bool) -> Result<()> {
-        let back = self.back_smac.is_some() || self.back_dmac.is_some() || self.back_vlan.is_some();
+        let back = self.reverse_smac.is_some()
+            || self.reverse_dmac.is_some()
+            || self.reverse_vlan.is_some();
         match one_way && back {
-            true => {
-                Err(Error::Usage("with --one-way nothing comes back: leave --back- out".into()))
-            }
+            true => Err(Error::Usage(
+                "--one-way sends nothing back: remove the --reverse- flags".into(),
+            )),
             false => Ok(()),
         }
     }
@@ -50,7 +52,7 @@ impl Headers {
     pub fn rewriters(&self) -> [Option<Rewriter>; 2] {
         [
             rewriter(self.smac, self.dmac, self.vlan),
-            rewriter(self.back_smac, self.back_dmac, self.back_vlan),
+            rewriter(self.reverse_smac, self.reverse_dmac, self.reverse_vlan),
         ]
     }
 }

@@ -90,7 +90,7 @@ pub struct Args {
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
     #[arg(long, value_name = "IFACE")]
-    yes_send_on: Vec<String>,
+    allow_default_route: Vec<String>,
 
     #[command(flatten)]
     common: Common,
@@ -246,7 +246,7 @@ impl Args {
         let netns = self.common.netns.as_deref();
         for (port, usage) in self.usage() {
             if usage != Use::Receive {
-                let yes = self.yes_send_on.iter().find(|yes| *yes == port.name());
+                let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
                 target(port, netns, yes.map(String::as_str))?;
             }
         }
@@ -267,7 +267,7 @@ impl Args {
             }
             notice::apply_filter(port, self.filter.as_deref())?;
             // What the host itself sends there has left already.
-            port.set_default("outgoing", "off");
+            port.set_default("tx_copies", "off");
             if port.kind() == Kind::Xdp {
                 // What is forwarded is for others, unless it is for the host.
                 port.set_default("promisc", if to_host { "off" } else { "on" });

@@ -69,15 +69,15 @@ pub struct Args {
 
     /// With a rate: make up for no more than this where packets are late, and leave out what else was missed:
     /// the rate is then never exceeded for longer
-    #[arg(long, value_name = "TIME", value_parser = catch_up, default_value = "100ms")]
-    catch_up: Duration,
+    #[arg(long, value_name = "TIME", value_parser = max_lag, default_value = "100ms")]
+    max_lag: Duration,
 
     #[command(flatten)]
     changes: Changes,
 
     /// Send out of an interface that carries the host's default route; it must be named
     #[arg(long, value_name = "IFACE")]
-    yes_send_on: Option<String>,
+    allow_default_route: Option<String>,
 
     #[command(flatten)]
     common: Common,
@@ -92,7 +92,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     }
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
-    let interface = target(port, netns, args.yes_send_on.as_deref())?;
+    let interface = target(port, netns, args.allow_default_route.as_deref())?;
     let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
@@ -101,7 +101,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         speed: interface.as_ref().and_then(|it| link_speed(&it.name, netns)),
     };
     let steering = Steering::new(args.pace(&measure)?, measure, &args.changes)?;
-    let steering = steering.map(|it| it.catching_up(args.catch_up));
+    let steering = steering.map(|it| it.catching_up(args.max_lag));
     let way = Way { port, method: args.method, common: &args.common, steering: steering.as_ref() };
     let sender = way.open(interface.as_ref(), &plan)?;
     send("generate", port, &args.common, sender, steering)
@@ -128,7 +128,7 @@ fn gap(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-fn catch_up(text: &str) -> std::result::Result<Duration, String> {
+fn max_lag(text: &str) -> std::result::Result<Duration, String> {
     match units::duration(text).map_err(|error| error.to_string())? {
         time if time > MAX_BEHIND => Err("100ms is the most that is made up for".into()),
         time => Ok(time),

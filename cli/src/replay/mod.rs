@@ -80,7 +80,7 @@ pub struct Args {
 
     /// Send out of an interface that carries the host's default route; it must be named
     #[arg(long, value_name = "IFACE")]
-    yes_send_on: Option<String>,
+    allow_default_route: Option<String>,
 
     #[command(flatten)]
     common: Common,
@@ -106,7 +106,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
     let mut rewrite = args.addresses.rewrite()?;
-    let interface = target(&args.port, netns, args.yes_send_on.as_deref())?;
+    let interface = target(&args.port, netns, args.allow_default_route.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
     // Before a file is emptied, or anything happens to an interface.
     if args.port.kind() == Kind::Pcap {

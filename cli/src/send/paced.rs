@@ -32,13 +32,13 @@ pub struct Paced {
 pub struct Asked {
     /// The last that was asked for: packets a second, or bits of either layer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_pps: Option<f64>,
+    pub target_pps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_bps_l1: Option<f64>,
+    pub target_bps_l1: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_bps_l2: Option<f64>,
+    pub target_bps_l2: Option<f64>,
     /// How often another was asked for while it ran.
-    pub asked_changes: u64,
+    pub target_changes: u64,
     /// Packets a second that were taken.
     pub achieved_pps: f64,
 }
@@ -47,7 +47,7 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Class {
     /// They were no later than this, in ns; later than those of the class before.
-    pub up_to_ns: u64,
+    pub le_ns: u64,
     pub packets: u64,
 }
 
@@ -59,7 +59,7 @@ const BAR: u64 = 24;
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let (rate, unit) = match (self.asked_pps, self.asked_bps_l1, self.asked_bps_l2) {
+        let (rate, unit) = match (self.target_pps, self.target_bps_l1, self.target_bps_l2) {
             (Some(pps), ..) => (pps, Unit::Packet),
             (_, Some(bps), _) => (bps / 8.0, Unit::BYTE_OF_LAYER1),
             (.., bps) => (bps.unwrap_or(0.0) / 8.0, Unit::BYTE_OF_LAYER2),
@@ -76,14 +76,14 @@ impl Paced {
             let (rate, unit) = steering.asked();
             let bits = |layer| (unit == layer).then_some(rate * 8.0);
             Asked {
-                asked_pps: (unit == Unit::Packet).then_some(rate),
-                asked_bps_l1: bits(Unit::BYTE_OF_LAYER1),
-                asked_bps_l2: bits(Unit::BYTE_OF_LAYER2),
-                asked_changes: steering.changes(),
+                target_pps: (unit == Unit::Packet).then_some(rate),
+                target_bps_l1: bits(Unit::BYTE_OF_LAYER1),
+                target_bps_l2: bits(Unit::BYTE_OF_LAYER2),
+                target_changes: steering.changes(),
                 achieved_pps,
             }
         });
-        let class = |(up_to_ns, packets)| Class { up_to_ns, packets };
+        let class = |(le_ns, packets)| Class { le_ns, packets };
         Self {
             asked,
             late_p50_ns: late(0.5),
@@ -96,7 +96,7 @@ impl Paced {
     /// Prints it for people.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(asked) = &self.asked {
-            let changes = match asked.asked_changes {
+            let changes = match asked.target_changes {
                 0 => String::new(),
                 1 => " at last, changed once".into(),
                 times => format!(" at last, changed {} times", show_count(times)),
@@ -142,8 +142,7 @@ impl Paced {
     /// The histogram in few lines, from the first that has packets to the last.
     fn lines(&self) -> Vec<(Option<u64>, u64)> {
         let ends = LINES_NS.iter().map(|&ns| Some(ns)).chain([None]);
-        let line_of =
-            |class: &Class| LINES_NS.iter().take_while(|&&ns| class.up_to_ns >= ns).count();
+        let line_of = |class: &Class| LINES_NS.iter().take_while(|&&ns| class.le_ns >= ns).count();
         let mut lines: Vec<_> = ends.map(|end| (end, 0)).collect();
         for class in &self.histogram {
             lines[line_of(class)].1 += class.packets;

@@ -47,11 +47,13 @@ fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<(
     if carries_default_route(netns, interface)? {
         return Err(Error::Usage(format!(
             "{interface} carries this host's default route: what is sent there leaves for the \
-             world; if that is wanted, add --yes-send-on {interface}"
+             world; if that is wanted, add --allow-default-route {interface}"
         )));
     }
     if let Some(other) = yes {
-        notice::say(format_args!("--yes-send-on {other}: it is {interface} that is sent to"));
+        notice::say(format_args!(
+            "--allow-default-route {other}: it is {interface} that is sent to"
+        ));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ Examples:
   sluice switch xdp:eth0 xdp:eth1 xdp:eth2
   sluice switch eth0 up=xdp:eth1 --storm-limit 10K
   sluice switch a=xdp:eth0 b=xdp:eth1 up=xdp:eth2 --access a=10 --access b=20 --trunk up=10,20
-  sluice switch xdp:eth0 xdp:eth1 all=pcap:all.pcapng --only-out all
+  sluice switch xdp:eth0 xdp:eth1 all=pcap:all.pcapng --tx-only all
   sluice switch show
   sluice switch add xdp:eth4
   sluice switch static 02:00:00:00:00:01 eth4
@@ -88,7 +88,7 @@ struct RunArgs {
 
     /// Send on an interface that carries the host's default route
     #[arg(long, value_name = "IFACE")]
-    yes_send_on: Vec<String>,
+    allow_default_route: Vec<String>,
 
     #[command(flatten)]
     receiving: Receiving,
@@ -107,7 +107,7 @@ struct TableArgs {
 
     /// Entries that one port can have learned [default: an eighth of the table]
     #[arg(long, value_name = "N")]
-    learn_limit: Option<u32>,
+    max_macs: Option<u32>,
 
     /// A host that says nothing for so long is forgotten
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = age)]

@@ -63,11 +63,11 @@ pub struct Settings {
 
     /// Port that packets only come from: a file that is read, a mirror: port
     #[arg(long, value_name = "NAME")]
-    pub only_in: Vec<String>,
+    pub rx_only: Vec<String>,
 
     /// Port that packets only go to: a file that is written, a live: port
     #[arg(long, value_name = "NAME")]
-    pub only_out: Vec<String>,
+    pub tx_only: Vec<String>,
 }
 
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
@@ -88,9 +88,9 @@ impl Settings {
     /// # Errors
     /// What makes no sense, or not together.
     pub fn of(&self, name: &str) -> Result<MemberConfig> {
-        let usage = match (says(&self.only_in, name), says(&self.only_out, name)) {
+        let usage = match (says(&self.rx_only, name), says(&self.tx_only, name)) {
             (true, true) => {
-                return Err(Error::Usage(format!("{name}: --only-in and --only-out: say one")));
+                return Err(Error::Usage(format!("{name}: --rx-only and --tx-only: say one")));
             }
             (true, false) => Some(Use::Receive),
             (false, true) => Some(Use::Send),
@@ -140,7 +140,7 @@ impl Settings {
     pub fn refuse_unknown(&self, ports: &[Named]) -> Result<()> {
         let pairs = self.access.iter().chain(&self.trunk).chain(&self.native).map(|(name, _)| name);
         let storms = self.storm_limit.iter().filter_map(|text| Some(text.split_once('=')?.0));
-        let said = pairs.chain(&self.only_in).chain(&self.only_out).map(String::as_str);
+        let said = pairs.chain(&self.rx_only).chain(&self.tx_only).map(String::as_str);
         let there: BTreeSet<&str> = ports.iter().map(|named| named.name.as_str()).collect();
         match said.chain(storms).find(|name| !there.contains(name)) {
             None => Ok(()),
@@ -189,8 +189,8 @@ mod tests {
             trunk: pairs(&["b=10,20"]),
             native: pairs(&["b=1"]),
             storm_limit: vec!["1000".into(), "b=5".into()],
-            only_in: vec!["a".into()],
-            only_out: Vec::new(),
+            rx_only: vec!["a".into()],
+            tx_only: Vec::new(),
         };
         let (a, b, c) =
             (settings.of("a").unwrap(), settings.of("b").unwrap(), settings.of("c").unwrap());

@@ -10,7 +10,7 @@ use crate::report::{Report, Traffic};
 use crate::wire::{HandedOver, Wire};
 
 /// What goes on to other ports of the switch, and so does not leave it here.
-const HANDED_ON: &str = "handed_on";
+const DELIVERED: &str = "delivered";
 
 /// What a port of a switch has done besides receiving.
 #[derive(Clone, Debug, Serialize)]
@@ -73,7 +73,7 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
     let (counts, stats) = (&state.counts, &state.stats);
     ledger.add(Role::In, "received", stats.offered.saturating_sub(counts.after_end));
     ledger.add(Role::In, "to_port", counts.given);
-    ledger.add(Role::Out, HANDED_ON, counts.forwarded + counts.flooded);
+    ledger.add(Role::Out, DELIVERED, counts.forwarded + counts.flooded);
     match wire {
         Some(wire) => wire.account(&mut ledger),
         None => ledger.add(Role::Out, "sent", stats.sent),
@@ -106,10 +106,10 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     ledger.add(Role::In, "received", sum(|s| s.stats.offered.saturating_sub(s.counts.after_end)));
     ledger.add(Role::In, "flood_copies", sum(|state| state.counts.copies));
     for port in ports {
-        let sent = port.ledger.entries(Role::Out).filter(|entry| entry.name != HANDED_ON);
+        let sent = port.ledger.entries(Role::Out).filter(|entry| entry.name != DELIVERED);
         sent.for_each(|entry| ledger.add(Role::Out, entry.name, entry.packets));
         // The card's own losses came in, too.
-        let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "card_missed");
+        let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "rx_missed");
         missed.for_each(|entry| ledger.add(Role::In, entry.name, entry.packets));
         for role in [Role::Loss, Role::Uncertain, Role::Note] {
             let entries = port.ledger.entries(role);

@@ -72,14 +72,14 @@ pub struct Set {
     storm_limit: Option<String>,
 
     /// Packets only come from it
-    #[arg(long, conflicts_with = "only_out")]
+    #[arg(long, conflicts_with = "tx_only")]
     #[serde(default)]
-    only_in: bool,
+    rx_only: bool,
 
     /// Packets only go to it
     #[arg(long)]
     #[serde(default)]
-    only_out: bool,
+    tx_only: bool,
 }
 
 impl Set {
@@ -94,8 +94,8 @@ impl Set {
             trunk: pair(&self.trunk),
             native: pair(&self.native),
             storm_limit: self.storm_limit.clone().into_iter().collect(),
-            only_in: named(self.only_in),
-            only_out: named(self.only_out),
+            rx_only: named(self.rx_only),
+            tx_only: named(self.tx_only),
         }
     }
 }
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn requests_are_what_the_manual_says() {
-        let set = Set { access: Some("10".into()), only_in: true, ..Set::default() };
+        let set = Set { access: Some("10".into()), rx_only: true, ..Set::default() };
         for (text, request) in [
             (r#"{"do":"show"}"#, Request::Show {}),
             (r#"{"do":"table"}"#, Request::Table { from: 0 }),
             (
-                r#"{"do":"add","port":"up=xdp:eth1","access":"10","only_in":true}"#,
+                r#"{"do":"add","port":"up=xdp:eth1","access":"10","rx_only":true}"#,
                 Request::Add { port: "up=xdp:eth1".into(), set },
             ),
             (r#"{"do":"flush","port":"up"}"#, Request::Flush { port: Some("up".into()) }),

@@ -38,7 +38,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
-        yes_send_on: &args.yes_send_on,
+        allow_default_route: &args.allow_default_route,
         pool: shared_pool(&names, &common.options())?,
         knows_vlans: settings.speak_of_vlans(),
         reports: Vec::new(),
@@ -95,7 +95,7 @@ fn table(args: &RunArgs) -> TableConfig {
     let entries = args.table.table;
     TableConfig {
         entries,
-        per_port: args.table.learn_limit.unwrap_or((entries / 8) as u32),
+        per_port: args.table.max_macs.unwrap_or((entries / 8) as u32),
         age: (args.table.age.as_secs_f64() * f64::from(TICKS_PER_SECOND)) as Tick,
     }
 }
@@ -121,7 +121,7 @@ fn first_cpu(common: &Common) -> Option<usize> {
 /// The ports that the switch has had, and how to open more.
 pub struct Ports<'a> {
     common: &'a Common,
-    yes_send_on: &'a [String],
+    allow_default_route: &'a [String],
     pool: Option<Arc<Pool>>,
     knows_vlans: bool,
     /// By the numbers that they were given.
@@ -160,7 +160,7 @@ impl Ports<'_> {
         let netns = self.common.netns.as_deref();
         let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
-            let yes = self.yes_send_on.iter().find(|yes| *yes == port.name());
+            let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
             send::target(port, netns, yes.map(String::as_str))?;
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };

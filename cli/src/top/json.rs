@@ -8,7 +8,7 @@
 //!   "interfaces": [{
 //!     "name": "right0", "index": 2,
 //!     "state": "up" | "no carrier" | "down",
-//!     "fresh": false,        true: new or reset within the interval, rates are zero
+//!     "reset": false,        true: new or reset within the interval, rates are zero
 //!     "rx": {
 //!       "pps": 1000.0,       packets per second
 //!       "bps_l2": 480000.0,  bits per second of layer 2, without frame check sequence
@@ -50,7 +50,7 @@ struct Interface<'a> {
     name: &'a str,
     index: u32,
     state: &'static str,
-    fresh: bool,
+    reset: bool,
     rx: Way,
     tx: Way,
     queues: Vec<Queue>,
@@ -128,7 +128,7 @@ fn interface(rates: &InterfaceRates) -> Interface<'_> {
         name: &rates.name,
         index: rates.index,
         state: rates.state,
-        fresh: rates.fresh,
+        reset: rates.reset,
         rx: way(&rates.rx),
         tx: way(&rates.tx),
         queues: rates.queues.iter().map(queue).collect(),

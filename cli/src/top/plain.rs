@@ -20,7 +20,7 @@ fn at(rates: &Rates, time: &str) -> String {
     );
     for interface in &rates.interfaces {
         let _ = write!(text, "{time} {:<21}", interface.name);
-        if interface.fresh {
+        if interface.reset {
             let _ = writeln!(text, " new: rates from the next interval on");
             continue;
         }

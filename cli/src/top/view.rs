@@ -141,7 +141,7 @@ fn interface_row(interface: &InterfaceRates, columns: usize) -> Row<'static> {
         cells.push(number(si(way.bits_l2)));
         cells.push(loss(Some(way.drops_total())));
     }
-    let state = if interface.fresh { "new" } else { interface.state };
+    let state = if interface.reset { "new" } else { interface.state };
     cells.push(cell(state.into(), DIM, false));
     cells.truncate(columns);
     Row::new(cells)
@@ -346,7 +346,7 @@ pub mod tests {
             xdp_drops: Some(3.0),
         };
         let mut new = interface("tap9", way(0.0, 0.0), way(0.0, 0.0), vec![]);
-        new.fresh = true;
+        new.reset = true;
         Rates {
             seconds: 1.0,
             interfaces: vec![

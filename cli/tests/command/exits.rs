@@ -38,7 +38,7 @@ fn a_missing_file_is_wrong_usage() {
         "replay DIR/no.pcap null:",
         "replay DIR/no.pcap null: --loop 2",
         "forward pcap:DIR/no.pcap null: --one-way",
-        "switch a=pcap:DIR/no.pcap b=null: --only-in a --only-out b --control DIR/s",
+        "switch a=pcap:DIR/no.pcap b=null: --rx-only a --tx-only b --control DIR/s",
         "capture null: --count 1 -w DIR/no/a.pcap",
         "capture null: --count 1 -w DIR/no/%F.pcap",
         "generate pcap:DIR/no/a.pcap --count 1 --dst 198.18.0.9",

@@ -66,7 +66,7 @@ fn geometry(watch: &Watch) -> Result<Geometry> {
     let geometry = Geometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
     match geometry.ring_bytes() {
         bytes if bytes > MAX_RING_BYTES => Err(Error::Usage(format!(
-            "a ring for a watcher would take {} MiB, and {} MiB is the most: use fewer cells= or a \
+            "a ring for a watcher would take {} MiB, and {} MiB is the most: use fewer ring_size= or a \
              smaller snaplen=",
             bytes >> 20,
             MAX_RING_BYTES >> 20

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression, run by who copies | all |
 //! | `snaplen` | most bytes of a packet that are kept | 2016 |
-//! | `cells` | packets that there is room for in each ring | 8192 |
+//! | `ring_size` | packets that there is room for in each ring | 8192 |
 //! | `socket` | the control socket | that of its name |
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //! | `slots` | slots in a queue's ring | 512 |
@@ -60,7 +60,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let watch = Watch {
         port: port.to_owned(),
         snaplen: name.number("snaplen", 1..=65_535)?.unwrap_or(DEFAULT_SNAPLEN.into()) as u32,
-        cells: name.count("cells", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
+        cells: name.count("ring_size", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
         filter: name.option("filter").unwrap_or_default().to_owned(),
     };
     let latency = name.latency(options)?;

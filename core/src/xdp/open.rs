@@ -355,7 +355,7 @@ impl<'a> Opening<'a> {
                 capability: LOCK,
                 remedy:
                     "raise the limit (ulimit -l, LimitMEMLOCK= of a service), give the program \
-                         the capability, or take fewer frames="
+                         the capability, or take fewer ring_size="
                         .into(),
             },
             false => self.system("register the packet buffers for", error),

@@ -155,7 +155,7 @@ fn what_a_port_sends_does_not_come_back() {
     let mut host = open(&lab, "host:right0", Use::Both).unwrap();
     let mut bytes = vec![0xff; 60];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-    let mut seen = open(&lab, "packet:right0?outgoing=off", Use::Receive).unwrap();
+    let mut seen = open(&lab, "packet:right0?tx_copies=off", Use::Receive).unwrap();
     for name in ["packet:right0", "packet:right0?send=ring", "xdp:right0", "live:right0"] {
         let mut port = open(&lab, name, Use::Send).unwrap();
         for _ in 0..10 {

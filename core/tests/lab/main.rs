@@ -195,8 +195,8 @@ fn a_sampler_follows_interfaces_and_queues_that_come_and_go() {
     netlink.add_veth(&end("a0"), &end("b0"), 1).unwrap();
     let second = sampler.sample().unwrap();
     let rates = Rates::between(&first, &second);
-    let fresh = |name: &str| rates.interfaces.iter().find(|i| i.name == name).unwrap().fresh;
-    assert!(fresh("a0") && fresh("b0") && !fresh("right0"));
+    let reset = |name: &str| rates.interfaces.iter().find(|i| i.name == name).unwrap().reset;
+    assert!(reset("a0") && reset("b0") && !reset("right0"));
     netlink.delete("a0").unwrap();
     let third = sampler.sample().unwrap();
     assert_eq!(Rates::between(&second, &third).interfaces.len(), 2, "lo and right0");

@@ -50,7 +50,7 @@ pub fn sender(lab: &Lab, options: &str) -> Port {
 
 /// Opens what receives all that comes to right0.
 pub fn receiver(lab: &Lab) -> Port {
-    open(lab, "right", "xdp:right0?method=ring&frames=4096", Use::Receive).unwrap()
+    open(lab, "right", "xdp:right0?method=ring&ring_size=4096", Use::Receive).unwrap()
 }
 
 /// Runs a command on a host; how it ended.

@@ -24,7 +24,7 @@ fn frames_of_all_lengths_come_in_order_and_as_they_were() {
 fn short_rings_are_gone_round_many_times() {
     let Some(lab) = lab() else { return };
     let mut to = receiver(&lab);
-    for options in ["?ring=64&slots=16", "?ring=100", "?ring=64&slots=4096"] {
+    for options in ["?ring_size=64&slots=16", "?ring_size=100", "?ring_size=64&slots=4096"] {
         let mut from = sender(&lab, options);
         let bytes_of = |number| 60 + (number % 200) as usize;
         send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 10_000), bytes_of);
@@ -39,7 +39,7 @@ fn frames_of_several_slots_are_put_together_as_long_as_a_page_has_room() {
     {
         assert!(run(&lab, host, command).success(), "{command}");
     }
-    let mut to = open(&lab, "right", "packet:right0?outgoing=off", Use::Receive).unwrap();
+    let mut to = open(&lab, "right", "packet:right0?tx_copies=off", Use::Receive).unwrap();
     let mut from = sender(&lab, "");
     let bytes_of = |number| 3368 - (number % 1500) as usize;
     send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 5000), bytes_of);
@@ -82,7 +82,7 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
 fn what_is_still_there_at_a_sudden_end_is_counted() {
     let Some(lab) = lab() else { return };
     let mut to = receiver(&lab);
-    let mut from = sender(&lab, "?ring=128");
+    let mut from = sender(&lab, "?ring_size=128");
     let queue = &mut from.queues[0];
     let mut made = Vec::new();
     let (mut pushed, mut came, deadline) = (0, 0, Instant::now() + PATIENCE);
@@ -159,8 +159,8 @@ fn it_only_sends_and_says_what_receives() {
     for (usage, name, says) in [
         (Use::Receive, "live:left0", "packet:, xdp: and mirror: receive"),
         (Use::Both, "live:left0", "it only sends"),
-        (Use::Send, "live:left0?ring=1", "64 to 65536"),
-        (Use::Send, "live:left0?filter=ip", "live: knows ring= cpu= slots="),
+        (Use::Send, "live:left0?ring_size=1", "64 to 65536"),
+        (Use::Send, "live:left0?filter=ip", "live: knows ring_size= cpu= slots="),
         (Use::Send, "live:lo", "Ethernet"),
     ] {
         let error = open(&lab, "left", name, usage).expect_err(name).to_string();
@@ -191,7 +191,7 @@ fn one_cpu_for_who_writes_and_who_sends_is_enough() {
     let alone = std::thread::Builder::new().spawn(move || {
         sluicegate::link::pin_thread(0).unwrap();
         let mut to = receiver(&lab);
-        for options in ["", "?ring=64&slots=64", "?cpu=0"] {
+        for options in ["", "?ring_size=64&slots=64", "?cpu=0"] {
             let mut from = sender(&lab, options);
             send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 5000), |_| 60);
             from.queues[0].close_tx().unwrap();

@@ -39,7 +39,7 @@ fn packets_of_all_lengths_go_both_ways_and_stay_in_order() {
     for (options, row) in [
         ("", "as they are"),
         ("&interrupt=off", "without wake-ups"),
-        ("&slots=8&ring=32", "in small rings"),
+        ("&slots=8&ring_size=32", "in small rings"),
     ] {
         let (mut server, mut client) = both("exchange", options, options);
         let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
@@ -60,7 +60,7 @@ fn packets_of_all_lengths_go_both_ways_and_stay_in_order() {
 #[test]
 fn the_ends_may_have_buffers_of_different_sizes() {
     for (server, client) in
-        [("&buffer=9216", ""), ("", "&buffer=9216"), ("&buffer=9216", "&buffer=256&ring=64")]
+        [("&buffer=9216", ""), ("", "&buffer=9216"), ("&buffer=9216", "&buffer=256&ring_size=64")]
     {
         let (mut server, mut client) = both("sizes", server, client);
         let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
@@ -86,7 +86,7 @@ fn the_ends_may_have_buffers_of_different_sizes() {
 
 #[test]
 fn what_the_other_end_cannot_hold_is_refused_and_what_follows_goes() {
-    let (mut server, mut client) = both("too-long", "&buffer=9216", "&buffer=64&ring=32");
+    let (mut server, mut client) = both("too-long", "&buffer=9216", "&buffer=64&ring_size=32");
     let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
     assert!(push(server, &bytes_of(1, 9000)) && push(server, &bytes_of(2, 2048)));
     let came = until("what can be held", || {

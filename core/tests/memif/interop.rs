@@ -57,7 +57,7 @@ fn dpdk_sends_back_what_it_gets_in_each_role() {
         ("role=server", "role=client"),
         ("role=server&sealed=off", "role=client,zero-copy=yes"),
         ("role=client", "role=server"),
-        ("role=client&ring=256&buffer=2048", "role=server,rsize=8"),
+        ("role=client&ring_size=256&buffer=2048", "role=server,rsize=8"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");

@@ -60,7 +60,7 @@ impl Others {
         let mut ping = Command::new("ping");
         ping.args(["-q", "-c", "300", "-i", "0.01", "-W", "10", "198.18.0.2"]);
         let pings = lab.spawn("left", ping.stdout(Stdio::piped())).unwrap();
-        let name = "packet:right0?filter=udp port 9001&outgoing=off&slots=64";
+        let name = "packet:right0?filter=udp port 9001&tx_copies=off&slots=64";
         let (region, mut queues) = served(name, &options(lab, "right", Use::Both));
         let mut queue = queues.remove(0);
         let program = play(&format!("echo {ECHOED}"), &region, &queue);
@@ -73,7 +73,7 @@ impl Others {
             }
             queue.stats().unwrap().sent
         });
-        let mut wire = left(lab, "packet:left0?filter=udp port 9001&outgoing=off&slots=64");
+        let mut wire = left(lab, "packet:left0?filter=udp port 9001&tx_copies=off&slots=64");
         let counted = std::thread::spawn(move || {
             let (mut sent, mut back, end) = (0, 0, Instant::now() + PATIENCE);
             while back < ECHOED && Instant::now() < end {
@@ -162,7 +162,7 @@ fn give_pieces(queue: &mut Served, tx: Ring<'_>) {
 
 fn every_corruption_ends_its_queue(name: &str) {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
-    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
+    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&tx_copies=off&slots=64");
     let others = Others::start(&lab);
     for role in ["corrupt-rx", "corrupt-tx"] {
         for (number, row) in rows().iter().enumerate() {
@@ -193,32 +193,34 @@ fn every_corruption_ends_its_queue(name: &str) {
 
 #[test]
 fn packet_by_blocks() {
-    every_corruption_ends_its_queue("packet:right0/0-1?filter=udp port 9000&outgoing=off&slots=64");
+    every_corruption_ends_its_queue(
+        "packet:right0/0-1?filter=udp port 9000&tx_copies=off&slots=64",
+    );
 }
 
 #[test]
 fn packet_by_calls() {
     let name =
-        "packet:right0/0-1?method=recvmmsg&filter=udp port 9000&outgoing=off&slots=64&buffer=1M";
+        "packet:right0/0-1?method=recvmmsg&filter=udp port 9000&tx_copies=off&slots=64&buffer=1M";
     every_corruption_ends_its_queue(name);
 }
 
 #[test]
 fn xdp() {
-    every_corruption_ends_its_queue("xdp:right0/0-1?filter=udp port 9000&slots=64&frames=512");
+    every_corruption_ends_its_queue("xdp:right0/0-1?filter=udp port 9000&slots=64&ring_size=512");
 }
 
 #[test]
 fn a_program_that_writes_while_the_server_reads() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
-    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&outgoing=off&slots=64");
+    let mut wire = left(&lab, "packet:left0?filter=udp port 9000&tx_copies=off&slots=64");
     let others = Others::start(&lab);
     let mut ended = 0;
     for seed in 1..=12 {
         let name = match seed % 3 {
-            0 => "packet:right0/0-1?filter=udp port 9000&outgoing=off&slots=64",
+            0 => "packet:right0/0-1?filter=udp port 9000&tx_copies=off&slots=64",
             1 => "packet:right0/0-1?method=recvmmsg&filter=udp port 9000&slots=64&buffer=1M",
-            _ => "xdp:right0/0-1?filter=udp port 9000&slots=64&frames=512",
+            _ => "xdp:right0/0-1?filter=udp port 9000&slots=64&ring_size=512",
         };
         let (region, mut queues) = program(&lab, name);
         let memory = Memory::map(region.fd(), region.bytes());

@@ -87,7 +87,7 @@ fn what_is_no_frame_is_refused_and_the_others_go() {
 #[test]
 fn packets_that_found_no_room_are_counted() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0?ring=64", Use::Receive).unwrap();
+    let mut tap = open(&lab, "tap:tap0?ring_size=64", Use::Receive).unwrap();
     // Past the queueing discipline: what the device drops nobody holds back.
     let mut host = open(&lab, "packet:tap0?qdisc=bypass", Use::Send).unwrap();
     let sent: Vec<Vec<u8>> = (0..200).map(|i| frame(i, 60, &[])).collect();

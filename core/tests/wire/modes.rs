@@ -48,7 +48,7 @@ fn every_mode_carries_packets_both_ways() {
         check_mode(asked, &port);
         send(&wire, &sent);
         let came = found(&receive(&mut port.queues, sent.len()), &sent);
-        let mut left = open(&wire, "left", "packet:left0?outgoing=off", Use::Receive).unwrap();
+        let mut left = open(&wire, "left", "packet:left0?tx_copies=off", Use::Receive).unwrap();
         push(&mut port.queues[0], &sent);
         let went = found(&receive(&mut left.queues, sent.len()), &sent);
         let of = |n| format!("{n} of {}", sent.len());

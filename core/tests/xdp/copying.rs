@@ -94,9 +94,9 @@ fn two_ports_take_different_packets_of_one_queue() {
 #[test]
 fn a_copy_that_finds_the_ring_full_is_lost_and_not_the_hosts() {
     let Some(lab) = lab() else { return };
-    let mut port = open(&lab, "xdp:right0?frames=2000&filter=ether proto 0x88b5").unwrap();
+    let mut port = open(&lab, "xdp:right0?ring_size=2000&filter=ether proto 0x88b5").unwrap();
     assert_eq!(port.method, "ring");
-    let mut host = open(&lab, "packet:right0?outgoing=off&filter=ether proto 0x88b5").unwrap();
+    let mut host = open(&lab, "packet:right0?tx_copies=off&filter=ether proto 0x88b5").unwrap();
     let sent = numbered(0..3000);
     send(&lab, &sent);
     let queue = &mut port.queues[0];

@@ -23,7 +23,8 @@ fn frames(longest: usize) -> Vec<Vec<u8>> {
 #[test]
 fn copies_are_whole_and_the_host_keeps_its_packets() {
     let Some(lab) = lab() else { return };
-    for name in ["mirror:right0", "mirror:right0?mode=skb", "mirror:right0/0?cells=512&slots=7"] {
+    for name in ["mirror:right0", "mirror:right0?mode=skb", "mirror:right0/0?ring_size=512&slots=7"]
+    {
         let mut port = open(&lab, name).unwrap();
         let queue = &mut port.queues[0];
         let sent = frames(1514);
@@ -78,7 +79,7 @@ fn the_first_packet_wakes_a_reader_and_later_ones_when_a_quarter_of_its_ring_is_
     let Some(lab) = &lab() else { return };
     pin(0);
     let sent: &Vec<_> = &(0..16).map(|number| frame(number, 0, 60)).collect();
-    let ours = "cells=64&latency=1s&filter=ether proto 0x88b5";
+    let ours = "ring_size=64&latency=1s&filter=ether proto 0x88b5";
     for name in [format!("mirror:right0?{ours}"), format!("mirror:right0?mode=skb&{ours}")] {
         let mut port = open(lab, &name).unwrap();
         let queue = &mut port.queues[0];
@@ -269,7 +270,7 @@ fn writers_of_one_queue_do_not_write_over_each_other() {
     }
     run(&lab, "right", "ip tuntap add dev tap0 mode tap");
     run(&lab, "right", "ip link set tap0 up");
-    let name = "mirror:tap0?mode=native&cells=65536&filter=ether proto 0x88b5";
+    let name = "mirror:tap0?mode=native&ring_size=65536&filter=ether proto 0x88b5";
     let mut port = open(&lab, name).unwrap();
     assert_eq!((port.mode, port.queues.len()), (Some("native"), 1));
     assert!(exec(&lab, "right", &["python3", "-c", WRITE_TO_TAP]).success());
@@ -342,9 +343,11 @@ fn the_last_queue_to_be_closed_ends_the_copies() {
 fn a_queue_that_is_closed_lets_nothing_more_in() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let ours = "filter=ether proto 0x88b5";
-    for (name, host) in [("mirror:right0?cells=64", 200), ("xdp:right0?frames=64&slots=16", 100)] {
+    for (name, host) in
+        [("mirror:right0?ring_size=64", 200), ("xdp:right0?ring_size=64&slots=16", 100)]
+    {
         let mut port = open(&lab, &format!("{name}&{ours}")).unwrap();
-        let mut stack = open(&lab, &format!("packet:right0?outgoing=off&{ours}")).unwrap();
+        let mut stack = open(&lab, &format!("packet:right0?tx_copies=off&{ours}")).unwrap();
         assert_eq!((port.method, port.queues.len()), ("ring", 2), "{name}");
         let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
         send(&lab, &sent);
@@ -365,7 +368,7 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         assert_eq!(drain(&mut stack.queues[0]).len(), host, "{name}: but the host's");
     }
     let mut port = open(&lab, &format!("xdp:right0?{ours}")).unwrap();
-    let mut stack = open(&lab, &format!("packet:right0?outgoing=off&{ours}")).unwrap();
+    let mut stack = open(&lab, &format!("packet:right0?tx_copies=off&{ours}")).unwrap();
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
     send(&lab, &sent);
     let at = port.queues.iter_mut().position(|queue| queue.stats().unwrap().offered > 0).unwrap();
@@ -398,7 +401,7 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
     let filter = "filter=ether proto 0x88b5";
     for mode in ["native", "skb"] {
         gone(&lab);
-        let slow = format!("mirror:right0?cells=64&mode={mode}&{filter}");
+        let slow = format!("mirror:right0?ring_size=64&mode={mode}&{filter}");
         let (mut slow, mut other) =
             (open(&lab, &slow).unwrap(), open(&lab, &format!("mirror:right0?{filter}")).unwrap());
         let sent: Vec<_> = (0..1000).map(|i| frame(i, 0, 60)).collect();
@@ -440,11 +443,14 @@ fn what_cannot_be_is_refused() {
         ("mirror:right0/7", "1 receive queue"),
         ("mirror:right0?filter=inbound", "packet: takes every filter"),
         ("mirror:lo", "packet: takes all kinds"),
-        ("mirror:right0?cells=1", "use a number from 2"),
-        ("mirror:right0?mode=skb&snaplen=65535&cells=65536", "MiB is the most: use fewer cells="),
+        ("mirror:right0?ring_size=1", "use a number from 2"),
         (
-            "xdp:right0?method=ring&mode=skb&snaplen=65535&frames=65536",
-            "MiB is the most: use fewer frames=",
+            "mirror:right0?mode=skb&snaplen=65535&ring_size=65536",
+            "MiB is the most: use fewer ring_size=",
+        ),
+        (
+            "xdp:right0?method=ring&mode=skb&snaplen=65535&ring_size=65536",
+            "MiB is the most: use fewer ring_size=",
         ),
     ] {
         let error = open(&lab, name).unwrap_err().to_string();

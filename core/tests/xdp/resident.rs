@@ -110,19 +110,19 @@ fn what_was_kept_of_another_program_is_not_kept() {
     let Some(lab) = lab() else { return };
     let interface = right0(&lab);
     let netns = lab.netns("right");
-    let is_kept =
-        |it: &Resident| netns::run_in(Some(&netns), || Ok(it.is_kept(&interface))).unwrap();
+    let is_pinned =
+        |it: &Resident| netns::run_in(Some(&netns), || Ok(it.is_pinned(&interface))).unwrap();
     let keep = |it: &Resident| netns::run_in(Some(&netns), || it.keep(&interface));
     let detach = |it: &Resident| netns::run_in(Some(&netns), || it.detach(&interface)).unwrap();
     let (first, _) = join(&lab, ModeWish::Best).unwrap();
-    assert!(!is_kept(&first));
+    assert!(!is_pinned(&first));
     if let Err(error) = keep(&first) {
         return println!(
             "skipped: needs a BPF file system; get it by mount -t bpf bpf /sys/fs/bpf: {error}"
         );
     }
     let _kept = Kept(&lab);
-    assert!(is_kept(&first));
+    assert!(is_pinned(&first));
     keep(&first).expect("what is kept can be kept again");
     // Taken off by somebody who knows nothing of what is kept.
     let number = netns::run_in(Some(&netns), || {
@@ -134,12 +134,12 @@ fn what_was_kept_of_another_program_is_not_kept() {
     std::fs::rename(&folder, &aside).unwrap();
     detach(&first);
     std::fs::rename(&aside, &folder).unwrap();
-    assert!(!is_kept(&first), "it is off");
+    assert!(!is_pinned(&first), "it is off");
     drop(first);
     let (second, _) = join(&lab, ModeWish::Best).unwrap();
-    assert!(!is_kept(&second), "another program was kept");
+    assert!(!is_pinned(&second), "another program was kept");
     keep(&second).expect("in place of the other");
-    assert!(is_kept(&second));
+    assert!(is_pinned(&second));
     let program = second.program();
     drop(second);
     let found = find(&lab).unwrap().unwrap();

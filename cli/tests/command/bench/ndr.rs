@@ -101,7 +101,7 @@ fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
     let list = |key: &str| of_size[key].as_array().cloned().unwrap_or_default();
     let most = number(of_size, "most_pps");
     let trials = list("trials");
-    assert_eq!(trials[0].get("asked_pps"), None, "the first is at full speed: {of_size}");
+    assert_eq!(trials[0].get("target_pps"), None, "the first is at full speed: {of_size}");
     assert_eq!(trials[0]["offered_pps"], most, "{of_size}");
     let latency = list("latency");
     match of_size.get("throughput") {

@@ -89,12 +89,18 @@ fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
     let path = folder.path().join("kept.pcap");
     let to_file = ["-w", path.to_str().unwrap()];
     for (port, more, stops, kept, sentence) in [
-        ("right0?retire=200ms", &[][..], true, 5, "a signal"),
-        ("right0?retire=200ms", &to_file, true, 5, "a signal, into a file"),
-        ("right0?retire=1s", &to_file, true, 5, "a signal, long before the block's time"),
-        ("right0?retire=1s", &["--threads", "2"], true, 5, "two queues, one without a packet"),
-        ("right0?retire=200ms", &["--count", "5"], false, 5, "all that were wanted"),
-        ("right0?retire=200ms", &["--count", "3"], false, 3, "more than were wanted"),
+        ("right0?block_timeout=200ms", &[][..], true, 5, "a signal"),
+        ("right0?block_timeout=200ms", &to_file, true, 5, "a signal, into a file"),
+        ("right0?block_timeout=1s", &to_file, true, 5, "a signal, long before the block's time"),
+        (
+            "right0?block_timeout=1s",
+            &["--threads", "2"],
+            true,
+            5,
+            "two queues, one without a packet",
+        ),
+        ("right0?block_timeout=200ms", &["--count", "5"], false, 5, "all that were wanted"),
+        ("right0?block_timeout=200ms", &["--count", "3"], false, 3, "more than were wanted"),
     ] {
         let common = ["capture", port, "--netns", &netns, "-f", NUMBERED, "--json"];
         let capture = Running::start(&[&common[..], more].concat());
@@ -117,7 +123,7 @@ fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_when_the_time_is_u
     for seconds in [2, 10, 50] {
         let before = Instant::now();
         // The block's own time comes later.
-        let port = format!("right0?retire={}s", seconds + 1);
+        let port = format!("right0?block_timeout={}s", seconds + 1);
         let duration = format!("{seconds}s");
         let arguments = ["-f", NUMBERED, "--json", "--duration", &duration];
         let common = ["capture", &port, "--netns", &netns];

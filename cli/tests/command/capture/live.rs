@@ -102,7 +102,7 @@ fn lines_of_several_threads_come_in_the_order_of_time() {
     numbered(&sent, 0..2000, 0, 1000);
     // In turns to one and the other; a window that no pause of this machine outlasts.
     let mut arguments = vec!["capture", "right0?fanout=lb", "--threads", "2", "--netns", &netns];
-    arguments.extend(["-f", NUMBERED, "--count", "2000", "--order-window", "5s"]);
+    arguments.extend(["-f", NUMBERED, "--count", "2000", "--reorder-window", "5s"]);
     arguments.extend(["--time-format", "epoch", "--nano"]);
     let lines = folder.path().join("lines");
     let mut command = sluice(&arguments);
@@ -126,8 +126,8 @@ fn a_port_that_hands_its_packets_over_late_is_waited_for() {
         ["sent.pcap", "both.pcap", "lines"].map(|name| folder.path().join(name));
     numbered(&sent, 0..50, 0, 1000);
     // The window outlasts the blocks of both.
-    let common = ["--netns", &netns, "-f", NUMBERED, "--order-window", "20s", "--json"];
-    let ports = ["capture", "right0", "right0?retire=800ms"];
+    let common = ["--netns", &netns, "-f", NUMBERED, "--reorder-window", "20s", "--json"];
+    let ports = ["capture", "right0", "right0?block_timeout=800ms"];
     let file = ["-w", path.to_str().unwrap()];
     let printed = ["--time-format", "epoch", "--nano"];
     let to_file = Running::start(&[&ports[..], &common, &file].concat());
@@ -194,7 +194,7 @@ fn two_ports_and_two_threads_make_one_file_in_the_order_of_time() {
         "--threads",
         "2",
         // The machine may be busy with other tests.
-        "--order-window",
+        "--reorder-window",
         "2s",
         "--json",
         "-w",

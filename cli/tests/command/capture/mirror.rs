@@ -17,7 +17,7 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
     numbered(&sent, 0..FRAMES, 0, 1000);
     for mode in ["native", "skb"] {
         // Room for all: other tests want the CPUs too.
-        let port = format!("mirror:right0?mode={mode}&cells=64K&snaplen=128");
+        let port = format!("mirror:right0?mode={mode}&ring_size=64K&snaplen=128");
         let path = folder.path().join(format!("{mode}.pcapng"));
         let capture = capture(&netns, &port, NUMBERED, &path);
         let count = Running::start(&["count", &port, "--netns", &netns, "-f", NUMBERED, "--json"]);
@@ -161,7 +161,7 @@ fn those_who_attach_at_once_all_have_it_kept() {
             assert_eq!(one.status, Some(0), "round {round}: {}", one.err);
         }
         let claims = run(&["claims", "right0", "--netns", &netns, "--json"]).report();
-        assert_eq!(claims["program"]["kept"], true, "round {round}: {claims}");
+        assert_eq!(claims["program"]["pinned"], true, "round {round}: {claims}");
     }
 }
 

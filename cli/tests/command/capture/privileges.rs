@@ -278,7 +278,13 @@ fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
     for (what, more, limit, port, status) in [
         ("no right to lock memory", "", "65536", sockets, 3),
         ("the usual limit", "", "8388608", sockets, 3),
-        ("the usual limit, fewer frames", "", "8388608", "xdp:right0?method=af_xdp&frames=2048", 0),
+        (
+            "the usual limit, fewer frames",
+            "",
+            "8388608",
+            "xdp:right0?method=af_xdp&ring_size=2048",
+            0,
+        ),
         ("the capability", ",cap_ipc_lock", "65536", sockets, 0),
         ("copies, which lock nothing", "", "65536", "xdp:right0", 0),
     ] {

@@ -67,7 +67,10 @@ fn what_would_loop_or_never_end_is_refused() {
         (&["xdp:lo?action=drop", "null:", "--one-way"], "it leaves no packets"),
         (&["null:", "null:", "--count", "1", "-f", "udp"], "takes no filter"),
         (&["null:", "null:", "--count", "1", "--vlan", "push:4095"], "use 1 to 4094"),
-        (&["null:", "null:", "--count", "1", "--one-way", "--back-vlan", "pop"], "nothing comes"),
+        (
+            &["null:", "null:", "--count", "1", "--one-way", "--reverse-vlan", "pop"],
+            "sends nothing back",
+        ),
         (&["xdp:lo", "xdp:lo2", "--in-kernel", "--vlan", "pop"], "cannot be used with"),
     ] {
         refused(&[&["forward"], arguments].concat(), said);

@@ -8,8 +8,8 @@ use super::*;
 fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than_is_named() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     for ports in [
-        ["xdp:middle0?frames=128&slots=64", "xdp:middle1"],
-        ["xdp:middle0?frames=128&slots=64", "packet:middle1?send=sendto"],
+        ["xdp:middle0?ring_size=128&slots=64", "xdp:middle1"],
+        ["xdp:middle0?ring_size=128&slots=64", "packet:middle1?send=sendto"],
         ["packet:middle0?blocks=2&block_size=64K", "xdp:middle1"],
     ] {
         let running = forward(&lab, &[ports[0], ports[1], "--one-way"]);

@@ -53,7 +53,7 @@ fn every_way_of_sending_sends_the_same_packets() {
         let capture = capture_all(&right, GENERATED, &path);
         // A pace that captures keep up with, and a veth's queue, which is short: however busy the machine
         // is, never more than 50 come at once.
-        let pace = ["--rate", "50kpps", "--catch-up", "1ms"];
+        let pace = ["--rate", "50kpps", "--max-lag", "1ms"];
         let sent = generate(
             &[&[port, "--netns", &left, "--method", method, "--smac", smac], &pace[..]].concat(),
         );
@@ -77,14 +77,11 @@ fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
         ("a packet", &["--count", "1"][..]),
         // As many as a veth's queue holds, however busy the machine is; more of them slowly.
         ("at once", &["--count", "201"]),
-        ("no multiple of anything", &["--count", "1001", "--rate", "50kpps", "--catch-up", "1ms"]),
-        (
-            "in bursts",
-            &["--count", "777", "--rate", "50kpps", "--burst", "64", "--catch-up", "1ms"],
-        ),
+        ("no multiple of anything", &["--count", "1001", "--rate", "50kpps", "--max-lag", "1ms"]),
+        ("in bursts", &["--count", "777", "--rate", "50kpps", "--burst", "64", "--max-lag", "1ms"]),
         (
             "two workers, with flows of their own",
-            &["--count", "1000", "--threads", "2", "--rate", "100kpps", "--catch-up", "1ms"],
+            &["--count", "1000", "--threads", "2", "--rate", "100kpps", "--max-lag", "1ms"],
         ),
     ] {
         for method in ["live", "sendmmsg"] {
@@ -120,8 +117,8 @@ fn it_does_not_send_to_the_world_unasked() {
     };
     exec(&["route", "add", "default", "via", "198.18.0.2"]);
     let generate = ["generate", "left0", "--netns", &left, "--count", "1", "--dmac", NOBODY];
-    refused(&generate, "--yes-send-on left0");
-    let asked = run(&[&generate[..], &["--yes-send-on", "left0"]].concat());
+    refused(&generate, "--allow-default-route left0");
+    let asked = run(&[&generate[..], &["--allow-default-route", "left0"]].concat());
     assert_eq!(asked.status, Some(0), "{asked:?}");
 }
 
@@ -233,14 +230,18 @@ fn a_rate_in_a_file_changes_while_it_is_kept() {
     refused(&generate, "No such file");
     set("pause");
     let none = run(&[&generate[..], &["--duration", "30ms"]].concat()).good();
-    assert_eq!(none["pace"]["asked_pps"], 0.0, "a rate was asked for all the same: {none}");
+    assert_eq!(none["pace"]["target_pps"], 0.0, "a rate was asked for all the same: {none}");
     assert_eq!(none["pace"]["histogram"], serde_json::json!([]), "{none}");
     let running = Running::start(&generate);
     set("1Mpps");
     let report = running.end().good();
     assert_eq!(report["attempted"], 1000, "{report}");
     let pace = &report["pace"];
-    assert_eq!((&pace["asked_pps"], &pace["asked_changes"]), (&1e6.into(), &1.into()), "{report}");
+    assert_eq!(
+        (&pace["target_pps"], &pace["target_changes"]),
+        (&1e6.into(), &1.into()),
+        "{report}"
+    );
     assert!(pace["achieved_pps"].is_f64(), "{report}");
     let histogram = pace["histogram"].as_array().unwrap();
     let counted = histogram.iter().map(|class| class["packets"].as_u64().unwrap()).sum::<u64>();
@@ -263,14 +264,18 @@ fn live_frames_follow_a_rate_in_a_file() {
     let report = running.end().good();
     assert_eq!(report["accepted"], 1000, "{report}");
     let pace = &report["pace"];
-    assert_eq!((&pace["asked_pps"], &pace["asked_changes"]), (&1e6.into(), &1.into()), "{report}");
+    assert_eq!(
+        (&pace["target_pps"], &pace["target_changes"]),
+        (&1e6.into(), &1.into()),
+        "{report}"
+    );
 }
 
 #[test]
 fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
     let generate = |more: &[&str]| run(&[&["generate", "null:", "--json"], more].concat());
     let twice = generate(&["--burst", "500", "--burst-gap", "1ms", "--count", "1000"]).good();
-    assert_eq!(twice["pace"]["asked_pps"], 500_000.0, "{twice}");
+    assert_eq!(twice["pace"]["target_pps"], 500_000.0, "{twice}");
     let classes = twice["pace"]["histogram"].as_array().unwrap();
     let bursts = classes.iter().map(|class| class["packets"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(bursts, 2, "{twice}");
@@ -285,7 +290,7 @@ fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
         (&["--burst-gap", "0s"], "above 0"),
         (&["--ramp", "1s"], "to which rate"),
         (&["--rate", "1e-300pps"], "in years"),
-        (&["--rate", "1pps", "--catch-up", "1s"], "100ms is the most"),
+        (&["--rate", "1pps", "--max-lag", "1s"], "100ms is the most"),
         (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
     ] {
         refused(&[&["generate", "null:"], wrong].concat(), complaint);
@@ -349,7 +354,7 @@ fn a_part_of_the_link_is_of_what_its_driver_says_in_whichever_namespace() {
             run(&[&what[..], &["--method", method, "--size", "60", "--rate", "1%"]].concat())
                 .good();
         // A veth says 10,000 Mbit/s; a frame of 60 bytes has 672 bits of layer 1.
-        let asked = report["pace"]["asked_pps"].as_f64().unwrap();
+        let asked = report["pace"]["target_pps"].as_f64().unwrap();
         assert!((asked - 1e8 / 672.0).abs() < 1e-3, "{method}: {report}");
     }
     // Loopback does not say.

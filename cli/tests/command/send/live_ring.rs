@@ -18,7 +18,7 @@ fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
     numbered(&file, 0..5000, 0, 1000);
     for (port, rate) in [
         ("live:left0", "50kpps"),
-        ("live:left0?ring=64&slots=32", "50kpps"),
+        ("live:left0?ring_size=64&slots=32", "50kpps"),
         // A socket keeps times better, and this ring speed.
         ("left0", "50kpps"),
         ("left0", "250kpps"),

@@ -26,7 +26,7 @@ fn ports_come_and_go_while_packets_pass() {
     for _ in 0..3 {
         ask(&lab, &["add", &ports[2]]);
         let there = shown(&lab);
-        assert_eq!(port(&there, "upper")["port"], "xdp:middle2?frames=8192", "{there}");
+        assert_eq!(port(&there, "upper")["port"], "xdp:middle2?ring_size=8192", "{there}");
         let reaches = ["ping", "-q", "-c", "1", "-W", "5", "198.18.0.1"];
         assert_eq!(on(&lab, "upper", &reaches).status, Some(0));
         ask(&lab, &["remove", "upper"]);
@@ -83,7 +83,7 @@ fn who_hangs_at_the_socket_disturbs_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = ["--control", socket.to_str().unwrap()];
-    let start = ["switch", "null:", "--only-out", "null", "--json"];
+    let start = ["switch", "null:", "--tx-only", "null", "--json"];
     let running = Running::unawaited(&mut sluice(&[&start[..], &place].concat()));
     eventually("it listens", || socket.exists());
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);

@@ -63,8 +63,8 @@ fn a_run_ends_with_its_count_and_says_what_came_after() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = ["--control", socket.to_str().unwrap()];
-    let arguments = ["switch", "null:", "out=null:", "--only-out", "out", "--count", "100000"];
-    let report = run(&[&arguments[..], &["--only-in", "null", "--json"], &place].concat()).good();
+    let arguments = ["switch", "null:", "out=null:", "--tx-only", "out", "--count", "100000"];
+    let report = run(&[&arguments[..], &["--rx-only", "null", "--json"], &place].concat()).good();
     assert_eq!(report["packets"], 100_000, "{report}");
     assert_eq!(lost(&report, "null", "malformed"), 0, "{report}");
     // Nothing that its ring still held has become one of those, or was forgotten.
@@ -78,7 +78,7 @@ fn what_makes_no_sense_is_refused_with_a_remedy() {
     let place = ["--control", socket.to_str().unwrap()];
     for (arguments, advice) in [
         (&["null:", "null:"][..], "OTHER=PORT"),
-        (&["pcap:a.pcap"], "--only-in NAME"),
+        (&["pcap:a.pcap"], "--rx-only NAME"),
         (&["null:", "--access", "up=1"], "no port 'up': there are null"),
         (&["null:", "--access", "null=1", "--trunk", "null=2"], "use it alone"),
         (&["null:", "--trunk", "null=4095"], "1 to 4094"),

@@ -16,7 +16,7 @@ pub fn star() -> Option<Lab> {
 /// The switch's ports, by this kind: `left=xdp:middle0` and so on, with room for the time that a busy
 /// machine may keep the switch waiting.
 pub fn ports(kind: &str) -> Vec<String> {
-    let room = if kind == "xdp" { "?frames=8192" } else { "" };
+    let room = if kind == "xdp" { "?ring_size=8192" } else { "" };
     HOSTS.iter().enumerate().map(|(i, host)| format!("{host}={kind}:middle{i}{room}")).collect()
 }
 

@@ -13,7 +13,7 @@ fn each_vlan_is_a_switch_of_its_own() {
     ports.push(format!("all=pcap:{}", file.display()));
     let vlans = ["--access", "left=10", "--access", "right=10", "--access", "upper=20"];
     let trunks = ["--trunk", "lower=10,20", "--native", "lower=30", "--trunk", "all=1-4094"];
-    let running = switch(&lab, &ports, &[&vlans[..], &trunks, &["--only-out", "all"]].concat());
+    let running = switch(&lab, &ports, &[&vlans[..], &trunks, &["--tx-only", "all"]].concat());
     let broadcast = ["--dmac", "ff:ff:ff:ff:ff:ff"];
     let send = |host, packets, more: &[&str]| {
         generate(&lab, host, packets, &[&broadcast[..], more].concat());

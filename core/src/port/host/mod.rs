@@ -7,7 +7,7 @@
 //! | `hook` | by what the host's packets are taken: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
 //! | `flows` | flows that the program can leave to the host at once, 64 to 16777216; 0 for none | 0 |
 //! | `mode` | with `flows`: how the XDP program is attached if it is not yet, `native` or `skb` | native where the driver can |
-//! | `ring` | packets that wait for each queue before the next is lost, 64 to 65536 | 4096 |
+//! | `ring_size` | packets that wait for each queue before the next is lost, 64 to 65536 | 4096 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
 //! ```text
@@ -126,7 +126,7 @@ impl Config {
             hook,
             flows: flows.map(|flows| flows as u32),
             mode: mode.unwrap_or_default(),
-            ring: name.count("ring", 64..=65_536)?.unwrap_or(4096) as u32,
+            ring: name.count("ring_size", 64..=65_536)?.unwrap_or(4096) as u32,
             slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
         })
     }

@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `ring` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
+//! | `ring_size` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
 //! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but that of who fills the queue |
 //! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
 //!
@@ -48,7 +48,7 @@ struct Config {
 
 impl Config {
     fn of(name: &PortName) -> Result<Self> {
-        let ring = name.count("ring", 64..=65_536)?.unwrap_or(DEFAULT_RING) as u32;
+        let ring = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING) as u32;
         Ok(Self {
             ring: ring.next_power_of_two(),
             cpu: name.count("cpu", 0..=4095)?.map(|cpu| cpu as usize),
@@ -110,7 +110,7 @@ fn check_memory(
     let (slots, gib) = (config.ring, bytes.div_ceil(1 << 30));
     Err(name.error(format!(
         "rings of {slots} packets for {queues} queues take {gib} GiB, and 4 are the most: use a \
-         smaller ring=, or fewer queues"
+         smaller ring_size=, or fewer queues"
     )))
 }
 
@@ -145,8 +145,8 @@ mod tests {
         let interface = link::Interface { mtu: 1500, ..link::Interface::default() };
         for (text, queues, fits) in [
             ("live:eth0", 1024, true),
-            ("live:eth0?ring=65536", 32, true),
-            ("live:eth0?ring=65536", 1024, false),
+            ("live:eth0?ring_size=65536", 32, true),
+            ("live:eth0?ring_size=65536", 1024, false),
         ] {
             let name: PortName = text.parse().unwrap();
             let config = Config::of(&name).unwrap();
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(checked.is_ok(), fits, "{text}, {queues}");
             if let Err(error) = checked {
                 let said = error.to_string();
-                assert!(said.contains("use a smaller ring=, or fewer queues"), "{said}");
+                assert!(said.contains("use a smaller ring_size=, or fewer queues"), "{said}");
             }
         }
     }

@@ -7,7 +7,7 @@
 //! | `id` | the interface's number on the socket | 0 |
 //! | `secret` | what both ends must know, 24 bytes at most | none |
 //! | `queues` | queues, 1 to 64; of both ends the fewer | as many as asked for, or 1 |
-//! | `ring` | entries of each ring, a power of two from 32 to 16384; the client's count | 1024 |
+//! | `ring_size` | entries of each ring, a power of two from 32 to 16384; the client's count | 1024 |
 //! | `buffer` | bytes of each buffer, shared or of a slot; of those that are shared the client's count | 2112 |
 //! | `slots` | slots in the port's own rings | 512 |
 //! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
@@ -182,7 +182,7 @@ fn check_region(name: &PortName, config: &Config) -> Result<()> {
     match u32::try_from(config.settings.max_region_bytes()) {
         Ok(_) => Ok(()),
         Err(_) => Err(name.error(
-            "the memory of a client has 4 GiB at most: use fewer queues=, a smaller ring= or buffer=",
+            "the memory of a client has 4 GiB at most: use fewer queues=, a smaller ring_size= or buffer=",
         )),
     }
 }

@@ -8,7 +8,7 @@
 //! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
 //! | `mode` | `native` or `skb`: this one or none | native where the driver can |
-//! | `cells` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
+//! | `ring_size` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
 //! | `slots` | slots in the ring | 512 |
 //! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
@@ -64,7 +64,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let size = Size {
         slots: name.count("slots", 2..=16_384)?.unwrap_or(512) as u32,
         snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
-        cells: name.count("cells", 2..=65_536)?.map(|cells| cells as u32),
+        cells: name.count("ring_size", 2..=65_536)?.map(|cells| cells as u32),
     };
     let filter = name.option("filter").filter(|filter| !filter.trim().is_empty());
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
@@ -208,8 +208,8 @@ impl Job<'_> {
     /// How users say how many cells a ring has.
     fn cells_option(&self) -> &'static str {
         match self.name.kind() {
-            Kind::Xdp => "frames=",
-            _ => "cells=",
+            Kind::Xdp => "ring_size=",
+            _ => "ring_size=",
         }
     }
 

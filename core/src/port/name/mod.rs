@@ -60,12 +60,12 @@ const KINDS: &[KindSpec] = &[
             "filter",
             "snaplen",
             "promisc",
-            "outgoing",
+            "tx_copies",
             "timestamp",
             "busy_poll",
             "blocks",
             "block_size",
-            "retire",
+            "block_timeout",
             "buffer",
             "batch",
             "fanout",
@@ -91,7 +91,7 @@ const KINDS: &[KindSpec] = &[
             "promisc",
             "snaplen",
             "timestamp",
-            "frames",
+            "ring_size",
             "slots",
             "busy_poll",
             "latency",
@@ -107,23 +107,28 @@ const KINDS: &[KindSpec] = &[
             "promisc",
             "mode",
             "timestamp",
-            "cells",
+            "ring_size",
             "slots",
             "latency",
         ],
     },
-    KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: &["ring", "cpu", "slots"] },
+    KindSpec {
+        kind: Kind::Live,
+        prefix: "live",
+        queues: true,
+        options: &["ring_size", "cpu", "slots"],
+    },
     KindSpec {
         kind: Kind::Host,
         prefix: "host",
         queues: true,
-        options: &["fallback", "hook", "flows", "mode", "ring", "slots"],
+        options: &["fallback", "hook", "flows", "mode", "ring_size", "slots"],
     },
     KindSpec {
         kind: Kind::Tap,
         prefix: "tap",
         queues: true,
-        options: &["persist", "up", "mtu", "ring", "slots"],
+        options: &["persist", "up", "mtu", "ring_size", "slots"],
     },
     KindSpec {
         kind: Kind::Memif,
@@ -134,7 +139,7 @@ const KINDS: &[KindSpec] = &[
             "id",
             "secret",
             "queues",
-            "ring",
+            "ring_size",
             "buffer",
             "slots",
             "interrupt",
@@ -145,7 +150,7 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Monitor,
         prefix: "monitor",
         queues: false,
-        options: &["filter", "snaplen", "cells", "socket", "slots", "latency"],
+        options: &["filter", "snaplen", "ring_size", "socket", "slots", "latency"],
     },
     KindSpec {
         kind: Kind::Pcap,
@@ -394,6 +399,15 @@ fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last && last < 4096).then_some(first..=last)
 }
 
+/// Options that had another name before: an error says the new one.
+const RENAMED: [(&str, &str); 5] = [
+    ("cells", "ring_size"),
+    ("frames", "ring_size"),
+    ("outgoing", "tx_copies"),
+    ("retire", "block_timeout"),
+    ("ring", "ring_size"),
+];
+
 fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, String)>, String> {
     let mut options: Vec<(&'static str, String)> = Vec::new();
     for part in text.split('&').filter(|_| !text.is_empty()) {
@@ -401,6 +415,10 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
         let known = pair.and_then(|(key, value)| {
             spec.options.iter().find(|known| **known == key).map(|key| (*key, value))
         });
+        let renamed = pair.and_then(|(key, _)| RENAMED.iter().find(|(old, _)| *old == key));
+        if let Some((old, new)) = renamed.filter(|(_, new)| spec.options.contains(new)) {
+            return Err(format!("option '{part}': {old}= is called {new}= now"));
+        }
         match (known, options.last_mut()) {
             (Some((key, value)), _) => options.push((key, value.to_owned())),
             // No option starts here: the `&` belongs to the filter before it.

@@ -21,6 +21,20 @@ fn names_are_kind_name_queues_and_options() {
 }
 
 #[test]
+fn an_old_name_of_an_option_is_refused_and_the_new_one_shown() {
+    for (text, new) in [
+        ("a?retire=5ms", "block_timeout="),
+        ("a?filter=udp&outgoing=off", "tx_copies="),
+        ("mirror:a?cells=64", "ring_size="),
+        ("xdp:a?frames=64", "ring_size="),
+        ("tap:a?ring=64", "ring_size="),
+    ] {
+        let said = text.parse::<PortName>().unwrap_err().to_string();
+        assert!(said.contains(&format!("is called {new} now")), "{text}: {said}");
+    }
+}
+
+#[test]
 fn an_ampersand_within_a_filter_stays_there() {
     for (text, filter) in [
         ("packet:a?filter=tcp[13]&2!=0&snaplen=64", "tcp[13]&2!=0"),
@@ -52,11 +66,11 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         let error = text.parse::<PortName>().unwrap_err().to_string();
         assert!(error.contains(advice), "{text}: {error}");
     }
-    let port = parse("eth0?method=fast&snaplen=0&promisc=maybe&retire=5");
+    let port = parse("eth0?method=fast&snaplen=0&promisc=maybe&block_timeout=5");
     assert!(port.choice("method", &[("ring", 1), ("recv", 2)]).is_err());
     assert!(port.number("snaplen", 1..=9).is_err());
     assert!(port.switch("promisc").is_err());
-    assert!(port.duration("retire").is_err());
+    assert!(port.duration("block_timeout").is_err());
 }
 
 #[test]
@@ -130,7 +144,7 @@ fn numbers_and_times_have_units() {
         ("or a point", "5.", None),
         ("negative", "-1s", None),
     ] {
-        let port = parse(&format!("eth0?retire={value}"));
-        assert_eq!(port.duration("retire").ok().flatten(), expected, "{sentence}");
+        let port = parse(&format!("eth0?block_timeout={value}"));
+        assert_eq!(port.duration("block_timeout").ok().flatten(), expected, "{sentence}");
     }
 }

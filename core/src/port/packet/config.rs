@@ -7,7 +7,7 @@ use crate::port::{OpenOptions, PortName};
 
 use super::fanout::{Fanout, FanoutMode};
 
-/// After this time a `packet:` port's block is handed over though it is not full, where `retire=`
+/// After this time a `packet:` port's block is handed over though it is not full, where `block_timeout=`
 /// does not say another: so long a packet may lie there.
 pub const RETIRE: Duration = Duration::from_millis(10);
 /// The shortest such time: the kernel counts it in milliseconds.
@@ -121,9 +121,9 @@ impl Config {
             let value = block_bytes.to_string();
             return Err(name.wrong("block_size", &value, "use a multiple of 4096"));
         }
-        let retire = name.duration("retire")?.unwrap_or(latency.clamp(MIN_RETIRE, RETIRE));
+        let retire = name.duration("block_timeout")?.unwrap_or(latency.clamp(MIN_RETIRE, RETIRE));
         if retire < MIN_RETIRE || retire > Duration::from_secs(60) {
-            return Err(name.wrong("retire", &format!("{retire:?}"), "use 1ms to 60s"));
+            return Err(name.wrong("block_timeout", &format!("{retire:?}"), "use 1ms to 60s"));
         }
         let busy_poll = name.duration("busy_poll")?;
         if busy_poll.is_some_and(|time| time > Duration::from_secs(1)) {
@@ -132,11 +132,11 @@ impl Config {
         Ok(Self {
             method: method.unwrap_or(by_latency),
             sending: sending.unwrap_or(Sending::Sendmmsg),
-            bypass: name.choice("qdisc", &[("through", false), ("bypass", true)])?.unwrap_or(false),
+            bypass: name.choice("qdisc", &[("normal", false), ("bypass", true)])?.unwrap_or(false),
             filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
             snaplen: number("snaplen", 1, MAX_SNAPLEN.into(), MAX_SNAPLEN.into())?,
             promiscuous: name.switch("promisc")?.unwrap_or(true),
-            outgoing: name.switch("outgoing")?.unwrap_or(true),
+            outgoing: name.switch("tx_copies")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
             busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
             blocks: count("blocks", 2, 65536, 32)?,
@@ -216,7 +216,7 @@ mod tests {
             ("eth0?latency=2ms", at_once, Ring, 2),
             ("eth0?latency=0s", recording, Frames, 1),
             ("eth0?method=ring", at_once, Ring, 1),
-            ("eth0?method=ring&retire=7ms", at_once, Ring, 7),
+            ("eth0?method=ring&block_timeout=7ms", at_once, Ring, 7),
             ("eth0?method=recvmmsg", at_once, Recvmmsg, 1),
         ] {
             let options = OpenOptions { latency, ..OpenOptions::default() };
@@ -231,9 +231,9 @@ mod tests {
         for (text, complaint) in [
             ("eth0?method=fast", "ring, frames, recvmmsg, recv"),
             ("eth0?send=fast", "sendmmsg, sendto, ring"),
-            ("eth0?qdisc=on", "through, bypass"),
+            ("eth0?qdisc=on", "normal, bypass"),
             ("eth0?block_size=5000", "multiple of 4096"),
-            ("eth0?retire=0ms", "1ms to 60s"),
+            ("eth0?block_timeout=0ms", "1ms to 60s"),
             ("eth0?snaplen=0", "1 to 262144"),
             ("eth0?fanout=hash&fanout_flags=fast", "defrag, rollover"),
             ("eth0?fanout=hash&fanout_prog=x", "fanout=bpf"),

@@ -5,14 +5,14 @@
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames where packets are wanted at once |
 //! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all that is there | sendmmsg |
-//! | `qdisc` | of packets that are sent: `through` the interface's queueing discipline, or `bypass` | through |
+//! | `qdisc` | of packets that are sent: `normal`, by the interface's queueing discipline, or `bypass` | normal |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
-//! | `outgoing` | what the host sends, too | on |
+//! | `tx_copies` | what the host sends, too | on |
 //! | `timestamp` | `software` or `hardware`: of a card that is switched on to (`hwstamp_ctl`) | software |
 //! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most. Up to Linux 6.18 packet sockets do not learn which driver queue to poll, so it changes nothing there | off |
-//! | `blocks`, `block_size`, `retire` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
+//! | `blocks`, `block_size`, `block_timeout` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
 //! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |
@@ -207,7 +207,7 @@ where
             let operation = "leave out sent packets on";
             socket
                 .set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1i32, operation)
-                .map_err(|error| error.remedy("outgoing=off needs Linux 4.20"))?;
+                .map_err(|error| error.remedy("tx_copies=off needs Linux 4.20"))?;
         }
         if let Some(microseconds) = config.busy_poll_us {
             let operation = "set busy polling on";

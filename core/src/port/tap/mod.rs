@@ -6,7 +6,7 @@
 //! | `persist` | whether the device stays when the port is closed | off; one that is there stays as it is |
 //! | `up` | switches the device on | on |
 //! | `mtu` | most bytes of a packet behind its Ethernet header, 68 to 65521 | as it is: 1500 |
-//! | `ring` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
+//! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
 //! The device is made where there is none of that name, in the namespace the port is opened in. Of
@@ -59,7 +59,7 @@ impl Config {
             persist: name.switch("persist")?,
             up: name.switch("up")?.unwrap_or(true),
             mtu: name.count("mtu", MTUS)?.map(|mtu| mtu as u32),
-            ring: name.count("ring", 1..=65_536)?.map(|packets| packets as u32),
+            ring: name.count("ring_size", 1..=65_536)?.map(|packets| packets as u32),
             slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
         })
     }

@@ -66,10 +66,10 @@ impl Config {
         let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
         let filter = name.option("filter").map(str::to_owned);
         let slots = name.count("slots", 2..=16_384)?.unwrap_or(512) as u32;
-        let cells = name.count("frames", 64..=65_536)?.map(|frames| frames as u32);
+        let cells = name.count("ring_size", 64..=65_536)?.map(|frames| frames as u32);
         let frames = cells.unwrap_or(4096);
         if frames < slots * 2 {
-            return Err(name.wrong("frames", &frames.to_string(), "use at least twice `slots`"));
+            return Err(name.wrong("ring_size", &frames.to_string(), "use at least twice `slots`"));
         }
         let busy_poll = busy_poll(name)?;
         let method = name.choice("method", &methods)?;

@@ -178,7 +178,7 @@ impl Backend for InKernel {
 
 /// Options for packets that come to the port.
 const FOR_PACKETS: &[&str] =
-    &["method", "send", "frames", "slots", "snaplen", "timestamp", "busy_poll"];
+    &["method", "send", "ring_size", "slots", "snaplen", "timestamp", "busy_poll"];
 
 /// Refuses what would do nothing where packets are only counted, so that nobody relies on it.
 pub(super) fn refuse_unused(name: &PortName) -> Result<()> {

@@ -11,7 +11,7 @@
 //! | `promisc` | packets for other hosts too, while the port is open | off |
 //! | `snaplen` | most bytes of a packet that are kept | all |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
-//! | `frames` | buffers a queue has, those in its slots included | 4096 |
+//! | `ring_size` | buffers a queue has, those in its slots included | 4096 |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
 //! | `slots` | slots in the ring | 512 |
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |

@@ -113,7 +113,7 @@ impl Memory {
     pub fn new(geometry: Geometry, start: u32, object: &str) -> Result<Arc<Self>> {
         let failed = |error| {
             privileged(error, "make a ring for", object).remedy(format!(
-                "{} KiB are needed: use a smaller ring=",
+                "{} KiB are needed: use a smaller ring_size=",
                 geometry.bytes().div_ceil(1024)
             ))
         };

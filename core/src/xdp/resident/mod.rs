@@ -21,9 +21,9 @@
 //! and CAP_SYS_ADMIN to find what another process has attached.
 
 mod attach;
-mod kept;
 mod metadata;
 mod owner;
+mod pin;
 mod places;
 mod program;
 mod refusal;
@@ -124,7 +124,7 @@ impl Resident {
         wish: ModeWish,
         metadata: bool,
     ) -> Result<(Self, Option<String>)> {
-        kept::sweep_now();
+        pin::sweep_now();
         // Whoever else comes or goes at this moment makes another look necessary, not many.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {

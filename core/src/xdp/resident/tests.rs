@@ -128,7 +128,7 @@ fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
     let keep = |lab: &Lab, interface: &Interface| {
         let resident = join(lab, interface);
         netns::run_in(Some(&lab.netns("right")), || {
-            resident.keep(interface).and_then(|()| kept::pins(interface))
+            resident.keep(interface).and_then(|()| pin::pins(interface))
         })
     };
     let folder = match keep(&gone, &before) {
@@ -147,7 +147,7 @@ fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
         std::thread::sleep(Duration::from_millis(10));
         let swept = netns::run_in(Some(&lab.netns("right")), || {
             let (resident, _) = Resident::join(&interface, ModeWish::Best)?;
-            assert!(resident.is_kept(&interface), "what is in use stays");
+            assert!(resident.is_pinned(&interface), "what is in use stays");
             Ok(!folder.exists())
         });
         swept.unwrap()

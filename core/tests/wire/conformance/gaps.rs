@@ -19,7 +19,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
         "packet:right0?method=frames&block_size=64K&blocks=4",
         "packet:right0?method=recvmmsg&buffer=64K",
         "packet:right0?method=recv&buffer=64K",
-        "mirror:right0?cells=64",
+        "mirror:right0?ring_size=64",
     ] {
         let Some(mut port) = receiver(&lab, name) else { continue };
         send(&lab, &sent);

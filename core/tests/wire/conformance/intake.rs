@@ -44,7 +44,7 @@ fn sent_packets_are_seen_unless_left_out() {
     for method in METHODS {
         let mut with = open(&lab, "left", &format!("packet:left0?{method}"), Use::Receive);
         // The other host says things of its own, such as what it listens to.
-        let name = format!("packet:left0?{method}&outgoing=off&filter=ether proto 0x88b5");
+        let name = format!("packet:left0?{method}&tx_copies=off&filter=ether proto 0x88b5");
         let mut without = open(&lab, "left", &name, Use::Receive);
         send(&lab, &sent);
         let got = receive(&mut with.queues, sent.len());

@@ -25,7 +25,7 @@ const METHODS: &[&str] = &[
     "method=frames",
     "method=frames&slots=16",
     "method=ring",
-    "method=ring&block_size=256K&blocks=64&retire=1ms",
+    "method=ring&block_size=256K&blocks=64&block_timeout=1ms",
     "method=ring&slots=16",
 ];
 
@@ -33,10 +33,10 @@ const METHODS: &[&str] = &[
 const XDP: &[&str] = &[
     "xdp:right0?mode=native",
     "xdp:right0?mode=native&filter=not icmp6",
-    "xdp:right0?method=ring&slots=16&frames=1024",
+    "xdp:right0?method=ring&slots=16&ring_size=1024",
     "xdp:right0?method=ring&mode=skb&filter=not icmp6",
     "xdp:right0?method=af_xdp",
-    "xdp:right0?method=af_xdp&slots=16&frames=1024",
+    "xdp:right0?method=af_xdp&slots=16&ring_size=1024",
     "xdp:right0?method=af_xdp&filter=not icmp6",
     "xdp:right0?method=af_xdp&latency=20ms",
     "xdp:right0?method=ring&latency=20ms",
@@ -50,7 +50,7 @@ const XDP_OF_DRIVERS: &[&str] =
 /// All that receive and leave the host its packets, in the ways they can.
 fn sources() -> Vec<String> {
     let packet = METHODS.iter().map(|method| format!("packet:right0?{method}"));
-    let mirror = ["native", "skb"].map(|mode| format!("mirror:right0?cells=256&mode={mode}"));
+    let mirror = ["native", "skb"].map(|mode| format!("mirror:right0?ring_size=256&mode={mode}"));
     packet.chain(mirror).collect()
 }
 

@@ -20,7 +20,7 @@ fn ways() -> impl Iterator<Item = String> {
 /// Those, and `live:`: in a lab, for other drivers may want a program on the interface first, and not
 /// say so.
 fn all_ways(lab: &Wire) -> impl Iterator<Item = String> {
-    let live = lab.is_lab().then(|| "live:left0?ring=64".to_owned());
+    let live = lab.is_lab().then(|| "live:left0?ring_size=64".to_owned());
     ways().chain(live)
 }
 

@@ -44,7 +44,7 @@ impl Resident {
         let _alone = alone(made(Path::new(PINS)).map_err(failed)?, PATIENCE)?;
         // Who detaches has the lock, too: a program that is on now stays until this is done.
         self.check_attached()?;
-        if self.is_kept(interface) {
+        if self.is_pinned(interface) {
             return Ok(());
         }
         sweep();
@@ -58,7 +58,7 @@ impl Resident {
     /// Whether it is kept though all users end. What was kept of a program that is off, or of an
     /// interface that is gone, does not count: another may have its number by now. Nor does what
     /// this process may not look at.
-    pub fn is_kept(&self, interface: &Interface) -> bool {
+    pub fn is_pinned(&self, interface: &Interface) -> bool {
         let ours = Attachment { program: self.program, interface: interface.index };
         pins(interface)
             .and_then(|folder| {
