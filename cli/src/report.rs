@@ -294,7 +294,7 @@ impl Report {
         for outcome in outcomes {
             let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
             self.threads.push(Thread { cpu, queue, packets, busy });
-            self.ledger.add(Role::In, "received", stats.offered - after_end.min(stats.offered));
+            self.ledger.add(Role::In, "received", stats.received - after_end.min(stats.received));
             self.ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
             self.ledger.add(Role::Loss, "too_long", stats.lost_long);
             self.ledger.add(Role::Note, "after_end", after_end);

@@ -11,7 +11,6 @@
 
 mod affinity;
 mod backlog;
-mod busy;
 mod counter;
 mod cpu;
 mod driver_stats;
@@ -34,13 +33,13 @@ mod routes;
 mod sample;
 mod tap;
 mod tc;
+mod thread_cpu;
 mod tx_counters;
 mod veth;
 
 pub use affinity::Allowed;
 pub use affinity::{may_pin, pin_thread, possible_cpus};
 pub use backlog::{Backlog, Backlogged};
-pub use busy::Busy;
 pub use counter::Counter;
 pub use cpu::{CpuCounters, read as cpu_counters};
 pub use driver_stats::{Direction, QueueCounters};
@@ -62,6 +61,7 @@ pub use routes::carries_default_route;
 pub use sample::{InterfaceSample, Sample, Sampler};
 pub use tap::{Making, Tap};
 pub use tc::{FilterPlace, Side, Then};
+pub use thread_cpu::ThreadCpuUsage;
 pub use tx_counters::{TxCounters, TxCounts};
 pub use veth::VethEnd;
 

@@ -85,7 +85,7 @@ fn a_port_leaves_though_others_always_have_something() {
     }
     let gone = &switch.gone()[0];
     assert_eq!(gone.name, "other");
-    assert_eq!(gone.stats.offered, gone.counts.packets, "all that was in it has come out");
+    assert_eq!(gone.stats.received, gone.counts.packets, "all that was in it has come out");
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn note_final_statistics(
         let totals = Totals {
             packets: sum(|o| o.packets),
             bytes: 0,
-            offered: sum(|o| o.stats.offered.saturating_sub(o.after_end)),
+            received: sum(|o| o.stats.received.saturating_sub(o.after_end)),
             lost: sum(|o| o.stats.dropped_ring_full),
         };
         set_statistics(&mut file.output(), numbers, totals, started_ns);
@@ -56,9 +56,9 @@ fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, starte
         taken_ns,
         start_ns: Some(started_ns),
         end_ns: Some(taken_ns),
-        received: Some(totals.offered),
+        received: Some(totals.received),
         dropped: None,
-        filter_accepted: Some(totals.offered),
+        filter_accepted: Some(totals.received),
         os_dropped: Some(totals.lost),
         delivered: Some(totals.packets),
         losses: match totals.lost {

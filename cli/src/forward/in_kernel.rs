@@ -103,10 +103,10 @@ fn report(
         let wire = Wire::of(card, HandedOver::from(&stats));
         let report = &mut reports[side];
         report.traffic = Traffic::over(packets, bytes, elapsed);
-        report.ledger.add(Role::In, "received", stats.offered);
+        report.ledger.add(Role::In, "received", stats.received);
         match wire {
             Some(wire) => wire.account(&mut report.ledger),
-            None => report.ledger.add(Role::Uncertain, "redirected", stats.offered),
+            None => report.ledger.add(Role::Uncertain, "redirected", stats.received),
         }
         let (from, to) = (from.to_string(), to.to_string());
         directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });

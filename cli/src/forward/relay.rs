@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Moved, Rewriter, forward_some};
-use sluicegate::link::Busy;
+use sluicegate::link::ThreadCpuUsage;
 use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
@@ -339,16 +339,16 @@ impl Relay {
     /// Looks at what has become of the ports, and says what there is to say.
     fn look_around(&mut self, counters: &Counters) -> Result<()> {
         let mut result = Ok(());
-        let (mut offered, mut lost) = (0, 0);
+        let (mut received, mut lost) = (0, 0);
         for served in &mut self.queues {
             let stats = served.queue.stats()?;
-            offered += stats.offered;
+            received += stats.received;
             lost += stats.dropped_ring_full;
             if self.closed.is_none() {
                 result = result.and(served.queue.check());
             }
         }
-        counters.note(offered, lost);
+        counters.note(received, lost);
         self.take_notices();
         result
     }
@@ -425,7 +425,7 @@ impl Work for Relay {
         snapshot: &Snapshot<Relayed>,
         cpu: Option<usize>,
     ) -> Relayed {
-        let thread = ThreadInfo { cpu, clocks: Busy::begin() };
+        let thread = ThreadInfo { cpu, clocks: ThreadCpuUsage::begin() };
         let mut result = self.forward(shared, counters, snapshot, &thread);
         let ended = Instant::now();
         self.take_notices();
@@ -439,7 +439,7 @@ impl Work for Relay {
 /// A thread's CPU, and the time it has been on one.
 struct ThreadInfo {
     cpu: Option<usize>,
-    clocks: Busy,
+    clocks: ThreadCpuUsage,
 }
 
 impl ThreadInfo {

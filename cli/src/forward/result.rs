@@ -72,8 +72,8 @@ impl Sides {
         let (received, sent) = (source.stats, target.stats);
         let report = &mut self.reports[side];
         let ledger = &mut report.ledger;
-        let after_end = source.after_end.min(received.offered);
-        ledger.add(Role::In, "received", received.offered - after_end);
+        let after_end = source.after_end.min(received.received);
+        ledger.add(Role::In, "received", received.received - after_end);
         match wire {
             Some(wire) => wire.account(ledger),
             None => ledger.add(Role::Out, "sent", sent.sent),

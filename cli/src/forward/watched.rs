@@ -207,9 +207,9 @@ impl Threads {
 /// The side of the port that is called so: as people call it, unless that is both, or in full.
 fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
     let [first, second] = ports;
-    let names = match first.usual() == second.usual() {
+    let names = match first.display_name() == second.display_name() {
         true => [first.short(), second.short()],
-        false => [first.usual().to_owned(), second.usual().to_owned()],
+        false => [first.display_name().to_owned(), second.display_name().to_owned()],
     };
     let is = |side: &usize| names[*side] == name || ports[*side].short() == name;
     [0, 1].into_iter().find(is).ok_or_else(|| {

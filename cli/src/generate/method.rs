@@ -92,7 +92,7 @@ impl Way<'_> {
                 .live(interface, plan)
                 .or_else(|error| self.without_live(plan, error.to_string())),
             Method::Live => self.live(interface, plan),
-            Method::Xdp => match self.port.of_kind(Kind::Xdp) {
+            Method::Xdp => match self.port.with_kind(Kind::Xdp) {
                 Some(port) => self.ring(&port, plan),
                 None => Err(self.port.error("--method xdp goes with no option of packet:")),
             },

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counters {
     packets: AtomicU64,
     bytes: AtomicU64,
-    offered: AtomicU64,
+    received: AtomicU64,
     lost: AtomicU64,
 }
 
@@ -22,7 +22,7 @@ pub struct Totals {
     /// Their bytes on the wire.
     pub bytes: u64,
     /// Packets the kernel had for us, as of the last look.
-    pub offered: u64,
+    pub received: u64,
     /// Packets it lost for want of room, as of the last look.
     pub lost: u64,
 }
@@ -36,8 +36,8 @@ impl Counters {
     }
 
     /// Notes what the backend has counted.
-    pub fn note(&self, offered: u64, lost: u64) {
-        self.offered.store(offered, Ordering::Relaxed);
+    pub fn note(&self, received: u64, lost: u64) {
+        self.received.store(received, Ordering::Relaxed);
         self.lost.store(lost, Ordering::Relaxed);
     }
 
@@ -46,7 +46,7 @@ impl Counters {
         Totals {
             packets: self.packets.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            offered: self.offered.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
         }
     }
@@ -60,7 +60,7 @@ impl Totals {
             Self {
                 packets: sum.packets + one.packets,
                 bytes: sum.bytes + one.bytes,
-                offered: sum.offered + one.offered,
+                received: sum.received + one.received,
                 lost: sum.lost + one.lost,
             }
         })
@@ -71,7 +71,7 @@ impl Totals {
         Self {
             packets: self.packets - earlier.packets,
             bytes: self.bytes - earlier.bytes,
-            offered: self.offered.saturating_sub(earlier.offered),
+            received: self.received.saturating_sub(earlier.received),
             lost: self.lost.saturating_sub(earlier.lost),
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use sluicegate::error::{Error, Result};
-use sluicegate::link::Busy;
+use sluicegate::link::ThreadCpuUsage;
 use sluicegate::port::{Queue, QueueStats};
 use sluicegate::ring::{Packet, Readiness, Wait};
 
@@ -234,7 +234,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             counters,
             snapshot,
             cpu,
-            clocks: Busy::begin(),
+            clocks: ThreadCpuUsage::begin(),
             closed: false,
             after_end: 0,
             downs: 0,
@@ -249,7 +249,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             error.get_or_insert(failure);
             QueueStats::default()
         });
-        counters.note(stats.offered, stats.dropped_ring_full);
+        counters.note(stats.received, stats.dropped_ring_full);
         snapshot.close(worker.outcome(stats));
         Outcome { error, ended, ..worker.outcome(stats) }
     }
@@ -262,7 +262,7 @@ struct Worker<'a> {
     counters: &'a Counters,
     snapshot: &'a Snapshot<Outcome>,
     cpu: Option<usize>,
-    clocks: Busy,
+    clocks: ThreadCpuUsage,
     /// Nothing more is let in; what comes out still came before.
     closed: bool,
     after_end: u64,
@@ -335,7 +335,7 @@ impl Worker<'_> {
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
                 let stats = self.queue.stats()?;
-                self.counters.note(stats.offered, stats.dropped_ring_full);
+                self.counters.note(stats.received, stats.dropped_ring_full);
                 if let Err(error) = self.check() {
                     self.close()?;
                     gone.get_or_insert(error);

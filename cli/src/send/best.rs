@@ -27,7 +27,7 @@ pub enum Wish {
 /// # Errors
 /// As of `packet:`, where nothing better goes.
 pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> {
-    if !(port.is_bare() && port.of_kind(Kind::Live).is_some()) {
+    if !(port.is_bare() && port.with_kind(Kind::Live).is_some()) {
         return Port::open(port, options);
     }
     let mut passed = Vec::new();
@@ -94,5 +94,5 @@ fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
 
 fn of_kind(port: &PortName, kind: Kind) -> Result<PortName> {
     let reason = || port.error(format!("its options are no options of {}:", kind.prefix()));
-    port.of_kind(kind).ok_or_else(reason)
+    port.with_kind(kind).ok_or_else(reason)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Busy, pin_thread};
+use sluicegate::link::{ThreadCpuUsage, pin_thread};
 use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, Source};
@@ -208,7 +208,7 @@ struct Share {
 
 impl Share {
     fn send(mut self) -> Outcome {
-        let (start, clocks) = (now(), Busy::begin());
+        let (start, clocks) = (now(), ThreadCpuUsage::begin());
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all(&clocks));
         // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
         let end = now() + PATIENCE;
@@ -235,7 +235,7 @@ impl Share {
     }
 
     /// What it has done so far, by the queue's counts of now.
-    fn done(&self, stats: QueueStats, clocks: &Busy) -> Done {
+    fn done(&self, stats: QueueStats, clocks: &ThreadCpuUsage) -> Done {
         let totals = self.counters.totals();
         let never_pushed = self.source.left_out();
         Done {
@@ -267,7 +267,7 @@ impl Share {
         Ok(())
     }
 
-    fn send_all(&mut self, clocks: &Busy) -> Result<()> {
+    fn send_all(&mut self, clocks: &ThreadCpuUsage) -> Result<()> {
         let batch = (self.queue.tx().num_slots() / 2).clamp(BATCH, BATCH_MAX);
         let mut now_ns = monotonic_ns();
         let (mut moved_ns, mut noted_ns) = (now_ns, now_ns);

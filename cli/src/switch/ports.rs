@@ -25,7 +25,7 @@ impl FromStr for Named {
             Some((name, port)) => (name.to_owned(), port.parse()?),
             None => {
                 let port: PortName = text.parse()?;
-                (port.usual().to_owned(), port)
+                (port.display_name().to_owned(), port)
             }
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);

@@ -71,7 +71,7 @@ impl Switching {
 pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
     let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
-    ledger.add(Role::In, "received", stats.offered.saturating_sub(counts.after_end));
+    ledger.add(Role::In, "received", stats.received.saturating_sub(counts.after_end));
     ledger.add(Role::In, "to_port", counts.given);
     ledger.add(Role::Out, DELIVERED, counts.forwarded + counts.flooded);
     match wire {
@@ -103,7 +103,7 @@ pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
 fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     let sum = |n: fn(&MemberState) -> u64| states.iter().map(n).sum();
     let mut ledger = Ledger::default();
-    ledger.add(Role::In, "received", sum(|s| s.stats.offered.saturating_sub(s.counts.after_end)));
+    ledger.add(Role::In, "received", sum(|s| s.stats.received.saturating_sub(s.counts.after_end)));
     ledger.add(Role::In, "flood_copies", sum(|state| state.counts.copies));
     for port in ports {
         let sent = port.ledger.entries(Role::Out).filter(|entry| entry.name != DELIVERED);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate::link::{Busy, pin_thread};
+use sluicegate::link::{ThreadCpuUsage, pin_thread};
 use sluicegate::memory::Pool;
 use sluicegate::port::{Kind, OpenOptions, Use};
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
@@ -106,7 +106,7 @@ fn start(worker: Worker, args: &RunArgs) -> Result<JoinHandle<Result<(Ended, f64
     let cpu = first_cpu(&args.common);
     let work = move || {
         cpu.map_or(Ok(()), pin_thread)?;
-        let clocks = Busy::begin();
+        let clocks = ThreadCpuUsage::begin();
         let ended = worker.run(wait);
         Ok((ended, clocks.share()))
     };
@@ -288,12 +288,12 @@ impl Running {
 /// All ports' counts together.
 fn counters(states: &[MemberState]) -> Counters {
     let counters = Counters::default();
-    let (mut offered, mut lost) = (0, 0);
+    let (mut received, mut lost) = (0, 0);
     for state in states {
         counters.add(state.counts.packets, state.counts.bytes);
-        offered += state.stats.offered;
+        received += state.stats.received;
         lost += state.stats.dropped_ring_full + state.counts.full;
     }
-    counters.note(offered, lost);
+    counters.note(received, lost);
     counters
 }

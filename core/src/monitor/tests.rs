@@ -140,7 +140,7 @@ proptest! {
         let _ = words.parse::<Watch>();
     }
 
-    /// Whatever both sides do in turns, what is read is what was offered and not lost, in order.
+    /// Whatever both sides do in turns, what is read is what was received and not lost, in order.
     #[test]
     fn nothing_is_lost_but_what_is_counted(steps in proptest::collection::vec((0..4u8, 0..12u8), 1..200)) {
         let (mut writer, mut reader, mut ring) = sides(8, 64);
@@ -171,9 +171,9 @@ proptest! {
             }
         }
         writer.publish();
-        let (offered, lost) = counts(&reader);
-        prop_assert_eq!(offered, u64::from(next));
-        prop_assert_eq!(offered, came + expected.len() as u64 + lost);
+        let (received, lost) = counts(&reader);
+        prop_assert_eq!(received, u64::from(next));
+        prop_assert_eq!(received, came + expected.len() as u64 + lost);
     }
 }
 

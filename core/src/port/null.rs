@@ -93,7 +93,7 @@ impl Backend for Null {
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        Ok(QueueStats { offered: self.received, sent: self.sent, ..QueueStats::default() })
+        Ok(QueueStats { received: self.received, sent: self.sent, ..QueueStats::default() })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {

@@ -17,7 +17,7 @@ const LAST_SENT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets that passed the filter and were the queue's to take, taken or lost.
-    pub offered: u64,
+    pub received: u64,
     /// Of these, lost because they had no room in the queue's buffer.
     pub dropped_ring_full: u64,
     /// Of these, longer than a frame of the buffer, whether it was full or not; of `packet:` with
@@ -50,7 +50,7 @@ impl QueueStats {
     /// What two queues have counted together.
     pub fn plus(self, other: Self) -> Self {
         Self {
-            offered: self.offered + other.offered,
+            received: self.received + other.received,
             dropped_ring_full: self.dropped_ring_full + other.dropped_ring_full,
             lost_long: self.lost_long + other.lost_long,
             ring_full_events: self.ring_full_events + other.ring_full_events,

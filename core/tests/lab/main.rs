@@ -21,7 +21,7 @@ use sluicegate::link::{
 };
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::ring::Wait;
-use sluicegate::xdp::live::{Ended, Maker};
+use sluicegate::xdp::live::{Ended, LiveProgram};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -435,7 +435,7 @@ fn send_live(interface: &str, sent: impl Fn() -> u64) -> sluicegate::error::Resu
     asm.mov(Reg::R2, 0);
     asm.call(Helper::REDIRECT);
     asm.exit();
-    let maker = Maker::load(c"all_alike", &asm.finish().unwrap(), vec![0; 60])?;
+    let maker = LiveProgram::load(c"all_alike", &asm.finish().unwrap(), vec![0; 60])?;
     let deadline = Instant::now() + PATIENCE;
     let before = sent();
     for times in 1..=20 {

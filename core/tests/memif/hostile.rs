@@ -249,7 +249,7 @@ fn what_came_before_a_breach_is_received() {
         queue.take_notice().filter(|notice| notice.contains("in region 9, which"))
     });
     assert_eq!(received, [bytes_of(3, 60)]);
-    assert_eq!(queue.stats().unwrap().offered, 1);
+    assert_eq!(queue.stats().unwrap().received, 1);
 }
 
 #[test]

@@ -193,6 +193,6 @@ fn what_killed_senders_had_handed_over_arrives() {
                 (came[sender as usize] >= handed_over).then_some(())
             });
         }
-        assert_eq!(queue.stats().unwrap().offered, came.iter().sum::<u64>());
+        assert_eq!(queue.stats().unwrap().received, came.iter().sum::<u64>());
     }
 }

@@ -181,7 +181,7 @@ fn who_only_sends_receives_nothing() {
     let mut sender = send_to(&lab, "right", "right0");
     send(&mut send_to(&lab, "left", "left0"), &[frame(1, 60), frame(2, 60)]);
     send(&mut sender, &[frame(3, 60)]);
-    assert_eq!(sender.stats().unwrap().offered, 0);
+    assert_eq!(sender.stats().unwrap().received, 0);
     // It is not even on the kernel's list of those who do: the columns Proto and R.
     let mut list = Command::new("cat");
     let list = lab.spawn("right", list.arg("/proc/net/packet").stdout(Stdio::piped())).unwrap();

@@ -45,7 +45,7 @@ fn copies_are_whole_and_the_host_keeps_its_packets() {
         assert!(pings >= 5, "{name}: requests were copied, and answered");
         let stats = queue.stats().unwrap();
         assert_eq!(stats.dropped_ring_full, 0, "{name}");
-        assert!(stats.offered >= 305, "{name}: {stats:?}");
+        assert!(stats.received >= 305, "{name}: {stats:?}");
         run(&lab, "left", "ping -q -c 2 -i 0.002 198.18.0.2");
         assert_eq!(take(queue).len(), 0, "{name}: nothing more is let in");
         drop(port);
@@ -183,7 +183,7 @@ fn several_mirrors_each_get_what_their_filters_match() {
         let queue = &mut port.queues[0];
         let got = drain(queue);
         let stats = queue.stats().unwrap();
-        assert_eq!((stats.offered, stats.dropped_ring_full), (got.len() as u64, 0), "{filter}");
+        assert_eq!((stats.received, stats.dropped_ring_full), (got.len() as u64, 0), "{filter}");
         let got: Vec<_> = bytes_of(got).into_iter().filter(|bytes| is_ours(bytes)).collect();
         let expected: Vec<_> = sent.iter().filter(|bytes| matches(bytes[18])).cloned().collect();
         assert!(got == expected, "{filter}: {} of {}", got.len(), expected.len());
@@ -276,7 +276,7 @@ fn writers_of_one_queue_do_not_write_over_each_other() {
     assert!(exec(&lab, "right", &["python3", "-c", WRITE_TO_TAP]).success());
     let queue = &mut port.queues[0];
     let got = bytes_of(drain(queue));
-    assert_eq!(queue.stats().unwrap().offered, 40_000, "each is counted");
+    assert_eq!(queue.stats().unwrap().received, 40_000, "each is counted");
     for writer in 0..2 {
         let numbers = got.iter().filter(|bytes| bytes[18] == writer);
         let numbers = numbers.map(|bytes| u32::from_be_bytes(bytes[14..18].try_into().unwrap()));
@@ -335,7 +335,7 @@ fn the_last_queue_to_be_closed_ends_the_copies() {
         busy.stop_rx().unwrap();
         send(&lab, &sent);
         assert_eq!(drain(&mut busy).len(), 0, "{why}: nothing is copied any more");
-        assert_eq!(busy.stats().unwrap().offered, 101, "{why}");
+        assert_eq!(busy.stats().unwrap().received, 101, "{why}");
     }
 }
 
@@ -352,8 +352,8 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
         send(&lab, &sent);
         // One flow is in one queue. That has 64 of them, and has lost the others.
-        let offered = |queue: &mut Queue| queue.stats().unwrap().offered;
-        let at = port.queues.iter_mut().position(|queue| offered(queue) > 0).unwrap();
+        let received = |queue: &mut Queue| queue.stats().unwrap().received;
+        let at = port.queues.iter_mut().position(|queue| received(queue) > 0).unwrap();
         let mut queue = port.queues.remove(at);
         queue.stop_rx().unwrap();
         send(&lab, &sent);
@@ -361,7 +361,7 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
         assert!(got == sent[..64], "{name}, {}: those from before", got.len());
         let stats = queue.stats().unwrap();
         assert_eq!(
-            (stats.offered, stats.dropped_ring_full),
+            (stats.received, stats.dropped_ring_full),
             (100, 36),
             "{name}: what comes is not ours"
         );
@@ -371,7 +371,7 @@ fn a_queue_that_is_closed_lets_nothing_more_in() {
     let mut stack = open(&lab, &format!("packet:right0?tx_copies=off&{ours}")).unwrap();
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
     send(&lab, &sent);
-    let at = port.queues.iter_mut().position(|queue| queue.stats().unwrap().offered > 0).unwrap();
+    let at = port.queues.iter_mut().position(|queue| queue.stats().unwrap().received > 0).unwrap();
     drop(port.queues.remove(at));
     send(&lab, &sent);
     let got = drain(&mut stack.queues[0]).len();
@@ -411,8 +411,8 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
         let queue = &mut slow.queues[0];
         let got = drain(queue);
         let stats = queue.stats().unwrap();
-        assert_eq!(stats.offered, 1000, "{mode}");
-        assert_eq!(stats.offered, got.len() as u64 + stats.dropped_ring_full, "{mode}");
+        assert_eq!(stats.received, 1000, "{mode}");
+        assert_eq!(stats.received, got.len() as u64 + stats.dropped_ring_full, "{mode}");
         assert!(stats.dropped_ring_full > 0, "{mode}: {stats:?}");
         if mode == "native" {
             assert_eq!(bytes_of(got), sent[..64], "the first ones are kept");

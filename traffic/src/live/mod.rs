@@ -6,7 +6,7 @@
 pub(crate) mod arith;
 mod pace;
 mod program;
-mod sheet;
+mod shared_counters;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 use sluicegate::xdp::RedirectCounts;
-use sluicegate::xdp::live::{Exit, Maker, Next, Running, Seat, SharedCounters};
+use sluicegate::xdp::live::{
+    Exit, LiveProgram, LiveThread, LiveThreadConfig, Next, SharedCounters,
+};
 
 use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
 use program::Job;
-use sheet::{Table, word};
+use shared_counters::{Table, word};
 
 /// Runs of the program at first: there is much to do, and to begin a run takes a moment.
 const FIRST_RUNS: u32 = 1 << 20;
@@ -38,7 +40,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(20);
 pub struct Live {
     sheet: Arc<SharedCounters>,
     gaps: Table,
-    maker: Maker,
+    maker: LiveProgram,
     exit: Arc<Exit>,
     paced: bool,
     worker: (u32, u32),
@@ -51,7 +53,7 @@ pub struct Sending {
     gaps: Table,
     limit: Option<u64>,
     done: Arc<OnceLock<Instant>>,
-    running: Running,
+    running: LiveThread,
     paced: bool,
     worker: (u32, u32),
 }
@@ -102,10 +104,10 @@ impl Live {
         let instructions = program::program(&job, &sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
-        let maker = Maker::load(c"sluice_live", &instructions, job.frame())?;
+        let maker = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
         Ok(Self {
             sheet: Arc::new(sheet),
-            gaps: sheet::SharedCounters::gaps(plan),
+            gaps: shared_counters::SharedCounters::gaps(plan),
             maker,
             exit,
             paced: dial.is_some(),
@@ -149,8 +151,8 @@ impl Live {
                 (_, false) => Next::Run(u64::MAX),
             }
         };
-        let seat = Seat { exit, cpu, first_runs: FIRST_RUNS, waits: false };
-        let running = Running::start(maker, &seat, next)?;
+        let seat = LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits: false };
+        let running = LiveThread::start(maker, &seat, next)?;
         Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
     }
 

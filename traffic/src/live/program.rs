@@ -22,7 +22,7 @@ use sluicegate::xdp::live::Exit;
 
 use super::arith::{self, held::*};
 use super::pace;
-use super::sheet::{SharedCounters, Table, word};
+use super::shared_counters::{SharedCounters, Table, word};
 use crate::plan::{
     Draw, Edit, Index, Key, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term, fold,
 };

@@ -113,7 +113,11 @@ impl Config {
         let flows = name.count("flows", 0..=1 << 24)?.filter(|&flows| flows > 0);
         if flows.is_some_and(|flows| flows < MIN_FLOWS) {
             let advice = format!("use at least {MIN_FLOWS}, or 0 for none");
-            return Err(name.wrong("flows", name.option("flows").unwrap_or_default(), &advice));
+            return Err(name.bad_option(
+                "flows",
+                name.option("flows").unwrap_or_default(),
+                &advice,
+            ));
         }
         let modes = [("native", Mode::Native), ("skb", Mode::Skb)]
             .map(|(word, mode)| (word, ModeWish::Only(mode)));

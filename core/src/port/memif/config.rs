@@ -42,7 +42,7 @@ impl Config {
         let queues = queues.map_or(options.queues.max(1).min(MAX_QUEUES as u32), |n| n as u32);
         let entries = name.count("ring_size", 32..=16_384)?.unwrap_or(DEFAULT_RING);
         if !entries.is_power_of_two() {
-            return Err(name.wrong("ring_size", &entries.to_string(), "use a power of two"));
+            return Err(name.bad_option("ring_size", &entries.to_string(), "use a power of two"));
         }
         let buffer_bytes = name.number("buffer", 64..=65_472)?.unwrap_or(DEFAULT_BUFFER) as u32;
         let said = name.option("secret").unwrap_or_default().as_bytes();

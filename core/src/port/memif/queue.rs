@@ -274,7 +274,7 @@ impl Backend for MemifQueue {
     fn stats(&mut self) -> Result<QueueStats> {
         let Self { received, sent, too_long, unsent, disconnected, .. } = *self;
         Ok(QueueStats {
-            offered: received,
+            received,
             sent,
             refused: too_long + unsent + disconnected,
             too_long,

@@ -151,7 +151,7 @@ impl Backend for CopyQueue {
     fn stats(&mut self) -> Result<QueueStats> {
         let counts = self.intake.reader().counts();
         Ok(QueueStats {
-            offered: counts.matched,
+            received: counts.matched,
             dropped_ring_full: counts.lost,
             ..QueueStats::default()
         })

@@ -206,7 +206,7 @@ impl PortName {
 
     /// What people call it: the interface, a file without folder and ending, the kind where there is
     /// no name.
-    pub fn usual(&self) -> &str {
+    pub fn display_name(&self) -> &str {
         let stem = || Path::new(&self.name).file_stem()?.to_str();
         match &self.name[..] {
             "" => self.kind.prefix(),
@@ -222,7 +222,7 @@ impl PortName {
 
     /// What a bare name is as a port of another kind, with the same options. None if it has a kind
     /// already, or queues or options that kind may take otherwise or not at all.
-    pub fn of_kind(&self, kind: Kind) -> Option<Self> {
+    pub fn with_kind(&self, kind: Kind) -> Option<Self> {
         let spec = kind.spec();
         let known = self.options.iter().all(|(key, _)| spec.options.contains(key));
         let text = format!("{}:{}", spec.prefix, self.text);
@@ -265,7 +265,7 @@ impl PortName {
             Some((_, choice)) => Ok(Some(*choice)),
             None => {
                 let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-                Err(self.wrong(key, value, &format!("use one of {}", words.join(", "))))
+                Err(self.bad_option(key, value, &format!("use one of {}", words.join(", "))))
             }
         }
     }
@@ -300,7 +300,7 @@ impl PortName {
 
     fn out_of(&self, key: &str, value: &str, bounds: &RangeInclusive<u64>) -> Error {
         let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
-        self.wrong(key, value, &advice)
+        self.bad_option(key, value, &advice)
     }
 
     /// An option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused: it
@@ -312,7 +312,7 @@ impl PortName {
         let has_unit = value.ends_with(|last: char| last.is_ascii_alphabetic());
         match units::duration(value) {
             Ok(duration) if has_unit => Ok(Some(duration)),
-            _ => Err(self.wrong(key, value, "use a time such as 50us, 10ms or 1s")),
+            _ => Err(self.bad_option(key, value, "use a time such as 50us, 10ms or 1s")),
         }
     }
 
@@ -321,14 +321,14 @@ impl PortName {
     pub(super) fn latency(&self, options: &OpenOptions) -> Result<Option<Duration>> {
         match self.duration("latency")? {
             Some(latency) if latency > MAX_LATENCY => {
-                Err(self.wrong("latency", &format!("{latency:?}"), "use 0s to 1s"))
+                Err(self.bad_option("latency", &format!("{latency:?}"), "use 0s to 1s"))
             }
             latency => Ok(latency.or(options.latency)),
         }
     }
 
     /// The error for an option that makes no sense.
-    pub fn wrong(&self, key: &str, value: &str, advice: &str) -> Error {
+    pub fn bad_option(&self, key: &str, value: &str, advice: &str) -> Error {
         self.error(format!("{key}={value}: {advice}"))
     }
 

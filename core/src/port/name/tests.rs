@@ -93,13 +93,13 @@ fn a_bare_name_can_be_of_another_kind_unless_that_changes_what_it_means() {
         ("eth0?method=recv", None),
     ];
     for (text, expected) in rows {
-        let other = parse(text).of_kind(Kind::Mirror);
+        let other = parse(text).with_kind(Kind::Mirror);
         assert_eq!(other.as_ref().map(ToString::to_string).as_deref(), expected, "{text}");
         assert!(other.is_none_or(|other| other == parse(&other.to_string())), "{text}");
     }
     let mut port = parse("eth0");
     port.set_default("filter", "icmp");
-    let other = port.of_kind(Kind::Mirror).unwrap();
+    let other = port.with_kind(Kind::Mirror).unwrap();
     assert_eq!((other.kind(), other.option("filter")), (Kind::Mirror, Some("icmp")));
 }
 

@@ -119,15 +119,15 @@ impl Config {
         let block_bytes = number("block_size", 4096, 1 << 30, 1 << 20)?;
         if block_bytes % 4096 != 0 {
             let value = block_bytes.to_string();
-            return Err(name.wrong("block_size", &value, "use a multiple of 4096"));
+            return Err(name.bad_option("block_size", &value, "use a multiple of 4096"));
         }
         let retire = name.duration("block_timeout")?.unwrap_or(latency.clamp(MIN_RETIRE, RETIRE));
         if retire < MIN_RETIRE || retire > Duration::from_secs(60) {
-            return Err(name.wrong("block_timeout", &format!("{retire:?}"), "use 1ms to 60s"));
+            return Err(name.bad_option("block_timeout", &format!("{retire:?}"), "use 1ms to 60s"));
         }
         let busy_poll = name.duration("busy_poll")?;
         if busy_poll.is_some_and(|time| time > Duration::from_secs(1)) {
-            return Err(name.wrong("busy_poll", &format!("{busy_poll:?}"), "use 1s at most"));
+            return Err(name.bad_option("busy_poll", &format!("{busy_poll:?}"), "use 1s at most"));
         }
         Ok(Self {
             method: method.unwrap_or(by_latency),
@@ -178,7 +178,7 @@ impl Config {
                 "unique" => {}
                 _ => {
                     let advice = "use defrag, rollover, unique, separated by commas";
-                    return Err(name.wrong("fanout_flags", flag, advice));
+                    return Err(name.bad_option("fanout_flags", flag, advice));
                 }
             }
         }

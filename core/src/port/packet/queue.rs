@@ -194,7 +194,7 @@ impl Backend for PacketQueue {
             return false;
         }
         let complete = match self.stats() {
-            Ok(stats) => stats.offered == self.delivered + stats.dropped_ring_full,
+            Ok(stats) => stats.received == self.delivered + stats.dropped_ring_full,
             Err(_) => false,
         };
         complete || closed.elapsed() > self.retire + LAST_BLOCK
@@ -340,7 +340,7 @@ fn ask_for_times(socket: &Socket, config: &Config) -> Result<()> {
 /// Adds what the kernel has counted since the last look. Its counts start again at each look.
 fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
     let news = socket.take_statistics()?;
-    stats.offered += u64::from(news.tp_packets);
+    stats.received += u64::from(news.tp_packets);
     stats.dropped_ring_full += u64::from(news.tp_drops);
     stats.ring_full_events += u64::from(news.tp_freeze_q_cnt);
     Ok(news.tp_drops)

@@ -182,7 +182,7 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request, operation)
     }
 
-    /// Packets offered (lost ones included), lost, and buffer-full events since the last call.
+    /// Packets received (lost ones included), lost, and buffer-full events since the last call.
     pub(super) fn take_statistics(&self) -> Result<libc::tpacket_stats_v3> {
         // A socket without a V3 ring answers with the first two fields only.
         self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS, "read the statistics of")

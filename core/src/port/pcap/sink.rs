@@ -64,7 +64,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
     if u64::from(slots) < needed {
         let advice = format!("the longest packet takes {} slots: use {needed} or more", needed - 1);
-        return Err(name.wrong("slots", &slots.to_string(), &advice));
+        return Err(name.bad_option("slots", &slots.to_string(), &advice));
     }
     let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, slots)?);
     let config = OutputConfig { access: options.access, ..OutputConfig::new(name.name()) };

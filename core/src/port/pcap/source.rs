@@ -223,7 +223,7 @@ impl Backend for Source {
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        Ok(QueueStats { offered: self.taken, ..QueueStats::default() })
+        Ok(QueueStats { received: self.taken, ..QueueStats::default() })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
@@ -302,7 +302,7 @@ mod tests {
             ring.release(ring.available());
         }
         assert_eq!(seconds, (0..100).step_by(4).collect::<Vec<_>>());
-        assert_eq!(source.stats().unwrap().offered, 25);
+        assert_eq!(source.stats().unwrap().received, 25);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Rings {
         let least = slots_for(MAX_BYTES, pool.buffer_bytes()) + 1;
         if usage != Use::Send && slots < least {
             let advice = format!("the longest frame needs {least} in this pool");
-            return Err(name.wrong("slots", &slots.to_string(), &advice));
+            return Err(name.bad_option("slots", &slots.to_string(), &advice));
         }
         Ok(Self { pool, usage, slots })
     }

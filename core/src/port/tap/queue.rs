@@ -105,7 +105,7 @@ impl Backend for TapQueue {
                     }
                     meta.wire_bytes = bytes as u32;
                     place(ring, bytes, &self.spill, meta);
-                    self.counts.offered += 1;
+                    self.counts.received += 1;
                     self.left = self.left.map(|left| left - 1);
                 }
                 Err(error) if is_nothing_now(&error) => {
@@ -184,7 +184,7 @@ impl Backend for TapQueue {
     fn stats(&mut self) -> Result<QueueStats> {
         let dropped_ring_full = self.drops.as_mut().map_or(0, Drops::count);
         Ok(QueueStats {
-            offered: self.counts.offered + dropped_ring_full,
+            received: self.counts.received + dropped_ring_full,
             dropped_ring_full,
             ..self.counts
         })

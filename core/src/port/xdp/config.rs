@@ -69,7 +69,11 @@ impl Config {
         let cells = name.count("ring_size", 64..=65_536)?.map(|frames| frames as u32);
         let frames = cells.unwrap_or(4096);
         if frames < slots * 2 {
-            return Err(name.wrong("ring_size", &frames.to_string(), "use at least twice `slots`"));
+            return Err(name.bad_option(
+                "ring_size",
+                &frames.to_string(),
+                "use at least twice `slots`",
+            ));
         }
         let busy_poll = busy_poll(name)?;
         let method = name.choice("method", &methods)?;
@@ -100,7 +104,11 @@ fn busy_poll(name: &PortName) -> Result<Option<BusyPoll>> {
         return Ok(None);
     };
     if !(Duration::from_micros(1)..=Duration::from_secs(1)).contains(&time) {
-        return Err(name.wrong("busy_poll", &format!("{time:?}"), "use 1us to 1s, or 0s for none"));
+        return Err(name.bad_option(
+            "busy_poll",
+            &format!("{time:?}"),
+            "use 1us to 1s, or 0s for none",
+        ));
     }
     Ok(Some(BusyPoll { time_us: time.as_micros() as u32, budget_packets: 64 }))
 }

@@ -146,10 +146,10 @@ impl Backend for InKernel {
     fn stats(&mut self) -> Result<QueueStats> {
         // The fate of a packet is counted after it was redirected.
         let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
-        let offered = self.counted().0;
-        let sent = if self.action == Action::Forward { offered } else { 0 };
+        let received = self.counted().0;
+        let sent = if self.action == Action::Forward { received } else { 0 };
         Ok(QueueStats {
-            offered,
+            received,
             sent,
             untraced: if redirects.is_some() { 0 } else { sent },
             redirects: redirects.unwrap_or_default(),

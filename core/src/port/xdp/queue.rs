@@ -257,7 +257,7 @@ impl Backend for XdpQueue {
         let sent = self.outlet.as_mut().map(TxPath::stats).transpose()?.unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {
-            offered: received.received + lost,
+            received: received.received + lost,
             dropped_ring_full: lost,
             ring_full_events: rx_fill_ring_empty_descs,
             ..sent

@@ -2,7 +2,7 @@
 //! socket (BPF_PROG_RUN with `BPF_F_TEST_XDP_LIVE_FRAMES`; Linux 5.18, CAP_BPF and CAP_NET_ADMIN).
 //!
 //! ```text
-//!   Maker::run: pages of a pool ---> program writes a packet ---> XDP_REDIRECT ---> interface
+//!   LiveProgram::run: pages of a pool ---> program writes a packet ---> XDP_REDIRECT ---> interface
 //!                     ^                         |                                       |
 //!                     |                         `--- XDP_DROP: not yet                  |
 //!                     `-----------------------------------------------------------------'
@@ -10,14 +10,14 @@
 //!
 //! The program makes packets of what stands in it, or sends those that another thread has written
 //! into memory that it reads (`ring`). A run sets up a pool of pages and then goes on for many
-//! packets; a signal ends it. A thread runs it again and again ([`Running`]).
+//! packets; a signal ends it. A thread runs it again and again ([`LiveThread`]).
 //!
 //! | file | what it knows |
 //! | --- | --- |
 //! | `able`, `exit` | which interfaces live frames leave by, and how a program does it |
-//! | `maker`, `known` | a program that makes packets, and its runs, which are to begin at once |
-//! | `running`, `stretch`, `signal` | a thread of runs, how long one goes on, what ends it |
-//! | `sheet` | numbers shared with a program |
+//! | `live_program`, `known` | a program that makes packets, and its runs, which are to begin at once |
+//! | `live_thread`, `run_length`, `signal` | a thread of runs, how long one goes on, what ends it |
+//! | `shared_counters` | numbers shared with a program |
 //! | `ring`, `program`, `sender` | packets that are written here and sent there: memory, program, thread |
 //!
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
@@ -25,14 +25,14 @@
 mod able;
 mod exit;
 mod known;
-mod maker;
+mod live_program;
+mod live_thread;
 mod program;
 mod ring;
-mod running;
+mod run_length;
 mod sender;
-mod sheet;
+mod shared_counters;
 mod signal;
-mod stretch;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -40,12 +40,12 @@ use std::io;
 
 pub use able::leaves_by;
 pub use exit::Exit;
-pub use maker::{Ended, Maker};
+pub use live_program::{Ended, LiveProgram};
+pub use live_thread::{LiveThread, LiveThreadConfig, Next};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{Geometry, MIN_BYTES};
-pub use running::{Next, Running, Seat};
 pub(crate) use sender::Sender;
-pub use sheet::SharedCounters;
+pub use shared_counters::SharedCounters;
 
 use crate::error::Error;
 

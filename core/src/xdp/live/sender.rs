@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use nix::sched::sched_getcpu;
 
 use super::exit::Exit;
-use super::maker::Maker;
+use super::live_program::LiveProgram;
+use super::live_thread::{LiveThread, LiveThreadConfig, Next};
 use super::program::{Access, program};
 use super::ring::{Counts, Geometry, Memory, Writer};
-use super::running::{Next, Running, Seat};
 use crate::error::{Error, Result};
 use crate::link::{Allowed, Interface};
 use crate::xdp::RedirectCounts;
@@ -24,7 +24,7 @@ const FIRST_RUNS: u32 = 1 << 13;
 pub(crate) struct Sender {
     writer: Writer,
     memory: Arc<Memory>,
-    running: Running,
+    running: LiveThread,
     terms: Arc<Terms>,
     /// Writer and thread have one CPU between them.
     alone: bool,
@@ -55,14 +55,22 @@ impl Sender {
         waits: bool,
     ) -> Result<Self> {
         let exit = Arc::new(Exit::by(interface)?);
-        Self::starting_at(0, geometry, Seat { exit, cpu, first_runs: FIRST_RUNS, waits })
+        Self::starting_at(
+            0,
+            geometry,
+            LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits },
+        )
     }
 
     /// The same with indices that do not begin at 0.
-    pub(super) fn starting_at(start: u32, geometry: Geometry, seat: Seat) -> Result<Self> {
-        let Seat { exit, cpu, .. } = &seat;
+    pub(super) fn starting_at(
+        start: u32,
+        geometry: Geometry,
+        config: LiveThreadConfig,
+    ) -> Result<Self> {
+        let LiveThreadConfig { exit, cpu, .. } = &config;
         let memory = Memory::new(geometry, start, &exit.interface().name)?;
-        let maker = load(&memory, exit, Access::Direct).or_else(|error| match error {
+        let program = load(&memory, exit, Access::Direct).or_else(|error| match error {
             // Also without CAP_PERFMON, and slower.
             Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
             error => Err(error),
@@ -79,7 +87,7 @@ impl Sender {
             alone,
             bytes: geometry.most_bytes as usize,
         };
-        let running = Running::start(maker, &seat, move || feed.next())?;
+        let running = LiveThread::start(program, &config, move || feed.next())?;
         Ok(Self { writer: Writer::new(&memory, start), memory, running, terms, alone })
     }
 
@@ -159,9 +167,9 @@ impl Sender {
     pub(crate) fn at_rest(geometry: Geometry, interface: &Interface) -> Result<Self> {
         let memory = Memory::new(geometry, 0, &interface.name)?;
         let exit = Arc::new(Exit::by(interface)?);
-        let maker = load(&memory, &exit, Access::Calls)?;
-        let seat = Seat { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
-        let running = Running::start(maker, &seat, || Next::Sleep)?;
+        let program = load(&memory, &exit, Access::Calls)?;
+        let config = LiveThreadConfig { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
+        let running = LiveThread::start(program, &config, || Next::Sleep)?;
         let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
         let writer = Writer::new(&memory, 0);
         Ok(Self { writer, memory, running, terms: Arc::new(terms), alone: false })
@@ -182,12 +190,12 @@ impl Sender {
 }
 
 /// Loads the ring's program.
-pub(super) fn load(memory: &Memory, exit: &Exit, access: Access) -> Result<Maker> {
+pub(super) fn load(memory: &Memory, exit: &Exit, access: Access) -> Result<LiveProgram> {
     let geometry = memory.geometry();
     let instructions = program(geometry, exit, access, memory).map_err(|fault| {
         Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
     })?;
-    Maker::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])
+    LiveProgram::load(c"sluice_ring", &instructions, vec![0; geometry.most_bytes as usize])
 }
 
 /// What the thread knows of its work.

@@ -34,8 +34,8 @@ impl Bench {
         let interface = link::interface(Some(&left), "left0").unwrap();
         let open = || {
             let exit = Arc::new(Exit::by(&interface)?);
-            let seat = Seat { exit, cpu: None, first_runs: 1 << 13, waits: false };
-            Sender::starting_at(start, GEOMETRY, seat)
+            let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 13, waits: false };
+            Sender::starting_at(start, GEOMETRY, config)
         };
         let sender = match netns::run_in(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
@@ -112,12 +112,12 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-/// A maker whose program drops frames of so many bytes.
-fn dropping(bytes: usize) -> Maker {
+/// A program whose program drops frames of so many bytes.
+fn dropping(bytes: usize) -> LiveProgram {
     let mut asm = Assembler::new();
     asm.mov(Reg::R0, xdp_action::DROP);
     asm.exit();
-    Maker::load(c"sluice_test", &asm.finish().unwrap(), vec![0; bytes]).unwrap()
+    LiveProgram::load(c"sluice_test", &asm.finish().unwrap(), vec![0; bytes]).unwrap()
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_run_ends_by_itself_though_more_is_to_be_done() {
     if !for_tests::is_root() {
         return;
     }
-    let maker = dropping(60);
+    let program = dropping(60);
     // It drops all: nothing is sent to it.
     let exit = Arc::new(Exit::by(&link::interface(None, "lo").unwrap()).unwrap());
     let asked = Arc::<AtomicU64>::default();
@@ -151,8 +151,8 @@ fn a_run_ends_by_itself_though_more_is_to_be_done() {
         asked_there.fetch_add(1, Ordering::Relaxed);
         Next::Run(u64::MAX)
     };
-    let seat = Seat { exit, cpu: None, first_runs: 1 << 10, waits: false };
-    let mut running = Running::start(maker, &seat, next).unwrap();
+    let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 10, waits: false };
+    let mut running = LiveThread::start(program, &config, next).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while asked.load(Ordering::Relaxed) < 50 && !running.is_finished() {
         assert!(Instant::now() < deadline, "the run goes on: {asked:?} before");
@@ -204,10 +204,10 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
         let load = || load(&memory, &Exit::by(&interface)?, access);
-        let maker = netns::run_in(Some(&left), load).unwrap();
+        let program = netns::run_in(Some(&left), load).unwrap();
         let mut writer = Writer::new(&memory, 7);
         // Here the program runs when it is told to, and as often.
-        let run = |times| maker.run(times).map(|ended| assert_eq!(ended, Ended::Done));
+        let run = |times| program.run(times).map(|ended| assert_eq!(ended, Ended::Done));
         hand_over(&mut writer, 0..10);
         match run(10) {
             Err(error) if error.to_string().contains("Linux 5.18") => {

@@ -32,7 +32,7 @@ fn a_filter_lets_nothing_else_in_and_sees_tags_on_the_wire() {
             let got = receive(&mut port.queues, expected.len());
             assert_eq!(got.len(), expected.len(), "{name}");
             assert!(got.iter().zip(expected).all(|((_, got), sent)| got == sent), "{name}");
-            assert_eq!(port.queues[0].stats().unwrap().offered, got.len() as u64, "{name}");
+            assert_eq!(port.queues[0].stats().unwrap().received, got.len() as u64, "{name}");
         }
     }
 }

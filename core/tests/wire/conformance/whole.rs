@@ -71,20 +71,20 @@ fn every_method_receives_frames_longer_than_a_buffer() {
     assert!(failed.is_empty(), "rows that failed: {failed:#?}");
 }
 
-/// Why fewer packets came than were sent: the port has to account for those that it was offered;
-/// what it was never offered was lost before it.
+/// Why fewer packets came than were sent: the port has to account for those that it was received;
+/// what it was never received was lost before it.
 fn who_lost(port: &mut Port, came: usize, sent: usize) -> String {
-    let (mut offered, mut lost) = (0, 0);
+    let (mut received, mut lost) = (0, 0);
     for queue in &mut port.queues {
         let stats = queue.stats().unwrap();
-        offered += stats.offered;
+        received += stats.received;
         lost += stats.dropped_ring_full;
     }
-    if offered == came as u64 && lost == 0 && came < sent {
-        return format!("{offered} of {sent} were offered");
+    if received == came as u64 && lost == 0 && came < sent {
+        return format!("{received} of {sent} were received");
     }
     format!(
-        "the port lost packets: {sent} sent, {offered} offered, {came} came, {lost} dropped_ring_full"
+        "the port lost packets: {sent} sent, {received} received, {came} came, {lost} dropped_ring_full"
     )
 }
 
@@ -159,12 +159,12 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
             send(&lab, &sent);
             let deadline = Instant::now() + PATIENCE;
             // Whatever else is on the link comes too.
-            let (mut moved, mut offered) = (0, u64::MAX);
-            while moved < offered.max(sent.len() as u64) && Instant::now() < deadline {
+            let (mut moved, mut received) = (0, u64::MAX);
+            while moved < received.max(sent.len() as u64) && Instant::now() < deadline {
                 from.sync_rx().unwrap();
                 moved += u64::from(forward(from.rx_mut(), to.tx_mut()).copied_packets);
                 to.sync_tx().unwrap();
-                offered = from.stats().unwrap().offered;
+                received = from.stats().unwrap().received;
             }
             to.close_tx().unwrap();
             assert_eq!(to.stats().unwrap().sent, moved, "{source} {name}");

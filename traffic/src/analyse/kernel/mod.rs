@@ -50,7 +50,7 @@ const STATE: Reg = R9;
 /// An analyser whose packets stay in the kernel.
 #[derive(Debug)]
 pub struct InKernel {
-    sheet: SharedCounters,
+    counters: SharedCounters,
     cpus: usize,
 }
 
@@ -61,8 +61,8 @@ impl InKernel {
     /// The kernel has no memory for it; a missing privilege.
     pub fn new() -> Result<Self> {
         let cpus = sluicegate::link::possible_cpus()?;
-        let sheet = SharedCounters::zeros(cpus * CPU_BYTES / 8, "an analysis in XDP")?;
-        Ok(Self { sheet, cpus })
+        let counters = SharedCounters::zeros(cpus * CPU_BYTES / 8, "an analysis in XDP")?;
+        Ok(Self { counters, cpus })
     }
 
     /// What each CPU has seen so far, of those that have seen anything.
@@ -71,7 +71,7 @@ impl InKernel {
     }
 
     fn share(&self, cpu: usize) -> Share {
-        let get = |at: usize| self.sheet.get((cpu * CPU_BYTES + at) / 8);
+        let get = |at: usize| self.counters.get((cpu * CPU_BYTES + at) / 8);
         let delays = (0..STREAMS).filter_map(|stream| {
             let delays = delays(|at| get(DELAYS + stream * at_delay::BYTES + at));
             delays.is_any().then_some((stream as u8, delays))
@@ -134,7 +134,7 @@ impl Inspect for InKernel {
     fn write(&self, asm: &mut Assembler, frame: &Frame) {
         let mut piece = Piece { done: asm.label(), unstamped: asm.label(), asm, frame };
         let [check, judged] = piece.asm.labels();
-        piece.find_state(&self.sheet, self.cpus);
+        piece.find_state(&self.counters, self.cpus);
         piece.headers(check, judged);
         piece.asm.place(check);
         piece.checksum(judged);
@@ -158,13 +158,13 @@ struct Piece<'a> {
 
 impl Piece<'_> {
     /// R9 = this CPU's memory.
-    fn find_state(&mut self, sheet: &SharedCounters, cpus: usize) {
+    fn find_state(&mut self, counters: &SharedCounters, cpus: usize) {
         let asm = &mut self.asm;
         asm.call(Helper::CPU);
         asm.mov32(R0, R0);
         asm.jge(R0, cpus as i32, self.done);
         asm.mul(R0, CPU_BYTES as i32);
-        asm.load_map_value(STATE, sheet, 0);
+        asm.load_map_value(STATE, counters, 0);
         asm.add(STATE, R0);
     }
 

@@ -6,12 +6,12 @@ use nix::time::{ClockId, clock_gettime};
 
 /// A thread's two clocks when it began: the one that goes on, and the one that goes while it runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Busy {
+pub struct ThreadCpuUsage {
     wall: Duration,
     on_cpu: Duration,
 }
 
-impl Busy {
+impl ThreadCpuUsage {
     /// Of this thread, from now on.
     pub fn begin() -> Self {
         // The clock that goes on is read first here and last in `share`: so its span has the other's
@@ -44,10 +44,10 @@ mod tests {
         let before = time(ClockId::CLOCK_THREAD_CPUTIME_ID);
         while time(ClockId::CLOCK_THREAD_CPUTIME_ID) < before + Duration::from_millis(5) {}
         for _ in 0..1000 {
-            let share = Busy::begin().share();
+            let share = ThreadCpuUsage::begin().share();
             assert!((0.0..=1.0).contains(&share), "{share}");
         }
-        let asleep = Busy::begin();
+        let asleep = ThreadCpuUsage::begin();
         std::thread::sleep(Duration::from_millis(20));
         assert!(asleep.share() < 1.0);
     }

@@ -24,11 +24,11 @@ impl SharedCounters {
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
     pub fn new(words: &[u64]) -> Result<Self> {
-        let sheet = Self::zeros(words.len(), "live frames")?;
+        let counters = Self::zeros(words.len(), "live frames")?;
         for (index, &word) in words.iter().enumerate() {
-            sheet.set(index, word);
+            counters.set(index, word);
         }
-        Ok(sheet)
+        Ok(counters)
     }
 
     /// Makes one of so many zeros, for what `purpose` says.
@@ -52,7 +52,7 @@ impl SharedCounters {
     /// The number at an index.
     ///
     /// # Panics
-    /// If it is beyond the sheet.
+    /// If it is beyond the counters.
     pub fn get(&self, index: usize) -> u64 {
         // Pairs with the program's plain stores: it has one writer, and nothing else follows from
         // what is read.
@@ -62,7 +62,7 @@ impl SharedCounters {
     /// Changes the number at an index.
     ///
     /// # Panics
-    /// If it is beyond the sheet.
+    /// If it is beyond the counters.
     pub fn set(&self, index: usize, number: u64) {
         // Pairs with the program's plain loads, as above.
         self.word(index).store(number, Ordering::Relaxed);

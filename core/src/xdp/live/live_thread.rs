@@ -1,4 +1,4 @@
-//! A thread that runs a maker, stretch by stretch.
+//! A thread that runs a program of live frames, again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,11 +6,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::exit::Exit;
-use super::maker::{Ended, Maker};
+use super::live_program::{Ended, LiveProgram};
+use super::run_length::RunLength;
 use super::signal;
-use super::stretch::RunLength;
 use crate::error::{Error, Result};
-use crate::link::{Busy, LinkState, pin_thread};
+use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
 use crate::xdp::RedirectCounts;
 
 /// Between two looks at an interface that is down.
@@ -27,9 +27,9 @@ pub enum Next {
     /// take long, or where a signal comes.
     Run(u64),
     /// The same on frames that have so many bytes before the program runs on them, of those that the
-    /// maker has.
+    /// program has.
     RunOn(u64, usize),
-    /// It sleeps until it is [woken](Running::wake), and asks again.
+    /// It sleeps until it is [woken](LiveThread::wake), and asks again.
     Sleep,
     /// It ends: all is done.
     End,
@@ -37,7 +37,7 @@ pub enum Next {
 
 /// Where a thread runs, and what it sends out of.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct LiveThreadConfig {
     /// By an interface of this thread's network namespace. When it goes down or is removed, the
     /// thread ends with an error: the program does not see it.
     pub exit: Arc<Exit>,
@@ -50,58 +50,58 @@ pub struct Seat {
     pub waits: bool,
 }
 
-/// A thread that runs a maker: until it is told to end, or has nothing more to do.
+/// A thread that runs a program: until it is told to end, or has nothing more to do.
 #[derive(Debug)]
-pub struct Running {
+pub struct LiveThread {
     /// Until it is joined.
     thread: Option<JoinHandle<Ending>>,
     /// The share of its time that it was on a CPU, once it is joined.
     busy: f64,
     /// Once it is joined. It stays until this is dropped: that the kernel forgets a program holds up
     /// the runs of others, and who asks for interfaces (`known`).
-    _maker: Option<Maker>,
+    _program: Option<LiveProgram>,
     ends: Arc<AtomicBool>,
     mtu: Arc<AtomicU32>,
     exit: Arc<Exit>,
 }
 
-impl Running {
+impl LiveThread {
     /// Starts it. `next` says, before each run, what it does.
     ///
     /// # Errors
     /// The system has no thread left, or no socket.
     pub fn start(
-        maker: Maker,
-        seat: &Seat,
+        program: LiveProgram,
+        config: &LiveThreadConfig,
         mut next: impl FnMut() -> Next + Send + 'static,
     ) -> Result<Self> {
         let failed = |error| Error::system("start", "a thread for live frames", error);
         signal::receive().map_err(|error| failed(error.into()))?;
         let ends = Arc::new(AtomicBool::new(false));
-        let mtu = Arc::new(AtomicU32::new(seat.exit.interface().mtu));
-        let quick = maker.is_quick();
+        let mtu = Arc::new(AtomicU32::new(config.exit.interface().mtu));
+        let quick = program.is_quick();
         let mut runs = Runs {
-            maker,
-            presence: LinkState::of(seat.exit.interface())?,
+            program,
+            link_state: LinkState::of(config.exit.interface())?,
             looked: Instant::now(),
-            stretch: RunLength::new(seat.first_runs, quick),
-            waits: seat.waits,
+            stretch: RunLength::new(config.first_runs, quick),
+            waits: config.waits,
             ends: Arc::clone(&ends),
             mtu: Arc::clone(&mtu),
         };
-        let (cpu, exit) = (seat.cpu, Arc::clone(&seat.exit));
+        let (cpu, exit) = (config.cpu, Arc::clone(&config.exit));
         let name = std::thread::Builder::new().name("live".into());
         let thread = name.spawn(move || {
-            let clocks = Busy::begin();
+            let clocks = ThreadCpuUsage::begin();
             let _mark = exit.mark_thread();
             let ran = signal::only()
                 .map_err(|error| Error::system("take", "signals", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
                 .and_then(|()| runs.go_on(&mut next));
-            Ending { ran, busy: clocks.share(), maker: runs.maker }
+            Ending { ran, busy: clocks.share(), program: runs.program }
         });
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { thread, busy: 0.0, _maker: None, ends, mtu, exit: Arc::clone(&seat.exit) })
+        Ok(Self { thread, busy: 0.0, _program: None, ends, mtu, exit: Arc::clone(&config.exit) })
     }
 
     /// Whether it has ended, for whatever reason.
@@ -146,7 +146,7 @@ impl Running {
             signal::send(&thread);
         }
         let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (self.busy, self._maker) = (ended.busy, Some(ended.maker));
+        (self.busy, self._program) = (ended.busy, Some(ended.program));
         ended.ran
     }
 
@@ -161,7 +161,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for LiveThread {
     fn drop(&mut self) {
         // Whoever drops it does not ask how it went.
         let _ = self.end();
@@ -173,13 +173,13 @@ impl Drop for Running {
 struct Ending {
     ran: Result<()>,
     busy: f64,
-    maker: Maker,
+    program: LiveProgram,
 }
 
 /// What the thread has.
 struct Runs {
-    maker: Maker,
-    presence: LinkState,
+    program: LiveProgram,
+    link_state: LinkState,
     /// When it was last looked whether the interface is there.
     looked: Instant,
     stretch: RunLength,
@@ -210,8 +210,8 @@ impl Runs {
         if start.duration_since(self.looked) >= CHECK {
             self.looked = start;
             let state = match self.waits {
-                true => self.presence.look()?,
-                false => self.presence.check_up()?,
+                true => self.link_state.look()?,
+                false => self.link_state.check_up()?,
             };
             if !state.up {
                 // As `mtu`.
@@ -224,7 +224,7 @@ impl Runs {
             self.mtu.store(state.mtu, Ordering::Relaxed);
         }
         let times = self.stretch.at_most(times);
-        match self.maker.run_on(times, bytes)? {
+        match self.program.run_on(times, bytes)? {
             Ended::Done => self.stretch.took(times, start.elapsed()),
             Ended::Interrupted => {}
         }

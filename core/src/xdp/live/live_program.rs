@@ -17,7 +17,7 @@ const TOO_MANY: u32 = 257;
 
 /// A program that makes packets.
 #[derive(Debug)]
-pub struct Maker {
+pub struct LiveProgram {
     program: OwnedFd,
     frame: Vec<u8>,
     known: Option<Known>,
@@ -32,7 +32,7 @@ pub enum Ended {
     Interrupted,
 }
 
-impl Maker {
+impl LiveProgram {
     /// Loads a program. `frame` is what lies in the frames before it runs on them the first time.
     ///
     /// # Errors
