@@ -1,19 +1,19 @@
-//! What this project means to keep: ratios of steps, each with a bar.
+//! What this project means to keep: ratios of steps, each with a threshold.
 //!
-//! A bar is a ratio within one run, so that neither the machine nor its moods are in it. Peers are
-//! compared with on the same work: where nothing else is said, the bar is not to be slower.
+//! A threshold is a ratio within one run, so that neither the machine nor its moods are in it. Peers are
+//! compared with on the same work: where nothing else is said, the threshold is not to be slower.
 
 use serde::Serialize;
 
-use crate::ladder::{Kind, Sweep};
 use crate::report::{Report, StepReport, rates};
 use crate::statistics::Spread;
+use crate::suite::{Kind, Sweep};
 
 /// A ratio that is to be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bar {
-    /// The ladder that both steps belong to.
-    pub ladder: Kind,
+pub struct Threshold {
+    /// The suite that both steps belong to.
+    pub suite: Kind,
     /// The step.
     pub step: &'static str,
     /// The step that it is compared with.
@@ -22,8 +22,8 @@ pub struct Bar {
     pub at_least: f64,
 }
 
-const fn bar(ladder: Kind, step: &'static str, to: &'static str, at_least: f64) -> Bar {
-    Bar { ladder, step, to, at_least }
+const fn threshold(suite: Kind, step: &'static str, to: &'static str, at_least: f64) -> Threshold {
+    Threshold { suite, step, to, at_least }
 }
 
 const TESTPMD_XDP: &str = "dpdk-testpmd net_af_xdp";
@@ -32,50 +32,52 @@ const UP: &str = "dpdk-testpmd (client) to itself (server)";
 const DOWN: &str = "dpdk-testpmd (server) to itself (client)";
 
 /// All that there are.
-pub const BARS: &[Bar] = &[
-    bar(Kind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.1),
-    bar(Kind::Rx, "mirror: copies by XDP", "TPACKET_V3 ring", 1.2),
-    bar(Kind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
-    bar(Kind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.45),
-    bar(Kind::Rx, "xdp: taken by XDP", "tcpdump -w /dev/null", 3.0),
-    bar(Kind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
-    bar(Kind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
-    bar(Kind::Tx, "live: ring", "AF_XDP", 2.5),
-    bar(Kind::Tx, "live frames", "trafgen", 9.0),
-    bar(Kind::Tx, "replay of a file", "tcpreplay --topspeed", 6.0),
-    bar(Kind::Drop, "XDP", "xdp-filter", 1.0),
-    bar(Kind::Drop, "XDP", "nftables, netdev ingress", 1.5),
-    bar(Kind::Drop, "XDP, all packets", "XDP_DROP and nothing else", 0.95),
-    bar(Kind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
-    bar(Kind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
-    bar(Kind::Forward, "XDP redirect", "kernel bridge", 1.5),
-    bar(Kind::Forward, "XDP redirect", "bpf_redirect and nothing else", 0.95),
-    bar(Kind::Pipe, "memif, to a server", UP, 1.2),
-    bar(Kind::Pipe, "memif, to a client", DOWN, 1.2),
-    bar(Kind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
-    bar(Kind::Pipe, "sluice (server) to dpdk-testpmd (client)", DOWN, 0.9),
-    bar(Kind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
-    bar(Kind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
-    bar(Kind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
+pub const THRESHOLDS: &[Threshold] = &[
+    threshold(Kind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.1),
+    threshold(Kind::Rx, "mirror: copies by XDP", "TPACKET_V3 ring", 1.2),
+    threshold(Kind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
+    threshold(Kind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.45),
+    threshold(Kind::Rx, "xdp: taken by XDP", "tcpdump -w /dev/null", 3.0),
+    threshold(Kind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
+    threshold(Kind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
+    threshold(Kind::Tx, "live: ring", "AF_XDP", 2.5),
+    threshold(Kind::Tx, "live frames", "trafgen", 9.0),
+    threshold(Kind::Tx, "replay of a file", "tcpreplay --topspeed", 6.0),
+    threshold(Kind::Drop, "XDP", "xdp-filter", 1.0),
+    threshold(Kind::Drop, "XDP", "nftables, netdev ingress", 1.5),
+    threshold(Kind::Drop, "XDP, all packets", "XDP_DROP and nothing else", 0.95),
+    threshold(Kind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
+    threshold(Kind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
+    threshold(Kind::Forward, "XDP redirect", "kernel bridge", 1.5),
+    threshold(Kind::Forward, "XDP redirect", "bpf_redirect and nothing else", 0.95),
+    threshold(Kind::Pipe, "memif, to a server", UP, 1.2),
+    threshold(Kind::Pipe, "memif, to a client", DOWN, 1.2),
+    threshold(Kind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
+    threshold(Kind::Pipe, "sluice (server) to dpdk-testpmd (client)", DOWN, 0.9),
+    threshold(Kind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
+    threshold(Kind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
+    threshold(Kind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
 ];
 
-/// What bars are measured with: the plainest of each.
+/// What thresholds are measured with: the plainest of each.
 pub fn sweep() -> Sweep {
     Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
 }
 
-/// The steps that bars are about, and those that ratios are to.
+/// The steps that thresholds are about, and those that ratios are to.
 pub fn is_needed(kind: Kind, step: &str) -> bool {
     step == kind.reference()
-        || BARS.iter().any(|bar| bar.ladder == kind && (bar.step == step || bar.to == step))
+        || THRESHOLDS.iter().any(|threshold| {
+            threshold.suite == kind && (threshold.step == step || threshold.to == step)
+        })
 }
 
-/// A bar, and what a report says of it.
+/// A threshold, and what a report says of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
-    /// The bar.
+    /// The threshold.
     #[serde(flatten)]
-    pub bar: Bar,
+    pub threshold: Threshold,
     /// Whether it is reached.
     pub verdict: Verdict,
     /// The ratio, over the rounds.
@@ -86,27 +88,28 @@ pub struct Checked {
     pub reason: Option<String>,
 }
 
-/// Whether a bar is reached.
+/// Whether a threshold is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The median is.
     Pass,
     /// The median is not, or a step of Sluice's own could not be run.
-    Short,
+    Fail,
     /// It is not known: a step was not measured, a peer's could not be run, or the kernel has not what
     /// one needs.
     Unknown,
 }
 
-/// What a report says of each bar whose ladder it has.
+/// What a report says of each threshold whose suite it has.
 pub fn check(report: &Report) -> Vec<Checked> {
-    let there = |bar: &&Bar| report.ladders.iter().any(|ladder| ladder.ladder == bar.ladder);
-    BARS.iter().filter(there).map(|bar| checked(*bar, report)).collect()
+    let there =
+        |threshold: &&Threshold| report.suites.iter().any(|suite| suite.suite == threshold.suite);
+    THRESHOLDS.iter().filter(there).map(|threshold| checked(*threshold, report)).collect()
 }
 
-fn checked(bar: Bar, report: &Report) -> Checked {
-    let step = |name: &str| report.step(bar.ladder, name);
+fn checked(threshold: Threshold, report: &Report) -> Checked {
+    let step = |name: &str| report.step(threshold.suite, name);
     let find = |name: &str| {
         let step = step(name).ok_or_else(|| format!("{name} was not measured"))?;
         match step.figures {
@@ -114,19 +117,19 @@ fn checked(bar: Bar, report: &Report) -> Checked {
             None => Err(format!("{name}: {}", step.why_not())),
         }
     };
-    let ratio = find(bar.step).and_then(|step| {
-        let ratio = Spread::of_ratios(&step, &find(bar.to)?);
+    let ratio = find(threshold.step).and_then(|step| {
+        let ratio = Spread::of_ratios(&step, &find(threshold.to)?);
         ratio.ok_or_else(|| "no round has both".into())
     });
     let fails = |name: &str| step(name).is_some_and(StepReport::is_broken);
     let verdict = match &ratio {
-        Ok(ratio) if ratio.median >= bar.at_least => Verdict::Pass,
-        Ok(_) => Verdict::Short,
-        Err(_) if fails(bar.step) || fails(bar.to) => Verdict::Short,
+        Ok(ratio) if ratio.median >= threshold.at_least => Verdict::Pass,
+        Ok(_) => Verdict::Fail,
+        Err(_) if fails(threshold.step) || fails(threshold.to) => Verdict::Fail,
         Err(_) => Verdict::Unknown,
     };
     let reason = ratio.as_ref().err().cloned();
-    Checked { bar, verdict, ratio: ratio.ok(), reason }
+    Checked { threshold, verdict, ratio: ratio.ok(), reason }
 }
 
 #[cfg(test)]
@@ -139,14 +142,17 @@ mod tests {
     fn a_ratio_is_held_against_its_bar() {
         let ring = |mpps| ("TPACKET_V3 ring", mpps);
         let tcpdump = ("tcpdump -w /dev/null", 2.0);
-        let least = 2.0 * BARS[0].at_least;
+        let least = 2.0 * THRESHOLDS[0].at_least;
         for (sentence, steps, verdict) in [
             ("as fast as it has to be", vec![ring(least), tcpdump], Verdict::Pass),
-            ("slower", vec![ring(0.95 * least), tcpdump], Verdict::Short),
+            ("slower", vec![ring(0.95 * least), tcpdump], Verdict::Fail),
             ("alone", vec![ring(least)], Verdict::Unknown),
         ] {
             let checked = check(&report(Kind::Rx, &steps));
-            assert_eq!(checked.len(), BARS.iter().filter(|bar| bar.ladder == Kind::Rx).count());
+            assert_eq!(
+                checked.len(),
+                THRESHOLDS.iter().filter(|threshold| threshold.suite == Kind::Rx).count()
+            );
             assert_eq!(checked[0].verdict, verdict, "{sentence}");
             assert_eq!(checked[0].reason.is_some(), verdict == Verdict::Unknown, "{sentence}");
         }
@@ -155,14 +161,14 @@ mod tests {
     #[test]
     fn a_step_of_our_own_that_fails_is_short_and_a_peer_s_is_unknown() {
         for (by, failed, lacks, verdict) in [
-            (SLUICE, Some("ended: no room"), false, Verdict::Short),
+            (SLUICE, Some("ended: no room"), false, Verdict::Fail),
             (SLUICE, Some("ended: live frames (Linux 5.18)"), true, Verdict::Unknown),
             (SLUICE, None, false, Verdict::Unknown),
             ("tcpdump", Some("tcpdump is not installed"), false, Verdict::Unknown),
         ] {
             let steps = [("TPACKET_V3 ring", 2.0), ("tcpdump -w /dev/null", 2.0)];
             let mut report = report(Kind::Rx, &steps);
-            let step = &mut report.ladders[0].steps[usize::from(by != SLUICE)];
+            let step = &mut report.suites[0].steps[usize::from(by != SLUICE)];
             (step.by, step.figures, step.lacks) = (by.into(), None, lacks);
             step.failed = failed.map(str::to_owned);
             let checked = check(&report);
@@ -173,22 +179,23 @@ mod tests {
 
     #[test]
     fn every_step_of_a_bar_is_one_that_there_is() {
-        use crate::bed::{Bed, BedConfig, Cpus};
+        use crate::testbed::{Cpus, Testbed, TestbedConfig};
         use sluicegate::error::Kind::Privilege;
-        let config = |kind: Kind| BedConfig { queues: 1, jumbo: false, line: kind.needs_middle() };
+        let config =
+            |kind: Kind| TestbedConfig { queues: 1, jumbo: false, line: kind.needs_middle() };
         let cpus = Cpus::allowed().unwrap();
         for kind in Kind::ALL {
-            let bed = match Bed::make(config(kind)) {
+            let testbed = match Testbed::make(config(kind)) {
                 Err(error) if error.kind() == Privilege => {
                     println!("skipped: needs root; get it by sudo: {error}");
                     return;
                 }
-                bed => bed.unwrap(),
+                testbed => testbed.unwrap(),
             };
-            let steps = crate::ladder::steps(kind, &sweep(), &cpus, true, |_| Ok::<_, ()>(&bed));
+            let steps = crate::suite::steps(kind, &sweep(), &cpus, true, |_| Ok::<_, ()>(&testbed));
             let names: Vec<String> = steps.unwrap().into_iter().map(|step| step.name).collect();
-            for bar in BARS.iter().filter(|bar| bar.ladder == kind) {
-                for name in [bar.step, bar.to] {
+            for threshold in THRESHOLDS.iter().filter(|threshold| threshold.suite == kind) {
+                for name in [threshold.step, threshold.to] {
                     assert!(
                         names.iter().any(|it| it == name),
                         "{kind}: {name} is not in {names:?}"

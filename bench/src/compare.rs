@@ -1,10 +1,10 @@
 //! Two reports: what moved by more than its spread.
 
 use crate::instructions::{HotLoop, Unit};
-use crate::ladder::Kind;
 use crate::process::SLUICE;
-use crate::report::{Ladder, Report, StepReport};
+use crate::report::{Report, StepReport, Suite};
 use crate::statistics::Spread;
+use crate::suite::Kind;
 
 /// Instructions of a hot loop have changed where they did by more than this share. What is less
 /// may be a timer's, or a signal's.
@@ -14,7 +14,7 @@ const CHANGED: f64 = 0.02;
 /// any more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The ladder a step belongs to; none of a hot loop.
+    /// The suite a step belongs to; none of a hot loop.
     pub kind: Option<Kind>,
     /// The step, with what is particular about its setting; the loop.
     pub name: String,
@@ -63,11 +63,11 @@ impl Moved {
 /// more than 2 %. What moved most comes first: steps of Sluice's own that could not be run.
 pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     let mut moved: Vec<Moved> = now
-        .ladders
+        .suites
         .iter()
-        .filter_map(|ladder| {
-            let other = before.ladders.iter().find(|other| other.ladder == ladder.ladder)?;
-            Some(ladder.steps.iter().filter_map(|step| moved(ladder, other, step)))
+        .filter_map(|suite| {
+            let other = before.suites.iter().find(|other| other.suite == suite.suite)?;
+            Some(suite.steps.iter().filter_map(|step| moved(suite, other, step)))
         })
         .flatten()
         .collect();
@@ -78,17 +78,17 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     moved
 }
 
-fn moved(ladder: &Ladder, before: &Ladder, step: &StepReport) -> Option<Moved> {
+fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
     let same = |old: &&StepReport| old.step == step.step && old.setting == step.setting;
     let old = before.steps.iter().find(same)?;
     let of = |what, before, now| {
-        let (kind, name, ours) = (Some(ladder.ladder), step.title(), step.by == SLUICE);
+        let (kind, name, ours) = (Some(suite.suite), step.title(), step.by == SLUICE);
         Some(Moved { kind, name, ours, what, before, now })
     };
     if step.is_broken() {
         return of(What::Rate, old.figures?.mpps, Err(step.why_not().to_owned()));
     }
-    let is_reference = step.step == ladder.reference || before.reference != ladder.reference;
+    let is_reference = step.step == suite.reference || before.reference != suite.reference;
     let (what, before, now) = match (old.ratio, step.ratio) {
         (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
         _ => (What::Rate, old.figures?.mpps, step.figures?.mpps),
@@ -123,7 +123,7 @@ mod tests {
     fn report(rates: &[(&str, f64, f64)]) -> Report {
         let steps: Vec<(&str, f64)> = rates.iter().map(|&(name, mpps, _)| (name, mpps)).collect();
         let mut report = tests::report(Kind::Tx, &steps);
-        for (step, &(_, mpps, ratio)) in report.ladders[0].steps.iter_mut().zip(rates) {
+        for (step, &(_, mpps, ratio)) in report.suites[0].steps.iter_mut().zip(rates) {
             let mpps = spread(mpps).unwrap();
             step.figures = step.figures.map(|figures| Figures { mpps, ..figures });
             step.ratio = spread(ratio);
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(moved[0].name, "TX ring, 60 B", "a tenth is further off than 2.5 times");
         assert!(compare(&now, &before).iter().all(|moved| !moved.is_worse()));
         let mut others = now;
-        others.ladders[0].steps.iter_mut().for_each(|step| step.by = "trafgen".into());
+        others.suites[0].steps.iter_mut().for_each(|step| step.by = "trafgen".into());
         assert!(compare(&before, &others).iter().all(|moved| !moved.is_worse()), "a peer's");
     }
 
@@ -164,7 +164,7 @@ mod tests {
             ("a peer's", "trafgen", Some("trafgen is not installed"), false, false),
         ] {
             let mut now = before.clone();
-            let step = &mut now.ladders[0].steps[1];
+            let step = &mut now.suites[0].steps[1];
             (step.by, step.figures, step.ratio, step.lacks) = (by.into(), None, None, lacks);
             step.failed = failed.map(str::to_owned);
             let moved = compare(&before, &now);
@@ -175,7 +175,7 @@ mod tests {
             assert_eq!(compare(&now, &before), [], "{sentence}: it has got better");
         }
         let mut now = report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 2.0, 0.1)]);
-        let step = &mut now.ladders[0].steps[0];
+        let step = &mut now.suites[0].steps[0];
         (step.figures, step.failed) = (None, Some("no room".into()));
         let moved = compare(&before, &now);
         assert_eq!(moved[0].name, "sendmmsg, 60 B", "nothing is further off");

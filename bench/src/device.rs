@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use sluicegate::error::{Error, Result};
 
-use crate::bed::{Bed, Cpus, End, Line, list};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
 use crate::step::Order;
+use crate::testbed::{Cpus, End, Line, Testbed, list};
 use crate::watch::Watch;
 
 /// How the host in the middle passes packets on.
@@ -49,17 +49,22 @@ impl Started {
 }
 
 impl Device {
-    /// Starts it on the host in the middle of a bed.
+    /// Starts it on the host in the middle of a testbed.
     ///
     /// # Errors
     /// It does not start; of a bridge, `ip` is not there.
-    pub fn start(self, bed: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Started, Failure> {
-        let line = bed.line.as_ref().ok_or_else(no_middle)?;
+    pub fn start(
+        self,
+        testbed: &Testbed,
+        cpus: &Cpus,
+        watch: &dyn Watch,
+    ) -> Result<Started, Failure> {
+        let line = testbed.line.as_ref().ok_or_else(no_middle)?;
         let forwarder = match self {
-            Self::Forward => Some(forward(line, bed, cpus, watch)?),
+            Self::Forward => Some(forward(line, testbed, cpus, watch)?),
             Self::Bridge => {
                 for Order { end, program } in bridge(line) {
-                    program.run(bed, end)?;
+                    program.run(testbed, end)?;
                 }
                 None
             }
@@ -72,12 +77,17 @@ fn no_middle() -> Error {
     Error::Usage("there is no host between two interfaces that are there already".into())
 }
 
-fn forward(line: &Line, bed: &Bed, cpus: &Cpus, watch: &dyn Watch) -> Result<Running, Failure> {
+fn forward(
+    line: &Line,
+    testbed: &Testbed,
+    cpus: &Cpus,
+    watch: &dyn Watch,
+) -> Result<Running, Failure> {
     let [from, to] = [&line.from, &line.to].map(|interface| format!("xdp:{interface}"));
     let cpus = list(&cpus.receivers(1, 1));
     let flags = ["--cpus", &cpus, "--json", "--interval", "1s"];
     let program = Program::sluice(["forward", &from, &to]).and(flags);
-    let mut running = program.start(bed, End::Middle, None)?;
+    let mut running = program.start(testbed, End::Middle, None)?;
     running.until(&BEGUN, watch)?;
     Ok(running)
 }

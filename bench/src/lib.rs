@@ -1,20 +1,20 @@
 //! What each way of receiving, sending, dropping and passing on packets costs, and why.
 //!
 //! ```text
-//!   ladders, peers --> steps --> rounds: every step has its turn
+//!   suites, peers --> steps --> rounds: every step has its turn
 //!                                   |
-//!                      sender --> the bed --> receiver
+//!                      sender --> the testbed --> receiver
 //!                                   |
 //!                       measurements, causes --> spreads, ratios, advice --> a report
 //! ```
 //!
 //! | module | what it knows |
 //! | --- | --- |
-//! | [`ladder`] | which steps there are, and with what they are run |
+//! | [`suite`] | which steps there are, and with what they are run |
 //! | [`peers`] | others' programs on the same work, a file each |
 //! | [`step`] | what runs at which end, and how its packets are counted |
 //! | [`rounds`] | the turns, and what is left of them |
-//! | [`bed`] | two interfaces that are joined, and the CPUs of both sides |
+//! | [`testbed`] | two interfaces that are joined, and the CPUs of both sides |
 //! | [`device`] | what the host between two others can be |
 //! | [`process`] | programs: started, waited for, measured, ended |
 //! | [`said`] | what programs say, and how their counts are read |
@@ -35,15 +35,13 @@
 //! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
-mod apart;
-pub mod bed;
 pub mod check;
 pub mod compare;
 pub mod cost;
+mod cpu_distance;
 pub mod device;
 mod failure;
 pub mod instructions;
-pub mod ladder;
 pub mod machine;
 pub mod measure;
 pub mod measurement;
@@ -51,15 +49,17 @@ pub mod ndr;
 pub mod page;
 pub mod peers;
 pub mod process;
+pub mod process_output;
 pub mod profile;
 pub mod report;
 pub mod rounds;
-pub mod said;
 mod sender;
 pub mod show;
 pub mod statistics;
 pub mod step;
+pub mod suite;
 pub mod table;
+pub mod testbed;
 pub mod watch;
 
 pub use failure::Failure;

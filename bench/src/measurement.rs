@@ -8,7 +8,7 @@ use crate::statistics::Spread;
 /// that could not be had is absent, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures<T> {
-    /// Packets in millions a second: received, sent or dropped, as the ladder is.
+    /// Packets in millions a second: received, sent or dropped, as the suite is.
     pub mpps: T,
     /// Packets that were sent at the same time, in millions a second.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]

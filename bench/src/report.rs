@@ -5,14 +5,14 @@ use sluicegate::error;
 
 use crate::failure::Failure;
 use crate::instructions::{Counted, HotLoop};
-use crate::ladder::Kind;
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
 use crate::peers::Presence;
 use crate::process::SLUICE;
-use crate::rounds::{Bench, Climbed, Results};
+use crate::rounds::{Bench, Measured, Results};
 use crate::statistics::Spread;
 use crate::step::Setting;
+use crate::suite::Kind;
 
 /// What a bench has shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,18 +37,18 @@ pub struct Report {
     /// Others' programs, those that are missing too; empty where they were not wanted.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub peers: Vec<Presence>,
-    /// The ladders.
-    pub ladders: Vec<Ladder>,
+    /// The suites.
+    pub suites: Vec<Suite>,
     /// How long the hot loops are; empty where that was not looked at.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loops: Vec<HotLoop>,
 }
 
-/// A ladder, from its lowest step to its highest.
+/// A suite, from its lowest step to its highest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ladder {
+pub struct Suite {
     /// Which.
-    pub ladder: Kind,
+    pub suite: Kind,
     /// What it is, as a heading.
     pub title: String,
     /// The step that ratios are to, at the same size.
@@ -64,7 +64,7 @@ pub struct StepReport {
     pub step: String,
     /// Whose program it is: "sluice", "linux", or a peer's name.
     pub by: String,
-    /// What to type to have the same, at its end of the bed.
+    /// What to type to have the same, at its end of the testbed.
     pub command: String,
     /// What it was run with.
     #[serde(flatten)]
@@ -102,9 +102,9 @@ impl Report {
     /// Of what a bench has brought. `date` is when it began.
     pub fn new(bench: &Bench, results: &Results, peers: Vec<Presence>, date: String) -> Self {
         let of = |kind: Kind| {
-            let climbed: Vec<&Climbed> =
-                results.climbed.iter().filter(|climbed| climbed.kind == kind).collect();
-            ladder(kind, &climbed)
+            let measured: Vec<&Measured> =
+                results.measured.iter().filter(|measured| measured.kind == kind).collect();
+            suite(kind, &measured)
         };
         Self {
             rounds: bench.rounds,
@@ -112,15 +112,15 @@ impl Report {
             complete: results.complete,
             notes: results.notes.clone(),
             peers,
-            ladders: bench.kinds.iter().copied().map(of).collect(),
+            suites: bench.kinds.iter().copied().map(of).collect(),
             ..Self::empty(date)
         }
     }
 
     /// The step of this name; of several settings the first, which is the plainest.
     pub fn step(&self, kind: Kind, name: &str) -> Option<&StepReport> {
-        let ladders = self.ladders.iter().filter(|ladder| ladder.ladder == kind);
-        ladders.flat_map(|ladder| &ladder.steps).find(|step| step.step == name)
+        let suites = self.suites.iter().filter(|suite| suite.suite == kind);
+        suites.flat_map(|suite| &suite.steps).find(|step| step.step == name)
     }
 
     /// Of nothing yet. `date` is when it began.
@@ -135,7 +135,7 @@ impl Report {
             complete: true,
             notes: vec![],
             peers: vec![],
-            ladders: vec![],
+            suites: vec![],
             loops: vec![],
         }
     }
@@ -147,27 +147,27 @@ impl Report {
     }
 }
 
-fn ladder(kind: Kind, climbed: &[&Climbed]) -> Ladder {
+fn suite(kind: Kind, measured: &[&Measured]) -> Suite {
     // A reference with several settings of one size: the first, which is the plainest.
     let reference = |size: u32| {
-        let is = |it: &&&Climbed| it.step.name == kind.reference() && it.step.setting.size == size;
-        climbed.iter().find(is).map_or_else(Vec::new, |reference| rates(&turns(reference)))
+        let is = |it: &&&Measured| it.step.name == kind.reference() && it.step.setting.size == size;
+        measured.iter().find(is).map_or_else(Vec::new, |reference| rates(&turns(reference)))
     };
-    let step = |it: &&Climbed| StepReport::of(it, &reference(it.step.setting.size));
-    Ladder {
-        ladder: kind,
+    let step = |it: &&Measured| StepReport::of(it, &reference(it.step.setting.size));
+    Suite {
+        suite: kind,
         title: kind.title().into(),
         reference: kind.reference().into(),
-        steps: climbed.iter().map(step).collect(),
+        steps: measured.iter().map(step).collect(),
     }
 }
 
 /// The turns of a step that brought something.
-fn turns(climbed: &Climbed) -> Vec<Turn> {
+fn turns(measured: &Measured) -> Vec<Turn> {
     let turn = |(round, turn): &(u32, Result<Measurement, Failure>)| {
         Some(Turn { round: *round, measurement: turn.as_ref().ok()?.clone() })
     };
-    climbed.turns.iter().filter_map(turn).collect()
+    measured.turns.iter().filter_map(turn).collect()
 }
 
 /// The rates of turns, by round.
@@ -191,9 +191,9 @@ impl StepReport {
         self.by == SLUICE && self.figures.is_none() && self.failed.is_some() && !self.lacks
     }
 
-    fn of(climbed: &Climbed, reference: &[(u32, f64)]) -> Self {
-        let Climbed { step, turns: all, .. } = climbed;
-        let turns = turns(climbed);
+    fn of(measured: &Measured, reference: &[(u32, f64)]) -> Self {
+        let Measured { step, turns: all, .. } = measured;
+        let turns = turns(measured);
         let figures: Vec<Figures<f64>> = turns.iter().map(|it| it.measurement.figures).collect();
         let explained = |it: &&Turn| !it.measurement.explanation.causes.is_empty();
         let explanation = turns.iter().find(explained).map(|it| it.measurement.explanation.clone());
@@ -228,26 +228,26 @@ pub(crate) mod tests {
 
     /// A report of one round: steps by name, with their rates.
     pub fn report(kind: Kind, steps: &[(&str, f64)]) -> Report {
-        let steps: Vec<Climbed> =
-            steps.iter().map(|&(name, mpps)| climbed(name, &[(1, mpps)])).collect();
+        let steps: Vec<Measured> =
+            steps.iter().map(|&(name, mpps)| measured(name, &[(1, mpps)])).collect();
         Report {
             rounds: 1,
             seconds: 1.0,
-            ladders: vec![ladder(kind, &steps.iter().collect::<Vec<_>>())],
+            suites: vec![suite(kind, &steps.iter().collect::<Vec<_>>())],
             ..Report::empty("2026-11-22T07:00:00Z".into())
         }
     }
 
-    fn measured(mpps: f64) -> Measurement {
+    fn measurement(mpps: f64) -> Measurement {
         let figures = Figures { mpps, ..Figures::default() };
         Measurement { figures, ..Measurement::default() }
     }
 
-    fn climbed(name: &str, rates: &[(u32, f64)]) -> Climbed {
+    fn measured(name: &str, rates: &[(u32, f64)]) -> Measured {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
-        let turn = |&(round, mpps)| (round, Ok(measured(mpps)));
-        Climbed {
+        let turn = |&(round, mpps)| (round, Ok(measurement(mpps)));
+        Measured {
             kind: Kind::Drop,
             step: Step::new("linux", name, setting, way),
             turns: rates.iter().map(turn).collect(),
@@ -256,12 +256,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_step_is_compared_with_the_reference_round_by_round() {
-        let reference = climbed("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
-        let mut other = climbed("tc", &[(1, 4.0), (2, 2.0)]);
+        let reference = measured("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
+        let mut other = measured("tc", &[(1, 4.0), (2, 2.0)]);
         other.turns.push((3, Err(Failure::of("out of luck"))));
-        let ladder = ladder(Kind::Drop, &[&reference, &other]);
-        assert_eq!(ladder.steps[0].ratio.unwrap().median, 1.0);
-        let step = &ladder.steps[1];
+        let suite = suite(Kind::Drop, &[&reference, &other]);
+        assert_eq!(suite.steps[0].ratio.unwrap().median, 1.0);
+        let step = &suite.steps[1];
         assert_eq!(step.ratio, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
         assert_eq!(step.failed.as_deref(), Some("out of luck"), "a turn that failed is not hidden");
         assert_eq!((step.turns.len(), step.lacks), (2, false));
@@ -269,18 +269,20 @@ pub(crate) mod tests {
 
     #[test]
     fn what_this_kernel_has_not_is_told_apart_from_what_fails() {
-        let mut step = climbed("live frames", &[]);
+        let mut step = measured("live frames", &[]);
         let reason = "sluice ended: sending live frames (Linux 5.18) is not available".to_owned();
         step.turns.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
-        let ladder = ladder(Kind::Tx, &[&step]);
-        assert!(ladder.steps[0].lacks && ladder.steps[0].figures.is_none());
+        let suite = suite(Kind::Tx, &[&step]);
+        assert!(suite.steps[0].lacks && suite.steps[0].figures.is_none());
     }
 
     #[test]
     fn the_turn_in_the_middle_is_one_that_was() {
         let turns = |rates: &[f64]| -> Vec<Turn> {
-            let turn =
-                |(at, &mpps): (usize, &f64)| Turn { round: at as u32, measurement: measured(mpps) };
+            let turn = |(at, &mpps): (usize, &f64)| Turn {
+                round: at as u32,
+                measurement: measurement(mpps),
+            };
             rates.iter().enumerate().map(turn).collect()
         };
         assert_eq!(middle(&turns(&[3.0, 1.0, 2.0])).unwrap().figures.mpps, 2.0);

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::Error;
 
-use crate::apart::Apart;
-use crate::bed::{Bed, BedConfig, Cpus, Side};
+use crate::cpu_distance::CpuDistance;
 use crate::failure::Failure;
-use crate::ladder::{self, Kind, Sweep};
 use crate::measure::{Conditions, measure};
 use crate::measurement::Measurement;
 use crate::peers;
 use crate::profile::Profiler;
 use crate::step::{Setting, Step};
+use crate::suite::{self, Kind, Sweep};
+use crate::testbed::{Cpus, Side, Testbed, TestbedConfig};
 use crate::watch::{Progress, Watch};
 
 /// The longest frame that an MTU of 1500 allows.
@@ -23,7 +23,7 @@ const ORDINARY: u32 = 1514;
 /// What a bench is to do.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The ladders.
+    /// The suites.
     pub kinds: Vec<Kind>,
     /// Which of their steps, by name; all if absent.
     pub only: Option<fn(Kind, &str) -> bool>,
@@ -43,8 +43,8 @@ pub struct Bench {
 
 /// A step, and what its turns brought: by the round's number a measurement, or why there is none.
 #[derive(Debug)]
-pub struct Climbed {
-    /// The ladder it belongs to.
+pub struct Measured {
+    /// The suite it belongs to.
     pub kind: Kind,
     /// The step.
     pub step: Step,
@@ -55,8 +55,8 @@ pub struct Climbed {
 /// What a bench has brought.
 #[derive(Debug)]
 pub struct Results {
-    /// The steps, ladder by ladder.
-    pub climbed: Vec<Climbed>,
+    /// The steps, suite by suite.
+    pub measured: Vec<Measured>,
     /// Whether every step has had all its turns.
     pub complete: bool,
     /// What was to be said of all of it.
@@ -71,63 +71,64 @@ impl Bench {
     pub fn run(&self, watch: &dyn Watch) -> Result<Results, Error> {
         let cpus = Cpus::allowed()?;
         let beds = self.beds()?;
-        let bed = |kind: Kind, setting: &Setting| {
-            let bed = if self.between.is_some() { None } else { Some(config(kind, setting)) };
-            beds.get(&bed).ok_or_else(|| Error::Usage("there is no bed for a setting".into()))
+        let testbed = |kind: Kind, setting: &Setting| {
+            let testbed = if self.between.is_some() { None } else { Some(config(kind, setting)) };
+            beds.get(&testbed)
+                .ok_or_else(|| Error::Usage("there is no testbed for a setting".into()))
         };
-        let mut climbed = Vec::new();
+        let mut measured = Vec::new();
         for &kind in &self.kinds {
-            let steps = ladder::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
-                bed(kind, setting)
+            let steps = suite::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
+                testbed(kind, setting)
             })?;
             let steps = steps.into_iter();
             let wanted = steps.filter(|step| self.only.is_none_or(|is| is(kind, &step.name)));
-            climbed.extend(wanted.map(|step| Climbed { kind, step, turns: Vec::new() }));
+            measured.extend(wanted.map(|step| Measured { kind, step, turns: Vec::new() }));
         }
         let mut notes = Vec::new();
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
-        let mut apart = Apart::of(&cpus, self.time);
+        let mut apart = CpuDistance::of(&cpus, self.time);
         let near = apart.near();
         let mut conditions = Conditions { time: self.time, cpus, causes: false, near };
-        let mut clock = Clock::new(climbed.len() * self.rounds as usize, self.time);
+        let mut clock = Clock::new(measured.len() * self.rounds as usize, self.time);
         for round in 1..=self.rounds {
             // Once is enough, and leaves the other rounds undisturbed.
             conditions.causes = causes && round == self.rounds;
-            for climbed_ in &mut climbed {
-                let Climbed { kind, step, turns } = &mut *climbed_;
+            for climbed_ in &mut measured {
+                let Measured { kind, step, turns } = &mut *climbed_;
                 watch.progress(&clock.progress(&step.setting.title(&step.name)));
                 let begun = Instant::now();
                 let turn = match missing(step) {
                     Some(reason) => Err(Failure::of(reason)),
                     None => {
-                        let bed = bed(*kind, &step.setting)?;
+                        let testbed = testbed(*kind, &step.setting)?;
                         conditions.near = apart.near();
-                        apart.turn(watch, || measure(bed, step, &conditions, watch))
+                        apart.turn(watch, || measure(testbed, step, &conditions, watch))
                     }
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
                 if let Err(Failure::Stopped) = turn {
                     notes.extend(apart.note());
-                    return Ok(Results { climbed, complete: false, notes });
+                    return Ok(Results { measured, complete: false, notes });
                 }
                 turns.push((round, turn));
             }
         }
         notes.extend(apart.note());
-        Ok(Results { climbed, complete: true, notes })
+        Ok(Results { measured, complete: true, notes })
     }
 
     /// The beds that the settings want; without a configuration the one that was given.
-    fn beds(&self) -> Result<HashMap<Option<BedConfig>, Bed>, Error> {
+    fn beds(&self) -> Result<HashMap<Option<TestbedConfig>, Testbed>, Error> {
         if let Some((left, right)) = &self.between {
             if let Some(kind) = self.kinds.iter().find(|kind| kind.needs_middle()) {
                 return Err(Error::Usage(format!(
                     "--between: what {kind} measures is a host between the two; leave it out"
                 )));
             }
-            let bed = Bed::of(left.clone(), right.clone())?;
-            return Ok([(None, bed)].into());
+            let testbed = Testbed::of(left.clone(), right.clone())?;
+            return Ok([(None, testbed)].into());
         }
         let mut beds = HashMap::new();
         let kinds = self
@@ -138,7 +139,7 @@ impl Bench {
             for &queues in &self.sweep.queues {
                 let config = config(kind, &Setting { size, queues, ..Setting::default() });
                 if let Entry::Vacant(place) = beds.entry(Some(config)) {
-                    place.insert(Bed::make(config)?);
+                    place.insert(Testbed::make(config)?);
                 }
             }
         }
@@ -146,9 +147,9 @@ impl Bench {
     }
 }
 
-fn config(kind: Kind, setting: &Setting) -> BedConfig {
+fn config(kind: Kind, setting: &Setting) -> TestbedConfig {
     let Setting { queues, size, .. } = *setting;
-    BedConfig { queues, jumbo: size > ORDINARY, line: kind.needs_middle() }
+    TestbedConfig { queues, jumbo: size > ORDINARY, line: kind.needs_middle() }
 }
 
 /// A program that a step needs and that is not there, with the way to get it.
@@ -207,9 +208,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_known_before_it_is_started() {
-        use crate::bed::End;
         use crate::process::Program;
         use crate::step::{Intake, Order, Tally, To, Way};
+        use crate::testbed::End;
         let order = |name| Order { end: End::Left, program: Program::tool(name, [""; 0]) };
         let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };

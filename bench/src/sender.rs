@@ -1,7 +1,7 @@
 //! Who sends, where that is not what is measured: `sluice generate`, and whom packets are for.
 
-use crate::bed::{Bed, list};
 use crate::process::Program;
+use crate::testbed::{Testbed, list};
 
 /// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
 pub const NOBODY: &str = "02:00:00:00:00:99";
@@ -21,9 +21,9 @@ pub fn generate(port: &str, bytes: u32, to: &str) -> Program {
 }
 
 /// Sends them from the left end by a thread on each of these CPUs, each packet from another source port.
-pub fn from_left(bed: &Bed, cpus: &[usize], bytes: u32, to: &str) -> Program {
+pub fn from_left(testbed: &Testbed, cpus: &[usize], bytes: u32, to: &str) -> Program {
     let threads = cpus.len().to_string();
-    generate(&bed.left.interface, bytes, to).and([
+    generate(&testbed.left.interface, bytes, to).and([
         "--sport",
         "1..65535",
         "--threads",

@@ -1,10 +1,10 @@
-//! A step of a ladder: what runs at which end, and how its packets are counted.
+//! A step of a suite: what runs at which end, and how its packets are counted.
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::End;
 use crate::process::{Program, Ready, SLUICE};
-use crate::said::Count;
+use crate::process_output::Count;
+use crate::testbed::End;
 
 /// What a step is run with. What it does not depend on is absent, so that nothing is run twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl Setting {
     }
 }
 
-/// A step of a ladder.
+/// A step of a suite.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Its name, in the words of the field: "recvmmsg".
@@ -94,7 +94,7 @@ impl Step {
             .filter(|name| *name != SLUICE)
     }
 
-    /// What to type to have the same, at its end of the bed, in whose folder its files are.
+    /// What to type to have the same, at its end of the testbed, in whose folder its files are.
     pub fn command(&self) -> String {
         let orders = self.prepare.iter().map(|order| order.program.typed(None));
         // Two jobs run at the same time.

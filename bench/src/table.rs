@@ -38,9 +38,9 @@ impl Document {
 
 /// The table, and what has to be known of it: of the hot loops, where nothing else was measured.
 fn table(report: &Report) -> String {
-    match report.ladders.is_empty() && !report.loops.is_empty() {
+    match report.suites.is_empty() && !report.loops.is_empty() {
         true => of_loops(report),
-        false => of_bars(report),
+        false => of_thresholds(report),
     }
 }
 
@@ -52,21 +52,26 @@ fn of_loops(report: &Report) -> String {
     text
 }
 
-fn of_bars(report: &Report) -> String {
+fn of_thresholds(report: &Report) -> String {
     let mut text = about(report);
     text.push_str("\n| | Mpps | beside | Mpps | ratio |\n| --- | ---: | --- | ---: | ---: |\n");
     let mut kind = None;
     for checked in check(report) {
-        let ladder = checked.bar.ladder;
-        if kind.replace(ladder) != Some(ladder) {
+        let suite = checked.threshold.suite;
+        if kind.replace(suite) != Some(suite) {
             // A string takes whatever it is given.
-            let _ = writeln!(text, "| **{}** | | | | |", ladder.title());
+            let _ = writeln!(text, "| **{}** | | | | |", suite.title());
         }
-        let Checked { bar, ratio, .. } = checked;
-        let rate = |name| report.step(ladder, name).and_then(|step| Some(step.figures?.mpps));
-        let (mpps, to_mpps) = (shown(rate(bar.step)), shown(rate(bar.to)));
-        let _ =
-            writeln!(text, "| {} | {mpps} | {} | {to_mpps} | {} |", bar.step, bar.to, shown(ratio));
+        let Checked { threshold, ratio, .. } = checked;
+        let rate = |name| report.step(suite, name).and_then(|step| Some(step.figures?.mpps));
+        let (mpps, to_mpps) = (shown(rate(threshold.step)), shown(rate(threshold.to)));
+        let _ = writeln!(
+            text,
+            "| {} | {mpps} | {} | {to_mpps} | {} |",
+            threshold.step,
+            threshold.to,
+            shown(ratio)
+        );
     }
     text
 }
@@ -74,7 +79,7 @@ fn of_bars(report: &Report) -> String {
 /// What was sent, how often, when and where.
 fn about(report: &Report) -> String {
     let Report { rounds, seconds, complete, .. } = report;
-    let sizes = report.ladders.iter().flat_map(|ladder| &ladder.steps);
+    let sizes = report.suites.iter().flat_map(|suite| &suite.steps);
     let size = sizes.map(|step| step.setting.size).next().unwrap_or_default();
     let up_to = if *complete { "" } else { "up to " };
     format!(
@@ -119,8 +124,8 @@ impl Display for Plain<'_> {
 mod tests {
     use super::*;
     use crate::instructions::{HotLoop, Length, Unit};
-    use crate::ladder::Kind;
     use crate::report::tests::report;
+    use crate::suite::Kind;
 
     #[test]
     fn the_table_takes_its_place_and_that_of_one_before() {
@@ -150,7 +155,7 @@ mod tests {
     #[test]
     fn hot_loops_alone_have_a_table_of_their_own() {
         let mut report = report(Kind::Rx, &[]);
-        report.ladders.clear();
+        report.suites.clear();
         let length = Some(Length { instructions: 41.2, bytes: None, ns: None });
         report.loops = vec![HotLoop {
             name: "receive: ring".into(),

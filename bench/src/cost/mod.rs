@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::bed::{Bed, BedConfig, Cpus};
 use crate::failure::Failure;
+use crate::testbed::{Cpus, Testbed, TestbedConfig};
 use crate::watch::{Progress, Watch};
 
 pub use receiving::{AtRate, OfReceiver};
@@ -61,9 +61,9 @@ fn measure(
     watch: &dyn Watch,
     findings: &mut Findings,
 ) -> Result<(), Failure> {
-    let pair = Bed::make(BedConfig { queues: 1, jumbo: false, line: false })?;
+    let pair = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: false })?;
     let receivers = receiving::receivers(&pair);
-    let line = Bed::make(BedConfig { queues: 1, jumbo: false, line: true })?;
+    let line = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: true })?;
     let forwarders = round_trip::forwarders(&line, cpus);
     let turns = receivers.len() * settings.rates.len() + forwarders.len();
     let receiver_takes = settings.time + 4 * receiving::LEAD;

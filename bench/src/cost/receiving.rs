@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::bed::{Bed, Cpus, End};
 use crate::failure::Failure;
 use crate::peers::{find, missing};
 use crate::process::{BEGUN, COUNTING, Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::sender::{NOBODY, from_left};
+use crate::testbed::{Cpus, End, Testbed};
 use crate::watch::Watch;
 
 /// From when packets come until it is measured; and about what a program takes to begin.
@@ -56,9 +56,9 @@ pub struct AtRate {
     pub received: Option<u64>,
 }
 
-/// The ways of receiving at the right end of a bed.
-pub fn receivers(bed: &Bed) -> Vec<Receiver> {
-    let right = bed.right.interface.as_str();
+/// The ways of receiving at the right end of a testbed.
+pub fn receivers(testbed: &Testbed) -> Vec<Receiver> {
+    let right = testbed.right.interface.as_str();
     let sluice = |name: &str, port: String| Receiver {
         name: name.into(),
         by: "sluice",
@@ -103,7 +103,7 @@ impl Receiver {
     /// Measures it at a rate.
     pub fn turn(
         &self,
-        bed: &Bed,
+        testbed: &Testbed,
         cpus: &Cpus,
         pps: u64,
         time: Duration,
@@ -114,15 +114,15 @@ impl Receiver {
             return Err(Failure::of(missing(needs)));
         }
         let cpu = cpus.receivers(1, 1).first().copied();
-        let mut receiver = self.program.start(bed, End::Right, cpu)?;
+        let mut receiver = self.program.start(testbed, End::Right, cpu)?;
         receiver.until(&self.ready, watch)?;
         let mut sender = match pps {
             0 => None,
             _ => {
                 let rate = format!("{pps}pps");
                 let flags = ["--rate", &rate, "--interval", "200ms"];
-                let program = from_left(bed, &cpus.senders(1), SIZE, NOBODY).and(flags);
-                let mut sender = program.start(bed, End::Left, None)?;
+                let program = from_left(testbed, &cpus.senders(1), SIZE, NOBODY).and(flags);
+                let mut sender = program.start(testbed, End::Left, None)?;
                 sender.until(&BEGUN, watch)?;
                 Some(sender)
             }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::bed::{Bed, Cpus, End, list};
 use crate::device::{bridge, no_bridge};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Ready};
 use crate::sender::ADDRESS;
 use crate::step::Order;
+use crate::testbed::{Cpus, End, Testbed, list};
 use crate::watch::Watch;
 
 /// Between two pings: long enough for every forwarder to go to sleep.
@@ -61,9 +61,9 @@ pub struct RoundTrips {
     pub max_ms: f64,
 }
 
-/// The ways of forwarding through the middle of a bed.
-pub fn forwarders(bed: &Bed, cpus: &Cpus) -> Vec<Forwarder> {
-    let Some(line) = &bed.line else { return Vec::new() };
+/// The ways of forwarding through the middle of a testbed.
+pub fn forwarders(testbed: &Testbed, cpus: &Cpus) -> Vec<Forwarder> {
+    let Some(line) = &testbed.line else { return Vec::new() };
     let (from, to) = (&line.from, &line.to);
     let cpus = list(&cpus.receivers(1, 1));
     let sluice = |name, ports: [String; 2]| {
@@ -108,7 +108,7 @@ impl Forwarder {
     /// Sends pings through it.
     pub fn turn(
         &self,
-        bed: &Bed,
+        testbed: &Testbed,
         cpus: &Cpus,
         pings: u32,
         watch: &dyn Watch,
@@ -116,18 +116,18 @@ impl Forwarder {
         let prepared = self
             .prepare
             .iter()
-            .try_for_each(|Order { end, program }| program.run(bed, *end).map(|_| ()));
+            .try_for_each(|Order { end, program }| program.run(testbed, *end).map(|_| ()));
         let measured = prepared.map_err(Failure::from).and_then(|()| {
             let mut running = match &self.program {
                 Some((program, ready)) => {
-                    let mut running = program.start(bed, End::Middle, None)?;
+                    let mut running = program.start(testbed, End::Middle, None)?;
                     running.until(ready, watch)?;
                     Some(running)
                 }
                 None => None,
             };
-            ping(bed, cpus, WARM_UP, watch)?;
-            let measured = ping(bed, cpus, pings, watch);
+            ping(testbed, cpus, WARM_UP, watch)?;
+            let measured = ping(testbed, cpus, pings, watch);
             if let Some(running) = &mut running {
                 running.still_runs()?;
             }
@@ -135,17 +135,22 @@ impl Forwarder {
             measured
         });
         for Order { end, program } in &self.tidy {
-            program.run(bed, *end)?;
+            program.run(testbed, *end)?;
         }
         measured
     }
 }
 
 /// Sends pings from the left to the right.
-fn ping(bed: &Bed, cpus: &Cpus, pings: u32, watch: &dyn Watch) -> Result<RoundTrips, Failure> {
+fn ping(
+    testbed: &Testbed,
+    cpus: &Cpus,
+    pings: u32,
+    watch: &dyn Watch,
+) -> Result<RoundTrips, Failure> {
     let (count, interval) = (pings.to_string(), INTERVAL.as_secs_f64().to_string());
     let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);
-    let mut running = program.start(bed, End::Left, cpus.senders(1).first().copied())?;
+    let mut running = program.start(testbed, End::Left, cpus.senders(1).first().copied())?;
     running.over(INTERVAL * pings, watch)?;
     RoundTrips::of(pings, &running.said().out)
         .ok_or_else(|| Failure::of(format!("no ping to {ADDRESS} was answered")))

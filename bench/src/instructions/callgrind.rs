@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use super::{Length, Loop, Unit};
-use crate::bed::End;
 use crate::failure::Failure;
-use crate::ladder::{self, Place};
 use crate::peers;
 use crate::process::{BEGUN, Program, Running};
-use crate::said::Count;
+use crate::process_output::Count;
+use crate::suite::{self, Place};
+use crate::testbed::End;
 use crate::watch::Watch;
 
 const VALGRIND: &str = "valgrind";
@@ -73,14 +73,14 @@ impl InUserSpace {
             Source::Nowhere => under_valgrind(program).start_in(None, place.receiver())?,
             Source::Wire => {
                 let program = under_valgrind(program.and(["--interval", "1s"]));
-                let mut receiver = program.start(place.bed, End::Right, place.receiver())?;
+                let mut receiver = program.start(place.testbed, End::Right, place.receiver())?;
                 receiver.until(&BEGUN, watch)?;
                 receiver.hold();
                 // More than it takes: some may be lost on a busy machine.
                 let sent = (packets + packets / 4).to_string();
                 let flags = ["--method", "live", "--count", &sent];
-                let sender = ladder::generate(place, place.left(), flags).program;
-                sender.start(place.bed, End::Left, None)?.over(LONG, watch)?;
+                let sender = suite::generate(place, place.left(), flags).program;
+                sender.start(place.testbed, End::Left, None)?.over(LONG, watch)?;
                 receiver.go_on();
                 receiver
             }
@@ -108,14 +108,14 @@ fn a_packet(instructions: u64, packets: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::said::Said;
+    use crate::process_output::ProcessOutput;
 
     #[test]
     fn what_valgrind_says_is_found() {
         let err = "==71== Callgrind, a call-graph generating cache profiler\n\
                    ==71== Events    : Ir\n==71== Collected : 12345678\n==71== \n\
                    ==71== I   refs:      12,345,678\n";
-        let said = Said { out: "{\"command\":\"forward\"}\n".into(), err: err.into() };
+        let said = ProcessOutput { out: "{\"command\":\"forward\"}\n".into(), err: err.into() };
         assert_eq!(INSTRUCTIONS.of(&said), Some(12_345_678));
     }
 

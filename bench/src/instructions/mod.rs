@@ -16,11 +16,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sluicegate::error::Error;
 
-use crate::bed::{Bed, BedConfig, Cpus};
 use crate::failure::Failure;
-use crate::ladder::Place;
 use crate::process::Program;
 use crate::step::Setting;
+use crate::suite::Place;
+use crate::testbed::{Cpus, Testbed, TestbedConfig};
 use crate::watch::{Progress, Watch};
 use callgrind::{InUserSpace, Source};
 use programs::{InKernel, Owner};
@@ -156,10 +156,10 @@ const EACH: Duration = Duration::from_secs(3);
 /// # Errors
 /// No lab can be made.
 pub fn count(watch: &dyn Watch) -> Result<Counted, Error> {
-    let bed = Bed::make(BedConfig { queues: 1, jumbo: false, line: false })?;
+    let testbed = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: false })?;
     let cpus = Cpus::allowed()?;
     let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-    let place = Place { bed: &bed, cpus: &cpus, setting };
+    let place = Place { testbed: &testbed, cpus: &cpus, setting };
     let mut counted = Counted::default();
     for (done, it) in ALL.iter().enumerate() {
         let (turns, left) = (ALL.len(), EACH * (ALL.len() - done) as u32);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use sluicegate::xdp::{ProgInfo, RunStatistics};
 
 use super::{Length, Loop, Unit};
-use crate::bed::End;
 use crate::failure::Failure;
-use crate::ladder::{self, Place};
 use crate::process::{BEGUN, Program};
+use crate::suite::{self, Place};
+use crate::testbed::End;
 use crate::watch::Watch;
 
 /// What receives where it is the sender that is looked at.
@@ -45,7 +45,7 @@ impl Loop for InKernel {
         match self.owner {
             Owner::Receives(port) => Program::sluice(["count", port]),
             Owner::Sends(port, flags) => {
-                ladder::generate(place, port, flags.iter().copied()).program
+                suite::generate(place, port, flags.iter().copied()).program
             }
         }
     }
@@ -61,12 +61,12 @@ impl Loop for InKernel {
             Owner::Receives(port) => (port, "left0", &["--method", "live"][..]),
             Owner::Sends(to, flags) => (DROP, to, flags),
         };
-        let receiver = ladder::count(place, port, [""; 0]).program;
-        let mut receiver = receiver.start(place.bed, End::Right, place.receiver())?;
+        let receiver = suite::count(place, port, [""; 0]).program;
+        let mut receiver = receiver.start(place.testbed, End::Right, place.receiver())?;
         receiver.until(&BEGUN, watch)?;
-        let sender = ladder::generate(place, to, flags.iter().copied()).program;
+        let sender = suite::generate(place, to, flags.iter().copied()).program;
         let sender = sender.and(["--interval", "100ms"]);
-        let mut sender = sender.start(place.bed, End::Left, None)?;
+        let mut sender = sender.start(place.testbed, End::Left, None)?;
         sender.until(&BEGUN, watch)?;
         watch.pause(SENDING)?;
         let pid = match self.owner {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::{Sample, Sampler};
 
-use crate::bed::{Bed, Cpus, End, Side};
 use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
 use crate::process::{COUNTING, Program, Running};
 use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
 use crate::step::{Order, Step, Way};
+use crate::testbed::{Cpus, End, Side, Testbed};
 use crate::watch::Watch;
 
 /// How turns are taken.
@@ -34,13 +34,13 @@ pub struct Conditions {
 /// # Errors
 /// The step could not be run, or whoever watches wants to stop. What it changed is undone.
 pub fn measure(
-    bed: &Bed,
+    testbed: &Testbed,
     step: &Step,
     conditions: &Conditions,
     watch: &dyn Watch,
 ) -> Result<Measurement, Failure> {
-    let _tidied = prepare(bed, step)?;
-    let run = Run { bed, conditions, watch };
+    let _tidied = prepare(testbed, step)?;
+    let run = Run { testbed, conditions, watch };
     match &step.way {
         Way::Receive(intake) => run.receive(step, intake),
         Way::Send(job) => run.send(job),
@@ -51,7 +51,7 @@ pub fn measure(
 /// Where a step runs now, how, and who waits for it.
 #[derive(Clone, Copy)]
 struct Run<'a> {
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     conditions: &'a Conditions,
     watch: &'a dyn Watch,
 }
@@ -59,34 +59,34 @@ struct Run<'a> {
 impl Run<'_> {
     /// Has everything that comes to the right end counted and dropped in XDP.
     fn count_in_xdp(self) -> Result<Running, Failure> {
-        let port = format!("xdp:{}?action=drop", self.bed.right.interface);
+        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
         let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
-        let mut running = program.start(self.bed, End::Right, None)?;
+        let mut running = program.start(self.testbed, End::Right, None)?;
         running.until(&COUNTING, self.watch)?;
         Ok(running)
     }
 }
 
 /// Does what a step wants done before. What it wants done behind is done when the value goes.
-fn prepare<'a>(bed: &'a Bed, step: &'a Step) -> Result<Tidied<'a>, Failure> {
-    let tidied = Tidied { bed, orders: &step.tidy };
+fn prepare<'a>(testbed: &'a Testbed, step: &'a Step) -> Result<Tidied<'a>, Failure> {
+    let tidied = Tidied { testbed, orders: &step.tidy };
     for Order { end, program } in &step.prepare {
-        program.run(bed, *end)?;
+        program.run(testbed, *end)?;
     }
     Ok(tidied)
 }
 
 struct Tidied<'a> {
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     orders: &'a [Order],
 }
 
 impl Drop for Tidied<'_> {
     fn drop(&mut self) {
         for Order { end, program } in self.orders {
-            // The bed goes, too: what stays until then changes the next step at worst, which says
+            // The testbed goes, too: what stays until then changes the next step at worst, which says
             // that it could not be prepared.
-            let _ = program.run(self.bed, *end);
+            let _ = program.run(self.testbed, *end);
         }
     }
 }
@@ -152,8 +152,8 @@ fn shares(before: &Sample, after: &Sample, elapsed: Duration, packets: u64) -> V
 }
 
 /// Packets that have come to the right end's interface and met the XDP program there.
-fn seen_in_xdp(bed: &Bed) -> Result<u64, Failure> {
-    let side = &bed.right;
+fn seen_in_xdp(testbed: &Testbed) -> Result<u64, Failure> {
+    let side = &testbed.right;
     let interface = side.look()?;
     let total = sluicegate::link::netns::run_in(side.netns.as_deref(), || {
         use sluicegate::xdp::resident::Resident;

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::{Load, Run};
-use crate::apart::{self, apart_ns};
-use crate::bed::End;
+use crate::cpu_distance::{self, apart_ns};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::Running;
 use crate::profile::Who;
 use crate::statistics::Spread;
 use crate::step::{Job, Pipe};
+use crate::testbed::End;
 
 /// The longest that a rate is waited for: that of the first packets, and each later one.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ impl Run<'_> {
         // which the measurement begins.
         ends.tells(self, 1)?;
         let apart_before = ends.come_near(self)?;
-        let load = Load::begin(&self.bed.right, self.conditions)?;
+        let load = Load::begin(&self.testbed.right, self.conditions)?;
         let (from, cpu_before, told) = (Instant::now(), ends.cpu_ns(), ends.rates().len());
         self.watch.pause(self.conditions.time)?;
         let rates = ends.tells(self, told + 2)?;
@@ -55,7 +55,7 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn start(run: Run<'_>, pipe: &'a Pipe) -> Result<Self, Failure> {
         let start = |end: End, job: &Job| -> Result<Running, Failure> {
-            let mut running = job.program.start(run.bed, end, job.cpu)?;
+            let mut running = job.program.start(run.testbed, end, job.cpu)?;
             if end == pipe.first {
                 running.until(&job.ready, run.watch)?;
             }
@@ -91,11 +91,11 @@ impl<'a> Ends<'a> {
     fn come_near(&self, run: Run<'_>) -> Result<Option<u64>, Failure> {
         let near = |ns| Duration::from_nanos(ns) <= run.conditions.near;
         let mut apart = self.apart_ns(run);
-        for _ in 1..apart::looks(run.conditions.time) {
+        for _ in 1..cpu_distance::looks(run.conditions.time) {
             if apart.is_none_or(near) {
                 break;
             }
-            run.watch.pause(apart::PAUSE)?;
+            run.watch.pause(cpu_distance::PAUSE)?;
             apart = self.apart_ns(run);
         }
         Ok(apart)

@@ -5,14 +5,14 @@ use std::time::Duration;
 use sluicegate::xdp::live;
 
 use super::{Conditions, Load, Run, lost, mpps, seen_in_xdp};
-use crate::bed::{Bed, End, Line};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
+use crate::process_output::{Count, ProcessOutput};
 use crate::profile::Who;
-use crate::said::{Count, Said};
 use crate::sender::{NOBODY, from_left};
 use crate::step::{Intake, Setting, Step, Tally, To};
+use crate::testbed::{End, Line, Testbed};
 
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -20,19 +20,19 @@ const DRAIN: Duration = Duration::from_millis(500);
 impl Run<'_> {
     /// Runs a step once.
     pub fn receive(self, step: &Step, intake: &Intake) -> Result<Measurement, Failure> {
-        let Self { bed, conditions, watch } = self;
+        let Self { testbed, conditions, watch } = self;
         let counts_in_xdp = matches!(intake.tally, Some(Tally::InXdp));
         let counter = counts_in_xdp.then(|| self.count_in_xdp()).transpose()?;
         let mut job = None;
         if let Some(it) = &intake.job {
-            let mut running = it.program.start(bed, intake.at, it.cpu)?;
+            let mut running = it.program.start(testbed, intake.at, it.cpu)?;
             running.until(&it.ready, watch)?;
             job = Some(running);
         }
-        let before = asked(bed, intake.tally.as_ref())?;
+        let before = asked(testbed, intake.tally.as_ref())?;
         let cpu_before = job.as_ref().map(Running::cpu_ns);
-        let load = Load::begin(&bed.right, conditions)?;
-        let sender = sender(bed, step.setting, intake.to, conditions)?;
+        let load = Load::begin(&testbed.right, conditions)?;
+        let sender = sender(testbed, step.setting, intake.to, conditions)?;
         let sent = Sent::by(sender, self)?;
         let loaded = load.end()?;
         watch.pause(DRAIN)?;
@@ -48,7 +48,7 @@ impl Run<'_> {
         };
         let spent = |(job, before): (&Running, u64)| job.cpu_ns().saturating_sub(before);
         let cpu_ns = job.as_ref().zip(cpu_before).map(spent);
-        let after = asked(bed, intake.tally.as_ref())?;
+        let after = asked(testbed, intake.tally.as_ref())?;
         let said = job.map(Running::end).transpose()?;
         let arrived = match (before, after) {
             (Some(before), Some(after)) => after.saturating_sub(before),
@@ -66,7 +66,7 @@ impl Run<'_> {
 }
 
 /// What the job says at its end.
-fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
+fn counted(intake: &Intake, said: Option<&ProcessOutput>) -> Result<u64, Failure> {
     let (Some(job), Some(said)) = (&intake.job, said) else {
         return Err(Failure::of("nobody counts what arrives"));
     };
@@ -77,32 +77,34 @@ fn counted(intake: &Intake, said: Option<&Said>) -> Result<u64, Failure> {
 }
 
 /// What a tally says now.
-fn asked(bed: &Bed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
+fn asked(testbed: &Testbed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
     let (program, count) = match tally {
         None => return Ok(None),
-        Some(Tally::InXdp) => return seen_in_xdp(bed).map(Some),
+        Some(Tally::InXdp) => return seen_in_xdp(testbed).map(Some),
         Some(Tally::Says(program, count)) => (program, count),
     };
-    let said = Said { out: program.run(bed, End::Right)?, err: String::new() };
+    let said = ProcessOutput { out: program.run(testbed, End::Right)?, err: String::new() };
     let none = || Failure::of(format!("{}: no count in its output", program.shown()));
     count.of(&said).ok_or_else(none).map(Some)
 }
 
 /// The sender: the fastest there is, from a CPU for each queue, each packet from another source port.
 fn sender(
-    bed: &Bed,
+    testbed: &Testbed,
     Setting { size, queues, .. }: Setting,
     to: To,
     conditions: &Conditions,
 ) -> Result<Program, Failure> {
     let to = match to {
         To::Nobody => NOBODY.to_owned(),
-        To::Host => bed.right.mac()?.to_string(),
-        To::Router => bed.line.as_ref().map_or_else(|| bed.right.mac(), Line::mac)?.to_string(),
+        To::Host => testbed.right.mac()?.to_string(),
+        To::Router => {
+            testbed.line.as_ref().map_or_else(|| testbed.right.mac(), Line::mac)?.to_string()
+        }
     };
     let method = if size > live::MAX_BYTES { "sendmmsg" } else { "auto" };
     let seconds = conditions.time.as_secs_f64().to_string();
-    let program = from_left(bed, &conditions.cpus.senders(queues), size, &to);
+    let program = from_left(testbed, &conditions.cpus.senders(queues), size, &to);
     Ok(program.and(["--method", method, "--duration", &seconds]))
 }
 
@@ -115,7 +117,7 @@ struct Sent {
 
 impl Sent {
     fn by(program: Program, run: Run<'_>) -> Result<Self, Failure> {
-        let mut sender = program.start(run.bed, End::Left, None)?;
+        let mut sender = program.start(run.testbed, End::Left, None)?;
         sender.over(run.conditions.time, run.watch)?;
         let said = sender.said();
         let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use super::{Load, Run, lost, mpps, seen_in_xdp};
-use crate::bed::End;
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::Running;
 use crate::profile::Who;
 use crate::step::Job;
+use crate::testbed::End;
 
 /// The longest that the first packets are waited for.
 const FIRST: Duration = Duration::from_secs(20);
@@ -21,18 +21,18 @@ const SETTLE: Duration = Duration::from_millis(300);
 impl Run<'_> {
     /// Runs a step once.
     pub fn send(self, job: &Job) -> Result<Measurement, Failure> {
-        let Self { bed, conditions, watch } = self;
+        let Self { testbed, conditions, watch } = self;
         let counter = self.count_in_xdp()?;
-        let at_first = seen_in_xdp(bed)?;
-        let mut sender = job.program.start(bed, End::Left, job.cpu)?;
+        let at_first = seen_in_xdp(testbed)?;
+        let mut sender = job.program.start(testbed, End::Left, job.cpu)?;
         sender.until(&job.ready, watch)?;
         self.first_packets(&mut sender, at_first)?;
         watch.pause(SETTLE)?;
 
-        let (from, before) = (Instant::now(), seen_in_xdp(bed)?);
-        let (load, cpu_before) = (Load::begin(&bed.right, conditions)?, sender.cpu_ns());
+        let (from, before) = (Instant::now(), seen_in_xdp(testbed)?);
+        let (load, cpu_before) = (Load::begin(&testbed.right, conditions)?, sender.cpu_ns());
         watch.pause(conditions.time)?;
-        let (time, after) = (from.elapsed(), seen_in_xdp(bed)?);
+        let (time, after) = (from.elapsed(), seen_in_xdp(testbed)?);
         let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
         let packets = after.saturating_sub(before);
         let loaded = load.end()?;
@@ -42,7 +42,7 @@ impl Run<'_> {
         let said = sender.end()?;
         // What is under way arrives.
         watch.pause(SETTLE)?;
-        let whole = seen_in_xdp(bed)?.saturating_sub(at_first);
+        let whole = seen_in_xdp(testbed)?.saturating_sub(at_first);
         counter.end()?;
         let figures = Figures {
             mpps: mpps(packets, time),
@@ -56,7 +56,7 @@ impl Run<'_> {
     /// Waits until the sender's packets come.
     fn first_packets(self, sender: &mut Running, before: u64) -> Result<(), Failure> {
         let deadline = Instant::now() + FIRST;
-        while seen_in_xdp(self.bed)? < before + FEW {
+        while seen_in_xdp(self.testbed)? < before + FEW {
             sender.still_runs()?;
             if Instant::now() > deadline {
                 return Err(Failure::of(format!(

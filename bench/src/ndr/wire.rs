@@ -10,12 +10,12 @@ use serde::Deserialize;
 use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Outcome, Trial, Until};
-use crate::bed::{Bed, Cpus, End};
 use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{COUNTING, Program, Running};
-use crate::said::Said;
+use crate::process_output::ProcessOutput;
 use crate::sender::from_left;
+use crate::testbed::{Cpus, End, Testbed};
 use crate::watch::Watch;
 
 /// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
@@ -28,7 +28,7 @@ const TRIES: u32 = 5;
 /// Two interfaces, and the device between them.
 pub struct Wire<'a> {
     /// The sides: packets go in at the left and come out at the right.
-    pub bed: &'a Bed,
+    pub testbed: &'a Testbed,
     /// The CPUs of both.
     pub cpus: Cpus,
     /// The device, where it was made for this.
@@ -61,9 +61,9 @@ impl Trial for Wire<'_> {
 impl Wire<'_> {
     fn once(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
         (self.begins)(offer);
-        let mut counter = self.counter().start(self.bed, End::Right, None)?;
+        let mut counter = self.counter().start(self.testbed, End::Right, None)?;
         counter.until(&COUNTING, self.watch)?;
-        let mut sender = self.sender(offer).start(self.bed, End::Left, None)?;
+        let mut sender = self.sender(offer).start(self.testbed, End::Left, None)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;
         // One that is gone loses everything, which says nothing of it.
@@ -74,12 +74,13 @@ impl Wire<'_> {
     }
 
     fn counter(&self) -> Program {
-        let port = format!("xdp:{}?action=drop", self.bed.right.interface);
+        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
         Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
     }
 
     fn sender(&self, offer: &Offer) -> Program {
-        let program = from_left(self.bed, &self.cpus.senders(1), offer.bytes, &self.to.to_string());
+        let program =
+            from_left(self.testbed, &self.cpus.senders(1), offer.bytes, &self.to.to_string());
         let program = program.and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--max-lag", MAX_LAG]),
@@ -109,7 +110,7 @@ fn longest(offer: &Offer) -> Duration {
     }
 }
 
-fn complaint(sender: &Running, sent: &Said, counted: &Said) -> Failure {
+fn complaint(sender: &Running, sent: &ProcessOutput, counted: &ProcessOutput) -> Failure {
     match sent.result::<Sent>() {
         None => Failure::of(format!("the sender: {}", sender.complaint())),
         Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
@@ -149,7 +150,7 @@ struct Stream {
 }
 
 /// What both commands have said, as an outcome.
-fn outcome(offer: &Offer, sent: &Said, counted: &Said) -> Option<Outcome> {
+fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<Outcome> {
     let Sent { attempted, accepted, elapsed_s, pace } = sent.result()?;
     let Counted { analysis: Analysis { streams } } = counted.result()?;
     // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
@@ -169,8 +170,8 @@ mod tests {
 
     const OFFER: Offer = Offer { bytes: 60, rate: None, until: Until::Packets(120) };
 
-    fn said(out: &str) -> Said {
-        Said { out: out.into(), err: String::new() }
+    fn said(out: &str) -> ProcessOutput {
+        ProcessOutput { out: out.into(), err: String::new() }
     }
 
     #[test]

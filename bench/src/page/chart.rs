@@ -1,5 +1,5 @@
-//! A report as one picture, for documents that take no page: of each ladder its lowest step and those
-//! that bars are about, the slowest first.
+//! A report as one picture, for documents that take no page: of each suite its lowest step and those
+//! that thresholds are about, the slowest first.
 //!
 //! It is narrow, so that it can be read where a page is narrow, too.
 
@@ -8,8 +8,8 @@ use std::fmt::Write;
 use super::bar::Bar;
 use super::text::Escaped;
 use super::{COLOURS, add};
-use crate::check::BARS;
-use crate::report::{Ladder, Report, StepReport};
+use crate::check::THRESHOLDS;
+use crate::report::{Report, StepReport, Suite};
 use crate::show::short;
 use crate::statistics::Spread;
 
@@ -21,7 +21,7 @@ const NAMES: f64 = 282.0;
 /// Where bars begin, and how long the longest is; the numbers are behind them.
 const BARS_AT: f64 = NAMES + 6.0;
 const ACROSS: f64 = 136.0;
-/// Units from one step to the next, those of a bar, and those of a ladder's heading.
+/// Units from one step to the next, those of a bar, and those of a suite's heading.
 const ROW: f64 = 20.0;
 const BAR: f64 = 12.0;
 const HEADING: f64 = 34.0;
@@ -34,8 +34,8 @@ const AROUND: f64 = 10.0;
 pub fn chart(report: &Report) -> String {
     let mut body = String::new();
     let mut y = legend(&mut body);
-    for it in &report.ladders {
-        y = ladder(it, report, y, &mut body);
+    for it in &report.suites {
+        y = suite(it, report, y, &mut body);
     }
     let height = y + AROUND;
     format!(
@@ -68,14 +68,14 @@ fn legend(out: &mut String) -> f64 {
     y + ROW
 }
 
-/// A ladder from here on down; how far it goes.
-fn ladder(ladder: &Ladder, report: &Report, y: f64, out: &mut String) -> f64 {
-    let steps = chosen(ladder, report);
+/// A suite from here on down; how far it goes.
+fn suite(suite: &Suite, report: &Report, y: f64, out: &mut String) -> f64 {
+    let steps = chosen(suite, report);
     if steps.is_empty() {
         return y;
     }
     let most = steps.iter().map(|(_, mpps)| mpps.max).fold(f64::MIN_POSITIVE, f64::max);
-    let heading = Escaped(ladder.ladder.title());
+    let heading = Escaped(suite.suite.title());
     add!(
         out,
         "<text class=\"heading\" x=\"{AROUND}\" y=\"{}\">{heading}</text>",
@@ -100,16 +100,16 @@ fn ladder(ladder: &Ladder, report: &Report, y: f64, out: &mut String) -> f64 {
 }
 
 /// The steps that are drawn, each in its plainest setting.
-fn chosen<'a>(ladder: &'a Ladder, report: &'a Report) -> Vec<(&'a StepReport, Spread)> {
-    let lowest = ladder.steps.first().map(|step| step.step.as_str());
-    let bars = BARS.iter().filter(|bar| bar.ladder == ladder.ladder);
+fn chosen<'a>(suite: &'a Suite, report: &'a Report) -> Vec<(&'a StepReport, Spread)> {
+    let lowest = suite.steps.first().map(|step| step.step.as_str());
+    let thresholds = THRESHOLDS.iter().filter(|it| it.suite == suite.suite);
     let mut names: Vec<&str> =
-        lowest.into_iter().chain(bars.flat_map(|bar| [bar.step, bar.to])).collect();
+        lowest.into_iter().chain(thresholds.flat_map(|it| [it.step, it.to])).collect();
     names.retain(|name| !NOT_DRAWN.contains(name));
     names.sort_unstable();
     names.dedup();
     let step = |name| {
-        let step = report.step(ladder.ladder, name)?;
+        let step = report.step(suite.suite, name)?;
         Some((step, step.figures?.mpps))
     };
     let mut steps: Vec<_> = names.into_iter().filter_map(step).collect();
@@ -120,8 +120,8 @@ fn chosen<'a>(ladder: &'a Ladder, report: &'a Report) -> Vec<(&'a StepReport, Sp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::Kind;
     use crate::report::tests;
+    use crate::suite::Kind;
 
     fn drawn(steps: &[(&str, f64)]) -> String {
         chart(&tests::report(Kind::Rx, steps))

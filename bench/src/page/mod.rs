@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 use crate::measurement::{Cause, Explanation, Figures};
 use crate::peers::{Presence, State};
-use crate::report::{Ladder, Report, StepReport};
+use crate::report::{Report, StepReport, Suite};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
 use bar::Bar;
@@ -29,8 +29,8 @@ const MIN_SHARE: f64 = 0.02;
 pub fn page(report: &Report) -> String {
     let mut body = String::new();
     head(report, &mut body);
-    for it in &report.ladders {
-        ladder(it, &mut body);
+    for it in &report.suites {
+        suite(it, &mut body);
     }
     loops(report, &mut body);
     peers(report, &mut body);
@@ -77,15 +77,15 @@ fn head(report: &Report, out: &mut String) {
     }
 }
 
-fn ladder(ladder: &Ladder, out: &mut String) {
-    add!(out, "<h2>{}</h2>", Escaped(&ladder.title));
-    add!(out, "<p class=\"faint\">ratios are to {}</p>", Escaped(&ladder.reference));
-    let mut sizes: Vec<u32> = ladder.steps.iter().map(|step| step.setting.size).collect();
+fn suite(suite: &Suite, out: &mut String) {
+    add!(out, "<h2>{}</h2>", Escaped(&suite.title));
+    add!(out, "<p class=\"faint\">ratios are to {}</p>", Escaped(&suite.reference));
+    let mut sizes: Vec<u32> = suite.steps.iter().map(|step| step.setting.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
     for size in sizes {
         let steps: Vec<&StepReport> =
-            ladder.steps.iter().filter(|step| step.setting.size == size).collect();
+            suite.steps.iter().filter(|step| step.setting.size == size).collect();
         let rates = steps.iter().filter_map(|step| Some(step.figures?.mpps.max));
         let most = rates.fold(f64::MIN_POSITIVE, f64::max);
         add!(out, "<h3>{size} bytes</h3>");
@@ -209,13 +209,13 @@ fn peers(report: &Report, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::Kind;
     use crate::report::tests;
+    use crate::suite::Kind;
 
     fn report() -> Report {
         let mut report = tests::report(Kind::Rx, &[("XDP", 2.0), ("ring", 1.0)]);
         let cause = Cause { name: "copying".into(), share: 0.5, ns: 12.0, functions: vec![] };
-        let steps = &mut report.ladders[0].steps;
+        let steps = &mut report.suites[0].steps;
         let mpps = Spread { median: 2.0, min: 1.0, max: 4.0 };
         steps[0].figures = steps[0].figures.map(|figures| Figures { mpps, ..figures });
         steps[0].by = "sluice".into();

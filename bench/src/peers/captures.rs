@@ -2,7 +2,7 @@
 
 use super::{Peer, Work};
 use crate::process::Program;
-use crate::said::Count;
+use crate::process_output::Count;
 
 /// tcpdump. Its buffer is large (64 MiB), and it stays the user it is.
 pub const TCPDUMP: Peer = Peer::new(

@@ -1,13 +1,13 @@
 //! clang: an XDP program of one line, the least that dropping or passing on there can cost.
 
 use super::{Peer, Work};
-use crate::bed::{End, Line};
-use crate::ladder::drop::by_kernel;
-use crate::ladder::forward::passing;
-use crate::ladder::{Kind, Place};
 use crate::process::{Program, quoted};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Order, Step, Tally, To};
+use crate::suite::drop::by_kernel;
+use crate::suite::forward::passing;
+use crate::suite::{Kind, Place};
+use crate::testbed::{End, Line};
 
 pub const PEER: Peer =
     Peer::new("clang", &[Work::Other(Kind::Drop, drop), Work::Other(Kind::Forward, redirect)]);
@@ -25,12 +25,12 @@ fn drop(place: &Place<'_>) -> Option<Step> {
     let counters = Program::script("ethtool", script);
     let tally = Tally::Says(counters, Count::After("dropped"));
     let step = by_kernel(PEER.name, "XDP_DROP and nothing else", place.plain(), tally);
-    place.bed.is_ours().then(|| attach(step, End::Right, device, DROP, device))
+    place.testbed.is_ours().then(|| attach(step, End::Right, device, DROP, device))
 }
 
 /// A program at the other interface, too, as most drivers want one before they send for XDP.
 fn redirect(place: &Place<'_>) -> Option<Step> {
-    let Line { from, to, .. } = place.bed.line.as_ref()?;
+    let Line { from, to, .. } = place.testbed.line.as_ref()?;
     let step = passing(place, PEER.name, "bpf_redirect and nothing else", None, To::Host);
     let step = attach(step, End::Middle, from, REDIRECT, to);
     Some(attach(step, End::Middle, to, REDIRECT, from))

@@ -1,13 +1,13 @@
 //! Rules of the kernel that drop.
 
 use super::Peer;
-use crate::ladder::Place;
-use crate::ladder::drop::{by_kernel, listed, order, rules};
 use crate::process::Program;
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Setting, Step, Tally};
+use crate::suite::Place;
+use crate::suite::drop::{by_kernel, listed, order, rules};
 
-/// Its steps are part of the ladder of dropping ([`nftables`]).
+/// Its steps are part of the suite of dropping ([`nftables`]).
 pub const NFTABLES: Peer = Peer { command: "nft", ..Peer::new("nftables", &[]) };
 
 /// The table that a step makes, and takes away.
@@ -48,7 +48,7 @@ fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 
     )
 }
 
-/// Its step is part of the ladder of dropping ([`iptables`]).
+/// Its step is part of the suite of dropping ([`iptables`]).
 pub const IPTABLES: Peer = Peer::new("iptables", &[]);
 
 /// Rules of iptables in the table raw, the first that a packet to the host meets.

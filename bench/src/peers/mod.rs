@@ -1,6 +1,6 @@
 //! Peers: what people would use in place of Sluice, on the same work.
 //!
-//! To add one: a [`Peer`] that says what it does in which ladder, as those of `captures` do in ten lines,
+//! To add one: a [`Peer`] that says what it does in which suite, as those of `captures` do in ten lines,
 //! and its line in [`ALL`].
 
 mod captures;
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::{Kind, Place};
 use crate::process::{Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Intake, Job, Step, To, Way};
+use crate::suite::{Kind, Place};
 
 /// Somebody else's program.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub struct Peer {
     pub package: &'static str,
     /// Who says its version.
     version: Version,
-    /// What it does, besides steps that are part of a ladder anyway.
+    /// What it does, besides steps that are part of a suite anyway.
     works: &'static [Work],
 }
 
@@ -47,7 +47,7 @@ enum Version {
 /// What a peer is started with; none where it cannot do what is wanted.
 type Make = fn(&Place<'_>) -> Option<Program>;
 
-/// What a peer does in a ladder.
+/// What a peer does in a suite.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// It receives, by one thread: it is ready when it has said that, and says how many packets it got.
@@ -121,7 +121,7 @@ impl Peer {
         Presence { name, state: State::Version(version) }
     }
 
-    /// Its steps in a ladder.
+    /// Its steps in a suite.
     pub fn steps(&self, kind: Kind, place: &Place<'_>) -> Vec<Step> {
         self.works.iter().filter_map(|work| work.step(self, kind, place)).collect()
     }

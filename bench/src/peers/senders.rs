@@ -1,10 +1,10 @@
 //! Programs that send.
 
 use super::{Peer, Work, sender};
-use crate::ladder::{Kind, Place};
 use crate::process::Program;
 use crate::sender::{ADDRESS, NOBODY};
 use crate::step::{Step, Way};
+use crate::suite::{Kind, Place};
 
 /// trafgen sends by a transmit ring, from a description of packets.
 pub const TRAFGEN: Peer = Peer {

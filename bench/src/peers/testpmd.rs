@@ -3,11 +3,11 @@
 //! It polls, so it always takes a whole CPU. Without huge pages, as everything here is.
 
 use super::{Make, Peer, Version, Work};
-use crate::ladder::pipe::{self, Member};
-use crate::ladder::{Kind, Place};
 use crate::process::{Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Job, Step};
+use crate::suite::pipe::{self, Member};
+use crate::suite::{Kind, Place};
 
 /// Where it tells its rates, each second.
 const RATES: Count = Count::After("Rx-pps:");
@@ -50,7 +50,7 @@ const fn forwards(how: &'static str, program: Make) -> Work {
 }
 
 fn io(place: &Place<'_>, driver: &str) -> Option<Program> {
-    let line = place.bed.line.as_ref()?;
+    let line = place.testbed.line.as_ref()?;
     let devices = [(0, &line.from), (1, &line.to)];
     let devices = devices.map(|(n, interface)| format!("{driver}{n},iface={interface}"));
     Some(testpmd(place.receiver(), &devices, &["--forward-mode=io"]))

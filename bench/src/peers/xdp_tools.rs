@@ -1,12 +1,12 @@
 //! xdp-tools: the XDP project's own programs. xdp-trafficgen sends live frames, xdp-filter drops.
 
 use super::{Peer, Version, Work};
-use crate::ladder::drop::{ports, rules};
-use crate::ladder::{Kind, Place};
 use crate::process::{Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::sender::NOBODY;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
+use crate::suite::drop::{ports, rules};
+use crate::suite::{Kind, Place};
 
 pub const PEER: Peer = Peer {
     command: "xdp-filter",

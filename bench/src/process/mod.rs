@@ -1,4 +1,4 @@
-//! Programs that run at one end of a bed: started, waited for, measured, ended.
+//! Programs that run at one end of a testbed: started, waited for, measured, ended.
 
 mod input;
 mod running;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 
-use crate::bed::{Bed, End};
-use crate::said::Said;
+use crate::process_output::ProcessOutput;
+use crate::testbed::{End, Testbed};
 pub use input::{Input, quoted};
 pub use running::{Ready, Running};
 use spawn::spawn;
@@ -103,12 +103,12 @@ impl Program {
         format!("{}{pinned}{}", input.unwrap_or_default(), self.shown())
     }
 
-    /// Starts it at one end of a bed, on one CPU if one is named.
+    /// Starts it at one end of a testbed, on one CPU if one is named.
     ///
     /// # Errors
     /// It is not there, or cannot be started; its end's namespace cannot be entered.
-    pub fn start(&self, bed: &Bed, end: End, cpu: Option<usize>) -> Result<Running> {
-        self.start_in(bed.netns(end), cpu)
+    pub fn start(&self, testbed: &Testbed, end: End, cpu: Option<usize>) -> Result<Running> {
+        self.start_in(testbed.netns(end), cpu)
     }
 
     /// The same in a network namespace; in this process's own if none is named.
@@ -139,8 +139,8 @@ impl Program {
     ///
     /// # Errors
     /// As [`start`](Self::start); it fails, or takes too long.
-    pub fn run(&self, bed: &Bed, end: End) -> Result<String> {
-        let mut running = self.start(bed, end, None)?;
+    pub fn run(&self, testbed: &Testbed, end: End) -> Result<String> {
+        let mut running = self.start(testbed, end, None)?;
         let status = running.wait(PATIENCE)?;
         match status.success() {
             true => Ok(running.said().out),
@@ -155,7 +155,7 @@ impl Program {
     ///
     /// # Errors
     /// It cannot be started, or takes too long.
-    pub(crate) fn ask(&self) -> Result<Said> {
+    pub(crate) fn ask(&self) -> Result<ProcessOutput> {
         let mut running = self.start_in(None, None)?;
         running.wait(GRACE)?;
         Ok(running.said())

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::spawn::Started;
 use super::{GRACE, LOOK, PATIENCE, SLUICE};
 use crate::failure::Failure;
-use crate::said::Said;
+use crate::process_output::ProcessOutput;
 use crate::watch::Watch;
 
 /// When a program is ready.
@@ -155,7 +155,7 @@ impl Running {
     ///
     /// # Errors
     /// The kernel does not tell of its end.
-    pub fn end(mut self) -> Result<Said> {
+    pub fn end(mut self) -> Result<ProcessOutput> {
         if self.status()?.is_none() {
             self.signal(Signal::SIGINT);
             if self.wait(GRACE).is_err() {
@@ -190,8 +190,8 @@ impl Running {
     }
 
     /// What it has written so far.
-    pub fn said(&self) -> Said {
-        Said { out: text(&self.out), err: text(&self.err) }
+    pub fn said(&self) -> ProcessOutput {
+        ProcessOutput { out: text(&self.out), err: text(&self.err) }
     }
 
     /// Whether it has ended, and how. What it has started and left behind ends with it.
@@ -208,7 +208,7 @@ impl Running {
 
     /// What it says went wrong, in a line.
     pub fn complaint(&self) -> String {
-        let Said { out, err } = self.said();
+        let ProcessOutput { out, err } = self.said();
         complaint(&err).or_else(|| complaint(&out)).unwrap_or("it did not say why").to_owned()
     }
 }
@@ -259,12 +259,12 @@ mod tests {
 
     use super::super::Program;
     use super::*;
-    use crate::bed::{Bed, End, Side};
+    use crate::testbed::{End, Side, Testbed};
     use crate::watch::Patient;
 
-    fn bed() -> Bed {
+    fn testbed() -> Testbed {
         let side = |interface: &str| Side { netns: None, interface: interface.into() };
-        Bed::here(side("a"), side("b"))
+        Testbed::here(side("a"), side("b"))
     }
 
     #[test]
@@ -279,13 +279,13 @@ mod tests {
     #[test]
     fn a_program_reads_and_writes() {
         let program = Program::tool("cat", ["-"]).reading("of a hare\n".to_owned());
-        assert_eq!(program.run(&bed(), End::Left).unwrap(), "of a hare\n");
+        assert_eq!(program.run(&testbed(), End::Left).unwrap(), "of a hare\n");
     }
 
     #[test]
     fn one_that_fails_says_why() {
         let program = Program::tool("sh", ["-c", "echo bad luck >&2; exit 3"]);
-        let error = program.run(&bed(), End::Left).unwrap_err().to_string();
+        let error = program.run(&testbed(), End::Left).unwrap_err().to_string();
         assert!(error.ends_with(": bad luck"), "{error}");
     }
 
@@ -302,14 +302,15 @@ mod tests {
         // No child that is just being started: a signal then may be its, and not the shell's.
         let script = "trap 'echo ended; exit' INT; echo ready; sleep 60 & wait";
         let program = Program::tool("sh", ["-c", script]);
-        let mut running = program.start(&bed(), End::Right, None).unwrap();
+        let mut running = program.start(&testbed(), End::Right, None).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
         assert_eq!(running.end().unwrap().out, "ready\nended\n");
     }
 
     #[test]
     fn it_is_waited_for_until_a_thread_runs() {
-        let mut running = Program::tool("sleep", ["60"]).start(&bed(), End::Right, None).unwrap();
+        let mut running =
+            Program::tool("sleep", ["60"]).start(&testbed(), End::Right, None).unwrap();
         running.until(&Ready::Runs("slee"), &Patient).unwrap();
         assert!(running.runs("sleep") && !running.runs("queue-"));
     }
@@ -319,7 +320,7 @@ mod tests {
         let held = SigSet::from(Signal::SIGINT);
         held.thread_block().unwrap();
         let program = Program::tool("sleep", ["60"]);
-        let running = program.start(&bed(), End::Right, None).unwrap();
+        let running = program.start(&testbed(), End::Right, None).unwrap();
         running.end().unwrap();
         held.thread_unblock().unwrap();
     }
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn what_it_leaves_behind_ends_with_it() {
         let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
-        let left = program.run(&bed(), End::Right).unwrap().trim().parse::<u32>().unwrap();
+        let left = program.run(&testbed(), End::Right).unwrap().trim().parse::<u32>().unwrap();
         // Nobody's child is somebody's to be waited for; it takes a moment.
         let deadline = Instant::now() + PATIENCE;
         while fs::read_to_string(format!("/proc/{left}/stat"))
@@ -342,7 +343,8 @@ mod tests {
     fn who_can_mend_it_is_known_of_our_own_command() {
         let script = ["-c", "echo needs CAP_NET_RAW; exit 3"];
         let kind = |name| {
-            let mut running = Program::tool("sh", script).start(&bed(), End::Left, None).unwrap();
+            let mut running =
+                Program::tool("sh", script).start(&testbed(), End::Left, None).unwrap();
             running.name = String::from(name);
             running.until(&Ready::Says("ready"), &Patient).unwrap_err().kind()
         };
@@ -353,7 +355,7 @@ mod tests {
     #[test]
     fn one_that_ends_before_it_is_ready_is_an_error() {
         let program = Program::tool("sh", ["-c", "echo no such interface"]);
-        let mut running = program.start(&bed(), End::Right, None).unwrap();
+        let mut running = program.start(&testbed(), End::Right, None).unwrap();
         let failure = running.until(&Ready::Says("ready"), &Patient).unwrap_err();
         assert_eq!(failure.to_string(), "sh ended: no such interface");
     }

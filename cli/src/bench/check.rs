@@ -4,12 +4,12 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluicegate_bench::check::{BARS, Checked, Verdict, check, is_needed, sweep};
+use sluicegate_bench::check::{Checked, THRESHOLDS, Verdict, check, is_needed, sweep};
 use sluicegate_bench::compare::compare;
-use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::show::short;
+use sluicegate_bench::suite::Kind;
 
 use super::options::turn;
 use super::output::{read, tell_moved};
@@ -57,20 +57,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.compare.is_some() {
         tell_moved(&moved, args.json)?;
     }
-    let short = checked.iter().filter(|it| it.verdict == Verdict::Short).count();
-    anyhow::ensure!(short == 0, "{short} of {} ratios are short of their bars", checked.len());
+    let failed = checked.iter().filter(|it| it.verdict == Verdict::Fail).count();
+    anyhow::ensure!(failed == 0, "{failed} of {} ratios are below their thresholds", checked.len());
     let worse = moved.iter().filter(|it| it.is_worse()).count();
     anyhow::ensure!(worse == 0, "{worse} became slower or longer, or cannot be run any more");
     anyhow::ensure!(report.complete, "stopped before every step had had all its turns");
     Ok(())
 }
 
-/// The steps that bars are about, those that ratios are to, and no others.
+/// The steps that thresholds are about, those that ratios are to, and no others.
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let bench = Bench {
         kinds: Kind::ALL
             .into_iter()
-            .filter(|kind| BARS.iter().any(|b| b.ladder == *kind))
+            .filter(|kind| THRESHOLDS.iter().any(|b| b.suite == *kind))
             .collect(),
         only: Some(is_needed),
         with_peers: true,
@@ -84,17 +84,17 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
 }
 
 fn print(checked: &Checked, out: &mut impl Write) -> std::io::Result<()> {
-    let Checked { bar, verdict, ratio, reason } = checked;
+    let Checked { threshold, verdict, ratio, reason } = checked;
     let verdict = match verdict {
         Verdict::Pass => "pass",
-        Verdict::Short => "short",
+        Verdict::Fail => "fail",
         Verdict::Unknown => "unknown",
     };
     let ratio = ratio.map_or_else(String::new, |it| {
         format!("{} ({}-{})", short(it.median), short(it.min), short(it.max))
     });
-    let what = format!("{}: {}, to {}", bar.ladder, bar.step, bar.to);
-    write!(out, "{verdict:<8} {ratio:>19}  bar {}  {what}", short(bar.at_least))?;
+    let what = format!("{}: {}, to {}", threshold.suite, threshold.step, threshold.to);
+    write!(out, "{verdict:<8} {ratio:>19}  threshold {}  {what}", short(threshold.at_least))?;
     match reason {
         Some(reason) => writeln!(out, ": {reason}"),
         None => writeln!(out),

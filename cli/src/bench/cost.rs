@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::units;
-use sluicegate_bench::bed::Cpus;
 use sluicegate_bench::cost::{
     Findings, OfForwarder, OfReceiver, RoundTrips, Settings, run as find,
 };
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::show::of_share;
+use sluicegate_bench::testbed::Cpus;
 
 use super::options::turn;
 use super::progress::Watcher;

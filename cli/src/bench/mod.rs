@@ -16,10 +16,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use sluicegate_bench::instructions;
-use sluicegate_bench::ladder::Kind;
 use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::suite::Kind;
 
 use crate::signals::Signals;
 
@@ -67,7 +67,7 @@ enum What {
     All(Options),
     /// How many instructions the hot loops take: what a busy machine does not change.
     Instructions(Shown),
-    /// The ratios that are to be kept, each with its bar; ends with 1 where one is short of it.
+    /// Ratios and their thresholds; exits with 1 where a ratio is below its threshold.
     Check(check::Args),
     /// A result that --json has written, shown again: as a table, as a page.
     Show(ShowArgs),
@@ -116,7 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The ladders, and the hot loops where they are wanted and there is a lab.
+/// The suites, and the hot loops where they are wanted and there is a lab.
 fn climb(kinds: Vec<Kind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     let output = Output::prepare(&options.shown)?;

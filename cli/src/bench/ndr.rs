@@ -8,7 +8,6 @@ use serde::Serialize;
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
-use sluicegate_bench::bed::{Bed, BedConfig, Cpus};
 use sluicegate_bench::device::{Device, Started};
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::ndr::search::Goal;
@@ -16,6 +15,7 @@ use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
 use sluicegate_bench::ndr::{Findings, OfSize, Settings, run as find};
 use sluicegate_bench::show::of_share;
+use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
 use sluicegate_bench::watch::{Progress, Watch};
 
 use super::options::{sides, turn};
@@ -128,13 +128,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let findings = match &args.between {
         Some(text) => {
             let (left, right) = sides(text)?;
-            measure(args, &settings, &Bed::of(left, right)?, None, cpus, &watcher)
+            measure(args, &settings, &Testbed::of(left, right)?, None, cpus, &watcher)
         }
         None => {
-            let bed = Bed::make(BedConfig { queues: 1, jumbo: false, line: true })?;
-            let started = args.device.start(&bed, &cpus, &watcher);
+            let testbed = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: true })?;
+            let started = args.device.start(&testbed, &cpus, &watcher);
             started.and_then(|mut device| {
-                measure(args, &settings, &bed, Some(&mut device), cpus, &watcher)
+                measure(args, &settings, &testbed, Some(&mut device), cpus, &watcher)
             })
         }
     };
@@ -171,12 +171,12 @@ fn report<'a>(settings: &Settings, findings: &'a Findings) -> Report<'a> {
 fn measure(
     args: &Args,
     settings: &Settings,
-    bed: &Bed,
+    testbed: &Testbed,
     device: Option<&mut Started>,
     cpus: Cpus,
     watcher: &Watcher,
 ) -> Result<Findings, Failure> {
-    let to = args.dmac.map_or_else(|| bed.right.mac(), Ok::<_, Error>)?;
+    let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
     let done = Cell::new(0);
     // Programs take their time to begin and to end.
     let each = args.seconds + args.drain + Duration::from_millis(600);
@@ -188,7 +188,7 @@ fn measure(
         done.set(done.get() + 1);
     };
     let drain = args.drain;
-    let mut wire = Wire { bed, cpus, device, to, drain, watch: watcher, begins: &begins };
+    let mut wire = Wire { testbed, cpus, device, to, drain, watch: watcher, begins: &begins };
     find(&mut wire, settings)
 }
 

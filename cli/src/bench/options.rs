@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sluicegate::error::Error;
 use sluicegate::units;
-use sluicegate_bench::bed::Side;
-use sluicegate_bench::ladder::{Kind, Sweep};
 use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::suite::{Kind, Sweep};
+use sluicegate_bench::testbed::Side;
 
-/// Flags of every ladder.
+/// Flags of every suite.
 #[derive(clap::Args)]
 pub struct Options {
     /// Compare with others' programs, too, as far as they are installed
@@ -67,7 +67,7 @@ pub struct Shown {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write the steps that bars are about as a chart (SVG), too
+    /// Write the steps that thresholds are about as a chart (SVG), too
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
@@ -91,7 +91,7 @@ pub fn turn(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
-    /// All ladders that can be climbed: between two interfaces there is no host that could pass
+    /// All suites that can be climbed: between two interfaces there is no host that could pass
     /// anything on.
     pub fn all(&self) -> Vec<Kind> {
         let there = |kind: &Kind| self.between.is_none() || !kind.needs_middle();

@@ -1,11 +1,11 @@
-//! The result for people: a table for each ladder, with bars.
+//! The result for people: a table for each suite, with bars.
 
 use std::io::{self, Write};
 
 use sluicegate_bench::compare::{Moved, What};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::peers::{Presence, State};
-use sluicegate_bench::report::{Ladder, Report, StepReport};
+use sluicegate_bench::report::{Report, StepReport, Suite};
 use sluicegate_bench::show::{of_share, short};
 
 /// Characters that the longest bar has.
@@ -13,8 +13,8 @@ const BAR: usize = 24;
 
 /// Prints a report.
 pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    for ladder in &report.ladders {
-        print_ladder(ladder, out)?;
+    for suite in &report.suites {
+        print_suite(suite, out)?;
     }
     print_loops(report, out)?;
     for Presence { name, state } in &report.peers {
@@ -24,7 +24,7 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         }
     }
     write!(out, "{}", report.machine)?;
-    if !report.ladders.is_empty() {
+    if !report.suites.is_empty() {
         write!(out, "; median of {} turns of {} s", report.rounds, report.seconds)?;
     }
     writeln!(out, "; {}", report.date)?;
@@ -49,19 +49,19 @@ fn print_loops(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out)
 }
 
-fn print_ladder(ladder: &Ladder, out: &mut impl Write) -> io::Result<()> {
-    let titles: Vec<String> = ladder.steps.iter().map(StepReport::title).collect();
+fn print_suite(suite: &Suite, out: &mut impl Write) -> io::Result<()> {
+    let titles: Vec<String> = suite.steps.iter().map(StepReport::title).collect();
     let most =
-        ladder.steps.iter().filter_map(|step| Some(step.figures?.mpps.median)).fold(0.0, f64::max);
+        suite.steps.iter().filter_map(|step| Some(step.figures?.mpps.median)).fold(0.0, f64::max);
     let name = width(titles.iter().map(String::as_str), "step");
-    let by = width(ladder.steps.iter().map(|step| step.by.as_str()), "by");
-    writeln!(out, "{} ({}); ratios are to {}", ladder.title, ladder.ladder, ladder.reference)?;
+    let by = width(suite.steps.iter().map(|step| step.by.as_str()), "by");
+    writeln!(out, "{} ({}); ratios are to {}", suite.title, suite.suite, suite.reference)?;
     writeln!(
         out,
         "  {:<name$}  {:<by$}  {:>7}  {:>13}  {:>6}  {:>7}  {:>6}",
         "step", "by", "Mpps", "min-max", "lost", "CPU ns", "ratio"
     )?;
-    for (title, step) in titles.iter().zip(&ladder.steps) {
+    for (title, step) in titles.iter().zip(&suite.steps) {
         write!(out, "  {title:<name$}  {:<by$}  ", step.by)?;
         let Some(Figures { mpps, lost, cpu_ns, .. }) = step.figures else {
             writeln!(out, "{}", step.why_not())?;

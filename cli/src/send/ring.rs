@@ -168,7 +168,7 @@ impl RingSender {
             .collect();
         self.outcomes.extend(ended);
         let results = self.outcomes.iter_mut().map(|outcome| {
-            // Said once.
+            // ProcessOutput once.
             std::mem::replace(&mut outcome.result, Ok(()))
         });
         results.collect::<Vec<_>>().into_iter().collect()

@@ -52,7 +52,7 @@ fn bench(arguments: &[&str]) -> Option<Value> {
         report(&mut sluice(&[&["bench"][..], arguments, &once].concat()))
     };
     let short = run("200ms");
-    let mut steps = short["ladders"][0]["steps"].as_array().unwrap().iter();
+    let mut steps = short["suites"][0]["steps"].as_array().unwrap().iter();
     let all_had_time = steps.all(|step| step["mpps"]["median"] != 0.0);
     Some(if all_had_time { short } else { run("1s") })
 }
@@ -71,11 +71,11 @@ fn children(pid: u32) -> Vec<u32> {
     listed.iter().flat_map(|it| it.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Checks the steps of the only ladder; those that a kernel or a machine without their tools cannot
+/// Checks the steps of the only suite; those that a kernel or a machine without their tools cannot
 /// have are named. The names of those that were measured.
 fn measured(report: &Value) -> Vec<String> {
     assert_eq!(report["complete"], true);
-    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    let steps = report["suites"][0]["steps"].as_array().unwrap();
     let mut names = Vec::new();
     for step in steps {
         let name = step["step"].as_str().unwrap();
@@ -100,7 +100,7 @@ fn receiving_is_measured_from_recv_to_xdp() {
     let names = measured(&report);
     assert_eq!(names.first().map(String::as_str), Some("recv"));
     assert_eq!(names.last().map(String::as_str), Some("counted in XDP"));
-    let last = report["ladders"][0]["steps"].as_array().unwrap().last().unwrap();
+    let last = report["suites"][0]["steps"].as_array().unwrap().last().unwrap();
     assert_eq!(last["lost"]["median"], 0.0, "XDP has no ring that could be full: {last}");
 }
 
@@ -147,7 +147,7 @@ fn a_program_that_ends_in_mid_turn_has_no_rate() {
     let ended = ended(sluice(&arguments).env("PATH", path));
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
-    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    let steps = report["suites"][0]["steps"].as_array().unwrap();
     let of_peer = |step: &&Value| step["by"] == "dpdk-testpmd";
     let failed: Vec<&Value> = steps.iter().filter(of_peer).map(|step| &step["failed"]).collect();
     assert_eq!(failed, ["dpdk-testpmd ended: NIC statistics"; 2]);
@@ -183,7 +183,7 @@ fn a_signal_ends_it_and_what_was_measured_is_kept() {
     let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
     let Some(running) = start(&rounds) else { return };
     let report = stopped_at(2, running);
-    let steps = report["ladders"][0]["steps"].as_array().unwrap();
+    let steps = report["suites"][0]["steps"].as_array().unwrap();
     assert_eq!(steps[0]["turns"].as_array().unwrap().len(), 1, "{report}");
 }
 
@@ -216,12 +216,11 @@ fn result(steps: &[(&str, f64)]) -> String {
         })
     };
     let steps: Vec<Value> = steps.iter().map(step).collect();
-    let ladder =
-        json!({ "ladder": "rx", "title": "Receiving", "reference": "ring", "steps": steps });
+    let suite = json!({ "suite": "rx", "title": "Receiving", "reference": "ring", "steps": steps });
     let machine = json!({ "cpus": 2, "model": "", "virtual_machine": true, "kernel": "" });
     json!({
         "command": "bench", "version": "0", "date": "", "rounds": 1, "seconds": 1,
-        "complete": true, "machine": machine, "ladders": [ladder],
+        "complete": true, "machine": machine, "suites": [suite],
     })
     .to_string()
 }
@@ -230,7 +229,7 @@ fn result(steps: &[(&str, f64)]) -> String {
 fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json").display().to_string();
-    for (mpps, status, verdict) in [(2.0, 0, "pass"), (1.0, 1, "short")] {
+    for (mpps, status, verdict) in [(2.0, 0, "pass"), (1.0, 1, "fail")] {
         let steps = [("TPACKET_V3 ring", mpps), ("tcpdump -w /dev/null", 1.5)];
         std::fs::write(&file, result(&steps)).unwrap();
         let ended = run(&["bench", "check", &file]);
@@ -254,7 +253,7 @@ fn result_with(ratio: f64, instructions: f64) -> String {
     let steps = [("ring", 1.0), ("recvmmsg", 1.0)];
     let mut value: Value = serde_json::from_str(&result(&steps)).unwrap();
     let spread = json!({ "median": ratio, "min": ratio, "max": ratio });
-    value["ladders"][0]["steps"][1]["ratio"] = spread;
+    value["suites"][0]["steps"][1]["ratio"] = spread;
     value["loops"] = json!([
         { "loop": "forward", "command": "c", "of": "packet", "instructions": instructions },
     ]);
@@ -283,7 +282,7 @@ fn what_became_slower_or_longer_is_named_and_ends_with_1() {
         serde_json::from_str::<Value>(&ended.out).expect("nothing else is there");
     }
     let mut broken: Value = serde_json::from_str(&result_with(0.5, 20.0)).unwrap();
-    let step = broken["ladders"][0]["steps"][1].as_object_mut().unwrap();
+    let step = broken["suites"][0]["steps"][1].as_object_mut().unwrap();
     step.retain(|key, _| !["mpps", "ratio"].contains(&key.as_str()));
     step.extend([
         ("failed".to_owned(), "sluice ended: no room".into()),

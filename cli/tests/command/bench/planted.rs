@@ -21,7 +21,7 @@ fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) 
     let _cpus = cpus();
     for attempt in 1..=TRIES {
         let report = run();
-        let steps = report["ladders"][0]["steps"].as_array().unwrap();
+        let steps = report["suites"][0]["steps"].as_array().unwrap();
         let (failed, measured): (Vec<&Value>, Vec<&Value>) =
             steps.iter().partition(|step| step.get("failed").is_some());
         let missing = |step: &&&Value| step["failed"].as_str().unwrap().contains("not installed");

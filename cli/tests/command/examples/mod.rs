@@ -94,8 +94,8 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
 /// Runs a line, which ends well and has dealt with packets where it tells of any.
 fn expect(world: &World<'_>, line: &str) -> Result<(), String> {
     let result = world.run(line);
-    let short = ["sluice: stopped", "short of their bars"];
-    let short = short.iter().any(|reason| result.text.contains(reason));
+    let below = ["sluice: stopped", "below their thresholds"];
+    let short = below.iter().any(|reason| result.text.contains(reason));
     let well = match result.status.and_then(|status| status.code()) {
         Some(0) => true,
         // Rates depend on the machine, and what was stopped has none.

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::{BEGUN, Place, generate};
-use crate::bed::{End, list};
 use crate::process::{Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Job, Order, Pipe, Step, Way};
+use crate::testbed::{End, list};
 
 /// Where `sluice` with `--json --interval` tells its rates.
 const RATES: Count = Count::After("\"pps\":");
@@ -83,7 +83,7 @@ pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
 
 /// Where the two ends find each other.
 pub fn socket_file(place: &Place<'_>) -> String {
-    place.bed.file("socket")
+    place.testbed.file("socket")
 }
 
 /// When a server can be found.

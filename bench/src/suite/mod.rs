@@ -1,4 +1,4 @@
-//! Ladders: one kind of work each, done in one way after the other, from the simplest to the
+//! Suites: one kind of work each, done in one way after the other, from the simplest to the
 //! fastest.
 
 pub(crate) mod drop;
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::{Bed, Cpus, End};
 use crate::peers;
 use crate::process::{BEGUN, COUNTING, Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::sender::{self, NOBODY};
 use crate::step::{Job, Order, Setting, Step};
+use crate::testbed::{Cpus, End, Testbed};
 
-/// Which ladder.
+/// Which suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -36,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are, in the order in which they are climbed.
+    /// All there are, in the order in which they are measured.
     pub const ALL: [Self; 5] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe];
 
     /// What it is, as a heading.
@@ -96,7 +96,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// The settings of a ladder: those that it makes no difference for are taken once.
+    /// The settings of a suite: those that it makes no difference for are taken once.
     fn settings(&self, kind: Kind, cpus: &Cpus) -> Vec<Setting> {
         let or = |list: &[u32], else_: &[Option<u32>]| match list.is_empty() {
             true => else_.to_vec(),
@@ -121,22 +121,22 @@ impl Sweep {
     }
 }
 
-/// A ladder's steps, over a sweep; those of peers where they are wanted, installed or not.
+/// A suite's steps, over a sweep; those of peers where they are wanted, installed or not.
 ///
-/// `bed` gives the bed that a setting wants.
+/// `testbed` gives the testbed that a setting wants.
 ///
 /// # Errors
-/// Those of `bed`.
+/// Those of `testbed`.
 pub fn steps<'a, E>(
     kind: Kind,
     sweep: &Sweep,
     cpus: &Cpus,
     with_peers: bool,
-    mut bed: impl FnMut(&Setting) -> Result<&'a Bed, E>,
+    mut testbed: impl FnMut(&Setting) -> Result<&'a Testbed, E>,
 ) -> Result<Vec<Step>, E> {
     let mut steps: Vec<Step> = Vec::new();
     for setting in sweep.settings(kind, cpus) {
-        let place = Place { bed: bed(&setting)?, cpus, setting };
+        let place = Place { testbed: testbed(&setting)?, cpus, setting };
         let mut new = match kind {
             Kind::Rx => rx::steps(&place),
             Kind::Tx => tx::steps(&place),
@@ -148,7 +148,7 @@ pub fn steps<'a, E>(
             new.extend(peers::ALL.iter().flat_map(|peer| peer.steps(kind, &place)));
         }
         // Between interfaces that somebody else uses nothing is changed.
-        new.retain(|step| place.bed.is_ours() || !step.changes_host());
+        new.retain(|step| place.testbed.is_ours() || !step.changes_host());
         for step in new {
             let there = |other: &Step| other.name == step.name && other.setting == step.setting;
             if !steps.iter().any(there) {
@@ -162,7 +162,7 @@ pub fn steps<'a, E>(
 /// Where steps are to run, and with what.
 pub struct Place<'a> {
     /// The two interfaces.
-    pub bed: &'a Bed,
+    pub testbed: &'a Testbed,
     /// The CPUs of both sides.
     pub cpus: &'a Cpus,
     /// What is wanted; a step takes of it what it depends on.
@@ -172,12 +172,12 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// The interface that sends.
     pub fn left(&self) -> &str {
-        &self.bed.left.interface
+        &self.testbed.left.interface
     }
 
     /// The interface that receives.
     pub fn right(&self) -> &str {
-        &self.bed.right.interface
+        &self.testbed.right.interface
     }
 
     /// `n` CPUs of a program that receives.
@@ -197,7 +197,7 @@ impl Place<'_> {
 
     /// Where a capture file is that holds what is sent.
     pub fn capture_file(&self) -> String {
-        self.bed.file(&format!("{}.pcap", self.setting.size))
+        self.testbed.file(&format!("{}.pcap", self.setting.size))
     }
 
     /// A step that has that file.
@@ -238,12 +238,12 @@ pub(crate) fn generate<A: Into<String>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bed::Side;
+    use crate::testbed::Side;
 
     #[test]
     fn between_interfaces_of_others_no_step_is_left_out_that_changes_nothing_about_them() {
         let side = |interface: &str| Side { netns: None, interface: interface.into() };
-        let bed = Bed::here(side("a"), side("b"));
+        let testbed = Testbed::here(side("a"), side("b"));
         let (sweep, cpus) = (crate::check::sweep(), Cpus::allowed().unwrap());
         for (kind, there, left_out) in [
             (Kind::Tx, "TX ring", "TX ring through fq_codel"),
@@ -251,7 +251,7 @@ mod tests {
             (Kind::Pipe, "memif, to a server", "no such step"),
             (Kind::Pipe, "a pipe, a call a packet", "no such step"),
         ] {
-            let steps = steps(kind, &sweep, &cpus, false, |_| Ok::<_, ()>(&bed)).unwrap();
+            let steps = steps(kind, &sweep, &cpus, false, |_| Ok::<_, ()>(&testbed)).unwrap();
             let has = |name: &str| steps.iter().any(|step| step.name == name);
             assert!(has(there) && !has(left_out), "{kind}: {there}, {left_out}");
         }

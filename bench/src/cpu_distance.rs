@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::pin_thread;
 
-use crate::bed::Cpus;
 use crate::failure::Failure;
 use crate::measurement::Measurement;
+use crate::testbed::Cpus;
 use crate::watch::Watch;
 
 /// Tries, the last of which counts wherever the CPUs are.
@@ -37,7 +37,7 @@ const GOES: u32 = 20;
 
 /// How far the sender's CPU and the receiver's lie apart.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct CpuDistance {
     /// None where there is one only.
     cpus: Option<[usize; 2]>,
     /// The least that was seen.
@@ -52,7 +52,7 @@ pub(crate) struct Apart {
     measure: fn([usize; 2]) -> Option<Duration>,
 }
 
-impl Apart {
+impl CpuDistance {
     /// Of the first two of these, for turns that take so long.
     pub fn of(cpus: &Cpus, turn: Duration) -> Self {
         let cpus = <[usize; 2]>::try_from(cpus.senders(2)).ok();
@@ -207,14 +207,14 @@ mod tests {
 
     const CPUS: [usize; 2] = [0, 1];
 
-    fn apart(cpus: Option<[usize; 2]>, measure: fn([usize; 2]) -> Option<Duration>) -> Apart {
+    fn apart(cpus: Option<[usize; 2]>, measure: fn([usize; 2]) -> Option<Duration>) -> CpuDistance {
         let nearest = Duration::from_nanos(160);
         let looks = looks(Duration::from_secs(1));
-        Apart { cpus, nearest, turns: Vec::new(), looks, in_vain: false, measure }
+        CpuDistance { cpus, nearest, turns: Vec::new(), looks, in_vain: false, measure }
     }
 
     /// How often turns of it are run, and are put off, in three.
-    fn runs_and_pauses(mut apart: Apart) -> (u32, u32, Apart) {
+    fn runs_and_pauses(mut apart: CpuDistance) -> (u32, u32, CpuDistance) {
         let (watch, mut runs) = (Hasty::default(), 0);
         for _ in 0..3 {
             let run = || {
@@ -273,7 +273,8 @@ mod tests {
             (500, 1000, true),
             (500, 1001, false),
         ] {
-            let apart = Apart { nearest: Duration::from_nanos(nearest), ..apart(None, |_| None) };
+            let apart =
+                CpuDistance { nearest: Duration::from_nanos(nearest), ..apart(None, |_| None) };
             assert_eq!(
                 apart.is_near(Duration::from_nanos(ns)),
                 near,
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn cpus_that_came_near_again_are_waited_for_again() {
-        /// Apart until they were waited for in vain, then near for one turn, then apart for good.
+        /// CpuDistance until they were waited for in vain, then near for one turn, then apart for good.
         fn near_once(_: [usize; 2]) -> Option<Duration> {
             static LOOK: AtomicU32 = AtomicU32::new(0);
             // Behind the first turn is looked, too, and before and behind the second.

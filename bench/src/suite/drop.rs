@@ -1,11 +1,11 @@
 //! Dropping: where on its way a packet that nobody wants is thrown away, and what that costs.
 
 use super::{Place, count};
-use crate::bed::End;
 use crate::peers::firewalls::{iptables, nftables};
 use crate::process::{Input, Program, Ready, quoted};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
+use crate::testbed::End;
 
 /// The most alternatives that a filter is asked for: it is one program without loops.
 const FILTER_MAX: u32 = 100;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use sluicegate::xdp::live;
 
 use super::{Place, generate};
-use crate::bed::{End, list};
 use crate::process::{Program, Ready};
-use crate::said::Count;
+use crate::process_output::Count;
 use crate::step::{Job, Order, Setting, Step, Way};
+use crate::testbed::{End, list};
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {

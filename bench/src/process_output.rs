@@ -5,14 +5,14 @@ use serde_json::Value;
 
 /// What a program has written.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct ProcessOutput {
     /// To its standard output.
     pub out: String,
     /// To its standard error.
     pub err: String,
 }
 
-impl Said {
+impl ProcessOutput {
     /// The last JSON object on standard output, which is the result of a command of this project; none
     /// where it has not what is wanted of it.
     pub fn result<T: DeserializeOwned>(&self) -> Option<T> {
@@ -47,7 +47,7 @@ impl Count {
     pub const SENT: Self = Self::At("/attempted");
 
     /// The number.
-    pub fn of(self, said: &Said) -> Option<u64> {
+    pub fn of(self, said: &ProcessOutput) -> Option<u64> {
         match self {
             Self::At(path) => said.number(path).map(|n| n as u64),
             _ => self.read(&said.out).or_else(|| self.read(&said.err)),
@@ -56,7 +56,7 @@ impl Count {
 
     /// All numbers that stand behind the words, in order: of a program that tells rates now and then.
     /// None of other kinds than [`After`](Self::After).
-    pub fn all(self, said: &Said) -> Vec<u64> {
+    pub fn all(self, said: &ProcessOutput) -> Vec<u64> {
         let Self::After(words) = self else { return Vec::new() };
         let texts = [&said.out, &said.err];
         texts.iter().flat_map(|text| text.split(words).skip(1)).filter_map(first_number).collect()
@@ -133,12 +133,12 @@ mod tests {
             ("who said nothing", "", Count::COUNTED, None),
         ];
         for (sentence, out, count, expected) in rows {
-            let said = Said { out: (*out).into(), err: String::new() };
+            let said = ProcessOutput { out: (*out).into(), err: String::new() };
             assert_eq!(count.of(&said), *expected, "{sentence}");
         }
-        let rates = Said { out: "a: 7.5\na: -\na: 9\n".into(), err: String::new() };
+        let rates = ProcessOutput { out: "a: 7.5\na: -\na: 9\n".into(), err: String::new() };
         assert_eq!(Count::After("a:").all(&rates), [7, 9], "told again and again");
-        let said = Said { out: String::new(), err: "7 packets captured".into() };
+        let said = ProcessOutput { out: String::new(), err: "7 packets captured".into() };
         assert_eq!(Count::Before("captured").of(&said), Some(7), "on the other output");
     }
 }

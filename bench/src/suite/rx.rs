@@ -1,8 +1,8 @@
 //! Receiving: from a system call a packet to counting where the packet comes in.
 
 use super::{Place, count};
-use crate::bed::list;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
+use crate::testbed::list;
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {

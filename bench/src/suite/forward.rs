@@ -3,15 +3,15 @@
 use sluicegate::xdp::live;
 
 use super::{BEGUN, Place};
-use crate::bed::Line;
 use crate::device::{bridge, no_bridge, no_router, router};
 use crate::process::Program;
 use crate::sender::ADDRESS;
 use crate::step::{Intake, Job, Step, To, Way};
+use crate::testbed::Line;
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(place: &Place<'_>) -> Vec<Step> {
-    let Some(line) = &place.bed.line else { return Vec::new() };
+    let Some(line) = &place.testbed.line else { return Vec::new() };
     let (from, to) = (&line.from, &line.to);
     let step = |name: &str, ports: [String; 2], flags: &[&str]| {
         let program = Program::sluice(["forward", &ports[0], &ports[1]]);
@@ -49,7 +49,7 @@ pub fn passing(place: &Place<'_>, by: &'static str, name: &str, job: Option<Job>
 
 /// By the kernel's routing; none where nobody knows the next hop's address.
 fn routing(place: &Place<'_>, line: &Line) -> Option<Step> {
-    let mac = place.bed.right.mac().ok()?.to_string();
+    let mac = place.testbed.right.mac().ok()?.to_string();
     let mut step = passing(place, "linux", "kernel routing", None, To::Router);
     step.prepare = router(line, ADDRESS, &mac);
     step.tidy = no_router(line, ADDRESS).into();

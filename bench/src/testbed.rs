@@ -1,4 +1,4 @@
-//! The bed: two interfaces that are joined, and the CPUs that the two sides have.
+//! The testbed: two interfaces that are joined, and the CPUs that the two sides have.
 //!
 //! ```text
 //!   left: sends, from the first CPUs     right: receives, on the others
@@ -85,7 +85,7 @@ impl Line {
 
 /// Two interfaces that are joined.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Testbed {
     /// The side that sends.
     pub left: Side,
     /// The side that receives.
@@ -98,9 +98,9 @@ pub struct Bed {
     folder: TempDir,
 }
 
-/// What a bed has to be like, where it is made.
+/// What a testbed has to be like, where it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BedConfig {
+pub struct TestbedConfig {
     /// Queues of each interface.
     pub queues: u32,
     /// For frames of more than 1514 bytes.
@@ -109,12 +109,12 @@ pub struct BedConfig {
     pub line: bool,
 }
 
-impl Bed {
+impl Testbed {
     /// Makes one of namespaces and a veth link. It goes when the value does.
     ///
     /// # Errors
     /// A missing privilege, as of [`Lab`]; `ip` is not there (for jumbo frames).
-    pub fn make(config: BedConfig) -> Result<Self> {
+    pub fn make(config: TestbedConfig) -> Result<Self> {
         let queues = config.queues.min(LabConfig::MAX_QUEUES);
         let shape = if config.line { Shape::Line } else { Shape::Pair };
         let lab = Lab::scratch_with(shape, queues)?;
@@ -128,17 +128,19 @@ impl Bed {
             to: "middle1".into(),
         });
         let (left, right) = (side("left", "left0"), side("right", "right0"));
-        let bed = Self { left, right, line, lab: Some(lab), folder: folder()? };
+        let testbed = Self { left, right, line, lab: Some(lab), folder: folder()? };
         if config.jumbo {
-            let middle = bed.line.iter().flat_map(|line| [&line.from, &line.to]);
+            let middle = testbed.line.iter().flat_map(|line| [&line.from, &line.to]);
             let middle = middle.map(|name| (End::Middle, name));
-            let ends = [(End::Left, &bed.left.interface), (End::Right, &bed.right.interface)];
+            let ends =
+                [(End::Left, &testbed.left.interface), (End::Right, &testbed.right.interface)];
             for (end, name) in ends.into_iter().chain(middle) {
                 let mtu = JUMBO.to_string();
-                Program::tool("ip", ["link", "set", "dev", name, "mtu", &mtu]).run(&bed, end)?;
+                Program::tool("ip", ["link", "set", "dev", name, "mtu", &mtu])
+                    .run(&testbed, end)?;
             }
         }
-        Ok(bed)
+        Ok(testbed)
     }
 
     /// Of two interfaces that are there. Nothing about them is changed.
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn an_interface_is_not_joined_with_itself() {
         let side = || Side { netns: None, interface: "lo".into() };
-        let error = Bed::of(side(), side()).unwrap_err().to_string();
+        let error = Testbed::of(side(), side()).unwrap_err().to_string();
         assert_eq!(error, "lo twice: a bench has two interfaces");
     }
 }
