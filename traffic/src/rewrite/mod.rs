@@ -10,6 +10,5 @@
 
 mod change;
 mod rules;
-mod sum;
 
 pub use rules::{Rewrite, Rule};

@@ -9,7 +9,6 @@
 //! | `dump` | bytes with offsets, as `tcpdump -XX` prints them |
 
 mod decode;
-mod dump;
 mod streams;
 mod transport;
 
@@ -54,7 +53,7 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
         writeln!(to, "\npacket {}: stream {name}, {bytes} bytes", number + 1)?;
         let stamped = spec.is_stamped(stream);
         write_lines(&decode::decode(&room[..bytes], stamped), to)?;
-        dump::write(&room[..bytes], to)?;
+        write_bytes(&room[..bytes], to)?;
     }
     Ok(())
 }
@@ -88,4 +87,33 @@ fn wrapped(text: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Bytes a line of a dump.
+const BYTES_A_LINE: usize = 16;
+/// What the bytes of a line take: eight times four digits and a blank.
+const WIDTH: usize = 40;
+
+/// Writes bytes as tcpdump -X does.
+fn write_bytes(bytes: &[u8], to: &mut dyn Write) -> fmt::Result {
+    for (number, line) in bytes.chunks(BYTES_A_LINE).enumerate() {
+        let mut digits = String::with_capacity(WIDTH);
+        for pair in line.chunks(2) {
+            for byte in pair {
+                write!(digits, "{byte:02x}")?;
+            }
+            digits.push(' ');
+        }
+        let text: String = line.iter().map(|byte| printable(*byte)).collect();
+        writeln!(to, "\t0x{:04x}:  {digits:WIDTH$} {text}", number * BYTES_A_LINE)?;
+    }
+    Ok(())
+}
+
+fn printable(byte: u8) -> char {
+    match byte {
+        // As there, a blank is none.
+        b'!'..=b'~' => byte.into(),
+        _ => '.',
+    }
 }

@@ -25,7 +25,6 @@
 //! [`Analyser`]: super::Analyser
 
 mod checksum;
-mod delay;
 mod headers;
 mod layout;
 mod number;
