@@ -53,7 +53,6 @@ pub mod process_output;
 pub mod profile;
 pub mod report;
 pub mod rounds;
-mod sender;
 pub mod show;
 pub mod statistics;
 pub mod step;

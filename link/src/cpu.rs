@@ -7,7 +7,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 use sluicegate_base::error::{Error, Result};
 
 /// What one CPU has counted since the machine started.
@@ -127,6 +132,111 @@ fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     }
 }
 
+/// A thread's two clocks when it began: the one that goes on, and the one that goes while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadCpuUsage {
+    wall: Duration,
+    on_cpu: Duration,
+}
+
+impl ThreadCpuUsage {
+    /// Of this thread, from now on.
+    pub fn begin() -> Self {
+        // The clock that goes on is read first here and last in `share`: so its span has the other's
+        // in it, and no share is more than the whole.
+        let wall = time(ClockId::CLOCK_MONOTONIC);
+        Self { wall, on_cpu: time(ClockId::CLOCK_THREAD_CPUTIME_ID) }
+    }
+
+    /// The share until now, from 0 to 1. The same thread asks.
+    pub fn share(&self) -> f64 {
+        let on_cpu = time(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.on_cpu);
+        let wall = time(ClockId::CLOCK_MONOTONIC).saturating_sub(self.wall);
+        // What is left is the two clocks' own difference in speed, of parts of a million.
+        (on_cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9)).min(1.0)
+    }
+}
+
+fn time(clock: ClockId) -> Duration {
+    // These two clocks are always there.
+    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Has this thread run on one CPU and no other.
+///
+/// # Errors
+/// There is no such CPU, or a cpuset keeps it from this process.
+pub fn pin_thread(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    match set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
+        Err(Errno::EINVAL) => {
+            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+            let online = online.as_deref().map_or("unknown", str::trim);
+            Err(Error::Usage(format!(
+                "no CPU {cpu} to pin a thread to: online are {online}, and a cpuset may allow fewer"
+            )))
+        }
+        pinned => {
+            pinned.map_err(|error| Error::system("pin a thread to", format!("CPU {cpu}"), error))
+        }
+    }
+}
+
+/// Whether a thread may run on a CPU, tried by one that ends with that.
+///
+/// # Errors
+/// As [`pin_thread`]; no thread to be had.
+pub fn may_pin(cpu: usize) -> Result<()> {
+    std::thread::Builder::new()
+        .spawn(move || pin_thread(cpu))
+        .map_err(|error| Error::system("start", "a thread for a while", error))?
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// How many CPUs there can be, those that are not plugged in included: numbers of CPUs are below.
+///
+/// # Errors
+/// The system does not say.
+pub fn possible_cpus() -> Result<usize> {
+    libbpf_rs::num_possible_cpus().map_err(|error| {
+        Error::system("look up the CPUs of", "this host", std::io::Error::other(error))
+    })
+}
+
+/// The CPUs that a thread may run on.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed(CpuSet);
+
+impl Allowed {
+    /// Those of this thread.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn here() -> Result<Self> {
+        let set = sched_getaffinity(Pid::from_raw(0));
+        set.map(Self).map_err(|error| Error::system("look up the CPUs of", "this thread", error))
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        (0..CpuSet::count()).filter(|&cpu| self.has(cpu)).count()
+    }
+
+    /// Has this thread run on all of these but one. Where that leaves none, or the kernel does not
+    /// want it, the thread stays where it is.
+    pub fn but(&self, cpu: usize) {
+        let mut set = self.0;
+        if self.count() > 1 && set.unset(cpu).is_ok() {
+            let _ = sched_setaffinity(Pid::from_raw(0), &set);
+        }
+    }
+
+    fn has(&self, cpu: usize) -> bool {
+        self.0.is_set(cpu).unwrap_or(false)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,5 +290,19 @@ ctxt 4
     fn this_machine_has_at_least_one_cpu_that_has_done_something() {
         let cpus = read().unwrap();
         assert!(cpus.iter().any(|cpu| cpu.total_ticks > cpu.idle_ticks), "{cpus:?}");
+    }
+
+    #[test]
+    fn no_share_is_more_than_the_whole() {
+        // The thread has been on a CPU before: that is not part of the time.
+        let before = time(ClockId::CLOCK_THREAD_CPUTIME_ID);
+        while time(ClockId::CLOCK_THREAD_CPUTIME_ID) < before + Duration::from_millis(5) {}
+        for _ in 0..1000 {
+            let share = ThreadCpuUsage::begin().share();
+            assert!((0.0..=1.0).contains(&share), "{share}");
+        }
+        let asleep = ThreadCpuUsage::begin();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(asleep.share() < 1.0);
     }
 }

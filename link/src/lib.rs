@@ -9,59 +9,50 @@
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.
 
-mod affinity;
 mod backlog;
-mod counter;
 mod cpu;
 mod driver_stats;
 pub mod ethtool;
 mod interface;
 pub mod lab;
 mod link_state;
-mod live_namespaces;
 mod names;
 mod netdev;
 mod netlink;
 pub mod netns;
 mod next_hop;
 pub mod process;
-mod queues;
 mod rates;
 pub mod records;
-mod removal;
 mod routes;
-mod sample;
 mod tap;
 mod tc;
-mod thread_cpu;
 mod tx_counters;
 mod veth;
 
-pub use affinity::Allowed;
-pub use affinity::{may_pin, pin_thread, possible_cpus};
 pub use backlog::{Backlog, Backlogged};
-pub use counter::Counter;
-pub use cpu::{CpuCounters, read as cpu_counters};
+pub use cpu::{
+    Allowed, CpuCounters, ThreadCpuUsage, may_pin, pin_thread, possible_cpus, read as cpu_counters,
+};
 pub use driver_stats::{Direction, QueueCounters};
 pub use ethtool::{Channels, Ethtool};
 pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 #[cfg(test)]
-#[cfg(test)]
 pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
 pub use link_state::{LinkState, State};
-pub use live_namespaces::live_namespaces;
 pub use names::LinkNames;
-pub use netdev::{Metadata, XdpAbilities, xdp_abilities};
+pub use netdev::{Metadata, XdpAbilities, transmit_queues, xdp_abilities};
 pub use netlink::Netlink;
+pub use netns::live_namespaces;
 pub use next_hop::{NextHop, NextHops};
-pub use queues::transmit_queues;
-pub use rates::{CpuRates, DirectionRates, InterfaceRates, QueueRates, Rates};
+pub use rates::{
+    Counter, CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample,
+    Sampler,
+};
 pub use routes::carries_default_route;
-pub use sample::{InterfaceSample, Sample, Sampler};
 pub use tap::{Making, Tap};
 pub use tc::{FilterPlace, Side, Then};
-pub use thread_cpu::ThreadCpuUsage;
 pub use tx_counters::{TxCounters, TxCounts};
 pub use veth::VethEnd;
 

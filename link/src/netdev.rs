@@ -3,11 +3,14 @@
 //! By the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources:
 //! linux/netdev.h, linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
 
+use std::fs;
+use std::os::fd::AsRawFd;
+
 use netlink_packet_core::{NetlinkSerializable, NlasIterator};
 use netlink_sys::protocols::NETLINK_GENERIC;
-
-use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
+
+use super::{Interface, Netlink, netns};
 
 // linux/genetlink.h
 const GENL_ID_CTRL: u16 = 16;
@@ -147,6 +150,21 @@ fn number(body: &[u8], kind: u16) -> Option<u64> {
     }
 }
 
+/// The transmit queues that everybody may send by, each under its lock (`real_num_tx_queues` of
+/// linux/netdevice.h); none where sysfs cannot be seen. To be called in the interface's network
+/// namespace. Needs CAP_SYS_ADMIN.
+///
+/// ethtool counts those too that a driver keeps for what XDP programs send (virtio_net does), and
+/// rtnetlink those there is room for. In sysfs there is a folder for each that the host sends by
+/// (net/core/net-sysfs.c, netdev_queue_update_kobjects).
+pub fn transmit_queues(interface: &Interface) -> Option<u32> {
+    let interfaces = netns::sysfs_interfaces().ok()?;
+    let folder = format!("/proc/self/fd/{}/{}/queues", interfaces.as_raw_fd(), interface.name);
+    let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+    let queues = names.filter(|name| name.as_encoded_bytes().starts_with(b"tx-")).count() as u32;
+    Some(queues).filter(|&queues| queues > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +247,22 @@ mod tests {
             return;
         };
         assert!(metadata.timestamp && metadata.hash, "{metadata:?}");
+    }
+
+    #[test]
+    fn only_queues_in_use_are_counted() {
+        let Some(lab) = for_tests::lab_with(4) else { return };
+        let netns = lab.netns("right");
+        let right0 = crate::interface(Some(&netns), "right0").unwrap();
+        let count = |interface: &Interface| {
+            netns::run_in(Some(&netns), || Ok(transmit_queues(interface))).unwrap()
+        };
+        assert_eq!(count(&right0), Some(4), "as it was made");
+        let mut command = std::process::Command::new("ethtool");
+        command.args(["-L", "right0", "rx", "3", "tx", "2"]);
+        let status = netns::spawn(&netns, &mut command).unwrap().wait().unwrap();
+        assert!(status.success());
+        assert_eq!(count(&right0), Some(2), "there is room for 4, and 3 receive");
+        assert_eq!(count(&Interface { name: "left0".into(), ..right0 }), None, "another host's");
     }
 }

@@ -1,6 +1,12 @@
-//! From two samples to rates.
+//! Samples of all counters, and the rates between two of them.
 
-use super::{Counter, CpuCounters, Direction, InterfaceSample, LinkStats, QueueCounters, Sample};
+use std::collections::HashMap;
+use std::time::Instant;
+
+use sluicegate_base::error::Result;
+
+use super::driver_stats::QueueMap;
+use super::{CpuCounters, Direction, Ethtool, Interface, LinkStats, Netlink, QueueCounters, cpu};
 
 /// What happened per second between two samples.
 #[derive(Clone, Debug, Default)]
@@ -212,6 +218,127 @@ fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
     }
 }
 
+/// A counter's advance since the reading before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// It has grown by this much.
+    Advanced(u64),
+    /// It went back: its owner was made anew or reset. What passed in between is unknown.
+    Restarted,
+}
+
+impl Counter {
+    /// The way from one reading to the next.
+    ///
+    /// Some drivers count in 32 bits. A counter that fell from within 32 bits is taken to have
+    /// wrapped where the way round is less than half of them, and to have restarted otherwise.
+    pub fn between(before: u64, now: u64) -> Self {
+        if now >= before {
+            return Self::Advanced(now - before);
+        }
+        match (u32::try_from(before), u32::try_from(now)) {
+            (Ok(before), Ok(now)) if now.wrapping_sub(before) < 1 << 31 => {
+                Self::Advanced(now.wrapping_sub(before).into())
+            }
+            _ => Self::Restarted,
+        }
+    }
+
+    /// The advance per second; zero where the counter restarted.
+    pub fn per_second(self, seconds: f64) -> f64 {
+        match self {
+            Self::Advanced(by) if seconds > 0.0 => by as f64 / seconds,
+            _ => 0.0,
+        }
+    }
+}
+
+/// All counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// When they were read.
+    pub at: Instant,
+    /// The interfaces, in the kernel's order.
+    pub interfaces: Vec<InterfaceSample>,
+    /// The CPUs, by number.
+    pub cpus: Vec<CpuCounters>,
+}
+
+/// One interface's counters.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceSample {
+    /// The interface and its own counters; without its addresses.
+    pub interface: Interface,
+    /// Its queues', where the driver counts by queue.
+    pub queues: Vec<QueueCounters>,
+}
+
+/// Reads counters again and again.
+#[derive(Debug)]
+pub struct Sampler {
+    netlink: Netlink,
+    ethtool: Ethtool,
+    only: Vec<String>,
+    /// By interface number: where its queues' counts are among its driver's statistics.
+    maps: HashMap<u32, QueueMap>,
+}
+
+impl Sampler {
+    /// Prepares to read the interfaces called `only`, or all if that is empty, in a namespace.
+    /// Needs no privilege but to enter another namespace.
+    ///
+    /// # Errors
+    /// No such namespace; none of an interface's name, once, now: later they may come and go.
+    pub fn open(netns: Option<&str>, only: &[String]) -> Result<Self> {
+        let mut netlink = Netlink::open(netns)?;
+        for name in only {
+            netlink.index(name)?;
+        }
+        Ok(Self {
+            netlink,
+            ethtool: Ethtool::open(netns)?,
+            only: only.to_vec(),
+            maps: HashMap::new(),
+        })
+    }
+
+    /// Reads all counters now.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or there is no `/proc`.
+    pub fn sample(&mut self) -> Result<Sample> {
+        let mut links = self.netlink.links()?;
+        let at = Instant::now();
+        links.retain(|link| self.only.is_empty() || self.only.contains(&link.name));
+        self.maps.retain(|index, _| links.iter().any(|link| link.index == *index));
+        let interfaces = links
+            .into_iter()
+            .map(|interface| InterfaceSample { queues: self.queues(&interface), interface })
+            .collect();
+        Ok(Sample { at, interfaces, cpus: cpu::read()? })
+    }
+
+    /// An interface that has gone meanwhile, or whose driver has nothing to say, has no queues.
+    fn queues(&mut self, link: &Interface) -> Vec<QueueCounters> {
+        let map = self.maps.entry(link.index).or_insert_with(|| {
+            QueueMap::new(&self.ethtool.statistics_names(&link.name).unwrap_or_default())
+        });
+        if map.is_empty() {
+            return Vec::new();
+        }
+        let Ok(mut values) = self.ethtool.statistics_values(&link.name) else {
+            return Vec::new();
+        };
+        if values.len() != map.names {
+            // The number of queues has changed: the names with it.
+            let names = self.ethtool.statistics_names(&link.name).unwrap_or_default();
+            *map = QueueMap::new(&names);
+            values = self.ethtool.statistics_values(&link.name).unwrap_or_default();
+        }
+        map.read(&values, link.native_xdp)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -294,5 +421,31 @@ mod tests {
         assert!(Rates::between(&before, &now).interfaces.is_empty());
         let at_once = Rates::between(&before, &before);
         assert_eq!(at_once.interfaces[0].rx.packets, 0.0, "no time, no rate");
+    }
+
+    #[test]
+    fn a_counter_advances_wraps_or_restarts() {
+        use Counter::{Advanced, Restarted};
+        const WRAP: u64 = u32::MAX as u64;
+        for (sentence, before, now, counter) in [
+            ("still", 7, 7, Advanced(0)),
+            ("forward", 7, 9, Advanced(2)),
+            ("forward beyond 32 bits", WRAP, WRAP + 5, Advanced(5)),
+            ("a 32-bit counter wraps", WRAP - 9, 10, Advanced(20)),
+            ("a small counter that goes back restarted", 5000, 0, Restarted),
+            ("a wrap of half of 32 bits is no wrap", 1 << 31, 0, Restarted),
+            ("a 64-bit counter that goes back restarted", WRAP + 2, 0, Restarted),
+            ("a 64-bit counter that jitters back", 1 << 40, (1 << 40) - 1, Restarted),
+            ("the largest", 0, u64::MAX, Advanced(u64::MAX)),
+        ] {
+            assert_eq!(Counter::between(before, now), counter, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_rate_over_no_time_is_zero() {
+        assert_eq!(Counter::Advanced(5).per_second(0.0), 0.0);
+        assert_eq!(Counter::Advanced(5).per_second(0.5), 10.0);
+        assert_eq!(Counter::Restarted.per_second(1.0), 0.0);
     }
 }

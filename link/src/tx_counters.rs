@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::removal::LinkRemoval;
+use super::link_state::LinkRemoval;
 use super::{Interface, LinkState, LinkStats, netns};
 use sluicegate_base::error::{Error, Result};
 

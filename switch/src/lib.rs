@@ -33,7 +33,6 @@ mod decide;
 mod frame;
 mod member;
 mod pass;
-mod pool;
 mod run;
 mod storm;
 mod switch;
@@ -42,7 +41,7 @@ pub mod vlan;
 
 pub use counts::{CAUSES, Cause, Counts};
 pub use decide::Rules;
+pub use member::shared_pool;
 pub use member::{MemberConfig, MemberState, Opened};
-pub use pool::shared_pool;
 pub use run::{Ended, Handle, Worker};
 pub use switch::{Event, Switch, SwitchConfig};

@@ -1,9 +1,11 @@
 //! A port in a switch: its queues, what it may do, what it has counted.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
 use sluicegate::link::{self, Ethtool, LinkState, netns};
+use sluicegate::memory::Pool;
 use sluicegate::monitor::Writer;
 use sluicegate::port::{
     Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats, Use,
@@ -299,4 +301,15 @@ impl Member {
         let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
         stats.fold(QueueStats::default(), QueueStats::plus)
     }
+}
+
+/// A pool for all ports that can share one, and for one more that is added later. None where no
+/// port gains by it: without `xdp:` ports all is copied from the kernel in any case.
+///
+/// # Errors
+/// No such interface; no memory.
+pub fn shared_pool(ports: &[PortName], options: &OpenOptions) -> Result<Option<Arc<Pool>>> {
+    let Some(spare) = ports.iter().find(|port| port.kind() == Kind::Xdp) else { return Ok(None) };
+    let shared = ports.iter().chain([spare]).map(|port| (port.clone(), Use::Both));
+    Port::pool_for(&shared.collect::<Vec<_>>(), options).map(Some)
 }

@@ -2,9 +2,6 @@
 
 mod mmap;
 mod pool;
-mod prefetch;
 
 pub use mmap::{Mmap, PAGE_BYTES};
-pub use pool::RING_ALIGNMENT;
-pub use pool::{Pool, PoolConfig};
-pub use prefetch::{prefetch, prefetch_to_write};
+pub use pool::{Pool, PoolConfig, RING_ALIGNMENT, prefetch, prefetch_to_write};

@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::peers::{find, missing};
 use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::process_output::Count;
-use crate::sender::{NOBODY, from_left};
 use crate::testbed::{Cpus, End, Testbed};
+use crate::testbed::{NOBODY, from_left};
 use crate::watch::Watch;
 
 /// From when packets come until it is measured; and about what a program takes to begin.

@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::device::{bridge, no_bridge};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Ready};
-use crate::sender::ADDRESS;
 use crate::step::Order;
+use crate::testbed::ADDRESS;
 use crate::testbed::{Cpus, End, Testbed, list};
 use crate::watch::Watch;
 

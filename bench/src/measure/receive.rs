@@ -10,9 +10,9 @@ use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
 use crate::process_output::{Count, ProcessOutput};
 use crate::profile::Who;
-use crate::sender::{NOBODY, from_left};
 use crate::step::{Intake, Setting, Step, Tally, To};
 use crate::testbed::{End, Line, Testbed};
+use crate::testbed::{NOBODY, from_left};
 
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);

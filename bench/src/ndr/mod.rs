@@ -13,7 +13,6 @@
 //! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
 //! | [`burst`] | 26.4 | the longest burst that comes through whole |
 
-pub mod burst;
 pub mod curve;
 #[cfg(test)]
 mod model;
@@ -24,9 +23,9 @@ pub mod wire;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use burst::BackToBack;
 use curve::{LatencyAt, LossAt};
 use search::{Found, Goal};
+use trial::BackToBack;
 use trial::Trial;
 
 /// What is to be found out.
@@ -110,7 +109,7 @@ fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<()
     // A burst has no rate to be near to: a fiftieth is near enough.
     let resolution = goal.resolution.max(0.02);
     let Goal { loss, confirm, .. } = *goal;
-    let burst = burst::back_to_back(trial, size, most_pps, loss, resolution, confirm)?;
+    let burst = trial::back_to_back(trial, size, most_pps, loss, resolution, confirm)?;
     of.back_to_back = Some(burst);
     Ok(())
 }

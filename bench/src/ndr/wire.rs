@@ -14,7 +14,7 @@ use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{COUNTING, Program, Running};
 use crate::process_output::ProcessOutput;
-use crate::sender::from_left;
+use crate::testbed::from_left;
 use crate::testbed::{Cpus, End, Testbed};
 use crate::watch::Watch;
 

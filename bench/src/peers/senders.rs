@@ -2,9 +2,9 @@
 
 use super::{Peer, Work, sender};
 use crate::process::Program;
-use crate::sender::{ADDRESS, NOBODY};
 use crate::step::{Step, Way};
 use crate::suite::{Kind, Place};
+use crate::testbed::{ADDRESS, NOBODY};
 
 /// trafgen sends by a transmit ring, from a description of packets.
 pub const TRAFGEN: Peer = Peer {

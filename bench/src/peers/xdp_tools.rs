@@ -3,10 +3,10 @@
 use super::{Peer, Version, Work};
 use crate::process::{Program, Ready};
 use crate::process_output::Count;
-use crate::sender::NOBODY;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
 use crate::suite::drop::{ports, rules};
 use crate::suite::{Kind, Place};
+use crate::testbed::NOBODY;
 
 pub const PEER: Peer = Peer {
     command: "xdp-filter",

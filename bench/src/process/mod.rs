@@ -1,6 +1,5 @@
 //! Programs that run at one end of a testbed: started, waited for, measured, ended.
 
-mod input;
 mod running;
 mod spawn;
 
@@ -14,9 +13,9 @@ use sluicegate::error::{Error, Result};
 
 use crate::process_output::ProcessOutput;
 use crate::testbed::{End, Testbed};
-pub use input::{Input, quoted};
 pub use running::{Ready, Running};
 use spawn::spawn;
+pub use spawn::{Input, quoted};
 
 /// This project's own command.
 pub const SLUICE: &str = "sluice";

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::cause::Cause;
+use super::functions::Cause;
 use super::named::{Part, Place};
 use super::perf::What;
 use super::table::{self, Stage, Wait};

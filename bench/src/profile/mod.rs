@@ -12,7 +12,6 @@
 //! bench goes on, without causes.
 
 mod advice;
-mod cause;
 mod collect;
 mod findings;
 mod functions;

@@ -5,7 +5,7 @@
 //! was. So `memcpy` is copying whoever called it, and a list helper below `try_to_wake_up` belongs to
 //! waking up.
 
-use super::cause::Cause;
+use super::functions::Cause;
 use super::functions::{KERNEL, USER, WAITS};
 
 /// Where in a chain a row counts.

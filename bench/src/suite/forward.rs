@@ -5,8 +5,8 @@ use sluicegate::xdp::live;
 use super::{BEGUN, Place};
 use crate::device::{bridge, no_bridge, no_router, router};
 use crate::process::Program;
-use crate::sender::ADDRESS;
 use crate::step::{Intake, Job, Step, To, Way};
+use crate::testbed::ADDRESS;
 use crate::testbed::Line;
 
 /// The steps, from the slowest to the fastest.

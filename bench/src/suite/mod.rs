@@ -15,9 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::peers;
 use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::process_output::Count;
-use crate::sender::{self, NOBODY};
 use crate::step::{Job, Order, Setting, Step};
-use crate::testbed::{Cpus, End, Testbed};
+use crate::testbed::{self, Cpus, End, NOBODY, Testbed};
 
 /// Which suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,7 +230,7 @@ pub(crate) fn generate<A: Into<String>>(
     port: &str,
     flags: impl IntoIterator<Item = A>,
 ) -> Job {
-    let program = sender::generate(port, place.setting.size, NOBODY).and(flags);
+    let program = testbed::generate(port, place.setting.size, NOBODY).and(flags);
     Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
 }
 

@@ -1,7 +1,10 @@
 //! What AF_XDP socket to open, and what comes of it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use sluicegate_base::memory::Pool;
 
 use super::open::Opening;
 use super::receive::Receiver;
@@ -9,8 +12,9 @@ use super::send::Sender;
 use super::socket::{LET_GO, XskSocket};
 use super::umem::Umem;
 use crate::error::{Error, Result};
+use crate::filter::Frame;
+use crate::filter::ebpf::Assembler;
 use crate::link;
-use sluicegate_base::memory::Pool;
 
 /// Most entries of a ring: far beyond use, far below overflow.
 const MAX_ENTRIES: u32 = 1 << 20;
@@ -148,4 +152,12 @@ impl XskConfig {
         }
         Opening::new(self, umem, interface).run()
     }
+}
+
+/// A piece of program that looks at each packet of a port that only counts them (`xdp:` with
+/// `action=drop` or `action=pass`), before it is counted. What it finds it leaves in maps of its own.
+pub trait Inspect: fmt::Debug + Send + Sync {
+    /// Writes the piece. It finds the registers of `frame` as they were loaded, and leaves them so;
+    /// all others and the whole stack are free. It goes on behind itself.
+    fn write(&self, asm: &mut Assembler, frame: &Frame);
 }

@@ -14,7 +14,6 @@
 
 mod buffer;
 mod clock;
-mod fields;
 mod options;
 mod pcap;
 mod pcapng;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::buffer::{Fields, Order};
 use super::clock::Clock;
-use super::fields::{Fields, Order};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Direction, Meta};
 

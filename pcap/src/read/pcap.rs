@@ -1,7 +1,7 @@
 //! The pcap format, in every variant libpcap reads (draft-ietf-opsawg-pcap; libpcap's
 //! sf-pcap.c for the variants before it).
 
-use super::fields::{Fields, Order};
+use super::buffer::{Fields, Order};
 use super::{Found, Step, packet_limit, snapshot_limit};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};

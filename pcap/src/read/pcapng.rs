@@ -1,7 +1,7 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
 
+use super::buffer::{Fields, Order};
 use super::clock::Clock;
-use super::fields::{Fields, Order};
 use super::options::{Options, describe};
 use super::{Found, Step, packet_limit, snapshot_limit};
 use sluicegate_base::ring::Interface;

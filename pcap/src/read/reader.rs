@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::buffer::Buffer;
-use super::fields::Order;
+use super::buffer::Order;
 use super::options::{Options, text};
 use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;

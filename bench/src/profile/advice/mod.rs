@@ -3,8 +3,8 @@
 //! A rule is a small function: it looks for one thing and says what to do about it, with a weight:
 //! roughly the share of the time that might be gained. The heaviest is what is told.
 
-use super::cause::Cause;
 use super::findings::{Cpu, Findings, Found};
+use super::functions::Cause;
 use super::table::Wait;
 
 /// What makes the figures doubtful: the machine is not ours alone.

@@ -8,7 +8,6 @@
 //! Where there is only the timer, what runs with interrupts off is seen where they are switched on
 //! again: in the same function as a rule, or its caller.
 
-mod abi;
 mod event;
 mod records;
 
@@ -19,7 +18,7 @@ use std::path::Path;
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
 
-use abi::{Attr, flag, sample};
+use event::{Attr, flag, sample};
 use event::{Event, Ring};
 pub use records::{Record, Sample, records};
 
@@ -133,8 +132,8 @@ impl Events {
 impl OnCpu {
     fn open(number: u32, clock: Clock, per_second: u32) -> io::Result<Self> {
         let (kind, config) = match clock {
-            Clock::Cycles => (abi::TYPE_HARDWARE, abi::HARDWARE_CYCLES),
-            Clock::Timer => (abi::TYPE_SOFTWARE, abi::SOFTWARE_CPU_CLOCK),
+            Clock::Cycles => (event::TYPE_HARDWARE, event::HARDWARE_CYCLES),
+            Clock::Timer => (event::TYPE_SOFTWARE, event::SOFTWARE_CPU_CLOCK),
         };
         let time = Attr {
             kind,
@@ -145,8 +144,8 @@ impl OnCpu {
             ..Attr::default()
         };
         let switches = Attr {
-            kind: abi::TYPE_SOFTWARE,
-            config: abi::SOFTWARE_CONTEXT_SWITCHES,
+            kind: event::TYPE_SOFTWARE,
+            config: event::SOFTWARE_CONTEXT_SWITCHES,
             sample_period: most_samples().min(SWITCHES_PER_SECOND).into(),
             flags: time.flags & !flag::KERNEL_SYMBOLS,
             ..time

@@ -1,6 +1,6 @@
 //! The records of a ring, as values.
 
-use super::abi::{self, record};
+use super::event::{self, record};
 
 /// One moment on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,13 +61,13 @@ fn sample(mut words: Words<'_>, misc: u16) -> Option<Record> {
     let (cpu, _reserved) = (words.u32()?, words.u32()?);
     let weight = words.u64()?;
     let length = words.u64()?;
-    let kernel = misc & abi::MISC_CPU_MODE == abi::MISC_KERNEL;
+    let kernel = misc & event::MISC_CPU_MODE == event::MISC_KERNEL;
     let mut chain = Vec::new();
     let mut in_kernel = false;
     for _ in 0..length {
         let address = words.u64()?;
-        if address >= abi::CHAIN_MARKS {
-            in_kernel = address == abi::CHAIN_KERNEL;
+        if address >= event::CHAIN_MARKS {
+            in_kernel = address == event::CHAIN_KERNEL;
         } else if in_kernel {
             chain.push(address);
         }
@@ -138,7 +138,7 @@ mod tests {
             body.extend(u64::to_ne_bytes(word));
         }
         body.extend(chain.iter().flat_map(|address| address.to_ne_bytes()));
-        record(record::SAMPLE, abi::MISC_KERNEL, &body)
+        record(record::SAMPLE, event::MISC_KERNEL, &body)
     }
 
     #[test]
@@ -147,10 +147,10 @@ mod tests {
         for (sentence, chain, expected) in [
             (
                 "with its own address",
-                &[abi::CHAIN_KERNEL, 0xff10, 0xff20][..],
+                &[event::CHAIN_KERNEL, 0xff10, 0xff20][..],
                 &[0xff10, 0xff20][..],
             ),
-            ("without", &[abi::CHAIN_KERNEL, 0xff20], &[0xff10, 0xff20]),
+            ("without", &[event::CHAIN_KERNEL, 0xff20], &[0xff10, 0xff20]),
             ("callers in user space are left out", &[user, 0x400], &[0xff10]),
             ("no chain", &[], &[0xff10]),
         ] {

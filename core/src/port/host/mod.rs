@@ -45,10 +45,8 @@
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 
 mod device;
-mod entering;
 mod flows;
 mod hooks;
-mod life;
 mod program;
 mod queue;
 
@@ -58,10 +56,10 @@ use std::sync::Arc;
 pub use flows::HostFlows;
 pub(super) use queue::HostQueue;
 
+use device::Share;
 use device::{Device, lacking};
-use entering::Share;
+use hooks::Life;
 use hooks::{Hook, Hooks};
-use life::Life;
 use queue::{Address, Intake};
 
 use super::tap::{self, Drops, TapQueue};

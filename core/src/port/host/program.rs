@@ -15,7 +15,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::life::Life;
+use super::hooks::Life;
 use super::{Fallback, MARK};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::HostFlows;
 use super::device::Device;
-use super::entering::Share;
+use super::device::Share;
 use super::hooks::Hooks;
-use super::life::Life;
+use super::hooks::Life;
 use crate::error::{Error, Result};
 use crate::link::{Interface, Mac, Netlink};
 use crate::port::QueueStats;

@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cooked::LINKTYPE_SLL2;
+use super::cooked::{LINKTYPE_RAW, link_type_of};
 use super::fanout::{NET, load_from};
-use super::link_type::{LINKTYPE_RAW, link_type_of};
 use super::socket::Socket;
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};

@@ -47,7 +47,6 @@ mod config;
 mod cooked;
 mod fanout;
 mod frames;
-mod link_type;
 mod queue;
 mod receive;
 mod send;
@@ -61,8 +60,8 @@ use std::sync::Arc;
 
 use any::{ANY, Devices};
 use config::{Clock, Config, Method};
+use cooked::link_type;
 use fanout::{Fanout, FanoutMode};
-use link_type::link_type;
 use socket::Socket;
 
 use super::pool_sizing::PoolRequirements;

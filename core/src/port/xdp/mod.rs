@@ -39,7 +39,6 @@ mod hardware;
 mod in_kernel;
 mod pace;
 mod queue;
-mod redirect;
 mod tx_path;
 
 pub(super) use in_kernel::InKernel;

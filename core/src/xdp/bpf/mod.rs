@@ -8,18 +8,16 @@
 //! | `object` | what an object is, and that it be kept in a BPF file system |
 //! | `map` | maps, their entries; a socket that is a sign in a map |
 //! | `program` | loading and running programs; their names, numbers, maps and runs |
-//! | `link` | which XDP program an interface has; attaching and taking off |
-//! | `attach_failure` | the reason for not attaching an XDP program |
+//! | `link` | which XDP program an interface has; attaching and detaching, and why an attempt fails |
 //! | `tcx` | the same of programs where packets enter and leave the host's stack |
 
-mod attach_failure;
 mod link;
 mod map;
 mod object;
 mod program;
 mod tcx;
 
-pub(crate) use attach_failure::AttachFailure;
+pub(crate) use link::AttachFailure;
 pub use link::Mode;
 pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
 pub(crate) use map::{

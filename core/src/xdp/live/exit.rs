@@ -9,13 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::{SharedCounters, privileged};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
 use crate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
-use crate::link::Interface;
-use crate::xdp::RedirectCounts;
-use crate::xdp::bpf;
+use crate::link::{Interface, xdp_abilities};
 use crate::xdp::redirects::{RedirectSender, ThreadMark};
+use crate::xdp::{RedirectCounts, bpf};
 
 /// An interface that frames leave by, as one program knows it.
 #[derive(Debug)]
@@ -74,5 +73,30 @@ impl Exit {
     /// Counts the frames that the calling thread sends, as long as it keeps the answer.
     pub(super) fn mark_thread(&self) -> Option<ThreadMark> {
         self.redirects.as_ref()?.mark_thread().ok()
+    }
+}
+
+/// What keeps live frames from leaving an interface of the namespace `netns`, or of this thread's,
+/// as far as the kernel says (since 6.3).
+///
+/// # Errors
+/// The interface is down; its driver takes no packets that a program redirects to it.
+pub fn leaves_by(interface: &Interface, netns: Option<&str>) -> Result<()> {
+    let name = &interface.name;
+    if !interface.up {
+        return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
+    }
+    match xdp_abilities(netns, interface)? {
+        Some(abilities) if !abilities.sends_redirected() => Err(Error::Unsupported {
+            feature: format!("sending live frames out of {name}"),
+            remedy: match interface.kind.as_str() {
+                "veth" => "the other end needs NAPI: ethtool -K OTHER_END gro on".into(),
+                _ => format!(
+                    "the driver takes no redirected packets; some do with a program attached: \
+                     sluice attach {name}"
+                ),
+            },
+        }),
+        _ => Ok(()),
     }
 }

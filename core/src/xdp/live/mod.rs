@@ -22,14 +22,11 @@
 //!
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
 
-mod able;
 mod exit;
-mod known;
 mod live_program;
 mod live_thread;
 mod program;
 mod ring;
-mod run_length;
 mod sender;
 mod shared_counters;
 mod signal;
@@ -38,8 +35,8 @@ mod tests;
 
 use std::io;
 
-pub use able::leaves_by;
 pub use exit::Exit;
+pub use exit::leaves_by;
 pub use live_program::{Ended, LiveProgram};
 pub use live_thread::{LiveThread, LiveThreadConfig, Next};
 pub use ring::MAX_BYTES;

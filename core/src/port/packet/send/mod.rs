@@ -10,7 +10,7 @@ use calls::Calls;
 use frames::FrameRing;
 
 use super::config::{Config, Sending};
-use super::link_type::link_type;
+use super::cooked::link_type;
 use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};

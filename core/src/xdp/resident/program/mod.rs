@@ -13,11 +13,7 @@
 //! ```
 
 mod copy;
-mod flows;
 mod stamp;
-
-pub(crate) use copy::load_copying;
-pub(crate) use flows::load_flows;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -27,9 +23,11 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::xdp::Inspect;
-use crate::xdp::bpf;
+use crate::xdp::flows::{Flow, FlowTable, Origin, Place};
 use crate::xdp::stamp::Stamp;
+use crate::xdp::{Inspect, bpf};
+
+pub(crate) use copy::load_copying;
 
 /// Where a map's key stands on the stack, below what the filter uses.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
@@ -293,4 +291,23 @@ impl<'a> Program<'a> {
         self.asm.mov(R3, place.cast_signed());
         self.asm.call(Helper::TAIL_CALL);
     }
+}
+
+/// Where the piece that asks keeps a flow on the stack, below a key.
+const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
+
+/// Makes the program of a stage that passes the packets of flows in the table.
+pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) -> Result<OwnedFd> {
+    let mut program = Program::new(stage, resident);
+    let [next, pass] = program.asm.labels();
+    program.select(None, next)?;
+    program.owner_is_alive(next);
+    let place = Place { data: program.frame.data, end: program.frame.end, stack: FLOW };
+    table.write(&mut program.asm, place, Origin::Wire, next);
+    program.count(&[], pass);
+    program.asm.place(pass);
+    program.answer(xdp_action::PASS);
+    program.asm.place(next);
+    program.go_on();
+    program.finish(None)
 }
