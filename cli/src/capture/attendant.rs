@@ -8,7 +8,7 @@ use crate::ledger::Role;
 
 use super::file::{File, Numbers};
 use super::options::Options;
-use super::statistics::note_statistics;
+use super::recorder::note_statistics;
 use crate::report::Report;
 use crate::run::{Attend, Counters, Outcome};
 use crate::status::Status;

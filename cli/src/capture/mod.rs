@@ -16,7 +16,6 @@ mod options;
 mod order;
 mod quiet;
 mod recorder;
-mod statistics;
 
 use std::io::{IsTerminal, stderr};
 use std::ops::Range;
@@ -40,8 +39,8 @@ pub use options::Args;
 use options::Options;
 use order::Order;
 use quiet::Quiet;
+use recorder::note_final_statistics;
 use recorder::{Capture, HandOn, Recorder};
-use statistics::note_final_statistics;
 
 use crate::report::{Files, Report};
 use crate::run::{Limits, run};

@@ -8,7 +8,6 @@
 mod headers;
 mod host;
 mod in_kernel;
-mod passed;
 mod plan;
 mod relay;
 mod result;

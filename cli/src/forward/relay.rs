@@ -17,7 +17,7 @@ use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
-use super::passed::Passed;
+use super::result::Passed;
 use super::served::{Served, Way};
 use super::watched::Watchers;
 use crate::notice;

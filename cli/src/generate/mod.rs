@@ -4,7 +4,6 @@
 //!   specification --> plan --> sender: live frames, or a port's transmit ring --> ledger
 //! ```
 
-mod load;
 mod method;
 mod options;
 
@@ -93,7 +92,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
     let interface = target(port, netns, args.allow_default_route.as_deref())?;
-    let plan = Arc::new(load::plan(&spec, interface.as_ref(), netns)?);
+    let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
         unit: Unit::Packet,
@@ -139,7 +138,7 @@ fn max_lag(text: &str) -> std::result::Result<Duration, String> {
 fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
-    let plan = load::plan_to_show(spec, interface.as_ref(), netns)?;
+    let plan = options::plan_to_show(spec, interface.as_ref(), netns)?;
     let mut out = Pieces { out: BufWriter::new(stdout().lock()), failed: None };
     let shown = show(spec, &plan, packets, &mut out);
     if let Some(error) = out.failed {

@@ -14,7 +14,7 @@ use sluicegate::link::pin_thread;
 use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
-use super::counters::Counters;
+use super::snapshot::Counters;
 use super::snapshot::{Inquiry, Snapshot};
 use super::wanted::Wanted;
 use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};

@@ -9,12 +9,11 @@
 //! ```
 
 mod control;
-mod counters;
 mod snapshot;
 mod wanted;
 mod worker;
 
 pub use control::{Attend, Ended, Limits, Run, Work, run, supervise};
-pub use counters::{Counters, Totals};
+pub use snapshot::{Counters, Totals};
 pub use snapshot::{Inquiry, Snapshot};
 pub use worker::{Nothing, Outcome, Shared, Visitor};

@@ -16,8 +16,8 @@ use sluicegate::ring::{Packet, Readiness, Wait};
 use crate::notice;
 
 use super::control::{Ended, Work};
-use super::counters::{Counters, Totals};
 use super::snapshot::Snapshot;
+use super::snapshot::{Counters, Totals};
 use super::wanted::Wanted;
 
 /// How long a worker may sleep before it looks at the stop flag again.

@@ -14,12 +14,10 @@ mod live;
 mod next_hop;
 mod paced;
 mod rate;
-mod rate_file;
 mod report;
 mod ring;
 mod run;
 mod safety;
-mod so_far;
 mod steering;
 
 use sluicegate::port::{Kind, PortName};

@@ -1,6 +1,8 @@
 //! What became of the packets: made, taken, sent.
 
-use crate::ledger::Role;
+use std::sync::Arc;
+use std::time::Duration;
+
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue};
 use sluicegate_traffic::source::LeftOut;
 
@@ -8,6 +10,7 @@ use super::paced::Paced;
 use super::run::{Done, Ended, Sender};
 use super::steering::Steering;
 use crate::args::Common;
+use crate::ledger::Role;
 use crate::report::{Report, Sending, Thread, Traffic};
 use crate::units::{packets_word, show_count};
 use crate::wire::{HandedOver, Wire};
@@ -127,4 +130,26 @@ fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let (count, port) = (show_count(packets), &report.port);
     let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
     format!("{port}: {count} {word} {was} too long and {was} not sent: {remedy}")
+}
+
+impl Sent {
+    /// The report so far.
+    pub fn so_far(&self, workers: &[Option<Arc<Done>>], elapsed: Duration) -> Report {
+        let mut report = self.report.so_far();
+        let done = || workers.iter().flatten();
+        let sum = |n: fn(&Done) -> u64| done().map(|done| n(done)).sum::<u64>();
+        let packets = sum(|done| done.packets);
+        report.elapsed_s = elapsed.as_secs_f64();
+        report.traffic = Traffic::over(packets, sum(|done| done.bytes), elapsed);
+        report.ledger.add(Role::In, "attempted", packets);
+        report.ledger.add(Role::Out, "accepted", sum(|done| done.accepted));
+        let left_out = done().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
+        report.ledger.add(Role::Loss, "refused", sum(|done| done.refused));
+        report.ledger.add(Role::Loss, "too_long", left_out.too_long);
+        report.ledger.add(Role::Loss, "too_short", left_out.too_short);
+        report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
+        report.ledger.add(Role::Loss, "disconnected", sum(|done| done.disconnected));
+        report.note_silent(workers);
+        report
+    }
 }

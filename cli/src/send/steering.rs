@@ -8,7 +8,7 @@ use sluicegate::units;
 use sluicegate_traffic::rate::{Dial, Pace, Period, Unit};
 
 use super::rate::{Measure, show_rate};
-use super::rate_file::{RateFile, Wanted};
+use super::rate::{RateFile, Wanted};
 use super::run::TICK;
 use crate::notice;
 

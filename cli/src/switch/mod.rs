@@ -1,7 +1,6 @@
 //! `sluice switch`: a learning Ethernet switch over any ports.
 
 mod answer;
-mod ask;
 mod ports;
 mod report;
 mod request;
@@ -38,7 +37,7 @@ What an interface receives goes to the switch; by xdp: the host does not get it.
 #[command(subcommand_negates_reqs = true)]
 pub struct Args {
     #[command(subcommand)]
-    action: Option<ask::Action>,
+    action: Option<request::Action>,
 
     #[command(flatten)]
     run: RunArgs,
@@ -129,7 +128,7 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
 /// Runs the command.
 pub fn switch(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Some(action) => ask::ask(action),
+        Some(action) => request::ask(action),
         None => run::run(args.run),
     }
 }

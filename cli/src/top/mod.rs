@@ -1,6 +1,5 @@
 //! `sluice top`: what the interfaces, their queues and the CPUs are doing.
 
-mod format;
 mod json;
 mod keys;
 mod plain;

@@ -7,8 +7,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState};
 use sluicegate::link::{CpuRates, Direction, InterfaceRates, QueueRates};
 
-use super::format::{causes, percent, si, si_or_dash};
 use super::keys::{Column, State};
+use super::plain::{causes, percent, si, si_or_dash};
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);

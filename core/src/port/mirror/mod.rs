@@ -17,7 +17,7 @@
 //! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come, and so it
 //! is where the driver runs the program for one queue on several CPUs: of bonds, hv_netvsc and TAP.
 //!
-//! Times are the kernel's, taken when the packet was copied (see `xdp/copies/clock.rs` for their
+//! Times are the kernel's, taken when the packet was copied (see `xdp/clock.rs` for their
 //! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
 
 mod queue;
