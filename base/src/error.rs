@@ -3,6 +3,7 @@
 //! Every message names the operation, the object it was done to, the reason, and, where
 //! there is one, the remedy. [`Error::kind`] sorts errors by who can mend them.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operation that failed, on what, why, and the remedy.
 #[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{operation} {object}: {source}{}", then(.remedy))]
@@ -122,6 +123,13 @@ pub enum Kind {
     Privilege,
     /// It failed while running.
     Runtime,
+}
+
+/// As [`Display`](fmt::Display): what a `main` that returns the error prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -36,6 +36,22 @@
 //! [`Pool`](memory::Pool), or point straight at the backend's bytes, the kernel's own block for
 //! example: then looking at a packet copies nothing.
 //!
+//! A receive loop; dropping a [`Batch`](port::Batch) gives its slots back:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sluicegate::port::{Port, Use};
+//!
+//! let mut queue = Port::open_one("packet:eth0", Use::Receive)?;
+//! loop {
+//!     for packet in queue.receive(Duration::from_secs(1))?.packets() {
+//!         println!("{} bytes", packet.meta().wire_bytes);
+//!     }
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
+//!
 //! This forwards packets by swapping buffers, and runs without privilege:
 //!
 //! ```
@@ -59,8 +75,9 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! With `packet:eth0` in place of `null:` the same loop receives from an interface (Linux 3.2,
-//! CAP_NET_RAW), and [`wait_rx`](port::Queue::wait_rx) sleeps until there is something.
+//! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW). Programs that count slots use
+//! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). `core/examples` has whole
+//! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`.
 //!
 //! Each floor below is a crate of its own, and knows only those under it (docs/design.md). This crate
 //! shows them under the names of its modules.

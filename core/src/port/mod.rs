@@ -33,7 +33,7 @@ pub use crate::xdp::flows::FlowCounts;
 pub use host::{HostFlows, detach_host, host_left, host_owner};
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
-pub use queue::{Queue, QueueStats};
+pub use queue::{Batch, Queue, QueueStats};
 pub use served::{Region, Served};
 pub use wait::wait_any;
 
@@ -138,6 +138,25 @@ impl Port {
             Kind::Memif => memif::open(name, options),
             Kind::Monitor => monitor::open(name, options),
             Kind::Pcap => pcap::open(name, options),
+        }
+    }
+
+    /// Opens a port that has one queue, with the defaults of [`OpenOptions`]: `packet:eth0`, `xdp:eth0/0`,
+    /// `pcap:trace.pcapng`. For programs with one thread.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open); the port has several queues and the name does not choose one.
+    pub fn open_one(name: &str, usage: Use) -> Result<Queue> {
+        let name: PortName = name.parse()?;
+        let options = OpenOptions { usage, queues: 1, ..OpenOptions::default() };
+        let mut queues = Self::open(&name, &options)?.queues;
+        match queues.len() {
+            1 => Ok(queues.remove(0)),
+            several => {
+                let remedy =
+                    format!("it has {several} queues: choose one, as in {}/0", name.short());
+                Err(name.error(remedy))
+            }
         }
     }
 

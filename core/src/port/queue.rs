@@ -8,7 +8,7 @@ use super::host::HostFlows;
 use super::wait::wait_for;
 use crate::error::Result;
 use crate::xdp::RedirectCounts;
-use sluicegate_base::ring::{Readiness, Ring, RingMut, Wait};
+use sluicegate_base::ring::{Packets, Readiness, Ring, RingMut, Wait};
 
 /// The kernel takes the last packets within this time, or not at all.
 const LAST_SENT: Duration = Duration::from_secs(1);
@@ -74,6 +74,43 @@ pub struct Queue {
     tx: Ring,
     backend: Box<dyn Backend>,
     interfaces: Vec<Interface>,
+}
+
+/// The packets of a receive ring. Dropping the batch gives their slots back.
+///
+/// ```
+/// use std::time::Duration;
+/// use sluicegate::port::{Port, Use};
+///
+/// let mut queue = Port::open_one("null:?size=60", Use::Receive)?;
+/// let batch = queue.receive(Duration::from_secs(1))?;
+/// assert!(batch.packets().all(|packet| packet.captured_bytes() == 60));
+/// drop(batch);
+/// assert_eq!(queue.rx().available(), 0);
+/// # Ok::<(), sluicegate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Batch<'q> {
+    ring: RingMut<'q>,
+    slots: u32,
+}
+
+impl Batch<'_> {
+    /// The packets, in the order in which they came.
+    pub fn packets(&self) -> Packets<'_> {
+        self.ring.packets()
+    }
+
+    /// Whether nothing came.
+    pub fn is_empty(&self) -> bool {
+        self.slots == 0
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.ring.release(self.slots);
+    }
 }
 
 /// A queue may be handed from thread to thread.
@@ -179,6 +216,19 @@ impl Queue {
     /// The source is gone.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
+    }
+
+    /// Returns the packets that have come, for a program that needs no more than a loop over them. Waits
+    /// for the first, for `timeout` at most; after that the batch may be empty.
+    ///
+    /// # Errors
+    /// As those of [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
+    pub fn receive(&mut self, timeout: Duration) -> Result<Batch<'_>> {
+        if self.sync_rx()? == 0 && self.rx.available() == 0 && !self.is_finished() {
+            self.wait_rx(Wait::default(), timeout)?;
+            self.sync_rx()?;
+        }
+        Ok(Batch { slots: self.rx.available(), ring: self.rx_mut() })
     }
 
     /// What is behind the rings.

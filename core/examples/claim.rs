@@ -1,0 +1,40 @@
+//! Answers UDP echo requests (RFC 862) before the host's network stack sees them. All other packets stay
+//! the host's.
+//!
+//! ```text
+//! cargo run --release --example claim -- eth0
+//! ```
+
+use std::time::Duration;
+
+use sluicegate::port::{Port, Use};
+use sluicegate::ring::{Packet, Wait};
+
+fn main() -> sluicegate::Result<()> {
+    let interface = std::env::args().nth(1).unwrap_or_else(|| "lo".into());
+    let filter = "ip[0] = 0x45 and udp dst port 7 and udp src portrange 1024-65535";
+    let mut queue = Port::open_one(&format!("xdp:{interface}/0?filter={filter}"), Use::Both)?;
+    let mut answer = Vec::new();
+    loop {
+        if queue.sync_rx()? == 0 {
+            queue.wait_rx(Wait::default(), Duration::from_secs(1))?;
+        }
+        let (mut requests, mut answers) = queue.rings_mut();
+        for request in requests.packets() {
+            answer.clear();
+            answer.extend(request.segments().flatten());
+            swap_addresses(&mut answer);
+            answers.push(&Packet::new(request.meta(), &answer));
+        }
+        requests.release(requests.available());
+        queue.sync_tx()?;
+    }
+}
+
+/// Swaps source and destination of Ethernet, IPv4 and UDP, which leaves all checksums as they are.
+fn swap_addresses(frame: &mut [u8]) {
+    for (at, bytes) in [(0, 6), (26, 4), (34, 2)] {
+        let (first, second) = frame[at..at + 2 * bytes].split_at_mut(bytes);
+        first.swap_with_slice(second);
+    }
+}

@@ -1,0 +1,37 @@
+//! Counts the packets of a port by their transport protocol, until ^C or the end of a file.
+//!
+//! ```text
+//! cargo run --release --example count_by_protocol -- pcap:trace.pcapng
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use etherparse::{SlicedPacket, TransportSlice};
+use sluicegate::port::{Port, Use};
+use sluicegate::ring::Packet;
+
+fn main() -> sluicegate::Result<()> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
+    let mut queue = Port::open_one(&name, Use::Receive)?;
+    let (mut counts, mut scratch) = (BTreeMap::new(), Vec::new());
+    while !queue.is_finished() {
+        let batch = queue.receive(Duration::from_secs(1))?;
+        for packet in batch.packets() {
+            *counts.entry(protocol(&packet, &mut scratch)).or_insert(0u64) += 1;
+        }
+    }
+    println!("{counts:#?}");
+    Ok(())
+}
+
+/// Reads the headers; `scratch` holds the bytes of a packet that lies in several slots.
+fn protocol(packet: &Packet<'_>, scratch: &mut Vec<u8>) -> &'static str {
+    match SlicedPacket::from_ethernet(packet.contiguous(scratch)).map(|headers| headers.transport) {
+        Ok(Some(TransportSlice::Tcp(_))) => "TCP",
+        Ok(Some(TransportSlice::Udp(_))) => "UDP",
+        Ok(Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_))) => "ICMP",
+        Ok(_) => "other",
+        Err(_) => "malformed",
+    }
+}

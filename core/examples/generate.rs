@@ -1,0 +1,35 @@
+//! Sends a million UDP packets, as fast as the port takes them.
+//!
+//! ```text
+//! cargo run --release --example generate -- packet:eth0
+//! ```
+
+use etherparse::PacketBuilder;
+use sluicegate::port::{Port, Use};
+use sluicegate::ring::{Meta, Packet};
+
+const PACKETS: u32 = 1_000_000;
+
+fn main() -> sluicegate::Result<()> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "null:".into());
+    let mut queue = Port::open_one(&name, Use::Send)?;
+
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([198, 18, 0, 1], [198, 18, 0, 2], 64)
+        .udp(9, 9)
+        .write(&mut bytes, &[0; 18])
+        .expect("a Vec takes every write");
+    let meta = Meta { wire_bytes: bytes.len() as u32, ..Meta::default() };
+
+    let mut left = PACKETS;
+    while left > 0 {
+        while left > 0 && queue.tx_mut().push(&Packet::new(&meta, &bytes)) {
+            left -= 1;
+        }
+        queue.sync_tx()?;
+    }
+    queue.close_tx()?;
+    println!("{} sent", queue.stats()?.sent);
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Prints the time and the length of each packet that a port receives, until ^C or the end of a file.
+//!
+//! ```text
+//! cargo run --release --example receive -- packet:eth0
+//! ```
+
+use std::time::Duration;
+
+use sluicegate::port::{Port, Use};
+
+fn main() -> sluicegate::Result<()> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
+    let mut queue = Port::open_one(&name, Use::Receive)?;
+    while !queue.is_finished() {
+        for packet in queue.receive(Duration::from_secs(1))?.packets() {
+            let meta = packet.meta();
+            println!("{} ns, {} bytes", meta.timestamp_ns, meta.wire_bytes);
+        }
+    }
+    Ok(())
+}
