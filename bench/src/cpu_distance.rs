@@ -16,8 +16,8 @@ use sluicegate::link::pin_thread;
 
 use crate::failure::Failure;
 use crate::measurement::Measurement;
+use crate::rounds::Watch;
 use crate::testbed::Cpus;
-use crate::watch::Watch;
 
 /// Tries, the last of which counts wherever the CPUs are.
 const TRIES: u32 = 3;

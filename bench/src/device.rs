@@ -6,9 +6,9 @@ use sluicegate::error::{Error, Result};
 
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
+use crate::rounds::Watch;
 use crate::step::Order;
 use crate::testbed::{Cpus, End, Line, Testbed, list};
-use crate::watch::Watch;
 
 /// How the host in the middle passes packets on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

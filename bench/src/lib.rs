@@ -13,11 +13,11 @@
 //! | [`suite`] | which steps there are, and with what they are run |
 //! | [`peers`] | others' programs on the same work, a file each |
 //! | [`step`] | what runs at which end, and how its packets are counted |
-//! | [`rounds`] | the turns, and what is left of them |
+//! | [`rounds`] | the turns, their progress, and what is left of them |
 //! | [`testbed`] | two interfaces that are joined, and the CPUs of both sides |
 //! | [`device`] | what the host between two others can be |
 //! | [`process`] | programs: started, waited for, measured, ended |
-//! | [`said`] | what programs say, and how their counts are read |
+//! | [`process_output`] | what programs write, and the counts in it |
 //! | [`measure`] | one turn of one step |
 //! | [`measurement`] | what that showed |
 //! | [`cost`] | what waiting costs: CPU time at modest rates, round trips |
@@ -32,7 +32,6 @@
 //! | [`instructions`] | how long the hot loops are: what a busy machine does not change |
 //! | [`compare`] | what moved from one report to another |
 //! | [`machine`] | where it ran |
-//! | [`watch`] | who waits for it: progress, and the wish to stop |
 #![deny(unsafe_code)]
 
 pub mod check;
@@ -59,6 +58,5 @@ pub mod step;
 pub mod suite;
 pub mod table;
 pub mod testbed;
-pub mod watch;
 
 pub use failure::Failure;

@@ -72,7 +72,7 @@ pub struct Metadata {
 /// 6.3). The interface is one of the namespace `netns`, or of this thread's.
 ///
 /// # Errors
-/// As [`netns::run_in`](super::netns::run_in); no such interface.
+/// As [`netns::run_in`]; no such interface.
 pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Option<XdpAbilities>> {
     let failed =
         |error| Error::system("ask for the XDP abilities of", interface.name.as_str(), error);

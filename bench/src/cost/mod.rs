@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::rounds::{Progress, Watch};
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
-use crate::watch::{Progress, Watch};
 
 pub use receiving::{AtRate, OfReceiver};
 pub use round_trip::{OfForwarder, RELAYING, RoundTrips};

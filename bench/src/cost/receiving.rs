@@ -8,9 +8,9 @@ use crate::failure::Failure;
 use crate::peers::{find, missing};
 use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::process_output::Count;
+use crate::rounds::Watch;
 use crate::testbed::{Cpus, End, Testbed};
 use crate::testbed::{NOBODY, from_left};
-use crate::watch::Watch;
 
 /// From when packets come until it is measured; and about what a program takes to begin.
 pub const LEAD: Duration = Duration::from_secs(1);

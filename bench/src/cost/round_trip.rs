@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::device::{bridge, no_bridge};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Ready};
+use crate::rounds::Watch;
 use crate::step::Order;
 use crate::testbed::ADDRESS;
 use crate::testbed::{Cpus, End, Testbed, list};
-use crate::watch::Watch;
 
 /// Between two pings: long enough for every forwarder to go to sleep.
 pub const INTERVAL: Duration = Duration::from_millis(5);

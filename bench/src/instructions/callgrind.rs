@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::peers;
 use crate::process::{BEGUN, Program, Running};
 use crate::process_output::Count;
+use crate::rounds::Watch;
 use crate::suite::{self, Place};
 use crate::testbed::End;
-use crate::watch::Watch;
 
 const VALGRIND: &str = "valgrind";
 /// How long a run takes at most, on a busy machine, and of a command that is not optimised.

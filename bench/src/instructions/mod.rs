@@ -18,10 +18,10 @@ use sluicegate::error::Error;
 
 use crate::failure::Failure;
 use crate::process::Program;
+use crate::rounds::{Progress, Watch};
 use crate::step::Setting;
 use crate::suite::Place;
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
-use crate::watch::{Progress, Watch};
 use callgrind::{InUserSpace, Source};
 use programs::{InKernel, Owner};
 

@@ -11,9 +11,9 @@ use sluicegate::xdp::{ProgInfo, RunStatistics};
 use super::{Length, Loop, Unit};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program};
+use crate::rounds::Watch;
 use crate::suite::{self, Place};
 use crate::testbed::End;
-use crate::watch::Watch;
 
 /// What receives where it is the sender that is looked at.
 pub const DROP: &str = "xdp:right0?action=drop";

@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
 use crate::process::{COUNTING, Program, Running};
 use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
+use crate::rounds::Watch;
 use crate::step::{Job, Order, Step, Way};
 use crate::testbed::{Cpus, End, Side, Testbed};
-use crate::watch::Watch;
 
 /// How turns are taken.
 #[derive(Clone, Debug)]

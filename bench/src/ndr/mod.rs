@@ -11,7 +11,7 @@
 //! | --- | --- | --- |
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
 //! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
-//! | [`burst`] | 26.4 | the longest burst that comes through whole |
+//! | [`trial`] | 26.4 | the longest burst that comes through whole |
 
 pub mod curve;
 #[cfg(test)]

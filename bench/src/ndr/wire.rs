@@ -14,9 +14,9 @@ use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{COUNTING, Program, Running};
 use crate::process_output::ProcessOutput;
+use crate::rounds::Watch;
 use crate::testbed::from_left;
 use crate::testbed::{Cpus, End, Testbed};
-use crate::watch::Watch;
 
 /// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
 /// it missed beyond that is not offered at all, so that no device loses packets for its sender's sake.

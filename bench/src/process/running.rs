@@ -16,7 +16,7 @@ use super::spawn::Started;
 use super::{GRACE, LOOK, PATIENCE, SLUICE};
 use crate::failure::Failure;
 use crate::process_output::ProcessOutput;
-use crate::watch::Watch;
+use crate::rounds::Watch;
 
 /// When a program is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,8 +259,8 @@ mod tests {
 
     use super::super::Program;
     use super::*;
+    use crate::rounds::Patient;
     use crate::testbed::{End, Side, Testbed};
-    use crate::watch::Patient;
 
     fn testbed() -> Testbed {
         let side = |interface: &str| Side { netns: None, interface: interface.into() };

@@ -14,9 +14,9 @@ use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
 use sluicegate_bench::ndr::{Findings, OfSize, Settings, run as find};
+use sluicegate_bench::rounds::{Progress, Watch};
 use sluicegate_bench::show::of_share;
 use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
-use sluicegate_bench::watch::{Progress, Watch};
 
 use super::options::{sides, turn};
 use super::progress::Watcher;

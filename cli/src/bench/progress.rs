@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_bench::watch::{Progress, Watch};
+use sluicegate_bench::rounds::{Progress, Watch};
 
 use crate::notice;
 use crate::signals::Signals;

@@ -8,17 +8,15 @@
 //! ```
 
 mod best;
-mod carrier;
 mod keys;
 mod live;
-mod next_hop;
 mod paced;
 mod rate;
 mod report;
 mod ring;
 mod run;
-mod safety;
 mod steering;
+mod target;
 
 use sluicegate::port::{Kind, PortName};
 
@@ -26,18 +24,18 @@ use crate::args::Common;
 use crate::notice;
 use crate::signals::Signals;
 use crate::status::Status;
-use carrier::Carrier;
 use report::Sent;
+use target::Carrier;
 
 pub use best::{Wish, best, short, zero_copy};
 pub use live::LiveSender;
-pub use next_hop::{common_hop, destination};
 pub use paced::Paced;
 pub use rate::{Measure, Rate};
 pub use ring::{RingSender, Supply, monotonic_ns};
 pub use run::{Orders, Sender};
-pub use safety::{interface_of, link_speed, target};
 pub use steering::{Changes, Steering};
+pub use target::{common_hop, destination};
+pub use target::{interface_of, link_speed, target};
 
 /// Sends, and says what became of it: all of a command that has opened its sender.
 ///

@@ -11,12 +11,12 @@ use sluicegate::xdp::RedirectCounts;
 use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
-use super::carrier::Carrier;
 use super::keys::Keys;
 use super::live::LiveSender;
 use super::report::Sent;
 use super::ring::RingSender;
 use super::steering::Steering;
+use super::target::Carrier;
 use crate::args::Common;
 use crate::run::Counters;
 use crate::signals::Signals;

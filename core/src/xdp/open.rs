@@ -10,12 +10,11 @@ use super::calls::{Descriptor, raise_memory_lock};
 use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 use super::frame_size::{self, HEADER_BYTES};
 use super::receive::{Intake, Receiver};
-use super::rings::{Rings, Sizes};
+use super::ring::{Rings, Sizes};
 use super::send::{Limits, Sender, TxPath};
-use super::share::{self, Traits};
 use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
 use super::uapi;
-use super::umem::Umem;
+use super::umem::{self, Traits, Umem};
 use crate::error::{Error, Result};
 use crate::link::{self, netns};
 
@@ -199,7 +198,7 @@ impl<'a> Opening<'a> {
             multi_buffer: self.config.multi_buffer,
         };
         let shared =
-            share::with_donor(self.umem.pool(), traits, |donor| self.bound(traits, Some(donor)));
+            umem::with_donor(self.umem.pool(), traits, |donor| self.bound(traits, Some(donor)));
         let bound = match shared {
             Some(Ok(bound)) => bound,
             Some(Err(failure @ Failure::Other(_))) => return Err(failure),

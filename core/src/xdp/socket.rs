@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::calls::{Descriptor, Woken};
-use super::share::{Entry, Traits};
+use super::umem::{Entry, Traits};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 

@@ -9,7 +9,6 @@
 
 mod clock;
 mod kept;
-mod link_type;
 mod position;
 mod reading;
 mod share;
@@ -108,7 +107,7 @@ impl Replay {
     /// and is no file on a disk.
     pub fn check(file: &PortName, rounds: u64, workers: u32, link_type: Option<u16>) -> Result<()> {
         if is_on_disk(file)? {
-            return link_type::check(file, link_type);
+            return reading::check(file, link_type);
         }
         let what = match (rounds, workers) {
             (_, 2..) => "each thread reads it",

@@ -7,9 +7,9 @@ use sluicegate::port::PortName;
 
 use super::kept::{Keeping, Kept};
 use super::position::{Position, Round};
-use super::reading::{More, Reading};
+use super::reading::{self, More, Reading};
 use super::share::Share;
-use super::{Hand, ReplayOptions, link_type};
+use super::{Hand, ReplayOptions};
 
 /// One worker's reading of a file.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Streamed {
         let passed = self.round.passed();
         if passed.packets > 0 && !self.any {
             let met = reading.interfaces();
-            return Err(link_type::refusal(&self.file, met, self.options.link_type));
+            return Err(reading::refusal(&self.file, met, self.options.link_type));
         }
         self.reading = None;
         // A round without packets would be followed by nothing else.

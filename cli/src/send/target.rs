@@ -1,0 +1,162 @@
+//! Where may be sent to.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use etherparse::{NetSlice, SlicedPacket};
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{
+    self, Ethtool, Interface, LinkState, NextHop, NextHops, carries_default_route, netns,
+};
+use sluicegate::port::{Kind, PortName};
+
+use crate::notice;
+
+/// The interface that a port sends out of; none for files and
+/// TAP devices.
+///
+/// # Errors
+/// A port that only receives; no such interface.
+pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
+    match port.kind() {
+        Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
+        // What a TAP device is sent the host receives, as with host: it does not leave.
+        Kind::Pcap | Kind::Null | Kind::Memif | Kind::Host | Kind::Tap => Ok(None),
+        Kind::Mirror | Kind::Monitor => Err(port.error(format!(
+            "a {}: port only receives: send to packet:, xdp: or live:",
+            port.kind().prefix()
+        ))),
+    }
+}
+
+/// The interface that a port sends out of, if that may be sent to; none for files.
+///
+/// # Errors
+/// As those of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
+pub fn target(
+    port: &PortName,
+    netns: Option<&str>,
+    yes: Option<&str>,
+) -> Result<Option<Interface>> {
+    let interface = interface_of(port, netns)?;
+    if let Some(interface) = &interface {
+        may_send(&interface.name, netns, yes)?;
+    }
+    Ok(interface)
+}
+
+/// Refuses to send where the host's own way to the world is, unless it is named.
+fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<()> {
+    if yes == Some(interface) {
+        return Ok(());
+    }
+    if carries_default_route(netns, interface)? {
+        return Err(Error::Usage(format!(
+            "{interface} carries this host's default route: what is sent there leaves for the \
+             world; if that is wanted, add --allow-default-route {interface}"
+        )));
+    }
+    if let Some(other) = yes {
+        notice::say(format_args!(
+            "--allow-default-route {other}: it is {interface} that is sent to"
+        ));
+    }
+    Ok(())
+}
+
+/// Bits a second, where the driver says.
+pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
+    let speed = Ethtool::open(netns).and_then(|mut ethtool| ethtool.speed(interface));
+    speed.ok().flatten().map(|mbit| f64::from(mbit) * 1e6)
+}
+
+/// Between two looks.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// Looks at an interface's carrier now and then.
+#[derive(Debug)]
+pub struct Carrier {
+    presence: LinkState,
+    name: String,
+    /// Whether it had one when it was last looked.
+    there: bool,
+    next: Instant,
+}
+
+impl Carrier {
+    /// Of the interface that a port sends to; none for files, or where it cannot be asked.
+    pub fn of(port: &PortName, netns: Option<&str>) -> Option<Self> {
+        if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Live) {
+            return None;
+        }
+        let interface = link::interface(netns, port.name()).ok()?;
+        let presence = netns::run_in(netns, || LinkState::of(&interface)).ok()?;
+        Some(Self { presence, name: interface.name, there: true, next: Instant::now() })
+    }
+
+    /// What is to be said: that it is gone, or there again. That the interface is down or gone itself,
+    /// its sender says.
+    pub fn look(&mut self) -> Option<String> {
+        if Instant::now() < self.next {
+            return None;
+        }
+        self.next = Instant::now() + CHECK;
+        let state = self.presence.look().ok().filter(|state| state.up)?;
+        let before = std::mem::replace(&mut self.there, state.running);
+        let name = &self.name;
+        match (before, self.there) {
+            (true, false) => Some(format!(
+                "{name} has no carrier: what is sent meanwhile is lost; see to the cable, or to the \
+                 other end"
+            )),
+            (false, true) => Some(format!("{name} has a carrier again")),
+            _ => None,
+        }
+    }
+}
+
+/// The destination of a frame's outer IP header, if it has one.
+pub fn destination(frame: &[u8]) -> Option<IpAddr> {
+    match SlicedPacket::from_ethernet(frame).ok()?.net? {
+        NetSlice::Ipv4(ip) => Some(ip.header().destination_addr().into()),
+        NetSlice::Ipv6(ip) => Some(ip.header().destination_addr().into()),
+        NetSlice::Arp(_) => None,
+    }
+}
+
+/// Returns the next hop that most destinations have, and one of these. Up to half of the destinations
+/// may have none: packets of both directions also go to addresses of this host.
+///
+/// # Errors
+/// No destination, or too few to which a route out of the interface leads; next hops that differ.
+/// `packets` names the packets.
+pub fn common_hop(
+    hops: &mut NextHops,
+    packets: &str,
+    destinations: &[IpAddr],
+) -> Result<(IpAddr, NextHop)> {
+    let interface = hops.interface().to_owned();
+    let failed = |reason: &str| {
+        Err(Error::Usage(format!(
+            "cannot resolve the next-hop MAC of {packets} on {interface}: {reason}; set --dmac"
+        )))
+    };
+    let distinct: BTreeSet<IpAddr> = destinations.iter().copied().collect();
+    let (mut found, mut unresolved) = (Vec::new(), Vec::new());
+    for destination in distinct {
+        match hops.to(destination) {
+            Ok(hop) => found.push((destination, hop)),
+            Err(error) => unresolved.push(error),
+        }
+    }
+    if unresolved.len() > found.len() {
+        return Err(unresolved.swap_remove(0));
+    }
+    let share = |hop: NextHop| found.iter().filter(|(_, other)| *other == hop).count();
+    match (found.iter().find(|(_, hop)| share(*hop) * 2 > found.len()), &found[..]) {
+        (Some(most), _) => Ok(*most),
+        (None, [(a, _), (b, _), ..]) => failed(&format!("{a} and {b} have different next hops")),
+        (None, _) => failed("they have no IP destination"),
+    }
+}
