@@ -21,7 +21,7 @@ pub struct Moved {
     /// Whether it is Sluice's own.
     pub ours: bool,
     /// What moved.
-    pub what: What,
+    pub what: Metric,
     /// What it was.
     pub before: Spread,
     /// What it is, or why it could not be run.
@@ -30,7 +30,7 @@ pub struct Moved {
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Metric {
     /// A step's rate, to that of the reference where both reports have it. Machines and their moods
     /// are out of it.
     Ratio,
@@ -52,9 +52,9 @@ impl Moved {
     pub fn is_worse(&self) -> bool {
         match (&self.now, self.what) {
             (Err(_), _) => true,
-            (_, What::Ratio) => self.ours && self.by() < 0.0,
-            (_, What::Rate) => false,
-            (_, What::Instructions) => self.by() > 0.0,
+            (_, Metric::Ratio) => self.ours && self.by() < 0.0,
+            (_, Metric::Rate) => false,
+            (_, Metric::Instructions) => self.by() > 0.0,
         }
     }
 }
@@ -86,12 +86,12 @@ fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
         Some(Moved { kind, name, ours, what, before, now })
     };
     if step.is_broken() {
-        return of(What::Rate, old.figures?.mpps, Err(step.why_not().to_owned()));
+        return of(Metric::Rate, old.figures?.mpps, Err(step.why_not().to_owned()));
     }
     let is_reference = step.step == suite.reference || before.reference != suite.reference;
     let (what, before, now) = match (old.ratio, step.ratio) {
-        (Some(before), Some(now)) if !is_reference => (What::Ratio, before, now),
-        _ => (What::Rate, old.figures?.mpps, step.figures?.mpps),
+        (Some(before), Some(now)) if !is_reference => (Metric::Ratio, before, now),
+        _ => (Metric::Rate, old.figures?.mpps, step.figures?.mpps),
     };
     if before.overlaps(&now) || before.median <= 0.0 { None } else { of(what, before, Ok(now)) }
 }
@@ -104,7 +104,7 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     let old = before.loops.iter().find(|old| old.name == it.name && old.of == it.of)?;
     let exact = |n: f64| Spread { median: n, min: n, max: n };
     let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
-    let (name, what) = (it.name.clone(), What::Instructions);
+    let (name, what) = (it.name.clone(), Metric::Instructions);
     let moved = Moved { kind: None, name, ours: true, what, before, now: Ok(now) };
     (before.median > 0.0 && moved.by().abs() > CHANGED).then_some(moved)
 }
@@ -137,10 +137,10 @@ mod tests {
         let before = report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 2.0, 2.0), ("TX ring", 1.0, 1.0)]);
         let now = report(&[("sendmmsg", 0.5, 1.0), ("AF_XDP", 1.0, 2.1), ("TX ring", 0.1, 0.2)]);
         let moved = compare(&before, &now);
-        let named: Vec<(&str, What)> =
+        let named: Vec<(&str, Metric)> =
             moved.iter().map(|moved| (moved.name.as_str(), moved.what)).collect();
         // AF_XDP is half as fast, but so is its reference: its ratio stayed.
-        assert_eq!(named, [("TX ring, 60 B", What::Ratio), ("sendmmsg, 60 B", What::Rate)]);
+        assert_eq!(named, [("TX ring, 60 B", Metric::Ratio), ("sendmmsg, 60 B", Metric::Rate)]);
         assert!((moved[0].by() + 0.8).abs() < 1e-9, "{}", moved[0].by());
         // That the reference is slower may be the machine's.
         assert_eq!(moved.iter().map(Moved::is_worse).collect::<Vec<_>>(), [true, false]);
@@ -208,7 +208,7 @@ mod tests {
             let moved = compare(&of(&before, "6.18"), &of(&now, kernel));
             let found: Vec<_> = moved.iter().map(|it| (it.name.as_str(), it.is_worse())).collect();
             assert_eq!(found, named, "{sentence}");
-            assert!(moved.iter().all(|it| it.kind.is_none() && it.what == What::Instructions));
+            assert!(moved.iter().all(|it| it.kind.is_none() && it.what == Metric::Instructions));
         }
     }
 

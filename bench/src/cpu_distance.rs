@@ -16,7 +16,7 @@ use sluicegate::link::pin_thread;
 
 use crate::failure::Failure;
 use crate::measurement::Measurement;
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::testbed::Cpus;
 
 /// Tries, the last of which counts wherever the CPUs are.
@@ -69,7 +69,7 @@ impl CpuDistance {
     /// Runs a turn, again where the CPUs were moved away from each other.
     pub fn turn(
         &mut self,
-        watch: &dyn Watch,
+        watch: &dyn BenchObserver,
         mut run: impl FnMut() -> Result<Measurement, Failure>,
     ) -> Result<Measurement, Failure> {
         let mut tries = 1;
@@ -105,7 +105,7 @@ impl CpuDistance {
 
     /// Waits until they are near, or for long enough, and where that was in vain not again before they
     /// were: whether they are.
-    fn comes_near(&mut self, watch: &dyn Watch) -> Result<bool, Failure> {
+    fn comes_near(&mut self, watch: &dyn BenchObserver) -> Result<bool, Failure> {
         let looks = if self.in_vain { 1 } else { self.looks };
         for look in 1..=looks {
             let apart = self.look();
@@ -230,7 +230,7 @@ mod tests {
     #[derive(Default)]
     struct Hasty(std::cell::Cell<u32>);
 
-    impl Watch for Hasty {
+    impl BenchObserver for Hasty {
         fn wait(&self, _: Duration) -> bool {
             self.0.set(self.0.get() + 1);
             true

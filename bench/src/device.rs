@@ -6,7 +6,7 @@ use sluicegate::error::{Error, Result};
 
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::step::Order;
 use crate::testbed::{Cpus, End, Line, Testbed, list};
 
@@ -57,7 +57,7 @@ impl Device {
         self,
         testbed: &Testbed,
         cpus: &Cpus,
-        watch: &dyn Watch,
+        watch: &dyn BenchObserver,
     ) -> Result<Started, Failure> {
         let line = testbed.line.as_ref().ok_or_else(no_middle)?;
         let forwarder = match self {
@@ -81,7 +81,7 @@ fn forward(
     line: &Line,
     testbed: &Testbed,
     cpus: &Cpus,
-    watch: &dyn Watch,
+    watch: &dyn BenchObserver,
 ) -> Result<Running, Failure> {
     let [from, to] = [&line.from, &line.to].map(|interface| format!("xdp:{interface}"));
     let cpus = list(&cpus.receivers(1, 1));

@@ -67,7 +67,7 @@ impl Bench {
     ///
     /// # Errors
     /// The beds cannot be made.
-    pub fn run(&self, watch: &dyn Watch) -> Result<Results, Error> {
+    pub fn run(&self, watch: &dyn BenchObserver) -> Result<Results, Error> {
         let cpus = Cpus::allowed()?;
         let beds = self.beds()?;
         let testbed = |kind: Kind, setting: &Setting| {
@@ -191,7 +191,7 @@ impl Clock {
 }
 
 /// Who waits for a bench.
-pub trait Watch {
+pub trait BenchObserver {
     /// Waits; false where no more is wanted.
     fn wait(&self, time: Duration) -> bool;
 
@@ -227,7 +227,7 @@ pub struct Progress<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Patient;
 
-impl Watch for Patient {
+impl BenchObserver for Patient {
     fn wait(&self, time: Duration) -> bool {
         std::thread::sleep(time);
         true

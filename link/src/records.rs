@@ -14,7 +14,7 @@ use sluicegate_base::error::{Error, Result};
 
 /// The records of one kind of thing.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RecordDir {
     /// The folder they are in.
     pub folder: &'static str,
     /// The file that is locked meanwhile.
@@ -34,7 +34,7 @@ pub struct Records {
 
 impl Records {
     /// Waits for others to be done with their changes, and keeps them from new ones.
-    pub fn lock(place: &Place) -> Result<Self> {
+    pub fn lock(place: &RecordDir) -> Result<Self> {
         let folder = Path::new(place.folder);
         let failed = |e: io::Error| match e.kind() {
             io::ErrorKind::PermissionDenied => Error::Privilege {
@@ -57,7 +57,7 @@ impl Records {
     }
 
     /// For looking only.
-    pub fn read(place: &Place) -> Self {
+    pub fn read(place: &RecordDir) -> Self {
         Self { folder: Path::new(place.folder), _lock: None }
     }
 

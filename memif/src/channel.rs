@@ -22,7 +22,7 @@ const MAX_FILES: usize = 253;
 
 /// Why there is nothing more to be said over a channel.
 #[derive(Debug)]
-pub enum Ended {
+pub enum ChannelEnd {
     /// The peer closed it, or was killed.
     Closed,
     /// The peer said so, and why.
@@ -37,7 +37,7 @@ pub enum Ended {
     System(Errno),
 }
 
-impl From<ProtocolError> for Ended {
+impl From<ProtocolError> for ChannelEnd {
     fn from(breach: ProtocolError) -> Self {
         Self::ProtocolError(breach)
     }
@@ -72,7 +72,7 @@ impl Channel {
         &self,
         message: &Message,
         file: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ChannelEnd> {
         let bytes = message.encode();
         let files = file.map(|file| [file.as_raw_fd()]);
         let rights = files.as_ref().map(|files| ControlMessage::ScmRights(files));
@@ -86,8 +86,8 @@ impl Channel {
         );
         match sent {
             Ok(_) => Ok(()),
-            Err(Errno::EPIPE | Errno::ECONNRESET) => Err(Ended::Closed),
-            Err(error) => Err(Ended::System(error)),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Err(ChannelEnd::Closed),
+            Err(error) => Err(ChannelEnd::System(error)),
         }
     }
 
@@ -102,33 +102,35 @@ impl Channel {
         &self,
         wake: BorrowedFd<'_>,
         end: Instant,
-    ) -> Result<(Message, Option<OwnedFd>), Ended> {
+    ) -> Result<(Message, Option<OwnedFd>), ChannelEnd> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let [readable, woken] = wait([self.socket.as_fd(), wake], left)?;
             if readable {
                 match self.take()? {
-                    (Message::Disconnect { reason, .. }, _) => return Err(Ended::Told(reason)),
+                    (Message::Disconnect { reason, .. }, _) => {
+                        return Err(ChannelEnd::Told(reason));
+                    }
                     message => return Ok(message),
                 }
             } else if woken {
-                return Err(Ended::Stopped);
+                return Err(ChannelEnd::Stopped);
             } else if left.is_zero() {
-                return Err(Ended::Late);
+                return Err(ChannelEnd::Late);
             }
         }
     }
 
     /// What is to be read when nothing but the end can come.
-    pub fn hear_end(&self) -> Ended {
+    pub fn hear_end(&self) -> ChannelEnd {
         match self.take() {
-            Ok((Message::Disconnect { reason, .. }, _)) => Ended::Told(reason),
+            Ok((Message::Disconnect { reason, .. }, _)) => ChannelEnd::Told(reason),
             Ok((other, _)) => ProtocolError(format!("unexpected message {}", other.what())).into(),
             Err(ended) => ended,
         }
     }
 
-    fn take(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
+    fn take(&self) -> Result<(Message, Option<OwnedFd>), ChannelEnd> {
         let mut bytes = [0; MESSAGE_BYTES];
         // Room for all that a message can carry, so that all are closed that should not be there.
         let mut space = cmsg_space!([i32; MAX_FILES]);
@@ -137,17 +139,17 @@ impl Channel {
         let received =
             recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut pieces, Some(&mut space), flags);
         let received = match received {
-            Err(Errno::ECONNRESET | Errno::EPIPE) => return Err(Ended::Closed),
-            received => received.map_err(Ended::System)?,
+            Err(Errno::ECONNRESET | Errno::EPIPE) => return Err(ChannelEnd::Closed),
+            received => received.map_err(ChannelEnd::System)?,
         };
         let (length, flags) = (received.bytes, received.flags);
         let mut files = files_in(&space);
         if flags.contains(MsgFlags::MSG_CTRUNC) {
             // Some more than these: this process has as many as it may.
-            return Err(Ended::System(Errno::EMFILE));
+            return Err(ChannelEnd::System(Errno::EMFILE));
         }
         if length == 0 {
-            return Err(Ended::Closed);
+            return Err(ChannelEnd::Closed);
         }
         if length != MESSAGE_BYTES || flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(ProtocolError(format!("a message of not {MESSAGE_BYTES} bytes")).into());
@@ -197,13 +199,13 @@ impl AsFd for Channel {
 pub fn wait<const N: usize>(
     files: [BorrowedFd<'_>; N],
     timeout: Duration,
-) -> Result<[bool; N], Ended> {
+) -> Result<[bool; N], ChannelEnd> {
     let mut polled = files.map(|file| PollFd::new(file, PollFlags::POLLIN));
     // Rounded up, so that nobody turns round and round in the last millisecond.
     let timeout = PollTimeout::try_from(timeout.saturating_add(Duration::from_micros(999)));
     match poll(&mut polled, timeout.unwrap_or(PollTimeout::MAX)) {
         Ok(_) | Err(Errno::EINTR) => {}
-        Err(error) => return Err(Ended::System(error)),
+        Err(error) => return Err(ChannelEnd::System(error)),
     }
     Ok(polled.map(|file| file.any().unwrap_or(false)))
 }
@@ -224,8 +226,8 @@ mod tests {
         one.disconnect("that was all");
         drop(one);
         let told = other.hear_end();
-        assert!(matches!(&told, Ended::Told(reason) if reason == "that was all"), "{told:?}");
-        assert!(matches!(other.hear_end(), Ended::Closed));
+        assert!(matches!(&told, ChannelEnd::Told(reason) if reason == "that was all"), "{told:?}");
+        assert!(matches!(other.hear_end(), ChannelEnd::Closed));
         drop(childs);
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::channel::{Channel, Ended};
+use super::channel::{Channel, ChannelEnd};
 use super::end::End;
 use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
 use super::notifier::Notifier;
@@ -116,12 +116,12 @@ fn peer_name(program: &str, interface: &str) -> String {
     }
 }
 
-fn out_of_turn(message: &Message) -> Ended {
+fn out_of_turn(message: &Message) -> ChannelEnd {
     ProtocolError(format!("unexpected message {}", message.what())).into()
 }
 
 /// What went wrong on this side, in words for both.
-fn failed(error: Error) -> Ended {
+fn failed(error: Error) -> ChannelEnd {
     ProtocolError(error.to_string()).into()
 }
 
@@ -137,16 +137,16 @@ impl<'a> Talk<'a> {
         Self { channel, wake, end: Instant::now() + PATIENCE }
     }
 
-    fn say(&self, message: &Message) -> Result<(), Ended> {
+    fn say(&self, message: &Message) -> Result<(), ChannelEnd> {
         self.channel.send(message, None)
     }
 
-    fn hear(&self) -> Result<(Message, Option<OwnedFd>), Ended> {
+    fn hear(&self) -> Result<(Message, Option<OwnedFd>), ChannelEnd> {
         self.channel.receive(self.wake, self.end)
     }
 
     /// Says something that has to be acknowledged.
-    fn tell(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> Result<(), Ended> {
+    fn tell(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> Result<(), ChannelEnd> {
         self.channel.send(message, file)?;
         match self.hear()? {
             (Message::Ack, _) => Ok(()),
@@ -155,10 +155,10 @@ impl<'a> Talk<'a> {
     }
 
     /// Runs a handshake, and tells the peer where it did something wrong.
-    fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, Ended>) -> Result<T, Ended> {
+    fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, ChannelEnd>) -> Result<T, ChannelEnd> {
         talk(self).inspect_err(|ended| match ended {
-            Ended::ProtocolError(breach) => self.channel.disconnect(&breach.0),
-            Ended::Late => self.channel.disconnect("handshake took too long"),
+            ChannelEnd::ProtocolError(breach) => self.channel.disconnect(&breach.0),
+            ChannelEnd::Late => self.channel.disconnect("handshake took too long"),
             _ => {}
         })
     }
@@ -172,7 +172,7 @@ pub fn as_client(
     channel: &Channel,
     settings: &Settings,
     wake: BorrowedFd<'_>,
-) -> Result<Connection, Ended> {
+) -> Result<Connection, ChannelEnd> {
     Talk::new(channel, wake).run(|talk| {
         let hello = match talk.hear()? {
             (Message::Hello(hello), _) => hello,
@@ -243,7 +243,7 @@ pub fn as_server(
     channel: &Channel,
     settings: &Settings,
     wake: BorrowedFd<'_>,
-) -> Result<Connection, Ended> {
+) -> Result<Connection, ChannelEnd> {
     Talk::new(channel, wake).run(|talk| {
         let last_ring = settings.queues - 1;
         talk.say(&Message::Hello(Hello {

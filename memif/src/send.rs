@@ -9,7 +9,7 @@ use sluicegate_base::ring::{Packet, Ring};
 
 /// Counts of one call to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SendCounts {
     /// Slots, including those of packets that were too long.
     pub slots: u32,
     /// Packets handed to the peer.
@@ -21,8 +21,8 @@ pub struct Sent {
 impl End {
     /// Copies whole packets from slot `first` on into this end's entries, as many as there is room for.
     #[inline]
-    pub fn send(&mut self, ring: &Ring, first: u32) -> Result<Sent, ProtocolError> {
-        let mut sent = Sent::default();
+    pub fn send(&mut self, ring: &Ring, first: u32) -> Result<SendCounts, ProtocolError> {
+        let mut sent = SendCounts::default();
         let wanted = ring.whole_slots(first, u32::MAX);
         if wanted == 0 {
             return Ok(sent);
@@ -47,7 +47,7 @@ impl End {
             }
             match pieces {
                 0 if room == self.entries() && used == 0 => {
-                    return Ok(Sent { slots: packet.slots(), packets: 0, too_long: 1 });
+                    return Ok(SendCounts { slots: packet.slots(), packets: 0, too_long: 1 });
                 }
                 0 => break,
                 _ => used += pieces,

@@ -21,10 +21,10 @@ use std::path::PathBuf;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_link::live_namespaces;
 use sluicegate_link::process::Process;
-use sluicegate_link::records::{Place, Records};
+use sluicegate_link::records::{RecordDir, Records};
 use sluicegate_link::{Interface, Netlink, netns};
 
-const RECORDS: Place = Place {
+const RECORDS: RecordDir = RecordDir {
     folder: "/run/sluice/interrupts",
     lock: "/run/sluice/interrupts.lock",
     purpose: "putting off the interrupts of an interface, for busy polling,",

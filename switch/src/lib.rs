@@ -43,5 +43,5 @@ pub use counts::{CAUSES, Cause, Counts};
 pub use decide::Rules;
 pub use member::shared_pool;
 pub use member::{MemberConfig, MemberState, Opened};
-pub use run::{Ended, Handle, Worker};
+pub use run::{Handle, SwitchOutcome, Worker};
 pub use switch::{Event, Switch, SwitchConfig};

@@ -34,7 +34,7 @@ pub struct Handle {
 
 /// How a switch ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct SwitchOutcome {
     /// All ports there were, as they ended.
     pub ports: Vec<MemberState>,
     /// When nothing more was let in.
@@ -52,7 +52,7 @@ impl Worker {
     }
 
     /// Works until it is told to stop, or as many packets as there may be have come in.
-    pub fn run(mut self, wait: Wait) -> Ended {
+    pub fn run(mut self, wait: Wait) -> SwitchOutcome {
         // A flag by itself: nothing is published through it.
         while !self.stop.load(Ordering::Relaxed) && !self.switch.is_spent() {
             while let Ok(order) = self.orders.try_recv() {
@@ -68,7 +68,7 @@ impl Worker {
         let (ports, events) = self.switch.finish();
         // Nobody may want to know any more.
         events.into_iter().for_each(|event| drop(self.events.send(event)));
-        Ended { ports, at }
+        SwitchOutcome { ports, at }
     }
 
     fn tell(&mut self) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::Result;
 use sluicegate::error::Error;
-use sluicegate::monitor::{Watch, Writer};
+use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::{OpenOptions, Use};
 use sluicegate_switch::vlan::Vlans;
 use sluicegate_switch::{Cause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
@@ -104,7 +104,8 @@ fn a_static_entry_is_of_a_vlan_where_the_switch_knows_vlans() {
 #[test]
 fn who_watches_has_one_ring() {
     let mut switch = with_source(Rules::default());
-    let watch = Watch { port: "source".into(), snaplen: 64, cells: 8, filter: String::new() };
+    let watch =
+        WatchRequest { port: "source".into(), snaplen: 64, cells: 8, filter: String::new() };
     let writer = || Writer::new(&watch).unwrap().0;
     switch.watch("source", 1, writer()).unwrap();
     assert!(refused(switch.watch("source", 1, writer())).contains("another for each port"));

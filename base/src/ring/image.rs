@@ -14,8 +14,8 @@ use std::sync::Arc;
 // Not loom's: these lie where another process sees them.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::held::Held;
 use super::layout::{RingHeader, Slot, flags};
+use super::lent_buffers::LentBuffers;
 use crate::error::Result;
 use crate::memory::Pool;
 
@@ -158,7 +158,7 @@ impl Image {
     ///
     /// # Errors
     /// What the slot says cannot be. Its buffer, whichever it is, stays where it was.
-    pub(super) fn take_back(&mut self, held: &Held) -> Result<Slot, Fault> {
+    pub(super) fn take_back(&mut self, held: &LentBuffers) -> Result<Slot, Fault> {
         let slot = self.read(self.head);
         let fault = |field, value, why| Err(Fault { slot: Some(self.head), field, value, why });
         let limit = u64::from(self.pool.buffer_bytes());
@@ -181,7 +181,7 @@ impl Image {
     }
 
     /// Writes the slot at tail, which is the program's from the next `publish` on.
-    pub(super) fn hand_out(&mut self, slot: Slot, held: &Held) {
+    pub(super) fn hand_out(&mut self, slot: Slot, held: &LentBuffers) {
         held.lend(slot.buf);
         self.write(self.tail, slot);
         self.tail = self.next(self.tail);

@@ -3,9 +3,9 @@
 mod atomics;
 pub mod cursor;
 mod handle;
-mod held;
 mod image;
 mod layout;
+mod lent_buffers;
 mod meta;
 mod packet;
 #[allow(clippy::module_inception, reason = "the noun and its folder share a name")]
@@ -15,9 +15,9 @@ mod wait;
 
 pub use atomics::{AtomicU16, AtomicU32, Ordering, fence};
 pub use handle::RingMut;
-pub use held::Held;
 pub use image::Fault;
 pub use layout::{RingHeader, Slot, flags};
+pub use lent_buffers::LentBuffers;
 pub use meta::{Direction, Interface, LINKTYPE_ETHERNET, Meta, TimestampSource, now_ns};
 pub use packet::{Packet, Segments};
 pub use ring::{Filled, Packets, Ring, Swapped};

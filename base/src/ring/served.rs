@@ -8,7 +8,7 @@
 //!   +--------------+   take_back        +---------------+
 //!           \                              /
 //!            \---- buffers, by number ----/      each with the ring, the image's server side,
-//!                                                or the program ([`Held`])
+//!                                                or the program ([`LentBuffers`])
 //! ```
 //!
 //! A transmit ring and its image go in step: a slot of the ring has no buffer while the program has
@@ -20,9 +20,9 @@
 
 use std::sync::Arc;
 
-use super::held::Held;
 use super::image::{Fault, Image};
 use super::layout::{Slot, flags};
+use super::lent_buffers::LentBuffers;
 use super::meta::Meta;
 use super::ring::Ring;
 use crate::error::{Error, Result};
@@ -32,12 +32,17 @@ use crate::memory::Pool;
 #[derive(Debug)]
 pub struct Outgoing {
     image: Image,
-    held: Arc<Held>,
+    held: Arc<LentBuffers>,
 }
 
 impl Outgoing {
     /// Serves a transmit ring of `pool`; all its room is handed out.
-    pub fn new(ring: &mut Ring, number: u32, pool: &Arc<Pool>, held: &Arc<Held>) -> Result<Self> {
+    pub fn new(
+        ring: &mut Ring,
+        number: u32,
+        pool: &Arc<Pool>,
+        held: &Arc<LentBuffers>,
+    ) -> Result<Self> {
         if !ring.uses_pool(pool) {
             return Err(Error::Usage("a port that has no use for a pool cannot be served".into()));
         }
@@ -93,7 +98,7 @@ impl Outgoing {
 #[derive(Debug)]
 pub struct Incoming {
     image: Image,
-    held: Arc<Held>,
+    held: Arc<LentBuffers>,
     pool: Arc<Pool>,
     /// For each slot of the image that the program does not have, its buffer.
     kept: Vec<u32>,
@@ -103,7 +108,12 @@ pub struct Incoming {
 
 impl Incoming {
     /// Serves a receive ring, with as many buffers of `pool` as the ring has slots.
-    pub fn new(ring: &Ring, number: u32, pool: &Arc<Pool>, held: &Arc<Held>) -> Result<Self> {
+    pub fn new(
+        ring: &Ring,
+        number: u32,
+        pool: &Arc<Pool>,
+        held: &Arc<LentBuffers>,
+    ) -> Result<Self> {
         let slots = ring.num_slots();
         let image = Image::new(pool, slots, (number, false), 0)?;
         // A direction that the queue does not have takes no buffer.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::rounds::{Progress, Watch};
+use crate::rounds::{BenchObserver, Progress};
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
 
 pub use receiving::{AtRate, OfReceiver};
@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// The results of a run.
 #[derive(Debug, Serialize)]
-pub struct Findings {
+pub struct CostResults {
     /// Each way of receiving.
     pub receiving: Vec<OfReceiver>,
     /// Each way of forwarding.
@@ -45,8 +45,13 @@ pub struct Findings {
 /// # Errors
 /// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
 /// row.
-pub fn run(settings: &Settings, cpus: &Cpus, watch: &dyn Watch) -> Result<Findings, Failure> {
-    let mut findings = Findings { receiving: Vec::new(), forwarding: Vec::new(), complete: false };
+pub fn run(
+    settings: &Settings,
+    cpus: &Cpus,
+    watch: &dyn BenchObserver,
+) -> Result<CostResults, Failure> {
+    let mut findings =
+        CostResults { receiving: Vec::new(), forwarding: Vec::new(), complete: false };
     match measure(settings, cpus, watch, &mut findings) {
         Ok(()) => findings.complete = true,
         Err(Failure::Stopped) if !findings.receiving.is_empty() => {}
@@ -58,8 +63,8 @@ pub fn run(settings: &Settings, cpus: &Cpus, watch: &dyn Watch) -> Result<Findin
 fn measure(
     settings: &Settings,
     cpus: &Cpus,
-    watch: &dyn Watch,
-    findings: &mut Findings,
+    watch: &dyn BenchObserver,
+    findings: &mut CostResults,
 ) -> Result<(), Failure> {
     let pair = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: false })?;
     let receivers = receiving::receivers(&pair);

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::peers::{find, missing};
 use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::process_output::Count;
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::testbed::{Cpus, End, Testbed};
 use crate::testbed::{NOBODY, from_left};
 
@@ -107,7 +107,7 @@ impl Receiver {
         cpus: &Cpus,
         pps: u64,
         time: Duration,
-        watch: &dyn Watch,
+        watch: &dyn BenchObserver,
     ) -> Result<AtRate, Failure> {
         let needs = self.program.needs();
         if self.by != "sluice" && find(needs).is_none() {

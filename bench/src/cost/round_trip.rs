@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::device::{bridge, no_bridge};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Ready};
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::step::Order;
 use crate::testbed::ADDRESS;
 use crate::testbed::{Cpus, End, Testbed, list};
@@ -111,7 +111,7 @@ impl Forwarder {
         testbed: &Testbed,
         cpus: &Cpus,
         pings: u32,
-        watch: &dyn Watch,
+        watch: &dyn BenchObserver,
     ) -> Result<RoundTrips, Failure> {
         let prepared = self
             .prepare
@@ -146,7 +146,7 @@ fn ping(
     testbed: &Testbed,
     cpus: &Cpus,
     pings: u32,
-    watch: &dyn Watch,
+    watch: &dyn BenchObserver,
 ) -> Result<RoundTrips, Failure> {
     let (count, interval) = (pings.to_string(), INTERVAL.as_secs_f64().to_string());
     let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);

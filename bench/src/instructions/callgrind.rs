@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::peers;
 use crate::process::{BEGUN, Program, Running};
 use crate::process_output::Count;
-use crate::rounds::Watch;
-use crate::suite::{self, Place};
+use crate::rounds::BenchObserver;
+use crate::suite::{self, StepContext};
 use crate::testbed::End;
 
 const VALGRIND: &str = "valgrind";
@@ -45,7 +45,7 @@ impl Loop for InUserSpace {
         self.name
     }
 
-    fn command(&self, _: &Place<'_>) -> Program {
+    fn command(&self, _: &StepContext<'_>) -> Program {
         Program::sluice(self.arguments.iter().copied())
     }
 
@@ -53,7 +53,7 @@ impl Loop for InUserSpace {
         Unit::Packet
     }
 
-    fn count(&self, place: &Place<'_>, watch: &dyn Watch) -> Result<Length, Failure> {
+    fn count(&self, place: &StepContext<'_>, watch: &dyn BenchObserver) -> Result<Length, Failure> {
         if peers::find(VALGRIND).is_none() {
             return Err(Failure::of(peers::missing(VALGRIND)));
         }
@@ -67,7 +67,12 @@ impl Loop for InUserSpace {
 
 impl InUserSpace {
     /// Runs it for so many packets; the instructions that took.
-    fn run(&self, packets: u32, place: &Place<'_>, watch: &dyn Watch) -> Result<u64, Failure> {
+    fn run(
+        &self,
+        packets: u32,
+        place: &StepContext<'_>,
+        watch: &dyn BenchObserver,
+    ) -> Result<u64, Failure> {
         let program = self.command(place).and(["--count", &packets.to_string(), "--json"]);
         let running = match self.from {
             Source::Nowhere => under_valgrind(program).start_in(None, place.receiver())?,
@@ -94,7 +99,7 @@ fn under_valgrind(program: Program) -> Program {
 }
 
 /// Waits for the end of a run; the instructions it took.
-fn instructions(mut running: Running, watch: &dyn Watch) -> Result<u64, Failure> {
+fn instructions(mut running: Running, watch: &dyn BenchObserver) -> Result<u64, Failure> {
     running.over(LONG, watch)?;
     let none = || Failure::of(format!("valgrind: {}", running.complaint()));
     INSTRUCTIONS.of(&running.said()).ok_or_else(none)

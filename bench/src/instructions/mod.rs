@@ -18,9 +18,9 @@ use sluicegate::error::Error;
 
 use crate::failure::Failure;
 use crate::process::Program;
-use crate::rounds::{Progress, Watch};
+use crate::rounds::{BenchObserver, Progress};
 use crate::step::Setting;
-use crate::suite::Place;
+use crate::suite::StepContext;
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
 use callgrind::{InUserSpace, Source};
 use programs::{InKernel, Owner};
@@ -97,7 +97,7 @@ trait Loop {
     fn name(&self) -> &'static str;
 
     /// What has it run.
-    fn command(&self, place: &Place<'_>) -> Program;
+    fn command(&self, place: &StepContext<'_>) -> Program;
 
     fn unit(&self) -> Unit;
 
@@ -105,7 +105,7 @@ trait Loop {
     ///
     /// # Errors
     /// It cannot be run; whoever watches wants to stop.
-    fn count(&self, place: &Place<'_>, watch: &dyn Watch) -> Result<Length, Failure>;
+    fn count(&self, place: &StepContext<'_>, watch: &dyn BenchObserver) -> Result<Length, Failure>;
 }
 
 /// All there are, by the names of the interfaces of a lab.
@@ -155,11 +155,11 @@ const EACH: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// No lab can be made.
-pub fn count(watch: &dyn Watch) -> Result<Counted, Error> {
+pub fn count(watch: &dyn BenchObserver) -> Result<Counted, Error> {
     let testbed = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: false })?;
     let cpus = Cpus::allowed()?;
     let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-    let place = Place { testbed: &testbed, cpus: &cpus, setting };
+    let place = StepContext { testbed: &testbed, cpus: &cpus, setting };
     let mut counted = Counted::default();
     for (done, it) in ALL.iter().enumerate() {
         let (turns, left) = (ALL.len(), EACH * (ALL.len() - done) as u32);

@@ -11,8 +11,8 @@ use sluicegate::xdp::{ProgInfo, RunStatistics};
 use super::{Length, Loop, Unit};
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program};
-use crate::rounds::Watch;
-use crate::suite::{self, Place};
+use crate::rounds::BenchObserver;
+use crate::suite::{self, StepContext};
 use crate::testbed::End;
 
 /// What receives where it is the sender that is looked at.
@@ -41,7 +41,7 @@ impl Loop for InKernel {
         self.name
     }
 
-    fn command(&self, place: &Place<'_>) -> Program {
+    fn command(&self, place: &StepContext<'_>) -> Program {
         match self.owner {
             Owner::Receives(port) => Program::sluice(["count", port]),
             Owner::Sends(port, flags) => {
@@ -54,7 +54,7 @@ impl Loop for InKernel {
         Unit::Program
     }
 
-    fn count(&self, place: &Place<'_>, watch: &dyn Watch) -> Result<Length, Failure> {
+    fn count(&self, place: &StepContext<'_>, watch: &dyn BenchObserver) -> Result<Length, Failure> {
         // Without it there are no times.
         let _statistics = RunStatistics::on();
         let (port, to, flags) = match self.owner {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
 use crate::process::{COUNTING, Program, Running};
 use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::step::{Job, Order, Step, Way};
 use crate::testbed::{Cpus, End, Side, Testbed};
 
@@ -36,7 +36,7 @@ pub fn measure(
     testbed: &Testbed,
     step: &Step,
     conditions: &Conditions,
-    watch: &dyn Watch,
+    watch: &dyn BenchObserver,
 ) -> Result<Measurement, Failure> {
     let _tidied = prepare(testbed, step)?;
     let run = Run { testbed, conditions, watch };
@@ -52,7 +52,7 @@ pub fn measure(
 struct Run<'a> {
     testbed: &'a Testbed,
     conditions: &'a Conditions,
-    watch: &'a dyn Watch,
+    watch: &'a dyn BenchObserver,
 }
 
 impl Run<'_> {

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use curve::{LatencyAt, LossAt};
-use search::{Found, Goal};
+use search::{Goal, SearchResult};
 use trial::BackToBack;
 use trial::Trial;
 
@@ -51,7 +51,7 @@ impl Settings {
 
 /// What was found out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Findings {
+pub struct NdrResults {
     /// By size of frames, in the order that was asked for.
     pub sizes: Vec<OfSize>,
     /// False where it was stopped before all was known.
@@ -65,7 +65,7 @@ pub struct OfSize {
     pub size: u32,
     /// The throughput, and the trials that led there.
     #[serde(flatten)]
-    pub found: Found,
+    pub found: SearchResult,
     /// At shares of the throughput.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<LatencyAt>,
@@ -81,8 +81,8 @@ pub struct OfSize {
 ///
 /// # Errors
 /// A trial could not be done.
-pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<Findings, Failure> {
-    let mut findings = Findings { sizes: Vec::new(), complete: true };
+pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<NdrResults, Failure> {
+    let mut findings = NdrResults { sizes: Vec::new(), complete: true };
     for &size in &settings.sizes {
         findings.sizes.push(OfSize { size, ..OfSize::default() });
         let Some(of_size) = findings.sizes.last_mut() else { break };
@@ -101,7 +101,7 @@ fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<()
     let Settings { goal, loads, .. } = settings;
     let size = of.size;
     search::throughput(trial, size, goal, &mut of.found)?;
-    let Found { throughput, most_pps, .. } = of.found;
+    let SearchResult { throughput, most_pps, .. } = of.found;
     if let Some(throughput) = throughput {
         curve::latency(trial, size, throughput.pps, loads, goal.time, &mut of.latency)?;
     }
@@ -114,7 +114,7 @@ fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<()
     Ok(())
 }
 
-impl Findings {
+impl NdrResults {
     /// Whether not even one trial was over.
     pub fn are_none(&self) -> bool {
         self.sizes.iter().all(|of_size| of_size.found.trials.is_empty())

@@ -35,7 +35,7 @@ pub struct Throughput {
 
 /// What a search has found, so far or in the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Found {
+pub struct SearchResult {
     /// The fastest rate that was kept up; absent where packets are lost at any, or it is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
@@ -72,7 +72,7 @@ pub fn throughput(
     trial: &mut dyn Trial,
     bytes: u32,
     goal: &Goal,
-    found: &mut Found,
+    found: &mut SearchResult,
 ) -> Result<(), Failure> {
     let mut search = Search { trial, bytes, goal, tries: TRIES, tried: &mut found.trials };
     let first = search.offer(FULL_SPEED, goal.time)?;
@@ -238,12 +238,12 @@ mod tests {
         confirm: Duration::from_secs(5),
     };
 
-    fn search(device: Device, goal: &Goal) -> Found {
+    fn search(device: Device, goal: &Goal) -> SearchResult {
         search_by(&mut Lab::new(device, 5e6), goal)
     }
 
-    fn search_by(lab: &mut Lab, goal: &Goal) -> Found {
-        let mut found = Found::default();
+    fn search_by(lab: &mut Lab, goal: &Goal) -> SearchResult {
+        let mut found = SearchResult::default();
         throughput(lab, 60, goal, &mut found).unwrap();
         found
     }

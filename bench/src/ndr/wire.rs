@@ -14,7 +14,7 @@ use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{COUNTING, Program, Running};
 use crate::process_output::ProcessOutput;
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 use crate::testbed::from_left;
 use crate::testbed::{Cpus, End, Testbed};
 
@@ -38,7 +38,7 @@ pub struct Wire<'a> {
     /// How long packets may still come when sending has ended (RFC 2544, 23: two seconds).
     pub drain: Duration,
     /// Who waits for it.
-    pub watch: &'a dyn Watch,
+    pub watch: &'a dyn BenchObserver,
     /// Is told of each trial before it.
     pub begins: &'a dyn Fn(&Offer),
 }

@@ -6,7 +6,7 @@ use crate::process_output::Count;
 use crate::step::{Order, Step, Tally, To};
 use crate::suite::drop::by_kernel;
 use crate::suite::forward::passing;
-use crate::suite::{Kind, Place};
+use crate::suite::{Kind, StepContext};
 use crate::testbed::{End, Line};
 
 pub const PEER: Peer =
@@ -18,7 +18,7 @@ const REDIRECT: &str = "static long (*redirect)(unsigned int, unsigned long) = (
 const DROP: &str = "__attribute__((section(\"xdp\"), used)) int drop(void *ctx) { return 1; }";
 
 /// A veth counts what each queue drops.
-fn drop(place: &Place<'_>) -> Option<Step> {
+fn drop(place: &StepContext<'_>) -> Option<Step> {
     let device = place.right();
     let add = r#"awk '/xdp_drops:/ { n += $2 } END { printf "dropped %.0f\n", n }'"#;
     let script = format!("said=$(ethtool -S {device}) && echo \"$said\" | {add}");
@@ -29,7 +29,7 @@ fn drop(place: &Place<'_>) -> Option<Step> {
 }
 
 /// A program at the other interface, too, as most drivers want one before they send for XDP.
-fn redirect(place: &Place<'_>) -> Option<Step> {
+fn redirect(place: &StepContext<'_>) -> Option<Step> {
     let Line { from, to, .. } = place.testbed.line.as_ref()?;
     let step = passing(place, PEER.name, "bpf_redirect and nothing else", None, To::Host);
     let step = attach(step, End::Middle, from, REDIRECT, to);

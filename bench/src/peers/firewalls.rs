@@ -4,7 +4,7 @@ use super::Peer;
 use crate::process::Program;
 use crate::process_output::Count;
 use crate::step::{Setting, Step, Tally};
-use crate::suite::Place;
+use crate::suite::StepContext;
 use crate::suite::drop::{by_kernel, listed, order, rules};
 
 /// Its steps are part of the suite of dropping ([`nftables`]).
@@ -15,7 +15,7 @@ const TABLE: &str = "sluice_bench";
 
 /// Rules of nftables one after the other in the hook prerouting, and at the ingress of the interface;
 /// there also as a set, which is looked up once.
-pub fn nftables(place: &Place<'_>) -> Vec<Step> {
+pub fn nftables(place: &StepContext<'_>) -> Vec<Step> {
     let rules = rules(place);
     let raw = "type filter hook prerouting priority raw;";
     let ingress = format!("type filter hook ingress device \"{}\" priority filter;", place.right());
@@ -32,7 +32,7 @@ pub fn nftables(place: &Place<'_>) -> Vec<Step> {
 }
 
 /// A table whose chain has these rules: what stands before the ports, a line for each, what stands behind.
-fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 3]) -> Step {
+fn step(place: &StepContext<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 3]) -> Step {
     let [before, line, after] = rules_;
     let head = format!("table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n");
     let (before, after) = (format!("{head}{before}"), format!("{after}}}\n}}\n"));
@@ -52,7 +52,7 @@ fn step(place: &Place<'_>, name: &str, family: &str, hook: &str, rules_: [&str; 
 pub const IPTABLES: Peer = Peer::new("iptables", &[]);
 
 /// Rules of iptables in the table raw, the first that a packet to the host meets.
-pub fn iptables(place: &Place<'_>) -> Vec<Step> {
+pub fn iptables(place: &StepContext<'_>) -> Vec<Step> {
     let rules = rules(place);
     let table = listed(rules, "*raw\n", "-A PREROUTING -p udp --dport %s -j DROP", "COMMIT\n");
     let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::{Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Intake, Job, Step, To, Way};
-use crate::suite::{Kind, Place};
+use crate::suite::{Kind, StepContext};
 
 /// Somebody else's program.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ enum Version {
 }
 
 /// What a peer is started with; none where it cannot do what is wanted.
-type Make = fn(&Place<'_>) -> Option<Program>;
+type Make = fn(&StepContext<'_>) -> Option<Program>;
 
 /// What a peer does in a suite.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ enum Work {
     /// It passes packets on, by one thread: it is ready when it has said that.
     Forwards { how: &'static str, program: Make, ready: &'static str },
     /// It does something else, or it takes more.
-    Other(Kind, fn(&Place<'_>) -> Option<Step>),
+    Other(Kind, fn(&StepContext<'_>) -> Option<Step>),
 }
 
 /// All that are known.
@@ -122,13 +122,13 @@ impl Peer {
     }
 
     /// Its steps in a suite.
-    pub fn steps(&self, kind: Kind, place: &Place<'_>) -> Vec<Step> {
+    pub fn steps(&self, kind: Kind, place: &StepContext<'_>) -> Vec<Step> {
         self.works.iter().filter_map(|work| work.step(self, kind, place)).collect()
     }
 }
 
 impl Work {
-    fn step(&self, peer: &Peer, kind: Kind, place: &Place<'_>) -> Option<Step> {
+    fn step(&self, peer: &Peer, kind: Kind, place: &StepContext<'_>) -> Option<Step> {
         let named = |how: &str| format!("{} {how}", peer.name).trim_end().to_owned();
         let (how, way) = match (*self, kind) {
             (Self::Other(of, step), _) if of == kind => return step(place),
@@ -153,7 +153,7 @@ impl Work {
 }
 
 /// A program that sends by one thread, as soon as it runs.
-fn sender(place: &Place<'_>, program: Program) -> Job {
+fn sender(place: &StepContext<'_>, program: Program) -> Job {
     Job { program, cpu: place.sender(), ready: Ready::After(Duration::ZERO), count: None }
 }
 

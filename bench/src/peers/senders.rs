@@ -3,7 +3,7 @@
 use super::{Peer, Work, sender};
 use crate::process::Program;
 use crate::step::{Step, Way};
-use crate::suite::{Kind, Place};
+use crate::suite::{Kind, StepContext};
 use crate::testbed::{ADDRESS, NOBODY};
 
 /// trafgen sends by a transmit ring, from a description of packets.
@@ -35,7 +35,7 @@ fn packet(size: u32) -> String {
 /// tcpreplay sends the packets of a capture file.
 pub const TCPREPLAY: Peer = Peer::new("tcpreplay", &[Work::Other(Kind::Tx, replay)]);
 
-fn replay(place: &Place<'_>) -> Option<Step> {
+fn replay(place: &StepContext<'_>) -> Option<Step> {
     let file = place.capture_file();
     let flags = ["--quiet", "--topspeed", "--preload-pcap", "--loop=0", "-i", place.left(), &file];
     let way = Way::Send(sender(place, Program::tool("tcpreplay", flags)));

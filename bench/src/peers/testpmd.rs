@@ -7,7 +7,7 @@ use crate::process::{Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Job, Step};
 use crate::suite::pipe::{self, Member};
-use crate::suite::{Kind, Place};
+use crate::suite::{Kind, StepContext};
 
 /// Where it tells its rates, each second.
 const RATES: Count = Count::After("Rx-pps:");
@@ -49,7 +49,7 @@ const fn forwards(how: &'static str, program: Make) -> Work {
     Work::Forwards { how, program, ready: "NIC statistics" }
 }
 
-fn io(place: &Place<'_>, driver: &str) -> Option<Program> {
+fn io(place: &StepContext<'_>, driver: &str) -> Option<Program> {
     let line = place.testbed.line.as_ref()?;
     let devices = [(0, &line.from), (1, &line.to)];
     let devices = devices.map(|(n, interface)| format!("{driver}{n},iface={interface}"));
@@ -57,52 +57,57 @@ fn io(place: &Place<'_>, driver: &str) -> Option<Program> {
 }
 
 /// From testpmd to testpmd, in these roles.
-fn itself(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+fn itself(place: &StepContext<'_>, sender: &'static str, receiver: &'static str) -> Step {
     let name = format!("dpdk-testpmd ({sender}) to itself ({receiver})");
     pipe::memif(place, PEER.name, &name, sends(place, sender), gets(place, receiver))
 }
 
-fn sends_to_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+fn sends_to_sluice(place: &StepContext<'_>, sender: &'static str, receiver: &'static str) -> Step {
     let name = format!("dpdk-testpmd ({sender}) to sluice ({receiver})");
     pipe::memif(place, PEER.name, &name, sends(place, sender), pipe::receives(place, receiver))
 }
 
-fn gets_of_sluice(place: &Place<'_>, sender: &'static str, receiver: &'static str) -> Step {
+fn gets_of_sluice(place: &StepContext<'_>, sender: &'static str, receiver: &'static str) -> Step {
     let name = format!("sluice ({sender}) to dpdk-testpmd ({receiver})");
     pipe::memif(place, PEER.name, &name, pipe::sends(place, sender), gets(place, receiver))
 }
 
 /// No pipe at all: one device that makes what it is asked for, and takes it back.
-fn null(place: &Place<'_>) -> Step {
+fn null(place: &StepContext<'_>) -> Step {
     let flags = ["--forward-mode=io", "--port-topology=loop"];
     let program = testpmd(place.receiver(), &["net_null0".into()], &flags);
     let receiver = Job { program, cpu: None, ready: Ready::Says("Rx-pps:"), count: Some(RATES) };
     pipe::alone(place, PEER.name, "dpdk-testpmd io, net_null", receiver)
 }
 
-fn sends(place: &Place<'_>, role: &'static str) -> Member {
+fn sends(place: &StepContext<'_>, role: &'static str) -> Member {
     let size = format!("--txpkts={}", place.setting.size);
     member(place, place.sender(), role, &["--forward-mode=txonly", &size])
 }
 
-fn gets(place: &Place<'_>, role: &'static str) -> Member {
+fn gets(place: &StepContext<'_>, role: &'static str) -> Member {
     member(place, place.receiver(), role, &["--forward-mode=rxonly"])
 }
 
 /// An end of a memif pipe.
-fn member(place: &Place<'_>, cpu: Option<usize>, role: &'static str, flags: &[&str]) -> Member {
+fn member(
+    place: &StepContext<'_>,
+    cpu: Option<usize>,
+    role: &'static str,
+    flags: &[&str],
+) -> Member {
     let socket = pipe::socket_file(place);
     let device = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
     let (program, ready) = (testpmd(cpu, &[device], flags), pipe::has_socket(place));
     Member { role, job: Job { program, cpu: None, ready, count: Some(RATES) } }
 }
 
-fn rxonly(place: &Place<'_>, driver: &str) -> Program {
+fn rxonly(place: &StepContext<'_>, driver: &str) -> Program {
     let device = format!("{driver}0,iface={}", place.right());
     testpmd(place.receiver(), &[device], &["--forward-mode=rxonly"])
 }
 
-fn txonly(place: &Place<'_>, driver: &str, options: &str) -> Program {
+fn txonly(place: &StepContext<'_>, driver: &str, options: &str) -> Program {
     let device = format!("{driver}0,iface={}{options}", place.left());
     let size = format!("--txpkts={}", place.setting.size);
     testpmd(place.sender(), &[device], &["--forward-mode=txonly", &size])

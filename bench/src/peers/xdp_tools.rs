@@ -5,7 +5,7 @@ use crate::process::{Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
 use crate::suite::drop::{ports, rules};
-use crate::suite::{Kind, Place};
+use crate::suite::{Kind, StepContext};
 use crate::testbed::NOBODY;
 
 pub const PEER: Peer = Peer {
@@ -24,13 +24,13 @@ pub const PEER: Peer = Peer {
 const RULES_MAX: u32 = 100;
 
 /// Its packets have one size.
-fn trafficgen(place: &Place<'_>) -> Option<Program> {
+fn trafficgen(place: &StepContext<'_>) -> Option<Program> {
     let flags = ["udp", place.left(), "-m", NOBODY, "-P", "9", "-p", "9", "-t", "1"];
     (place.setting.size == 60).then(|| Program::tool("xdp-trafficgen", flags))
 }
 
 /// It keeps its maps in a file system that has to be where it looks for it, and goes with the script.
-fn filter(place: &Place<'_>) -> Option<Step> {
+fn filter(place: &StepContext<'_>) -> Option<Step> {
     let (device, rules) = (place.right(), rules(place));
     let port = |port| format!("xdp-filter port {port} -p udp -m dst");
     let ports: Vec<String> = ports(rules).map(port).collect();

@@ -16,7 +16,7 @@ use super::spawn::Started;
 use super::{GRACE, LOOK, PATIENCE, SLUICE};
 use crate::failure::Failure;
 use crate::process_output::ProcessOutput;
-use crate::rounds::Watch;
+use crate::rounds::BenchObserver;
 
 /// When a program is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Running {
     ///
     /// # Errors
     /// It ends before, or takes too long; whoever watches wants to stop.
-    pub fn until(&mut self, ready: &Ready, watch: &dyn Watch) -> Result<(), Failure> {
+    pub fn until(&mut self, ready: &Ready, watch: &dyn BenchObserver) -> Result<(), Failure> {
         let limit = match ready {
             Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) => PATIENCE,
             Ready::After(time) => *time,
@@ -94,7 +94,7 @@ impl Running {
     ///
     /// # Errors
     /// It takes much longer, or fails; whoever watches wants to stop.
-    pub fn over(&mut self, time: Duration, watch: &dyn Watch) -> Result<(), Failure> {
+    pub fn over(&mut self, time: Duration, watch: &dyn BenchObserver) -> Result<(), Failure> {
         let deadline = Instant::now() + time + PATIENCE;
         loop {
             match self.status()? {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 
 use super::names::{self, Kernel, Mapping};
-use super::perf::{Clock, Events, Record, What};
+use super::perf::{Clock, EventKind, Events, Record};
 
 /// How often rings are emptied. Twenty times a second, so that a process is looked at before it ends.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A place in the code that a CPU was at, as addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
-    pub what: What,
+    pub what: EventKind,
     pub cpu: u32,
     pub process: u32,
     pub kernel: bool,
@@ -56,7 +56,7 @@ impl Recording {
             Record::Symbol { address, bytes, name } => self.kernel.add(address, bytes, name),
             Record::Sample(sample) => {
                 let Some(what) = events.what(&sample) else { return };
-                self.samples += u64::from(what == What::Time);
+                self.samples += u64::from(what == EventKind::Time);
                 let process = self.processes.entry(sample.process).or_insert_with(|| Process {
                     name: name_of(sample.process),
                     mappings: Vec::new(),

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::functions::Cause;
-use super::named::{Part, Place};
-use super::perf::What;
+use super::named::{CodeLocation, Part};
+use super::perf::EventKind;
 use super::table::{self, Stage, Wait};
 use crate::measurement;
 
@@ -15,7 +15,7 @@ const FUNCTIONS: usize = 5;
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// The largest first.
-    pub causes: Vec<Found>,
+    pub causes: Vec<CauseShare>,
     /// By number.
     pub cpus: Vec<Cpu>,
     /// The most frequent first.
@@ -28,7 +28,7 @@ pub struct Findings {
 
 /// One cause's part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct CauseShare {
     pub cause: Cause,
     pub ns: f64,
     /// The largest first.
@@ -99,19 +99,19 @@ pub struct Waits {
 impl Findings {
     /// Adds places up. `cpus` has what the kernel has counted for each; `seconds` is how long that
     /// took.
-    pub fn of(places: &[Place], cpus: Vec<Cpu>, seconds: f64) -> Self {
+    pub fn of(places: &[CodeLocation], cpus: Vec<Cpu>, seconds: f64) -> Self {
         let mut causes: HashMap<Cause, HashMap<Key, f64>> = HashMap::new();
         let mut by_cpu: HashMap<(u32, Cause), f64> = HashMap::new();
         let mut waits: HashMap<(String, Wait), f64> = HashMap::new();
         let mut findings = Self { cpus, ..Self::default() };
         for place in places {
             match place.what {
-                What::Switch => {
+                EventKind::Switch => {
                     if let Some(wait) = wait(place) {
                         *waits.entry(wait).or_default() += place.weight / seconds;
                     }
                 }
-                What::Time => {
+                EventKind::Time => {
                     let (cause, key) = cause(place);
                     *by_cpu.entry((place.cpu, cause)).or_default() += place.weight;
                     let share = place.weight / 1e9 / seconds;
@@ -155,7 +155,7 @@ impl Findings {
     }
 
     /// A cause's part, if it has any.
-    pub fn found(&self, cause: Cause) -> Option<&Found> {
+    pub fn found(&self, cause: Cause) -> Option<&CauseShare> {
         self.causes.iter().find(|found| found.cause == cause)
     }
 
@@ -190,10 +190,10 @@ impl Findings {
     /// The causes as a report has them, without idling and the sampling: shares of the time in which
     /// the CPUs were not idle.
     pub fn report(&self) -> Vec<measurement::Cause> {
-        let reported = |found: &&Found| !matches!(found.cause, Cause::Idle | Cause::Sampling);
+        let reported = |found: &&CauseShare| !matches!(found.cause, Cause::Idle | Cause::Sampling);
         let whole: f64 = self.causes.iter().filter(reported).map(|found| found.ns).sum();
         let packets = self.packets.max(1) as f64;
-        let one = |found: &Found| measurement::Cause {
+        let one = |found: &CauseShare| measurement::Cause {
             name: found.cause.name().into(),
             share: found.ns / whole,
             ns: found.ns / packets,
@@ -220,7 +220,7 @@ impl Cpu {
         self.processed + self.dropped
     }
 
-    fn add(&mut self, place: &Place, cause: Cause, share: f64) {
+    fn add(&mut self, place: &CodeLocation, cause: Cause, share: f64) {
         if cause != Cause::Idle {
             self.busy += share;
         }
@@ -234,7 +234,7 @@ impl Cpu {
     }
 }
 
-impl Place {
+impl CodeLocation {
     fn stage(&self) -> Stage {
         table::stage(self.chain.iter().map(String::as_str))
     }
@@ -244,7 +244,7 @@ impl Place {
 type Key = (String, Option<String>, Option<String>);
 
 /// What a place's time goes to, and what to call it.
-fn cause(place: &Place) -> (Cause, Key) {
+fn cause(place: &CodeLocation) -> (Cause, Key) {
     let name = table::readable(&place.chain[0]).into_owned();
     let (cause, caller) = if place.kernel {
         let (cause, _) = table::of_kernel(place.chain.iter().map(String::as_str));
@@ -272,17 +272,17 @@ fn caller(cause: Cause, chain: &[String]) -> Option<String> {
     chain.iter().skip(1).find(other).map(|name| table::readable(name).into_owned())
 }
 
-fn found((cause, functions): (Cause, HashMap<Key, f64>)) -> Found {
+fn found((cause, functions): (Cause, HashMap<Key, f64>)) -> CauseShare {
     let mut functions: Vec<Function> = functions
         .into_iter()
         .map(|((name, caller, process), ns)| Function { name, caller, process, ns })
         .collect();
     functions.sort_by(|a, b| b.ns.total_cmp(&a.ns));
-    Found { cause, ns: functions.iter().map(|function| function.ns).sum(), functions }
+    CauseShare { cause, ns: functions.iter().map(|function| function.ns).sum(), functions }
 }
 
 /// Why a thread of what is measured left its CPU.
-fn wait(place: &Place) -> Option<(String, Wait)> {
+fn wait(place: &CodeLocation) -> Option<(String, Wait)> {
     let ours = place.part == Part::Measured && place.process != "idle";
     let why = || table::of_switch(place.chain.iter().map(String::as_str));
     ours.then(|| (place.process.clone(), why()))
@@ -293,29 +293,29 @@ pub mod tests {
     use super::*;
 
     /// A moment of what is measured, in the kernel: "leaf;caller;…" for so many ms.
-    pub fn kernel(cpu: u32, chain: &str, ms: f64) -> Place {
+    pub fn kernel(cpu: u32, chain: &str, ms: f64) -> CodeLocation {
         let chain = chain.split(';').map(str::to_owned).collect();
-        let (what, process, part) = (What::Time, "sluice".into(), Part::Measured);
-        Place { what, cpu, process, part, kernel: true, chain, weight: ms * 1e6 }
+        let (what, process, part) = (EventKind::Time, "sluice".into(), Part::Measured);
+        CodeLocation { what, cpu, process, part, kernel: true, chain, weight: ms * 1e6 }
     }
 
     /// The same in a program.
-    pub fn program(cpu: u32, function: &str, ms: f64) -> Place {
-        Place { kernel: false, ..kernel(cpu, function, ms) }
+    pub fn program(cpu: u32, function: &str, ms: f64) -> CodeLocation {
+        CodeLocation { kernel: false, ..kernel(cpu, function, ms) }
     }
 
     /// A thread that left its CPU there, so often.
-    pub fn switch(chain: &str, times: f64) -> Place {
-        Place { what: What::Switch, weight: times, ..kernel(0, chain, 0.0) }
+    pub fn switch(chain: &str, times: f64) -> CodeLocation {
+        CodeLocation { what: EventKind::Switch, weight: times, ..kernel(0, chain, 0.0) }
     }
 
     /// The same moment as another's.
-    pub fn of(part: Part, place: Place) -> Place {
-        Place { part, ..place }
+    pub fn of(part: Part, place: CodeLocation) -> CodeLocation {
+        CodeLocation { part, ..place }
     }
 
     /// What a second on two CPUs adds up to, in which 1000 packets were handled.
-    pub fn findings(places: &[Place]) -> Findings {
+    pub fn findings(places: &[CodeLocation]) -> Findings {
         let cpus = [0, 1].map(|cpu| Cpu { cpu, ..Cpu::default() });
         Findings { packets: 1000, ..Findings::of(places, cpus.to_vec(), 1.0) }
     }

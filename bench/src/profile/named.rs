@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use super::Who;
 use super::collect::{Process, Recording, Stack};
 use super::names::{self, Files, Kernel};
-use super::perf::{Clock, What};
+use super::perf::{Clock, EventKind};
 use super::table::{self, Stage};
 
 /// A place that a CPU was at, by name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
-    pub what: What,
+pub struct CodeLocation {
+    pub what: EventKind,
     pub cpu: u32,
     /// The process's name.
     pub process: String,
@@ -38,7 +38,7 @@ pub enum Part {
 
 /// Gives every place of a recording its name. `busy_ns` says for each CPU how long it was not idle:
 /// cycles are turned into time by that.
-pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> Vec<Place> {
+pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> Vec<CodeLocation> {
     let mut files = Files::new();
     let scale = scale(recording, busy_ns);
     let place = |(stack, weight): (&Stack, &u64)| {
@@ -56,10 +56,10 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
             });
         }
         let ns = match stack.what {
-            What::Time => scale.get(&stack.cpu).copied().unwrap_or(1.0),
-            What::Switch => 1.0,
+            EventKind::Time => scale.get(&stack.cpu).copied().unwrap_or(1.0),
+            EventKind::Switch => 1.0,
         };
-        Place {
+        CodeLocation {
             what: stack.what,
             cpu: stack.cpu,
             process: process.name.clone(),
@@ -77,7 +77,7 @@ fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64
     let mut cycles: HashMap<u32, f64> = HashMap::new();
     if recording.clock == Clock::Cycles {
         for (stack, weight) in &recording.stacks {
-            if stack.what == What::Time {
+            if stack.what == EventKind::Time {
                 *cycles.entry(stack.cpu).or_default() += *weight as f64;
             }
         }

@@ -1,6 +1,6 @@
 //! Dropping: where on its way a packet that nobody wants is thrown away, and what that costs.
 
-use super::{Place, count};
+use super::{StepContext, count};
 use crate::peers::firewalls::{iptables, nftables};
 use crate::process::{Input, Program, Ready, quoted};
 use crate::process_output::Count;
@@ -11,7 +11,7 @@ use crate::testbed::End;
 const FILTER_MAX: u32 = 100;
 
 /// The steps, from the last place to the first.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
     let mut steps = vec![listener(place), no_listener(place)];
     steps.extend(iptables(place));
     steps.extend(nftables(place));
@@ -43,7 +43,7 @@ pub fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
 }
 
 /// Rules that a place asks for.
-pub fn rules(place: &Place<'_>) -> u32 {
+pub fn rules(place: &StepContext<'_>) -> u32 {
     place.setting.rules.unwrap_or(1)
 }
 
@@ -59,7 +59,7 @@ pub fn order(program: Program) -> Order {
 }
 
 /// A program that reads what comes to a UDP socket, and forgets it.
-fn listener(place: &Place<'_>) -> Step {
+fn listener(place: &StepContext<'_>) -> Step {
     let job = Job {
         program: Program::sluice(["bench", "listener", "--port", "9"]),
         cpu: place.receiver(),
@@ -71,21 +71,21 @@ fn listener(place: &Place<'_>) -> Step {
 }
 
 /// Packets to a port that nobody listens on go all the way up, and are dropped there.
-fn no_listener(place: &Place<'_>) -> Step {
+fn no_listener(place: &StepContext<'_>) -> Step {
     let tally =
         Tally::Says(Program::tool("cat", ["/proc/net/snmp"]), Count::Below("Udp:", "NoPorts"));
     by_kernel("linux", "no listener", place.plain(), tally)
 }
 
 /// By tc's flower classifier, which keeps rules of one form in a hash table.
-fn flower(place: &Place<'_>) -> Step {
+fn flower(place: &StepContext<'_>) -> Step {
     let rule = "pref 1 protocol ip flower ip_proto udp dst_port %s action drop";
     let line = format!("filter add dev {} ingress {rule}", place.right());
     tc(place, "tc flower, ingress", listed(rules(place), &clsact(place), &line, ""))
 }
 
 /// By one program of tc's BPF classifier that goes through the rules.
-fn tc_bpf(place: &Place<'_>) -> Option<Step> {
+fn tc_bpf(place: &StepContext<'_>) -> Option<Step> {
     let program = classic(&ports(rules(place)).collect::<Vec<_>>());
     let rule = format!("ingress bpf direct-action bytecode \"{program}\"");
     let input = format!("{}filter add dev {} {rule}\n", clsact(place), place.right());
@@ -114,12 +114,12 @@ fn classic(ports: &[u32]) -> String {
 }
 
 /// What makes tc look at packets where they come in.
-fn clsact(place: &Place<'_>) -> String {
+fn clsact(place: &StepContext<'_>) -> String {
     format!("qdisc add dev {} clsact\n", place.right())
 }
 
 /// Rules of tc at the interface's ingress: a batch of commands that begins with [`clsact`].
-fn tc(place: &Place<'_>, name: &str, batch: impl Into<Input>) -> Step {
+fn tc(place: &StepContext<'_>, name: &str, batch: impl Into<Input>) -> Step {
     let device = place.right();
     let tally = Tally::Says(
         Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
@@ -133,7 +133,7 @@ fn tc(place: &Place<'_>, name: &str, batch: impl Into<Input>) -> Step {
 }
 
 /// By the resident XDP program.
-fn xdp(place: &Place<'_>) -> Option<Step> {
+fn xdp(place: &StepContext<'_>) -> Option<Step> {
     let rules = rules(place);
     let ports: Vec<String> = ports(rules).map(|port| port.to_string()).collect();
     let filter = format!("udp dst port ({})", ports.join(" or "));
@@ -144,7 +144,7 @@ fn xdp(place: &Place<'_>) -> Option<Step> {
 }
 
 /// The same of all that comes.
-fn all(place: &Place<'_>) -> Step {
+fn all(place: &StepContext<'_>) -> Step {
     let port = format!("xdp:{}?action=drop", place.right());
     let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
     Step::new("sluice", "XDP, all packets", place.plain(), Way::Receive(intake))

@@ -2,7 +2,7 @@
 
 use sluicegate::xdp::live;
 
-use super::{BEGUN, Place};
+use super::{BEGUN, StepContext};
 use crate::device::{bridge, no_bridge, no_router, router};
 use crate::process::Program;
 use crate::step::{Intake, Job, Step, To, Way};
@@ -10,7 +10,7 @@ use crate::testbed::ADDRESS;
 use crate::testbed::Line;
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
     let Some(line) = &place.testbed.line else { return Vec::new() };
     let (from, to) = (&line.from, &line.to);
     let step = |name: &str, ports: [String; 2], flags: &[&str]| {
@@ -43,12 +43,18 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
 }
 
 /// A step in which something in the middle passes packets on.
-pub fn passing(place: &Place<'_>, by: &'static str, name: &str, job: Option<Job>, to: To) -> Step {
+pub fn passing(
+    place: &StepContext<'_>,
+    by: &'static str,
+    name: &str,
+    job: Option<Job>,
+    to: To,
+) -> Step {
     Step::new(by, name, place.plain(), Way::Receive(Intake::relayed(job, to)))
 }
 
 /// By the kernel's routing; none where nobody knows the next hop's address.
-fn routing(place: &Place<'_>, line: &Line) -> Option<Step> {
+fn routing(place: &StepContext<'_>, line: &Line) -> Option<Step> {
     let mac = place.testbed.right.mac().ok()?.to_string();
     let mut step = passing(place, "linux", "kernel routing", None, To::Router);
     step.prepare = router(line, ADDRESS, &mac);
@@ -56,7 +62,7 @@ fn routing(place: &Place<'_>, line: &Line) -> Option<Step> {
     Some(step)
 }
 
-fn bridging(place: &Place<'_>, line: &Line) -> Step {
+fn bridging(place: &StepContext<'_>, line: &Line) -> Step {
     let mut step = passing(place, "linux", "kernel bridge", None, To::Host);
     step.prepare = bridge(line);
     step.tidy = vec![no_bridge()];

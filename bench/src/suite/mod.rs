@@ -135,7 +135,7 @@ pub fn steps<'a, E>(
 ) -> Result<Vec<Step>, E> {
     let mut steps: Vec<Step> = Vec::new();
     for setting in sweep.settings(kind, cpus) {
-        let place = Place { testbed: testbed(&setting)?, cpus, setting };
+        let place = StepContext { testbed: testbed(&setting)?, cpus, setting };
         let mut new = match kind {
             Kind::Rx => rx::steps(&place),
             Kind::Tx => tx::steps(&place),
@@ -159,7 +159,7 @@ pub fn steps<'a, E>(
 }
 
 /// Where steps are to run, and with what.
-pub struct Place<'a> {
+pub struct StepContext<'a> {
     /// The two interfaces.
     pub testbed: &'a Testbed,
     /// The CPUs of both sides.
@@ -168,7 +168,7 @@ pub struct Place<'a> {
     pub setting: Setting,
 }
 
-impl Place<'_> {
+impl StepContext<'_> {
     /// The interface that sends.
     pub fn left(&self) -> &str {
         &self.testbed.left.interface
@@ -216,7 +216,7 @@ impl Place<'_> {
 
 /// A `sluice count` of a port.
 pub(crate) fn count<A: Into<String>>(
-    place: &Place<'_>,
+    place: &StepContext<'_>,
     port: &str,
     flags: impl IntoIterator<Item = A>,
 ) -> Job {
@@ -226,7 +226,7 @@ pub(crate) fn count<A: Into<String>>(
 
 /// A `sluice generate` into a port, of the same packet again and again.
 pub(crate) fn generate<A: Into<String>>(
-    place: &Place<'_>,
+    place: &StepContext<'_>,
     port: &str,
     flags: impl IntoIterator<Item = A>,
 ) -> Job {

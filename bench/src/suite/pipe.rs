@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{BEGUN, Place, generate};
+use super::{BEGUN, StepContext, generate};
 use crate::process::{Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Job, Order, Pipe, Step, Way};
@@ -14,7 +14,7 @@ use crate::testbed::{End, list};
 const RATES: Count = Count::After("\"pps\":");
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
     let fifo = plain(place, "pipe").with(
         Order { end: End::Left, program: Program::tool("mkfifo", [&socket_file(place)]) },
         remove_socket(place),
@@ -50,7 +50,7 @@ pub struct Member {
 
 /// A step between two ends of a memif pipe.
 pub fn memif(
-    place: &Place<'_>,
+    place: &StepContext<'_>,
     by: &'static str,
     name: &str,
     sender: Member,
@@ -66,14 +66,14 @@ pub fn memif(
 }
 
 /// The `sluice` that sends.
-pub fn sends(place: &Place<'_>, role: &'static str) -> Member {
+pub fn sends(place: &StepContext<'_>, role: &'static str) -> Member {
     let port = format!("memif:{}?role={role}", socket_file(place));
     let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(1))]);
     Member { role, job: Job { ready: has_socket(place), ..job } }
 }
 
 /// The `sluice` that receives.
-pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
+pub fn receives(place: &StepContext<'_>, role: &'static str) -> Member {
     let port = format!("memif:{}?role={role}", socket_file(place));
     let flags = ["--json", "--interval", "200ms", "--wait", "spin"];
     let program = Program::sluice(["count", &port]).and(flags);
@@ -82,21 +82,21 @@ pub fn receives(place: &Place<'_>, role: &'static str) -> Member {
 }
 
 /// Where the two ends find each other.
-pub fn socket_file(place: &Place<'_>) -> String {
+pub fn socket_file(place: &StepContext<'_>) -> String {
     place.testbed.file("socket")
 }
 
 /// When a server can be found.
-pub fn has_socket(place: &Place<'_>) -> Ready {
+pub fn has_socket(place: &StepContext<'_>) -> Ready {
     Ready::Has(socket_file(place).into())
 }
 
-fn remove_socket(place: &Place<'_>) -> Order {
+fn remove_socket(place: &StepContext<'_>) -> Order {
     Order { end: End::Left, program: Program::tool("rm", ["-f", &socket_file(place)]) }
 }
 
 /// By what programs have anyway, a call for each packet.
-fn plain(place: &Place<'_>, kind: &'static str) -> Step {
+fn plain(place: &StepContext<'_>, kind: &'static str) -> Step {
     let (way, size) = (format!("{kind}:{}", socket_file(place)), place.setting.size.to_string());
     let end = |what| Program::sluice(["bench", "end", what, &way, "--size", &size]);
     let (name, first) = match kind {
@@ -115,7 +115,7 @@ fn plain(place: &Place<'_>, kind: &'static str) -> Step {
 }
 
 /// No pipe at all, in one program: what remains is the cost of rings.
-fn null(place: &Place<'_>) -> Step {
+fn null(place: &StepContext<'_>) -> Step {
     let forward = ["forward", "null:", "null:", "--one-way", "--json", "--interval", "200ms"];
     // It has no end of its own.
     let program = Program::sluice(forward).and(["--duration", "1h"]);
@@ -124,7 +124,7 @@ fn null(place: &Place<'_>) -> Step {
 }
 
 /// A step of one program, which makes what it takes.
-pub fn alone(place: &Place<'_>, by: &'static str, name: &str, receiver: Job) -> Step {
+pub fn alone(place: &StepContext<'_>, by: &'static str, name: &str, receiver: Job) -> Step {
     let pipe = Pipe { sender: None, receiver, first: End::Right };
     Step::new(by, name, place.plain(), Way::Pipe(pipe))
 }

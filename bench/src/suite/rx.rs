@@ -1,11 +1,11 @@
 //! Receiving: from a system call a packet to counting where the packet comes in.
 
-use super::{Place, count};
+use super::{StepContext, count};
 use crate::step::{Intake, Job, Setting, Step, To, Way};
 use crate::testbed::list;
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
     let port = |options: &str| format!("packet:{}?{options}", place.right());
     let xdp = format!("xdp:{}", place.right());
     let af_xdp = format!("{xdp}?method=af_xdp");
@@ -26,12 +26,12 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
     ]
 }
 
-fn step(place: &Place<'_>, name: &str, setting: Setting, port: &str, flags: &[&str]) -> Step {
+fn step(place: &StepContext<'_>, name: &str, setting: Setting, port: &str, flags: &[&str]) -> Step {
     of(name, setting, count(place, port, flags.iter().copied()))
 }
 
 /// A thread for each queue of the interface, on as many CPUs as are wanted for that.
-fn queued(place: &Place<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
+fn queued(place: &StepContext<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
     let cpus = place.receivers(place.setting.cores.min(place.setting.queues));
     if cpus.len() < 2 {
         return step(place, name, place.plain(), port, flags);
@@ -41,7 +41,7 @@ fn queued(place: &Place<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
 }
 
 /// A ring for each of several threads, which share the packets; two of them where there is but one CPU.
-fn shared(place: &Place<'_>, fanout: &str) -> Step {
+fn shared(place: &StepContext<'_>, fanout: &str) -> Step {
     let cpus = place.receivers(place.setting.cores.max(2));
     let port = format!("packet:{}?method=ring&fanout={fanout}", place.right());
     let threads = cpus.len().max(2).to_string();
@@ -50,7 +50,7 @@ fn shared(place: &Place<'_>, fanout: &str) -> Step {
 }
 
 /// A step whose program sees itself to the CPUs that its threads have.
-fn on(cores: usize, place: &Place<'_>, name: &str, job: Job) -> Step {
+fn on(cores: usize, place: &StepContext<'_>, name: &str, job: Job) -> Step {
     let setting = Setting { cores: cores as u32, ..place.plain() };
     of(name, setting, Job { cpu: None, ..job })
 }

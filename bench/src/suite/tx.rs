@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use sluicegate::xdp::live;
 
-use super::{Place, generate};
+use super::{StepContext, generate};
 use crate::process::{Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Job, Order, Setting, Step, Way};
 use crate::testbed::{End, list};
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &Place<'_>) -> Vec<Step> {
+pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
     let left = place.left();
     let plain = place.plain();
     let batched = Setting { batch: place.setting.batch, ..plain };
@@ -46,12 +46,12 @@ pub fn steps(place: &Place<'_>) -> Vec<Step> {
 }
 
 /// Slots that a packet has in a ring whose buffers have 2048 bytes.
-fn slots_each(place: &Place<'_>) -> u32 {
+fn slots_each(place: &StepContext<'_>) -> u32 {
     place.setting.size.div_ceil(2048)
 }
 
 /// The same with a queueing discipline; a veth has none (noqueue) by itself.
-fn through(discipline: &str, place: &Place<'_>, step: Step) -> Step {
+fn through(discipline: &str, place: &StepContext<'_>, step: Step) -> Step {
     let tc = |arguments: &[&str]| Order {
         end: End::Left,
         program: Program::tool("tc", arguments.iter().copied()),
@@ -63,7 +63,7 @@ fn through(discipline: &str, place: &Place<'_>, step: Step) -> Step {
 }
 
 /// A queue of the interface for each CPU.
-fn af_xdp(place: &Place<'_>) -> Step {
+fn af_xdp(place: &StepContext<'_>) -> Step {
     let queues = place.setting.cores.min(place.setting.queues).max(1);
     let batch = place.setting.batch;
     let slots = batch.map_or_else(String::new, |batch| {
@@ -78,7 +78,7 @@ fn af_xdp(place: &Place<'_>) -> Step {
 }
 
 /// Packets written by one CPU, and sent as live frames by another.
-fn live_ring(place: &Place<'_>) -> Step {
+fn live_ring(place: &StepContext<'_>) -> Step {
     let cpus = place.cpus.senders(2);
     let port = format!("live:{}?cpu={}", place.left(), cpus[0]);
     let job = generate(place, &port, ["--cpus", &list(&cpus[1..])]);
@@ -87,7 +87,7 @@ fn live_ring(place: &Place<'_>) -> Step {
 }
 
 /// The packets of a file, again and again; the reader and what sends have a CPU each.
-fn replay(place: &Place<'_>) -> Step {
+fn replay(place: &StepContext<'_>) -> Step {
     let cpus = place.cpus.senders(2);
     let file = place.capture_file();
     let port = match place.setting.size {
@@ -106,7 +106,7 @@ fn replay(place: &Place<'_>) -> Step {
 }
 
 /// Frames made in the kernel, on each CPU.
-fn live(place: &Place<'_>) -> Step {
+fn live(place: &StepContext<'_>) -> Step {
     let cpus = place.cpus.senders(place.setting.cores);
     let threads = cpus.len().to_string();
     let flags = ["--method", "live", "--cpus", &list(&cpus), "--threads", &threads];

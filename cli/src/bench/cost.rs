@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate::units;
 use sluicegate_bench::cost::{
-    Findings, OfForwarder, OfReceiver, RoundTrips, Settings, run as find,
+    CostResults, OfForwarder, OfReceiver, RoundTrips, Settings, run as find,
 };
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::show::of_share;
@@ -45,7 +45,7 @@ struct Report<'a> {
     machine: Machine,
     seconds: f64,
     #[serde(flatten)]
-    findings: &'a Findings,
+    findings: &'a CostResults,
 }
 
 /// Runs the command.
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(rates: &[u64], findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+fn print(rates: &[u64], findings: &CostResults, out: &mut impl Write) -> io::Result<()> {
     write!(out, "{:<38}", "receiving, share of a core")?;
     for &pps in rates {
         write!(out, "{:>17}", format!("{} pkt/s", show_count(pps)))?;

@@ -48,11 +48,11 @@ was measured.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     /// Receiving: from a system call a packet to counting where it comes in.
     Rx(Options),
     /// Sending: from a system call a packet to frames made in the kernel.
@@ -99,20 +99,20 @@ struct ShowArgs {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
-        What::Rx(options) => climb(vec![Kind::Rx], &options, false),
-        What::Tx(options) => climb(vec![Kind::Tx], &options, false),
-        What::Drop(options) => climb(vec![Kind::Drop], &options, false),
-        What::Forward(options) => climb(vec![Kind::Forward], &options, false),
-        What::Pipe(options) => climb(vec![Kind::Pipe], &options, false),
-        What::All(options) => climb(options.all(), &options, true),
-        What::Instructions(shown) => count(&shown),
-        What::Check(args) => check::run(&args),
-        What::Show(args) => show(&args),
-        What::Ndr(args) => ndr::run(&args),
-        What::Cost(args) => cost::run(&args),
-        What::Relay(args) => relay::run(&args),
-        What::Listener(args) => listener::run(&args),
-        What::End(args) => end::run(&args),
+        BenchCommand::Rx(options) => climb(vec![Kind::Rx], &options, false),
+        BenchCommand::Tx(options) => climb(vec![Kind::Tx], &options, false),
+        BenchCommand::Drop(options) => climb(vec![Kind::Drop], &options, false),
+        BenchCommand::Forward(options) => climb(vec![Kind::Forward], &options, false),
+        BenchCommand::Pipe(options) => climb(vec![Kind::Pipe], &options, false),
+        BenchCommand::All(options) => climb(options.all(), &options, true),
+        BenchCommand::Instructions(shown) => count(&shown),
+        BenchCommand::Check(args) => check::run(&args),
+        BenchCommand::Show(args) => show(&args),
+        BenchCommand::Ndr(args) => ndr::run(&args),
+        BenchCommand::Cost(args) => cost::run(&args),
+        BenchCommand::Relay(args) => relay::run(&args),
+        BenchCommand::Listener(args) => listener::run(&args),
+        BenchCommand::End(args) => end::run(&args),
     }
 }
 

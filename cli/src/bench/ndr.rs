@@ -13,8 +13,8 @@ use sluicegate_bench::machine::Machine;
 use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
-use sluicegate_bench::ndr::{Findings, OfSize, Settings, run as find};
-use sluicegate_bench::rounds::{Progress, Watch};
+use sluicegate_bench::ndr::{NdrResults, OfSize, Settings, run as find};
+use sluicegate_bench::rounds::{BenchObserver, Progress};
 use sluicegate_bench::show::of_share;
 use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
 
@@ -105,7 +105,7 @@ struct Report<'a> {
     seconds: f64,
     confirm_seconds: f64,
     #[serde(flatten)]
-    findings: &'a Findings,
+    findings: &'a NdrResults,
 }
 
 impl Args {
@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report<'a>(settings: &Settings, findings: &'a Findings) -> Report<'a> {
+fn report<'a>(settings: &Settings, findings: &'a NdrResults) -> Report<'a> {
     let Goal { loss, resolution, time, confirm } = settings.goal;
     Report {
         command: "bench ndr",
@@ -175,7 +175,7 @@ fn measure(
     device: Option<&mut Started>,
     cpus: Cpus,
     watcher: &Watcher,
-) -> Result<Findings, Failure> {
+) -> Result<NdrResults, Failure> {
     let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
     let done = Cell::new(0);
     // Programs take their time to begin and to end.
@@ -200,7 +200,7 @@ fn shown(offer: &Offer) -> String {
     }
 }
 
-fn print(settings: &Settings, findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+fn print(settings: &Settings, findings: &NdrResults, out: &mut impl Write) -> io::Result<()> {
     for of_size in &findings.sizes {
         writeln!(out, "frames of {} bytes", of_size.size)?;
         print_found(settings, of_size, out)?;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_bench::rounds::{Progress, Watch};
+use sluicegate_bench::rounds::{BenchObserver, Progress};
 
 use crate::notice;
 use crate::signals::Signals;
@@ -30,7 +30,7 @@ impl Watcher {
     }
 }
 
-impl Watch for Watcher {
+impl BenchObserver for Watcher {
     fn wait(&self, time: Duration) -> bool {
         match self.signals.wait(Instant::now() + time) {
             Ok(true) => {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use sluicegate_bench::compare::{Moved, What};
+use sluicegate_bench::compare::{Metric, Moved};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::peers::{Presence, State};
 use sluicegate_bench::report::{Report, StepReport, Suite};
@@ -100,9 +100,9 @@ pub fn print_moved(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
     for it in moved {
         let Moved { kind, name, before, now, .. } = it;
         let what = match it.what {
-            What::Ratio => "ratio",
-            What::Rate => "Mpps",
-            What::Instructions => "instructions",
+            Metric::Ratio => "ratio",
+            Metric::Rate => "Mpps",
+            Metric::Instructions => "instructions",
         };
         let kind = kind.map_or_else(String::new, |kind| format!("{kind}: "));
         let before = short(before.median);

@@ -7,7 +7,7 @@
 //!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
 //! ```
 
-mod attendant;
+mod control;
 mod file;
 mod lines;
 mod list;
@@ -31,7 +31,7 @@ use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, OutputConf
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
-use attendant::Attendant;
+use control::CaptureControl;
 use file::{File, Numbers};
 use lines::Lines;
 use merge::merge;
@@ -217,7 +217,7 @@ impl Session {
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
-        let mut attendant = Attendant {
+        let mut attendant = CaptureControl {
             options,
             status: &mut status,
             reports: &mut reports,

@@ -13,7 +13,7 @@ use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Attend, Counters, Nothing, Outcome, Run, Visitor, run};
+use crate::run::{Control, Counters, Nothing, Outcome, Run, Visitor, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 use crate::{exit, hidden, notice};
@@ -73,7 +73,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     notice::diverts(&port);
     hidden::warn(&port, &common, &mut report);
     common.become_user()?;
-    let way = Way { common: &common, receiving };
+    let way = CountMethod { common: &common, receiving };
     let mut ended = if let Some(in_kernel) = in_kernel {
         let missing = || Some(Missing::of(&Analysis::of(&in_kernel.shares())));
         let ended = way.receive(opened, &mut [Nothing], missing, &mut report)?;
@@ -102,12 +102,12 @@ fn counts_in_kernel(port: &PortName) -> bool {
 }
 
 /// How packets are received.
-struct Way<'a> {
+struct CountMethod<'a> {
     common: &'a Common,
     receiving: Receiving,
 }
 
-impl Way<'_> {
+impl CountMethod<'_> {
     /// Receives until the end, with a visitor at each queue; `missing` is what the status shows
     /// besides.
     fn receive<V: Visitor>(
@@ -121,7 +121,7 @@ impl Way<'_> {
         let work = port.queues.into_iter().zip(visitors).collect();
         let limits = self.common.limits(self.receiving, status.interval());
         let json = self.common.json;
-        let mut attendant = Attendant { status: &mut status, missing, report, json };
+        let mut attendant = CountControl { status: &mut status, missing, report, json };
         let ended = run(work, &limits, &Signals::catch()?, &mut attendant)?;
         status.done();
         Ok(ended)
@@ -129,7 +129,7 @@ impl Way<'_> {
 }
 
 /// Attends a count.
-struct Attendant<'a, M> {
+struct CountControl<'a, M> {
     status: &'a mut Status,
     /// What the analysis says, if there is one.
     missing: M,
@@ -137,7 +137,7 @@ struct Attendant<'a, M> {
     json: bool,
 }
 
-impl<M: Fn() -> Option<Missing>> Attend<Outcome> for Attendant<'_, M> {
+impl<M: Fn() -> Option<Missing>> Control<Outcome> for CountControl<'_, M> {
     fn watch(&mut self, counters: &[Counters], at: Duration) {
         self.status.analysed((self.missing)());
         self.status.show(counters, at);

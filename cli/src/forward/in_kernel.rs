@@ -9,7 +9,7 @@ use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 
 use super::Args;
 use crate::report::{Direction, Report, Traffic};
-use crate::run::{Attend, Counters, Nothing, Outcome, run};
+use crate::run::{Control, Counters, Nothing, Outcome, run};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::wire::{HandedOver, Wire};
@@ -51,7 +51,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let queues = ports.into_iter().flat_map(|port| port.queues);
     let work = queues.zip(&mut nothing).collect();
     let mut attendant =
-        Attendant { status: &mut status, reports: &mut reports, ways, json: common.json };
+        RedirectControl { status: &mut status, reports: &mut reports, ways, json: common.json };
     let ended = run(work, &limits, &Signals::catch()?, &mut attendant);
     status.done();
     let mut ended = ended?;
@@ -62,7 +62,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Attends what the kernel forwards.
-struct Attendant<'a> {
+struct RedirectControl<'a> {
     status: &'a mut Status,
     /// Of both ports.
     reports: &'a mut [Report],
@@ -70,7 +70,7 @@ struct Attendant<'a> {
     json: bool,
 }
 
-impl Attend<Outcome> for Attendant<'_> {
+impl Control<Outcome> for RedirectControl<'_> {
     fn watch(&mut self, counters: &[Counters], at: Duration) {
         self.status.show(counters, at);
     }

@@ -22,7 +22,7 @@ use sluicegate::link::Ethtool;
 use sluicegate::port::{Kind, Port, PortName, Use};
 
 use crate::args::{Common, Receiving};
-use crate::run::{Attend, Counters, supervise};
+use crate::run::{Control, Counters, supervise};
 use crate::send::target;
 use crate::signals::Signals;
 use crate::status::Status;
@@ -31,7 +31,7 @@ use headers::Headers;
 use host::Leaving;
 use relay::Relayed;
 use result::Sides;
-use watched::{Place, Watched};
+use watched::{WatchPoint, Watched};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +84,7 @@ pub struct Args {
     headers: Headers,
 
     #[command(flatten)]
-    place: Place,
+    place: WatchPoint,
 
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
@@ -133,7 +133,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     common.become_user()?;
     let mut status = Status::new(common, false);
     let limits = common.limits(*receiving, status.interval());
-    let mut attendant = Attendant {
+    let mut attendant = ForwardControl {
         status: &mut status,
         sides: &mut sides,
         sources: args.sources(),
@@ -160,7 +160,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
 }
 
 /// Attends a forwarder.
-struct Attendant<'a> {
+struct ForwardControl<'a> {
     status: &'a mut Status,
     sides: &'a mut Sides,
     sources: &'a [usize],
@@ -169,7 +169,7 @@ struct Attendant<'a> {
     json: bool,
 }
 
-impl Attend<Relayed> for Attendant<'_> {
+impl Control<Relayed> for ForwardControl<'_> {
     fn watch(&mut self, counters: &[Counters], at: Duration) {
         self.status.show(counters, at);
     }

@@ -12,7 +12,7 @@ use sluicegate::error::Result;
 use sluicegate::port::{Kind, Port, Queue};
 
 use super::relay::Relay;
-use super::served::{Served, Way};
+use super::served::{QueuePair, Served};
 
 /// Puts the queues of two ports into the hands of as many threads as the one with fewer has, of
 /// `most` at most. `sources` says which ports are received from; the other one is sent to.
@@ -49,7 +49,7 @@ pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Re
 }
 
 /// From each queue that receives to one of the other side, in turns.
-fn ways(queues: &[Served]) -> Vec<Way> {
+fn ways(queues: &[Served]) -> Vec<QueuePair> {
     let mut ways = Vec::new();
     for side in [0, 1] {
         let targets: Vec<usize> = (0..queues.len())
@@ -57,7 +57,9 @@ fn ways(queues: &[Served]) -> Vec<Way> {
             .collect();
         let sources =
             (0..queues.len()).filter(|&index| queues[index].side == side && queues[index].receives);
-        ways.extend(sources.zip(targets.iter().cycle()).map(|(from, &to)| Way::new(from, to)));
+        ways.extend(
+            sources.zip(targets.iter().cycle()).map(|(from, &to)| QueuePair::new(from, to)),
+        );
     }
     ways
 }
@@ -85,7 +87,7 @@ mod tests {
         let end = |relay: &Relay, index: usize| {
             (relay.queues[index].side, relay.queues[index].queue.number())
         };
-        let way = |relay: &Relay, way: &Way| [end(relay, way.from), end(relay, way.to)];
+        let way = |relay: &Relay, way: &QueuePair| [end(relay, way.from), end(relay, way.to)];
         relays.iter().map(|relay| relay.ways.iter().map(|it| way(relay, it)).collect()).collect()
     }
 

@@ -18,7 +18,7 @@ use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
 use super::result::Passed;
-use super::served::{Served, Way};
+use super::served::{QueuePair, Served};
 use super::watched::Watchers;
 use crate::notice;
 use crate::run::{Counters, Ended, Shared, Snapshot, Work};
@@ -71,7 +71,7 @@ impl Ended for Relayed {
 pub struct Relay {
     number: usize,
     pub queues: Vec<Served>,
-    pub ways: Vec<Way>,
+    pub ways: Vec<QueuePair>,
     /// Most packets that move along a way at once.
     pub batch: u32,
     /// What becomes of headers of packets from each side, if anything.
@@ -204,7 +204,7 @@ impl Relay {
 
     /// Moves what is there, and wanted, along a way.
     fn pass(&mut self, index: usize, shared: &Shared) -> Result<Moved> {
-        let Way { from, to, looked_at, .. } = self.ways[index];
+        let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
         };

@@ -93,7 +93,7 @@ impl Served {
 
 /// From a queue to a queue, by their places in the relay.
 #[derive(Debug)]
-pub struct Way {
+pub struct QueuePair {
     pub from: usize,
     pub to: usize,
     /// The target was full at the last look.
@@ -102,7 +102,7 @@ pub struct Way {
     pub looked_at: u32,
 }
 
-impl Way {
+impl QueuePair {
     pub fn new(from: usize, to: usize) -> Self {
         Self { from, to, blocked: false, looked_at: 0 }
     }

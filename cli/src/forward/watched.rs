@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sluicegate::control::{Answer, Server, Service, socket_path};
 use sluicegate::error::{Error, Result};
-use sluicegate::monitor::{Watch, Writer};
+use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Direction, Packet, now_ns};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a forwarder can be asked to be watched.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Place {
+pub struct WatchPoint {
     /// Let monitor:NAME/eth1 watch the port eth1 while this runs
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
@@ -32,7 +32,7 @@ pub struct Place {
     control: Option<PathBuf>,
 }
 
-impl Place {
+impl WatchPoint {
     /// Listens there, if it is to.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Service for Threads {
 impl Threads {
     /// Each thread gets a ring of its own; the answer comes when all write. One that does not begin in
     /// time would be missed without a word.
-    fn begin(&mut self, client: u64, watch: &Watch) -> Result<Answer> {
+    fn begin(&mut self, client: u64, watch: &WatchRequest) -> Result<Answer> {
         let side = side(&self.ports, &watch.port)?;
         if self.clients.contains(&client) {
             return Err(Error::Usage(

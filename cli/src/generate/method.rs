@@ -60,7 +60,7 @@ impl FromStr for Method {
 }
 
 /// How to send, as the user has it.
-pub struct Way<'a> {
+pub struct SendMethod<'a> {
     /// To what.
     pub port: &'a PortName,
     /// Which way, where the port leaves it open.
@@ -71,7 +71,7 @@ pub struct Way<'a> {
     pub steering: Option<&'a Steering>,
 }
 
-impl Way<'_> {
+impl SendMethod<'_> {
     /// Opens what sends: out of an interface, or without one to a file.
     ///
     /// # Errors

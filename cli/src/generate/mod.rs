@@ -20,7 +20,7 @@ use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
 use crate::send::{Changes, Measure, Rate, Steering, interface_of, link_speed, send, target};
-use method::{Method, Way};
+use method::{Method, SendMethod};
 use options::SpecArgs;
 
 const EXAMPLES: &str = "\
@@ -101,7 +101,8 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     };
     let steering = Steering::new(args.pace(&measure)?, measure, &args.changes)?;
     let steering = steering.map(|it| it.catching_up(args.max_lag));
-    let way = Way { port, method: args.method, common: &args.common, steering: steering.as_ref() };
+    let way =
+        SendMethod { port, method: args.method, common: &args.common, steering: steering.as_ref() };
     let sender = way.open(interface.as_ref(), &plan)?;
     send("generate", port, &args.common, sender, steering)
 }

@@ -19,7 +19,7 @@ struct Ends {
 
 /// What is subtracted from sequence numbers: of the low end's packets, of the high end's.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct FirstNumbers {
     low: u32,
     high: u32,
 }
@@ -38,8 +38,8 @@ pub struct Base {
 /// The connections seen of late.
 #[derive(Default)]
 pub struct Flows {
-    young: HashMap<Ends, Start>,
-    old: HashMap<Ends, Start>,
+    young: HashMap<Ends, FirstNumbers>,
+    old: HashMap<Ends, FirstNumbers>,
 }
 
 impl Flows {
@@ -61,8 +61,8 @@ impl Flows {
         let start = known.unwrap_or_else(|| {
             let other = ack.wrapping_sub(1);
             let start = match from_low {
-                true => Start { low: seq, high: other },
-                false => Start { low: other, high: seq },
+                true => FirstNumbers { low: seq, high: other },
+                false => FirstNumbers { low: other, high: seq },
             };
             self.remember(ends, start);
             start
@@ -74,7 +74,7 @@ impl Flows {
         Base { sent, acknowledged, fresh: known.is_none() }
     }
 
-    fn find(&mut self, ends: &Ends) -> Option<Start> {
+    fn find(&mut self, ends: &Ends) -> Option<FirstNumbers> {
         if let Some(start) = self.young.get(ends) {
             return Some(*start);
         }
@@ -83,7 +83,7 @@ impl Flows {
         Some(start)
     }
 
-    fn remember(&mut self, ends: Ends, start: Start) {
+    fn remember(&mut self, ends: Ends, start: FirstNumbers) {
         if self.young.len() >= GENERATION {
             mem::swap(&mut self.young, &mut self.old);
             self.young.clear();

@@ -62,7 +62,7 @@ pub trait Work: Send {
 }
 
 /// Attends a run, on its control thread.
-pub trait Attend<O> {
+pub trait Control<O> {
     /// At each interval: the workers' counts and the time since the start.
     fn watch(&mut self, counters: &[Counters], at: Duration);
 
@@ -106,7 +106,7 @@ pub fn run<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     limits: &Limits,
     signals: &Signals,
-    attendant: &mut impl Attend<Outcome>,
+    attendant: &mut impl Control<Outcome>,
 ) -> Result<Run> {
     // All of them before the first thread: one that cannot be started leaves the rest to be told.
     let work = work.into_iter().map(|(queue, visitor)| Receiving::new(queue, visitor)).collect();
@@ -121,7 +121,7 @@ pub fn supervise<W: Work>(
     work: Vec<W>,
     limits: &Limits,
     signals: &Signals,
-    attendant: &mut impl Attend<W::Outcome>,
+    attendant: &mut impl Control<W::Outcome>,
 ) -> Result<Run<W::Outcome>> {
     let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
     let snapshots: Vec<Snapshot<W::Outcome>> = work.iter().map(|_| Snapshot::default()).collect();
@@ -299,7 +299,7 @@ mod tests {
 
     struct Nobody;
 
-    impl Attend<Outcome> for Nobody {
+    impl Control<Outcome> for Nobody {
         fn watch(&mut self, _counters: &[Counters], _at: Duration) {}
 
         fn ledger(&mut self, _outcomes: &[Option<Arc<Outcome>>], _at: Duration) {}

@@ -13,7 +13,7 @@ mod snapshot;
 mod wanted;
 mod worker;
 
-pub use control::{Attend, Ended, Limits, Run, Work, run, supervise};
+pub use control::{Control, Ended, Limits, Run, Work, run, supervise};
 pub use snapshot::{Counters, Totals};
 pub use snapshot::{Inquiry, Snapshot};
 pub use worker::{Nothing, Outcome, Shared, Visitor};

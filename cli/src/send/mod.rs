@@ -24,7 +24,7 @@ use crate::args::Common;
 use crate::notice;
 use crate::signals::Signals;
 use crate::status::Status;
-use report::Sent;
+use report::SendReport;
 use target::Carrier;
 
 pub use best::{Wish, best, short, zero_copy};
@@ -48,7 +48,7 @@ pub fn send(
     mut sender: Sender,
     mut steering: Option<Steering>,
 ) -> anyhow::Result<()> {
-    let sent = Sent::of(command, port, common, &sender);
+    let sent = SendReport::of(command, port, common, &sender);
     let carrier = Carrier::of(port, common.netns.as_deref());
     common.become_user()?;
     let signals = Signals::catch()?;

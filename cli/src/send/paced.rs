@@ -16,7 +16,7 @@ use crate::units::{show_count, show_duration, show_percent, show_pps};
 pub struct Paced {
     /// What was asked for; none where packets have times of their own.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<TargetRate>,
     /// How late the first packet of a burst was, against the timetable: half of them no later, and
     /// 99 of 100. In ns; 0 where no packet was due.
     pub late_p50_ns: u64,
@@ -29,7 +29,7 @@ pub struct Paced {
 
 /// A rate that was asked for.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Asked {
+pub struct TargetRate {
     /// The last that was asked for: packets a second, or bits of either layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_pps: Option<f64>,
@@ -57,7 +57,7 @@ const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23,
 /// How long the longest bar is.
 const BAR: u64 = 24;
 
-impl fmt::Display for Asked {
+impl fmt::Display for TargetRate {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let (rate, unit) = match (self.target_pps, self.target_bps_l1, self.target_bps_l2) {
             (Some(pps), ..) => (pps, Unit::Packet),
@@ -75,7 +75,7 @@ impl Paced {
         let asked = steering.map(|steering| {
             let (rate, unit) = steering.asked();
             let bits = |layer| (unit == layer).then_some(rate * 8.0);
-            Asked {
+            TargetRate {
                 target_pps: (unit == Unit::Packet).then_some(rate),
                 target_bps_l1: bits(Unit::BYTE_OF_LAYER1),
                 target_bps_l2: bits(Unit::BYTE_OF_LAYER2),

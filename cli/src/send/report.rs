@@ -7,7 +7,7 @@ use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue};
 use sluicegate_traffic::source::LeftOut;
 
 use super::paced::Paced;
-use super::run::{Done, Ended, Sender};
+use super::run::{Done, SendOutcome, Sender};
 use super::steering::Steering;
 use crate::args::Common;
 use crate::ledger::Role;
@@ -16,7 +16,7 @@ use crate::units::{packets_word, show_count};
 use crate::wire::{HandedOver, Wire};
 
 /// The report of a run.
-pub struct Sent {
+pub struct SendReport {
     pub(super) report: Report,
     /// It sends live frames, a thread for each worker.
     live: bool,
@@ -25,7 +25,7 @@ pub struct Sent {
     pub(super) other_link_type: &'static str,
 }
 
-impl Sent {
+impl SendReport {
     /// Of a sender that is about to begin.
     pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
         let report = match sender {
@@ -49,7 +49,12 @@ impl Sent {
     }
 
     /// Fills in what the workers did.
-    pub fn count(mut self, sender: &Sender, ended: &Ended, steering: Option<&Steering>) -> Report {
+    pub fn count(
+        mut self,
+        sender: &Sender,
+        ended: &SendOutcome,
+        steering: Option<&Steering>,
+    ) -> Report {
         let elapsed = ended.elapsed;
         let gaps = sender.gaps();
         let done = sender.done();
@@ -132,7 +137,7 @@ fn too_long(packets: u64, report: &Report, live: bool) -> String {
     format!("{port}: {count} {word} {was} too long and {was} not sent: {remedy}")
 }
 
-impl Sent {
+impl SendReport {
     /// The report so far.
     pub fn so_far(&self, workers: &[Option<Arc<Done>>], elapsed: Duration) -> Report {
         let mut report = self.report.so_far();

@@ -13,7 +13,7 @@ use sluicegate_traffic::source::LeftOut;
 
 use super::keys::Keys;
 use super::live::LiveSender;
-use super::report::Sent;
+use super::report::SendReport;
 use super::ring::RingSender;
 use super::steering::Steering;
 use super::target::Carrier;
@@ -174,7 +174,7 @@ impl Sender {
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct SendOutcome {
     /// From the start to the end.
     pub elapsed: Duration,
     /// What was said of the port meanwhile.
@@ -194,8 +194,8 @@ pub fn run(
     signals: &Signals,
     mut carrier: Option<Carrier>,
     status: &mut Status,
-    sent: &Sent,
-) -> Result<Ended> {
+    sent: &SendReport,
+) -> Result<SendOutcome> {
     // Before threads are started, which leave the terminal's signals to it.
     let mut keys = Keys::of(status, steering.is_some());
     let cpus = common.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone());
@@ -250,7 +250,7 @@ pub fn run(
     tell(sender, status);
     // Nobody looks at the very moment when the last packet is sent.
     let elapsed = sender.elapsed().unwrap_or(elapsed);
-    Ok(Ended { elapsed, notices, result: waited.and(ended) })
+    Ok(SendOutcome { elapsed, notices, result: waited.and(ended) })
 }
 
 /// Does what keys ask for; true if it is the end.

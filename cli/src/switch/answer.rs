@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sluicegate::control::{Answer, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Mac;
-use sluicegate::monitor::{Watch, Writer};
+use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate_switch::table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
@@ -78,7 +78,7 @@ impl Answering<'_, '_> {
     }
 
     /// A watcher gets his ring, and has it until he goes.
-    fn watch(&self, client: u64, watch: Watch) -> Result<Answer> {
+    fn watch(&self, client: u64, watch: WatchRequest) -> Result<Answer> {
         let (writer, files) = Writer::new(&watch)?;
         let line = format!("watching {}", watch.port);
         self.ask(move |switch| switch.watch(&watch.port, client, writer))??;

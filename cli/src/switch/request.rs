@@ -105,9 +105,9 @@ impl Set {
 }
 
 /// A switch that runs, to ask it.
-pub struct Asked(Client);
+pub struct SwitchClient(Client);
 
-impl Asked {
+impl SwitchClient {
     /// The one of a name, or at a socket.
     pub fn at(place: &Where) -> Result<Self> {
         Client::connect(&place.path()?).map(Self)
@@ -195,7 +195,7 @@ pub fn ask(action: Action) -> anyhow::Result<()> {
         Action::Forget { mac, vlan, place } => (place, Request::Forget { mac, vlan }),
         Action::Flush { port, place } => (place, Request::Flush { port }),
     };
-    let answer = Asked::at(&place)?.ask(&request)?;
+    let answer = SwitchClient::at(&place)?.ask(&request)?;
     if let Some(entries) = answer["forgotten"].as_u64() {
         writeln!(stdout(), "{} entries taken out", show_count(entries))?;
     }
@@ -203,7 +203,7 @@ pub fn ask(action: Action) -> anyhow::Result<()> {
 }
 
 fn show(place: &Where, as_json: bool) -> anyhow::Result<()> {
-    let mut asked = Asked::at(place)?;
+    let mut asked = SwitchClient::at(place)?;
     let mut shown = asked.ask(&Request::Show {})?;
     let mut entries = Vec::new();
     let mut next = Some(0);

@@ -11,7 +11,8 @@ use sluicegate::memory::Pool;
 use sluicegate::port::{Kind, OpenOptions, Use};
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
 use sluicegate_switch::{
-    Ended, Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, Worker, shared_pool,
+    Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, SwitchOutcome, Worker,
+    shared_pool,
 };
 
 use super::RunArgs;
@@ -101,7 +102,7 @@ fn table(args: &RunArgs) -> TableConfig {
 }
 
 /// Starts the thread that switches; it tells the share of the time it was on a CPU, too.
-fn start(worker: Worker, args: &RunArgs) -> Result<JoinHandle<Result<(Ended, f64)>>> {
+fn start(worker: Worker, args: &RunArgs) -> Result<JoinHandle<Result<(SwitchOutcome, f64)>>> {
     let wait = args.receiving.wait;
     let cpu = first_cpu(&args.common);
     let work = move || {
@@ -210,7 +211,7 @@ impl Ports<'_> {
 /// A switch at work.
 struct Running {
     handle: Handle,
-    thread: JoinHandle<Result<(Ended, f64)>>,
+    thread: JoinHandle<Result<(SwitchOutcome, f64)>>,
     started: Instant,
 }
 

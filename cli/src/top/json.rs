@@ -51,13 +51,13 @@ struct Interface<'a> {
     index: u32,
     state: &'static str,
     reset: bool,
-    rx: Way,
-    tx: Way,
+    rx: DirectionJson,
+    tx: DirectionJson,
     queues: Vec<Queue>,
 }
 
 #[derive(Serialize)]
-struct Way {
+struct DirectionJson {
     pps: f64,
     bps_l2: f64,
     drops_per_s: BTreeMap<&'static str, f64>,
@@ -135,8 +135,8 @@ fn interface(rates: &InterfaceRates) -> Interface<'_> {
     }
 }
 
-fn way(rates: &DirectionRates) -> Way {
-    Way {
+fn way(rates: &DirectionRates) -> DirectionJson {
+    DirectionJson {
         pps: rates.packets,
         bps_l2: rates.bits_l2,
         drops_per_s: rates.drops.iter().copied().collect(),

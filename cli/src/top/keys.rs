@@ -69,7 +69,7 @@ pub struct State {
 
 /// What a key asks the watch to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyAction {
     Nothing,
     Interval(Duration),
     /// Give the terminal back and stop, until the shell says to go on.
@@ -127,23 +127,23 @@ impl State {
     }
 
     /// Takes a key.
-    pub fn key(&mut self, key: KeyEvent) -> Asked {
+    pub fn key(&mut self, key: KeyEvent) -> KeyAction {
         // Raw mode leaves to us what the terminal does elsewhere. Shift makes another letter,
         // which the code says already; with anything else held a letter is not our key.
         if !KeyModifiers::SHIFT.contains(key.modifiers) {
             return match (key.modifiers, key.code) {
-                (KeyModifiers::CONTROL, KeyCode::Char('c')) => Asked::Quit,
-                (KeyModifiers::CONTROL, KeyCode::Char('z')) => Asked::Suspend,
-                _ => Asked::Nothing,
+                (KeyModifiers::CONTROL, KeyCode::Char('c')) => KeyAction::Quit,
+                (KeyModifiers::CONTROL, KeyCode::Char('z')) => KeyAction::Suspend,
+                _ => KeyAction::Nothing,
             };
         }
         if self.help && key.code != KeyCode::Char('q') {
             // Any key leaves the help.
             self.help = false;
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         match key.code {
-            KeyCode::Char('q') => return Asked::Quit,
+            KeyCode::Char('q') => return KeyAction::Quit,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('r') => self.reverse = !self.reverse,
@@ -162,7 +162,7 @@ impl State {
             KeyCode::Char('-') => return self.set_interval(false),
             _ => {}
         }
-        Asked::Nothing
+        KeyAction::Nothing
     }
 
     fn select(&mut self, row: usize) {
@@ -171,7 +171,7 @@ impl State {
         self.selected = interfaces.get(row).map(|interface| interface.name.clone());
     }
 
-    fn set_interval(&mut self, longer: bool) -> Asked {
+    fn set_interval(&mut self, longer: bool) -> KeyAction {
         let mut steps = INTERVALS_MS.iter().map(|ms| Duration::from_millis(*ms));
         let next = if longer {
             steps.find(|step| *step > self.interval)
@@ -181,9 +181,9 @@ impl State {
         match next {
             Some(interval) => {
                 self.interval = interval;
-                Asked::Interval(interval)
+                KeyAction::Interval(interval)
             }
-            None => Asked::Nothing,
+            None => KeyAction::Nothing,
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::super::view::tests::rates;
     use super::*;
 
-    fn press(state: &mut State, code: KeyCode) -> Asked {
+    fn press(state: &mut State, code: KeyCode) -> KeyAction {
         state.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
@@ -242,17 +242,17 @@ mod tests {
         state.update(rates());
         assert!(state.rates.is_none(), "paused");
         let two = Duration::from_secs(2);
-        assert_eq!(press(&mut state, KeyCode::Char('+')), Asked::Interval(two));
+        assert_eq!(press(&mut state, KeyCode::Char('+')), KeyAction::Interval(two));
         for _ in 0..20 {
             press(&mut state, KeyCode::Char('-'));
         }
         assert_eq!(state.interval, Duration::from_millis(100), "no shorter than the shortest");
-        assert_eq!(press(&mut state, KeyCode::Char('-')), Asked::Nothing);
+        assert_eq!(press(&mut state, KeyCode::Char('-')), KeyAction::Nothing);
         press(&mut state, KeyCode::Char('?'));
         assert!(state.help);
         press(&mut state, KeyCode::Char('p'));
         assert!(!state.help && state.paused, "a key leaves the help and does nothing else");
-        assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
+        assert_eq!(press(&mut state, KeyCode::Char('q')), KeyAction::Quit);
     }
 
     #[test]
@@ -260,14 +260,14 @@ mod tests {
         use KeyModifiers as With;
         let (control, alt) = (With::CONTROL, With::ALT);
         for (sentence, code, held, asked) in [
-            ("^C ends it", KeyCode::Char('c'), control, Asked::Quit),
-            ("^Z stops it", KeyCode::Char('z'), control, Asked::Suspend),
-            ("^Q is no q", KeyCode::Char('q'), control, Asked::Nothing),
-            ("^P is no p", KeyCode::Char('p'), control, Asked::Nothing),
-            ("^H is no h", KeyCode::Char('h'), control, Asked::Nothing),
-            ("Alt-q is no q", KeyCode::Char('q'), alt, Asked::Nothing),
-            ("^Alt-C is no ^C", KeyCode::Char('c'), control | alt, Asked::Nothing),
-            ("^↓ is no ↓", KeyCode::Down, control, Asked::Nothing),
+            ("^C ends it", KeyCode::Char('c'), control, KeyAction::Quit),
+            ("^Z stops it", KeyCode::Char('z'), control, KeyAction::Suspend),
+            ("^Q is no q", KeyCode::Char('q'), control, KeyAction::Nothing),
+            ("^P is no p", KeyCode::Char('p'), control, KeyAction::Nothing),
+            ("^H is no h", KeyCode::Char('h'), control, KeyAction::Nothing),
+            ("Alt-q is no q", KeyCode::Char('q'), alt, KeyAction::Nothing),
+            ("^Alt-C is no ^C", KeyCode::Char('c'), control | alt, KeyAction::Nothing),
+            ("^↓ is no ↓", KeyCode::Down, control, KeyAction::Nothing),
         ] {
             let mut state = State::new(None, Duration::from_secs(1));
             state.update(rates());
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(state.sort, Column::Name, "a capital is a letter by itself");
         state.key(KeyEvent::new(KeyCode::Char('?'), With::SHIFT));
         assert!(state.help);
-        assert_eq!(state.key(KeyEvent::new(KeyCode::Char('z'), control)), Asked::Suspend);
+        assert_eq!(state.key(KeyEvent::new(KeyCode::Char('z'), control)), KeyAction::Suspend);
         assert!(state.help, "help is still there when it goes on");
     }
 }

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::keys::{Asked, State};
+use super::keys::{KeyAction, State};
 use super::{Watch, view};
 use crate::signals::Signals;
 
@@ -42,10 +42,10 @@ fn show(
             && key.kind != KeyEventKind::Release
         {
             match state.key(key) {
-                Asked::Quit => break,
-                Asked::Interval(interval) => watch.set_interval(interval),
-                Asked::Suspend => suspend(terminal)?,
-                Asked::Nothing => {}
+                KeyAction::Quit => break,
+                KeyAction::Interval(interval) => watch.set_interval(interval),
+                KeyAction::Suspend => suspend(terminal)?,
+                KeyAction::Nothing => {}
             }
         }
         // After any other event too: a resize needs it.

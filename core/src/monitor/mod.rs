@@ -23,7 +23,7 @@ pub const DEFAULT_CELLS: u32 = 8192;
 /// What a watcher asks for, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with
 /// the files of each ring, its memory and the socket that wakes its reader, or one that says what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchRequest {
     /// The port whose packets it wants.
     pub port: String,
     /// Bytes of a packet that are kept.
@@ -34,14 +34,14 @@ pub struct Watch {
     pub filter: String,
 }
 
-impl fmt::Display for Watch {
+impl fmt::Display for WatchRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { port, snaplen, cells, filter } = self;
         write!(f, "watch {port} {snaplen} {cells} {filter}")
     }
 }
 
-impl FromStr for Watch {
+impl FromStr for WatchRequest {
     type Err = Error;
 
     fn from_str(line: &str) -> Result<Self> {
@@ -61,7 +61,7 @@ impl FromStr for Watch {
 }
 
 /// The ring that a watcher asks for.
-fn geometry(watch: &Watch) -> Result<Geometry> {
+fn geometry(watch: &WatchRequest) -> Result<Geometry> {
     let cells = watch.cells.clamp(2, 1 << 20).next_power_of_two();
     let geometry = Geometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
     match geometry.ring_bytes() {

@@ -5,8 +5,8 @@ use crate::cell_ring::Header;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Direction, Meta, Packet, Ring};
 
-fn watch(cells: u32, snaplen: u32) -> Watch {
-    Watch { port: "a".into(), snaplen, cells, filter: String::new() }
+fn watch(cells: u32, snaplen: u32) -> WatchRequest {
+    WatchRequest { port: "a".into(), snaplen, cells, filter: String::new() }
 }
 
 fn reader(files: [OwnedFd; 2]) -> Reader {
@@ -105,14 +105,14 @@ fn a_filter_and_an_end_that_is_asked_for() {
 #[test]
 fn what_a_watcher_asks_for_is_understood() {
     for filter in ["", "udp port 53 and ether[0] & 1 = 0"] {
-        let watch = Watch { filter: filter.into(), ..watch(8, 96) };
+        let watch = WatchRequest { filter: filter.into(), ..watch(8, 96) };
         // As it comes over a socket: without blanks at its end.
-        assert_eq!(watch.to_string().trim().parse::<Watch>().unwrap(), watch);
+        assert_eq!(watch.to_string().trim().parse::<WatchRequest>().unwrap(), watch);
     }
     for line in
         ["", "watch", "watch a", "watch a 1", "watch a 1 many", "look a 1 1", "watch a -1 1"]
     {
-        assert!(line.parse::<Watch>().is_err(), "{line}");
+        assert!(line.parse::<WatchRequest>().is_err(), "{line}");
     }
 }
 
@@ -136,8 +136,8 @@ fn what_is_no_ring_is_refused() {
 proptest! {
     #[test]
     fn no_line_is_more_than_a_watch_or_an_error(line: String, words in "(watch )?[a-z0-9 ]{0,20}") {
-        let _ = line.parse::<Watch>();
-        let _ = words.parse::<Watch>();
+        let _ = line.parse::<WatchRequest>();
+        let _ = words.parse::<WatchRequest>();
     }
 
     /// Whatever both sides do in turns, what is read is what was received and not lost, in order.

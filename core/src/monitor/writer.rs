@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use super::{Watch, geometry};
+use super::{WatchRequest, geometry};
 use crate::cell_ring::{self, CellRing, Header};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -24,7 +24,7 @@ impl Writer {
     ///
     /// # Errors
     /// A filter that makes no sense; a ring that is too large; no memory.
-    pub fn new(watch: &Watch) -> Result<(Self, [OwnedFd; 2])> {
+    pub fn new(watch: &WatchRequest) -> Result<(Self, [OwnedFd; 2])> {
         let filter = match &watch.filter[..] {
             "" => None,
             expression => Some(Filter::compile(expression, LINKTYPE_ETHERNET)?),

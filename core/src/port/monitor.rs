@@ -31,7 +31,7 @@ use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStat
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
-use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, Watch, readers};
+use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// The writer says within this time that it has ended.
@@ -57,7 +57,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if port.contains(' ') {
         return Err(name.error("a watched port has no blank in its name"));
     }
-    let watch = Watch {
+    let watch = WatchRequest {
         port: port.to_owned(),
         snaplen: name.number("snaplen", 1..=65_535)?.unwrap_or(DEFAULT_SNAPLEN.into()) as u32,
         cells: name.count("ring_size", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
@@ -120,7 +120,7 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
 }
 
 /// Asks for rings.
-fn begin(client: &mut Client, watch: &Watch, name: &PortName) -> Result<Vec<Reader>> {
+fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<Vec<Reader>> {
     let (answer, files) = client.ask(&watch.to_string())?;
     match files.is_empty() {
         true => Err(name.error(answer)),

@@ -23,7 +23,7 @@ use super::queue::{Queue, QueueStats};
 use super::{OpenOptions, Port, PortName};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{Fault, Held, Incoming, Outgoing, Readiness, Wait};
+use sluicegate_base::ring::{Fault, Incoming, LentBuffers, Outgoing, Readiness, Wait};
 
 /// The memory that one program in another process shares: its rings and its buffers.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct Region {
 #[derive(Debug)]
 struct Shared {
     pool: Arc<Pool>,
-    held: Arc<Held>,
+    held: Arc<LentBuffers>,
     /// Queues that the program has.
     queues: Mutex<usize>,
 }
@@ -47,7 +47,7 @@ impl Region {
     /// No memory, or a size that cannot be.
     pub fn new(config: PoolConfig) -> Result<Self> {
         let pool = Pool::with_images(PoolConfig { huge_pages: false, ..config })?;
-        let held = Arc::new(Held::none_of(pool.buffers()));
+        let held = Arc::new(LentBuffers::none_of(pool.buffers()));
         Ok(Self { shared: Arc::new(Shared { pool, held, queues: Mutex::new(0) }) })
     }
 

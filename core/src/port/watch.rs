@@ -33,7 +33,7 @@ pub(super) enum Looker {
 
 /// The watch over an interface, for all queues of a port.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct InterfaceWatch {
     interface: link::Interface,
     /// The port receives from all queues the interface has.
     all: bool,
@@ -68,7 +68,7 @@ struct State {
     said_mtu: u32,
 }
 
-impl Watch {
+impl InterfaceWatch {
     /// Begins to watch an interface, before the port's program is attached to it. To be called in
     /// the interface's network namespace.
     ///
@@ -366,7 +366,7 @@ mod tests {
     fn a_queue_does_not_wait_for_another_that_asks() {
         let lo = link::interface(None, "lo").unwrap();
         let name: PortName = "xdp:lo".parse().unwrap();
-        let mut watch = Watch::over(&name, &lo, Use::Receive).unwrap();
+        let mut watch = InterfaceWatch::over(&name, &lo, Use::Receive).unwrap();
         assert_eq!(watch.attached(&name).unwrap(), 0..=0);
         let asking = watch.state();
         watch.look(0, Looker::Idle).unwrap();
@@ -395,7 +395,7 @@ mod tests {
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let name: PortName = name.parse().unwrap();
         link::netns::run_in(Some(&netns), || {
-            let mut watch = Watch::over(&name, &right0, usage)?;
+            let mut watch = InterfaceWatch::over(&name, &right0, usage)?;
             // As a driver does when a program is attached.
             set(after);
             let queues = watch.attached(&name)?;

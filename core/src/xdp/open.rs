@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::calls::{Descriptor, raise_memory_lock};
 use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 use super::frame_size::{self, HEADER_BYTES};
-use super::receive::{Intake, Receiver};
+use super::receive::{Receiver, RxRings};
 use super::ring::{Rings, Sizes};
 use super::send::{Limits, Sender, TxPath};
 use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
@@ -74,7 +74,7 @@ impl Failure {
 
 /// A socket on its way: its rings are filled, and it is bound if all goes well.
 struct Bound {
-    intake: Option<Intake>,
+    intake: Option<RxRings>,
     outlet: Option<TxPath>,
     /// Frames in the fill ring of a socket that does not receive.
     fed: Vec<u32>,
@@ -98,7 +98,7 @@ impl Bound {
             .map(|(transmit, completion)| TxPath::new(umem, transmit, completion, limits));
         match (receive, fill.take()) {
             (Some(receive), Some(fill)) => {
-                let intake = Some(Intake::new(umem, receive, fill, frames));
+                let intake = Some(RxRings::new(umem, receive, fill, frames));
                 Self { intake, outlet, fed: Vec::new(), fd, probe }
             }
             (_, Some(mut fill)) => {
@@ -112,7 +112,7 @@ impl Bound {
     }
 
     fn take_frames(&mut self) -> Vec<u32> {
-        let mut frames = self.intake.as_mut().map(Intake::take_frames).unwrap_or_default();
+        let mut frames = self.intake.as_mut().map(RxRings::take_frames).unwrap_or_default();
         frames.append(&mut self.fed);
         frames
     }

@@ -82,8 +82,12 @@ impl Stamps {
         let found = front.and_then(|bytes| take(self.stamp, bytes));
         meta.hash = found.map_or(0, |found| found.hash);
         (meta.timestamp_ns, meta.timestamp_source) = match found {
-            Some(Found { of_card: true, time_ns, .. }) => (time_ns, TimestampSource::Hardware),
-            Some(Found { time_ns, .. }) => (self.clock.wall_ns(time_ns), TimestampSource::Software),
+            Some(StampReading { of_card: true, time_ns, .. }) => {
+                (time_ns, TimestampSource::Hardware)
+            }
+            Some(StampReading { time_ns, .. }) => {
+                (self.clock.wall_ns(time_ns), TimestampSource::Software)
+            }
             None => {
                 let now = || now_ns(ClockId::CLOCK_REALTIME);
                 (*self.batch_ns.get_or_insert_with(now), TimestampSource::Software)
@@ -94,7 +98,7 @@ impl Stamps {
 
 /// What a stamp says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Found {
+struct StampReading {
     time_ns: u64,
     of_card: bool,
     hash: u32,
@@ -102,7 +106,7 @@ struct Found {
 
 /// Takes a stamp out of its bytes; none if no program wrote one.
 #[inline]
-fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<Found> {
+fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
     let (front, rest) = bytes.split_at_mut_checked(stamp.mark_at() as usize)?;
     let (mark, rest) = rest.split_first_chunk_mut::<8>()?;
     let time = rest.first_chunk::<8>()?;
@@ -110,7 +114,7 @@ fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<Found> {
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
     let of_card = found == CARD_MARK;
-    (of_card || found == MARK).then_some(Found {
+    (of_card || found == MARK).then_some(StampReading {
         time_ns: u64::from_ne_bytes(*time),
         of_card,
         hash,
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_read_once() {
-        let found = |of_card, hash| Some(Found { time_ns: 77, of_card, hash });
+        let found = |of_card, hash| Some(StampReading { time_ns: 77, of_card, hash });
         let rows = [
             ("nobody wrote one", Stamp::Driver, vec![0; 24], None),
             (

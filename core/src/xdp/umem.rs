@@ -34,7 +34,7 @@ pub(super) struct Umem {
 
 /// Where a packet lies, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FrameAddress {
     pub(super) buffer: u32,
     pub(super) offset: u16,
     pub(super) bytes: u16,
@@ -103,13 +103,13 @@ impl Umem {
 
     /// Which bytes of which buffer an address and a length mean; None if they are not in one.
     #[inline]
-    pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<Place> {
+    pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<FrameAddress> {
         let buffer = self.frame_of(address)?;
         let frame_bytes = 1 << self.frame_bits;
         let offset = address & (frame_bytes - 1);
         // A frame has 4096 bytes at most, so both fit.
         let (offset, bytes, end) = (offset as u16, bytes as u16, offset + u64::from(bytes));
-        (end <= frame_bytes).then_some(Place { buffer, offset, bytes })
+        (end <= frame_bytes).then_some(FrameAddress { buffer, offset, bytes })
     }
 
     /// No frame lent.
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn what_an_address_means_is_checked() {
         let umem = umem(2048).unwrap();
-        let place = |buffer, offset, bytes| Some(Place { buffer, offset, bytes });
+        let place = |buffer, offset, bytes| Some(FrameAddress { buffer, offset, bytes });
         let rows = [
             (2 * 2048 + 256, 60, place(2, 256, 60), "a packet behind the headroom"),
             (2 * 2048 + 256, 1792, place(2, 256, 1792), "up to its frame's end"),

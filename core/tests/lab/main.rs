@@ -21,7 +21,7 @@ use sluicegate::link::{
 };
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::ring::Wait;
-use sluicegate::xdp::live::{Ended, LiveProgram};
+use sluicegate::xdp::live::{LiveProgram, RunEnd};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -414,8 +414,8 @@ fn every_end_of_a_lab_takes_live_frames() {
         let netns = lab.netns(host.name);
         let sent = || stats(&netns, interface.name).tx_packets;
         match netns::run_in(Some(&netns), || send_live(interface.name, sent)) {
-            Ok(Ended::Done) => {}
-            Ok(Ended::Interrupted) => panic!("{}: a signal came", interface.name),
+            Ok(RunEnd::Done) => {}
+            Ok(RunEnd::Interrupted) => panic!("{}: a signal came", interface.name),
             Err(error) if error.kind() == Kind::Privilege => {
                 return eprintln!(
                     "skipped: needs live frames; get it by Linux 5.18 and sudo: {error}"
@@ -428,7 +428,7 @@ fn every_end_of_a_lab_takes_live_frames() {
 
 /// Sends frames of zeros, to nobody, out of an interface of this thread's namespace, which says how many
 /// it has sent: no more at a time than the other end has room for (VETH_RING_SIZE, drivers/net/veth.c).
-fn send_live(interface: &str, sent: impl Fn() -> u64) -> sluicegate::error::Result<Ended> {
+fn send_live(interface: &str, sent: impl Fn() -> u64) -> sluicegate::error::Result<RunEnd> {
     const AT_ONCE: u32 = 200;
     let mut asm = Assembler::new();
     asm.mov(Reg::R1, link::interface(None, interface)?.index.cast_signed());
@@ -441,14 +441,14 @@ fn send_live(interface: &str, sent: impl Fn() -> u64) -> sluicegate::error::Resu
     for times in 1..=20 {
         let all = before + times * u64::from(AT_ONCE);
         let ended = maker.run(AT_ONCE)?;
-        if ended != Ended::Done {
+        if ended != RunEnd::Done {
             return Ok(ended);
         }
         while sent() < all {
             assert!(Instant::now() < deadline, "{interface}: {} of {all}", sent());
         }
     }
-    Ok(Ended::Done)
+    Ok(RunEnd::Done)
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::LabConfig;
 use crate::process::Process;
-use crate::records::{Place, Records};
+use crate::records::{RecordDir, Records};
 use sluicegate_base::error::Result;
 
-const LABS: Place = Place {
+const LABS: RecordDir = RecordDir {
     folder: "/run/sluice/labs",
     lock: "/run/sluice/lab.lock",
     purpose: "making or removing a lab",

@@ -32,7 +32,7 @@ use sluicegate_base::ring::Meta;
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// A packet, in a record of so many bytes.
-    Packet { record_bytes: usize, found: Found },
+    Packet { record_bytes: usize, found: PacketSpan },
     /// Something else; the next record begins after so many bytes.
     Skip(usize),
     /// Not enough to tell: so many bytes are needed.
@@ -41,7 +41,7 @@ enum Step {
 
 /// A packet in a record: what is said of it, and where in the record its parts lie.
 #[derive(Debug, PartialEq, Eq)]
-struct Found {
+struct PacketSpan {
     meta: Meta,
     data: Range<usize>,
     /// pcapng's options; empty where there are none.

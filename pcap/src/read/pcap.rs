@@ -2,7 +2,7 @@
 //! sf-pcap.c for the variants before it).
 
 use super::buffer::{Fields, Order};
-use super::{Found, Step, packet_limit, snapshot_limit};
+use super::{PacketSpan, Step, packet_limit, snapshot_limit};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
@@ -127,7 +127,7 @@ impl Pcap {
         };
         Ok(Step::Packet {
             record_bytes,
-            found: Found { meta, data: header.len()..header.len() + kept, options: 0..0 },
+            found: PacketSpan { meta, data: header.len()..header.len() + kept, options: 0..0 },
         })
     }
 }

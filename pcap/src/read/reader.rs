@@ -13,7 +13,7 @@ use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;
 use super::pseudo::to_host;
 use super::source::{Compression, Source};
-use super::{Found, Step};
+use super::{PacketSpan, Step};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, Packet};
@@ -330,7 +330,7 @@ impl Reader {
     }
 }
 
-impl Found {
+impl PacketSpan {
     /// The packet's place, its record beginning at a position in the buffer.
     fn placed(self, at: usize) -> Placed {
         let shifted = |range: Range<usize>| at + range.start..at + range.end;

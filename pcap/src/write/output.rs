@@ -13,7 +13,7 @@ use super::block::{self, InterfaceStats, Layout};
 use super::chunk::Chunk;
 use super::config::{OutputConfig, Summary};
 use super::name::{Name, now_ns};
-use super::pack::{Packer, Place, epilogue};
+use super::pack::{FileOffset, Packer, epilogue};
 use super::rotate::{Schedule, Span};
 use super::target::{Failure, Piece, Progress, Target, check_directory, lock, open_directory};
 use sluicegate_base::error::{Error, Result};
@@ -450,7 +450,7 @@ impl Output {
         let first = current.bytes == 0;
         current.bytes += piece.bytes.len() as u64;
         match &mut self.packer {
-            Some(packer) => packer.submit(&current.target, piece, Place { first, last }),
+            Some(packer) => packer.submit(&current.target, piece, FileOffset { first, last }),
             None => {
                 self.progress.write(&current.target, piece);
                 if last {

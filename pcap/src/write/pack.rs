@@ -36,12 +36,12 @@ struct Job {
     target: Arc<Mutex<Target>>,
     bytes: Vec<u8>,
     packets: u64,
-    place: Place,
+    place: FileOffset,
 }
 
 /// Where in its file a piece stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FileOffset {
     /// Nothing is before it.
     pub(super) first: bool,
     /// Nothing follows: close the file.
@@ -99,7 +99,12 @@ impl Packer {
     }
 
     /// Hands a copy of a piece on; waits while the queue is full.
-    pub(super) fn submit(&mut self, target: &Arc<Mutex<Target>>, piece: &Piece<'_>, place: Place) {
+    pub(super) fn submit(
+        &mut self,
+        target: &Arc<Mutex<Target>>,
+        piece: &Piece<'_>,
+        place: FileOffset,
+    ) {
         let mut bytes = self.emptied.try_recv().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(piece.bytes);
@@ -163,7 +168,7 @@ impl Worker {
 fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sender<Vec<u8>>) {
     let mut packed = Vec::new();
     for job in jobs {
-        let mut watch = Watch { shared, packets: job.packets };
+        let mut watch = PanicGuard { shared, packets: job.packets };
         let done = codec.pack(&job.bytes, job.place.first, &mut packed);
         let turn = shared.wait_for(job.number);
         let in_order = !turn.broken;
@@ -216,12 +221,12 @@ impl Shared {
 }
 
 /// Keeps the others from waiting forever for a worker that panicked.
-struct Watch<'a> {
+struct PanicGuard<'a> {
     shared: &'a Shared,
     packets: u64,
 }
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.shared.abandon(self.packets);

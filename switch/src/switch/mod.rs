@@ -23,7 +23,7 @@ use sluicegate::ring::{Direction, now_ns};
 use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::pass::{self, Batch};
-use crate::table::{Known, MAX_PORTS, PortNumber, Table, TableConfig, Tick};
+use crate::table::{MAX_PORTS, MacEntry, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::{Form, LAST};
 use upkeep::state;
 
@@ -194,7 +194,7 @@ impl Switch {
 
     /// Some of the table's entries with the names of their ports, from a bucket on, and where to go
     /// on, if there are more.
-    pub fn entries(&self, from: usize, buckets: usize) -> (Vec<(Known, &str)>, Option<usize>) {
+    pub fn entries(&self, from: usize, buckets: usize) -> (Vec<(MacEntry, &str)>, Option<usize>) {
         let end = from.saturating_add(buckets);
         let entries = self.table.entries(from..end, self.now()).filter_map(|known| {
             let member = self.members.get(usize::from(known.port))?.as_deref()?;

@@ -36,7 +36,7 @@ enum State {
     /// Seen once, or moved, and nobody has sent to it.
     Young,
     /// In use.
-    Known,
+    MacEntry,
     Static,
 }
 
@@ -91,7 +91,7 @@ impl Default for TableConfig {
 
 /// An entry, for those who look at the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct MacEntry {
     /// Its VLAN; 0 where the switch knows no VLANs.
     pub vlan: u16,
     /// Its address, in the lower 48 bits.
@@ -154,7 +154,7 @@ impl Table {
             return None;
         }
         if entry.state == State::Young {
-            entry.state = State::Known;
+            entry.state = State::MacEntry;
         }
         Some(entry.port)
     }
@@ -174,7 +174,7 @@ impl Table {
         }
         if entry.port == port {
             if entry.seen != now {
-                (entry.seen, entry.state) = (now, State::Known);
+                (entry.seen, entry.state) = (now, State::MacEntry);
             }
             return Learned::Same;
         }
@@ -194,7 +194,7 @@ impl Table {
             pairs.min_by_key(|&(bucket, way)| match self.buckets[bucket].0[way].state {
                 State::Free => 0,
                 State::Young => 1,
-                State::Known => 2,
+                State::MacEntry => 2,
                 State::Static => 3,
             })
         });
@@ -253,13 +253,13 @@ impl Table {
         &self,
         buckets: std::ops::Range<usize>,
         now: Tick,
-    ) -> impl Iterator<Item = Known> {
+    ) -> impl Iterator<Item = MacEntry> {
         let end = buckets.end.min(self.buckets.len());
         let all = self.buckets[buckets.start.min(end)..end].iter().flat_map(|bucket| &bucket.0);
         let live = all.filter(move |entry| {
             entry.state != State::Free && !is_old(entry, self.config.age, now)
         });
-        live.map(move |entry| Known {
+        live.map(move |entry| MacEntry {
             vlan: (entry.key >> 48) as u16,
             mac: entry.key & MAC,
             port: entry.port,
@@ -333,7 +333,7 @@ impl Table {
         match entry.state {
             State::Free => {}
             State::Static => self.statics -= 1,
-            State::Young | State::Known => self.learned[usize::from(entry.port)] -= 1,
+            State::Young | State::MacEntry => self.learned[usize::from(entry.port)] -= 1,
         }
     }
 

@@ -3,7 +3,7 @@
 //! A rule is a small function: it looks for one thing and says what to do about it, with a weight:
 //! roughly the share of the time that might be gained. The heaviest is what is told.
 
-use super::findings::{Cpu, Findings, Found};
+use super::findings::{CauseShare, Cpu, Findings};
 use super::functions::Cause;
 use super::table::Wait;
 
@@ -327,14 +327,14 @@ fn of_share(
     cause: Cause,
     least: f64,
     part: f64,
-    text: impl FnOnce(&Found, String) -> String,
+    text: impl FnOnce(&CauseShare, String) -> String,
 ) -> Option<Advice> {
     let share = findings.share(cause);
     let found = findings.found(cause)?;
     (share >= least).then(|| Advice { weight: share * part, text: text(found, percent(share)) })
 }
 
-fn most(found: &Found) -> String {
+fn most(found: &CauseShare) -> String {
     found.functions.first().map_or_else(String::new, ToString::to_string)
 }
 

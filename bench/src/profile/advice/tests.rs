@@ -1,5 +1,5 @@
 use super::super::findings::tests::{findings, kernel, of, program, switch};
-use super::super::named::{Part, Place};
+use super::super::named::{CodeLocation, Part};
 use super::*;
 
 const IDLE: &str = "pv_native_safe_halt;default_idle;do_idle";
@@ -13,7 +13,7 @@ const SKB: &str = "kmem_cache_alloc_noprof;__alloc_skb;sock_alloc_send_pskb";
 
 #[test]
 fn what_stands_out_is_what_advice_is_given_on() {
-    let rows: &[(&str, f64, &[Place], &str)] = &[
+    let rows: &[(&str, f64, &[CodeLocation], &str)] = &[
         (
             "a reader that sleeps and loses",
             0.5,
@@ -107,7 +107,7 @@ fn one_cpu_is_the_limit_where_it_is_full_of_all_packets_and_another_could_have_h
     let busy = std::slice::from_ref(&full);
     let (xdp, one, each) = ([(0, 0); 2], [(990, 0), (10, 0)], [(500, 0), (500, 0)]);
     // With the share that is lost.
-    let rows: &[(&str, f64, Came, &[Place], bool)] = &[
+    let rows: &[(&str, f64, Came, &[CodeLocation], bool)] = &[
         ("all on one", 0.0, one, busy, true),
         ("all on one, by time", 0.5, xdp, busy, true),
         ("others' few beside XDP", 0.0, [(0, 0), (50, 0)], busy, true),

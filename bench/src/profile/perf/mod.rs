@@ -50,7 +50,7 @@ impl Clock {
 
 /// Which event a sample is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum EventKind {
     /// A CPU ran this.
     Time,
     /// A thread left a CPU here.
@@ -113,11 +113,11 @@ impl Events {
     }
 
     /// Which event a sample is of.
-    pub fn what(&self, sample: &Sample) -> Option<What> {
+    pub fn what(&self, sample: &Sample) -> Option<EventKind> {
         let cpu = self.cpus.iter().find(|cpu| cpu.number == sample.cpu)?;
         match sample.event {
-            id if id == cpu.time.id => Some(What::Time),
-            id if id == cpu.switches.id => Some(What::Switch),
+            id if id == cpu.time.id => Some(EventKind::Time),
+            id if id == cpu.switches.id => Some(EventKind::Switch),
             _ => None,
         }
     }

@@ -60,7 +60,7 @@ use device::Share;
 use device::{Device, lacking};
 use hooks::Life;
 use hooks::{Hook, Hooks};
-use queue::{Address, Intake};
+use queue::{Address, HostRx};
 
 use super::tap::{self, Drops, TapQueue};
 use super::{OpenOptions, Port, PortName, lookup, xdp};
@@ -190,7 +190,7 @@ fn between(
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;
-    let intake = Intake::new(hooks, stage, life);
+    let intake = HostRx::new(hooks, stage, life);
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
         let presence = LinkState::of(interface)?;

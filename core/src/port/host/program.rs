@@ -20,7 +20,7 @@ use super::{Fallback, MARK};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
 use crate::xdp::bpf;
-use crate::xdp::flows::{Flow, FlowTable, Origin, Place};
+use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 
 /// What the programs on the interface are called; whose name begins so is ours.
 pub(super) const NAME: &str = "sluice_host";
@@ -100,7 +100,7 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
     asm.jne32(R1, 0, none);
     asm.load(Size::W, R7, R6 + sk_buff::DATA);
     asm.load(Size::W, R8, R6 + sk_buff::DATA_END);
-    flows.write(asm, Place { data: R7, end: R8, stack: FLOW }, Origin::Host, none);
+    flows.write(asm, FlowLookup { data: R7, end: R8, stack: FLOW }, Origin::Host, none);
     asm.jump(pass);
     asm.place(none);
 }

@@ -21,14 +21,14 @@ const CHECK: Duration = Duration::from_millis(500);
 
 /// What leads packets to the device, until the last queue has closed its intake.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct HostRx {
     hooks: Mutex<Hooks>,
     /// Where there are flows: passes them from the wire.
     stage: Option<Stage>,
     life: Life,
 }
 
-impl Intake {
+impl HostRx {
     pub fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
         Arc::new(Self { hooks: Mutex::new(hooks), stage, life })
     }
@@ -49,7 +49,7 @@ impl Intake {
     }
 }
 
-impl Drop for Intake {
+impl Drop for HostRx {
     fn drop(&mut self) {
         // Before the programs go: should they have to stay, they let everything pass.
         self.life.end();
@@ -88,7 +88,7 @@ impl Address {
 #[derive(Debug)]
 pub(crate) struct HostQueue {
     // Before the device: nothing is led there any more when it goes.
-    intake: Option<Arc<Intake>>,
+    intake: Option<Arc<HostRx>>,
     tap: TapQueue,
     refused: Share,
     name: String,
@@ -100,7 +100,7 @@ pub(crate) struct HostQueue {
 
 impl HostQueue {
     pub(super) fn new(
-        intake: &Arc<Intake>,
+        intake: &Arc<HostRx>,
         tap: TapQueue,
         refused: Share,
         name: &str,

@@ -20,7 +20,7 @@ use crate::file::threads::without_signals;
 use crate::link::netns;
 use sluicegate_memif::ProtocolError;
 use sluicegate_memif::address::{Address, Listener};
-use sluicegate_memif::channel::{Channel, Ended, wait};
+use sluicegate_memif::channel::{Channel, ChannelEnd, wait};
 use sluicegate_memif::handshake::{Connection, Pair, Settings, as_client, as_server};
 
 /// Between two tries to connect to a server that is not there.
@@ -235,17 +235,17 @@ impl Worker {
     }
 
     /// Why there is no connection, where people should know.
-    fn refused(&mut self, ended: Ended) {
-        let is_ours = matches!(ended, Ended::System(_));
+    fn refused(&mut self, ended: ChannelEnd) {
+        let is_ours = matches!(ended, ChannelEnd::System(_));
         let text = match ended {
             // Who only looked whether somebody is there, or is being ended itself.
-            Ended::Stopped | Ended::Closed => return,
-            Ended::Told(reason) => format!("the peer refuses: {reason}"),
-            Ended::ProtocolError(breach) => {
+            ChannelEnd::Stopped | ChannelEnd::Closed => return,
+            ChannelEnd::Told(reason) => format!("the peer refuses: {reason}"),
+            ChannelEnd::ProtocolError(breach) => {
                 format!("a peer is refused: {breach}{}", remedy(&breach))
             }
-            Ended::Late => "a peer is refused: handshake took too long".into(),
-            Ended::System(error) => format!("cannot connect: {error}"),
+            ChannelEnd::Late => "a peer is refused: handshake took too long".into(),
+            ChannelEnd::System(error) => format!("cannot connect: {error}"),
         };
         self.say_once(text);
         // A server goes on with the next client, unless it is itself what is short of something:
@@ -261,23 +261,23 @@ impl Worker {
     }
 
     /// A client that has come; none if there was something else to do.
-    fn serve(&self) -> Result<Option<(Channel, Connection)>, Ended> {
+    fn serve(&self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let End::Server(listener) = &self.end else { return Ok(None) };
         let wake = self.shared.wake.as_fd();
         wait([listener.as_fd(), wake], Duration::MAX)?;
-        let Some(channel) = listener.accept().map_err(Ended::System)? else { return Ok(None) };
+        let Some(channel) = listener.accept().map_err(ChannelEnd::System)? else { return Ok(None) };
         let connection = as_server(&channel, &self.settings, wake)?;
         Ok(Some((channel, connection)))
     }
 
     /// A server that is there; none if there is none yet.
-    fn connect(&mut self) -> Result<Option<(Channel, Connection)>, Ended> {
+    fn connect(&mut self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let End::Client { first } = &mut self.end else { return Ok(None) };
         let channel = match first.take() {
             Some(channel) => channel,
             None => match netns::run_in(self.netns.as_deref(), || Ok(self.address.connect())) {
                 Ok(Ok(channel)) => channel,
-                Ok(Err(Errno::EACCES)) => return Err(Ended::System(Errno::EACCES)),
+                Ok(Err(Errno::EACCES)) => return Err(ChannelEnd::System(Errno::EACCES)),
                 _ => {
                     self.say_once("nobody listens there; waiting for a server".into());
                     self.rest(RETRY);
@@ -305,13 +305,13 @@ impl Worker {
         // A new peer may have the same fault.
         self.said.clear();
         match why {
-            Ended::Stopped => {}
-            Ended::ProtocolError(breach) => {
+            ChannelEnd::Stopped => {}
+            ChannelEnd::ProtocolError(breach) => {
                 let remedy = remedy(&breach);
                 self.say(&format!("{peer} broke the protocol and was cut off: {breach}{remedy}"));
                 self.rest(RETRY);
             }
-            Ended::Told(reason) if !reason.is_empty() => {
+            ChannelEnd::Told(reason) if !reason.is_empty() => {
                 self.say(&format!("{peer} is gone: {reason}; waiting"));
             }
             _ => self.say(&format!("{peer} is gone; waiting")),
@@ -319,7 +319,7 @@ impl Worker {
     }
 
     /// Waits for the end of a connection: why it ended.
-    fn watch(&self, channel: &Channel) -> Ended {
+    fn watch(&self, channel: &Channel) -> ChannelEnd {
         let wake = self.shared.wake.as_fd();
         let listener = match &self.end {
             End::Server(listener) => listener.as_fd(),
@@ -335,7 +335,7 @@ impl Worker {
                 match self.shared.orders() {
                     (true, _) => {
                         channel.disconnect("the port was closed");
-                        return Ended::Stopped;
+                        return ChannelEnd::Stopped;
                     }
                     (false, Some(breach)) => {
                         channel.disconnect(&breach.0);

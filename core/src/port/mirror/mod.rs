@@ -24,7 +24,7 @@ mod queue;
 mod serving;
 
 pub(super) use queue::CopyQueue;
-use queue::{Filling, Intake, QueueContext};
+use queue::{Filling, MirrorRx, QueueContext};
 use serving::Serving;
 
 use std::ops::{Range, RangeInclusive};
@@ -36,7 +36,7 @@ use super::cells::CellIntake;
 use super::packet::Promiscuous;
 use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::watch::Watch;
+use super::watch::InterfaceWatch;
 use super::xdp::{fallbacks, mode_name};
 use super::{Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, claim_conflict, lookup};
 use crate::cell_ring::MAX_SNAPLEN;
@@ -80,7 +80,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let _ = crate::nic::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-        let mut watch = Watch::over(name, &interface, options.usage)?;
+        let mut watch = InterfaceWatch::over(name, &interface, options.usage)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
         let queues = watch.attached(name)?;
         let job = Job {
@@ -130,7 +130,7 @@ pub(super) struct Job<'a> {
     /// Places in the chain that its program may have.
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
-    pub watch: &'a Arc<Watch>,
+    pub watch: &'a Arc<InterfaceWatch>,
     pub size: Size,
     /// Whether the packets' times are taken.
     pub stamped: bool,
@@ -159,7 +159,7 @@ impl Job<'_> {
             let then = "are cut to that: start again to have them whole";
             self.watch.limit(geometry.ring.snaplen, then, self.interface.mtu);
         }
-        let intake = Intake::of(&stage);
+        let intake = MirrorRx::of(&stage);
         let described = self.described(&geometry);
         let queues = readers.into_iter().map(|(number, reader)| {
             let queue = CopyQueue::new(

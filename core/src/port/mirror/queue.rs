@@ -8,7 +8,7 @@ use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use crate::port::cells::CellIntake;
 use crate::port::packet::Promiscuous;
-use crate::port::watch::{Looker, Watch};
+use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::copies::WallClock;
 use crate::xdp::resident::Stage;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
@@ -21,15 +21,15 @@ const CHECK: Duration = Duration::from_millis(500);
 /// What lets packets into the rings of a port. Each queue holds it until its intake is closed;
 /// when the last has let it go, nothing is copied any more.
 #[derive(Debug)]
-pub(super) struct Intake(Arc<Stage>);
+pub(super) struct MirrorRx(Arc<Stage>);
 
-impl Intake {
+impl MirrorRx {
     pub(super) fn of(stage: &Arc<Stage>) -> Arc<Self> {
         Arc::new(Self(Arc::clone(stage)))
     }
 }
 
-impl Drop for Intake {
+impl Drop for MirrorRx {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -38,14 +38,14 @@ impl Drop for Intake {
 /// What fills the rings: the stage, as long as there are queues, and what lets packets in.
 #[derive(Debug)]
 pub(super) struct Filling {
-    pub intake: Option<Arc<Intake>>,
+    pub intake: Option<Arc<MirrorRx>>,
     pub stage: Arc<Stage>,
 }
 
 /// What is to be known of the interface that packets come from.
 #[derive(Debug)]
 pub(super) struct QueueContext {
-    pub watch: Arc<Watch>,
+    pub watch: Arc<InterfaceWatch>,
     pub _promiscuous: Option<Arc<Promiscuous>>,
 }
 

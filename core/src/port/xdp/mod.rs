@@ -43,7 +43,7 @@ mod tx_path;
 
 pub(super) use in_kernel::InKernel;
 pub(super) use queue::XdpQueue;
-use queue::{Intake, Polled, QueueContext};
+use queue::{Polled, QueueContext, RxPath};
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -57,7 +57,7 @@ use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
 use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
-use super::watch::Watch;
+use super::watch::InterfaceWatch;
 use super::{
     Fallback, Inspect, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, claim_conflict, lookup,
 };
@@ -114,7 +114,7 @@ fn take(
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
-    let mut watch = Watch::over(name, interface, options.usage)?;
+    let mut watch = InterfaceWatch::over(name, interface, options.usage)?;
     // Sending without copying takes a program of ours on the interface, too, with most drivers.
     let by_card = config.stamp == Stamp::Driver && options.usage != Use::Send;
     let obstacle = if by_card { hardware::obstacle(interface) } else { None };
@@ -171,7 +171,7 @@ struct ClaimBuilder<'a> {
     resident: Arc<Resident>,
     filter: Option<Filter>,
     queues: RangeInclusive<u32>,
-    watch: Arc<Watch>,
+    watch: Arc<InterfaceWatch>,
     fallbacks: Vec<Fallback>,
     /// What is in front of each packet.
     stamp: Stamp,
@@ -263,7 +263,7 @@ impl ClaimBuilder<'_> {
             };
             // Busy polling drives the queue on by looking.
             let latency = latency.filter(|_| config.busy_poll.is_none());
-            let intake = Intake::new(config.frames - config.slots, latency);
+            let intake = RxPath::new(config.frames - config.slots, latency);
             let at = (interface.name.as_str(), number);
             let live = live.as_mut().and_then(Iterator::next);
             let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, intake, upkeep);

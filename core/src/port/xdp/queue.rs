@@ -12,7 +12,7 @@ use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use crate::port::live::LiveQueue;
 use crate::port::packet::Promiscuous;
-use crate::port::watch::{Looker, Watch};
+use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{Receiver, State, Xsk, XskSocket, XskStatistics};
@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// What goes along with a queue's socket.
 #[derive(Debug)]
 pub(super) struct QueueContext {
-    pub watch: Arc<Watch>,
+    pub watch: Arc<InterfaceWatch>,
     /// Has the interface wait with interrupts, for busy polling.
     pub _deferred: Option<Arc<Deferred>>,
     pub _promiscuous: Option<Arc<Promiscuous>>,
@@ -44,7 +44,7 @@ pub(super) enum Polled {
 
 /// When packets are looked for.
 #[derive(Debug)]
-pub(super) enum Intake {
+pub(super) enum RxPath {
     /// Whenever the program asks.
     AtOnce,
     /// At times that the reader sets itself.
@@ -57,7 +57,7 @@ pub(super) enum Intake {
     },
 }
 
-impl Intake {
+impl RxPath {
     /// Of a ring with room for so many packets, which may wait there for so long.
     pub fn new(room: u32, latency: Option<Duration>) -> Self {
         match latency.filter(|latency| !latency.is_zero()) {
@@ -102,7 +102,7 @@ pub(crate) struct XdpQueue {
     outlet: Option<TxPath>,
     socket: Arc<XskSocket>,
     upkeep: QueueContext,
-    intake: Intake,
+    intake: RxPath,
     /// Packets that had come at the last check.
     checked_at: u64,
     intake_closed: Option<Instant>,
@@ -116,7 +116,7 @@ impl XdpQueue {
         live: Option<LiveQueue>,
         claim: Option<Arc<Mutex<Claim>>>,
         stamp: Stamp,
-        intake: Intake,
+        intake: RxPath,
         upkeep: QueueContext,
     ) -> Self {
         let Xsk { socket, mut receiver, sender, .. } = xsk;
@@ -183,13 +183,13 @@ impl Backend for XdpQueue {
         let Some(receiver) = &mut self.receiver else { return Ok(0) };
         let closed = self.intake_closed.is_some();
         if !closed
-            && matches!(self.intake, Intake::Paced { spinning: false, .. })
+            && matches!(self.intake, RxPath::Paced { spinning: false, .. })
             && !self.intake.finds_packets(receiver, closed)
         {
             return Ok(0);
         }
         let slots = receiver.receive(ring)?.slots;
-        if let Intake::Paced { found, .. } = &mut self.intake {
+        if let RxPath::Paced { found, .. } = &mut self.intake {
             // Where nothing could be taken it is time for another look.
             *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
         }
@@ -273,8 +273,8 @@ impl Backend for XdpQueue {
 
     fn spins(&mut self, wait: Wait) -> bool {
         let wanted = match &mut self.intake {
-            Intake::AtOnce => true,
-            Intake::Paced { pace, spinning, .. } => {
+            RxPath::AtOnce => true,
+            RxPath::Paced { pace, spinning, .. } => {
                 *spinning = wait == Wait::Spin;
                 *spinning || pace.is_busy()
             }
@@ -284,15 +284,15 @@ impl Backend for XdpQueue {
 
     fn wake_source(&mut self) -> WakeSource<'_> {
         let nap = match &self.intake {
-            Intake::Paced { pace, .. } => pace.nap(Instant::now()),
-            Intake::AtOnce => None,
+            RxPath::Paced { pace, .. } => pace.nap(Instant::now()),
+            RxPath::AtOnce => None,
         };
         nap.map_or_else(|| WakeSource::Descriptor(self.socket.as_fd()), WakeSource::Nap)
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
         if ready {
-            if let Intake::Paced { pace, .. } = &mut self.intake {
+            if let RxPath::Paced { pace, .. } = &mut self.intake {
                 pace.woken(Instant::now());
             }
             return Ok(Readiness::Ready);

@@ -111,7 +111,7 @@ pub(crate) enum Origin {
 
 /// Where a packet is, and what of the stack is free, for the piece of a program that asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct FlowLookup {
     /// Hold the packet's begin and end; they survive calls.
     pub data: Reg,
     pub end: Reg,
@@ -182,7 +182,7 @@ impl FlowTable {
 
     /// Writes a piece of program that goes on behind itself with a packet of a flow in the table, and
     /// counts it, and at `miss` with any other. R0 to R5 are lost.
-    pub fn write(&self, asm: &mut Assembler, place: Place, from: Origin, miss: Label) {
+    pub fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
         write_key(asm, place, from, miss);
         asm.load_map(R1, &self.flows);
         asm.mov(R2, R10);
@@ -205,8 +205,8 @@ impl FlowTable {
 }
 
 /// Writes the packet's flow to the stack, as [`Flow::of`] has it; on to `miss` with what is of none.
-fn write_key(asm: &mut Assembler, place: Place, from: Origin, miss: Label) {
-    let Place { data, end, stack } = place;
+fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
+    let FlowLookup { data, end, stack } = place;
     let [ipv6, ports] = asm.labels();
     let key = |at: i16| R10 + (stack + at);
     for word in 0..Flow::BYTES as i16 / 8 {
@@ -261,7 +261,7 @@ fn write_key(asm: &mut Assembler, place: Place, from: Origin, miss: Label) {
 }
 
 /// Goes on at `miss` if the packet has fewer bytes.
-fn reach(asm: &mut Assembler, place: Place, bytes: usize, miss: Label) {
+fn reach(asm: &mut Assembler, place: FlowLookup, bytes: usize, miss: Label) {
     asm.mov(R1, place.data);
     asm.add(R1, bytes as i32);
     asm.jgt(R1, place.end, miss);

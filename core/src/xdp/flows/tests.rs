@@ -83,7 +83,7 @@ fn asking(table: &FlowTable, from: Origin) -> OwnedFd {
     let miss = asm.label();
     let frame = Frame::default();
     frame.enter(&mut asm);
-    let place = Place { data: frame.data, end: frame.end, stack: -48 };
+    let place = FlowLookup { data: frame.data, end: frame.end, stack: -48 };
     table.write(&mut asm, place, from, miss);
     asm.mov(R0, xdp_action::PASS);
     asm.exit();

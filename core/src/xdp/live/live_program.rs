@@ -21,12 +21,12 @@ const TOO_MANY: u32 = 257;
 pub struct LiveProgram {
     program: OwnedFd,
     frame: Vec<u8>,
-    known: Option<Known>,
+    known: Option<KnownProgram>,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RunEnd {
     /// All its packets are made.
     Done,
     /// A signal came.
@@ -50,7 +50,7 @@ impl LiveProgram {
             }
         })?;
         // Without the privilege for it runs take their time to begin, and are longer.
-        let known = Known::new(program.as_fd()).ok();
+        let known = KnownProgram::new(program.as_fd()).ok();
         Ok(Self { program, frame, known })
     }
 
@@ -76,16 +76,16 @@ impl LiveProgram {
     ///
     /// # Errors
     /// The kernel has no live frames, or none as long as this.
-    pub fn run(&self, times: u32) -> Result<Ended> {
+    pub fn run(&self, times: u32) -> Result<RunEnd> {
         self.run_on(times, self.frame.len())
     }
 
     /// The same on frames of so many bytes, of those that there are.
-    pub(super) fn run_on(&self, times: u32, bytes: usize) -> Result<Ended> {
+    pub(super) fn run_on(&self, times: u32, bytes: usize) -> Result<RunEnd> {
         let frame = &self.frame[..bytes.min(self.frame.len())];
         match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
-            Ok(()) => Ok(Ended::Done),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ended::Interrupted),
+            Ok(()) => Ok(RunEnd::Done),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(RunEnd::Interrupted),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(self.refused(error)),
             Err(error) => Err(privileged(error, "send", "live frames")),
         }
@@ -122,11 +122,11 @@ const LOOPBACK: u32 = 1;
 
 /// Keeps a program known to the kernel.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownProgram {
     _namespace: File,
 }
 
-impl Known {
+impl KnownProgram {
     /// Makes a program known.
     ///
     /// # Errors

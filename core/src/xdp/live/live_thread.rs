@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::exit::Exit;
-use super::live_program::{Ended, LiveProgram};
+use super::live_program::{LiveProgram, RunEnd};
 use super::signal;
 use crate::error::{Error, Result};
 use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
@@ -224,8 +224,8 @@ impl Runs {
         }
         let times = self.stretch.at_most(times);
         match self.program.run_on(times, bytes)? {
-            Ended::Done => self.stretch.took(times, start.elapsed()),
-            Ended::Interrupted => {}
+            RunEnd::Done => self.stretch.took(times, start.elapsed()),
+            RunEnd::Interrupted => {}
         }
         Ok(())
     }

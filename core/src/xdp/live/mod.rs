@@ -37,7 +37,7 @@ use std::io;
 
 pub use exit::Exit;
 pub use exit::leaves_by;
-pub use live_program::{Ended, LiveProgram};
+pub use live_program::{LiveProgram, RunEnd};
 pub use live_thread::{LiveThread, LiveThreadConfig, Next};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{Geometry, MIN_BYTES};

@@ -207,7 +207,7 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
         let program = netns::run_in(Some(&left), load).unwrap();
         let mut writer = Writer::new(&memory, 7);
         // Here the program runs when it is told to, and as often.
-        let run = |times| program.run(times).map(|ended| assert_eq!(ended, Ended::Done));
+        let run = |times| program.run(times).map(|ended| assert_eq!(ended, RunEnd::Done));
         hand_over(&mut writer, 0..10);
         match run(10) {
             Err(error) if error.to_string().contains("Linux 5.18") => {

@@ -12,14 +12,14 @@ use libc::xdp_desc;
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
 use super::stamp::{Stamp, Stamps};
-use super::umem::{Frames, Place, Umem};
+use super::umem::{FrameAddress, Frames, Umem};
 use crate::error::Result;
 use sluicegate_base::ring::{Direction, Meta, Ring};
 
 /// The receiving side of an AF_XDP socket.
 #[derive(Debug)]
 pub struct Receiver {
-    intake: Intake,
+    intake: RxRings,
     // Last: the rings are unmapped before the socket ends.
     socket: Arc<XskSocket>,
 }
@@ -48,7 +48,7 @@ pub struct ReceiverStats {
 }
 
 impl Receiver {
-    pub(super) fn new(intake: Intake, socket: &Arc<XskSocket>) -> Self {
+    pub(super) fn new(intake: RxRings, socket: &Arc<XskSocket>) -> Self {
         Self { intake, socket: Arc::clone(socket) }
     }
 
@@ -118,7 +118,7 @@ impl Drop for Receiver {
 
 /// Receive ring and fill ring, and the frames between them.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct RxRings {
     umem: Umem,
     rx: Consumer<xdp_desc>,
     fill: Producer<u64>,
@@ -145,7 +145,7 @@ struct Unfinished {
     bytes: u32,
 }
 
-impl Intake {
+impl RxRings {
     /// Lends `frames` to the kernel: the caller holds them, and nobody else.
     pub(super) fn new(
         umem: &Umem,
@@ -215,7 +215,7 @@ impl Intake {
         let continues = descriptor.options & libc::XDP_PKT_CONTD != 0;
         match self.admit(descriptor) {
             Some(place) if self.discarding => self.spare.push(place.buffer),
-            Some(Place { buffer, offset, bytes }) => {
+            Some(FrameAddress { buffer, offset, bytes }) => {
                 // As long as some are, all pieces before are whole.
                 let left = self.snaplen.saturating_sub(self.unfinished.bytes);
                 if left == 0 {
@@ -261,7 +261,7 @@ impl Intake {
     /// Where a piece lies, if it can lie there; its frame is ours from then on. A frame that has
     /// come back with a length that cannot be is ours, too.
     #[inline]
-    fn admit(&mut self, descriptor: xdp_desc) -> Option<Place> {
+    fn admit(&mut self, descriptor: xdp_desc) -> Option<FrameAddress> {
         let buffer = self.umem.frame_of(descriptor.addr)?;
         self.lent.take_back(buffer)?;
         let place = self.umem.locate(descriptor.addr, descriptor.len);

@@ -14,13 +14,13 @@ const FRAMES: u32 = 8;
 const START: u32 = u32::MAX - 3;
 
 /// A receive ring of `slots` slots, the intake behind it, and the kernel behind that.
-fn scene(slots: u32, fill_entries: u32) -> (Ring, Intake, Deliverer) {
+fn scene(slots: u32, fill_entries: u32) -> (Ring, RxRings, Deliverer) {
     let pool = Pool::new(PoolConfig { buffers: BUFFERS, ..PoolConfig::default() }).unwrap();
     let ring = Ring::receive(&pool, slots).unwrap();
     let (rx, theirs) = consumer(FRAMES, START);
     let (fill, their_fill) = producer(fill_entries, START);
     let frames = pool.take(FRAMES as usize).unwrap();
-    let intake = Intake::new(&Umem::new(&pool).unwrap(), rx, fill, frames);
+    let intake = RxRings::new(&Umem::new(&pool).unwrap(), rx, fill, frames);
     (ring, intake, Deliverer { pool, fill: their_fill, rx: theirs, free: VecDeque::new() })
 }
 
@@ -33,7 +33,7 @@ fn drain(ring: &mut Ring) -> Vec<Vec<u8>> {
 }
 
 /// That each buffer of the pool has one holder: a slot, the kernel, the spare ones, or nobody.
-fn assert_no_buffer_is_lost(ring: &Ring, intake: &mut Intake) {
+fn assert_no_buffer_is_lost(ring: &Ring, intake: &mut RxRings) {
     let slots = (0..ring.num_slots()).map(|i| ring.slot(i).buffer());
     let mut held: Vec<u32> = slots.chain(intake.take_frames()).collect();
     held.sort_unstable();

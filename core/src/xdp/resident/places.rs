@@ -29,9 +29,9 @@ fn places() -> impl Iterator<Item = u32> {
 
 /// Places that have an owner that lives, at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Held(u64);
+struct LivePlaces(u64);
 
-impl Held {
+impl LivePlaces {
     fn has(self, place: u32) -> bool {
         self.0 & 1 << place != 0
     }
@@ -72,13 +72,13 @@ impl Resident {
 
     /// Which places have owners that live. Of a map of sockets bpf(2) tells nothing; a program
     /// may look, and is run here once.
-    fn held(&self) -> Result<Held> {
+    fn held(&self) -> Result<LivePlaces> {
         let failed = |error| self.failed("look for claims on", error);
         let program = bpf::load(c"sluice_held", &self.looking().map_err(failed)?, false)
             .map_err(|refused| failed(refused.error))?;
         let (_, packet) = bpf::run(program.as_fd(), &[0; PACKET_BYTES]).map_err(failed)?;
         let first = packet.first_chunk().copied().unwrap_or_default();
-        Ok(Held(u64::from_ne_bytes(first)))
+        Ok(LivePlaces(u64::from_ne_bytes(first)))
     }
 
     /// A program that writes over its packet's first bytes which places are held, a bit each.

@@ -12,14 +12,14 @@ use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
 
 /// When a replay began, for all its workers. Each number says all by itself, so no order is needed.
 #[derive(Debug)]
-pub(super) struct Start {
+pub(super) struct ReplayStart {
     /// Workers that have not come yet.
     missing: AtomicU32,
     /// By the clock that never goes back; 0 until all workers are there.
     at_ns: AtomicU64,
 }
 
-impl Start {
+impl ReplayStart {
     pub(super) fn of(workers: u32) -> Arc<Self> {
         Arc::new(Self { missing: AtomicU32::new(workers), at_ns: AtomicU64::new(0) })
     }
@@ -45,7 +45,7 @@ impl Start {
 #[derive(Debug)]
 pub(super) struct Clock {
     timing: Timing,
-    start: Arc<Start>,
+    start: Arc<ReplayStart>,
     arrived: bool,
     /// When the first packet was found to be due that was not yet.
     next_ns: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new(tempo: &Tempo, start: Arc<Start>) -> Self {
+    pub(super) fn new(tempo: &Tempo, start: Arc<ReplayStart>) -> Self {
         Self {
             timing: Timing::of(tempo),
             start,
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn workers_begin_together() {
-        let start = Start::of(2);
+        let start = ReplayStart::of(2);
         let mut clocks = [(); 2].map(|()| Clock::new(&Tempo::Recorded(1.0), Arc::clone(&start)));
         assert_eq!(clocks[0].begun(100), None);
         assert_eq!(clocks[0].begun(150), None, "it counts once");
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_is_late_is_counted_when_it_is_handed_over_and_delays_nothing() {
-        let mut clock = Clock::new(&Tempo::Recorded(1.0), Start::of(1));
+        let mut clock = Clock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
         let begun = clock.begun(1_000).unwrap();
         assert_eq!(clock.is_due(at(500, 1, 60), begun, 1_400), None);
         assert_eq!(clock.next_ns(), Some(1_500));
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_far_too_late_puts_the_timetable_off_for_all() {
-        let start = Start::of(1);
+        let start = ReplayStart::of(1);
         let mut clock = Clock::new(&paced(1_000.0, Unit::Packet), Arc::clone(&start));
         let begun = clock.begun(1_000 * MS).unwrap();
         let late = 1_000 * MS + 500 * MS;
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn top_speed_knows_no_times() {
-        let mut clock = Clock::new(&Tempo::Top, Start::of(1));
+        let mut clock = Clock::new(&Tempo::Top, ReplayStart::of(1));
         let begun = clock.begun(5).unwrap();
         assert!(clock.is_due(at(u64::MAX, 9, 9), begun, 5).is_some());
         clock.sent(5, begun, 5);

@@ -25,7 +25,7 @@ use sluicegate::ring::{Packet, RingMut};
 use super::{Filled, LeftOut, MAX_SLEEP, Source};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
-use clock::{Clock, Start};
+use clock::{Clock, ReplayStart};
 use kept::Kept;
 use position::Position;
 use share::Share;
@@ -124,7 +124,7 @@ impl Replay {
     /// As those of [`check`](Self::check); its filter makes no sense.
     pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
         Self::check(file, options.rounds, workers, Some(options.link_type))?;
-        let start = Start::of(workers);
+        let start = ReplayStart::of(workers);
         let new = |packets| Self {
             packets,
             clock: Clock::new(&options.tempo, start.clone()),

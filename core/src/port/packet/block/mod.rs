@@ -60,7 +60,7 @@ const _: () = {
 
 /// A block whose packets stand in slots.
 #[derive(Debug)]
-struct Held {
+struct BlockInUse {
     block: u32,
     /// Slots the program has not yet released.
     slots: u32,
@@ -104,7 +104,7 @@ pub(super) struct BlockRing {
     blocks: u32,
     /// The next block the kernel will hand over.
     next: u32,
-    held: VecDeque<Held>,
+    held: VecDeque<BlockInUse>,
     cursor: Option<Cursor>,
     /// A loss that is known of but not yet marked at a packet.
     gap: Option<Gap>,
@@ -271,7 +271,7 @@ impl BlockRing {
         let block = self.next;
         let status = self.handover(block).ours()?;
         self.next = if block + 1 == self.blocks { 0 } else { block + 1 };
-        self.held.push_back(Held { block, slots: 0 });
+        self.held.push_back(BlockInUse { block, slots: 0 });
         let start = block as usize * self.block_bytes;
         let header: NonNull<tpacket_hdr_v1> = self.map.at(start + HEADER_OFFSET).cast();
         // SAFETY: the block is ours (see `ours`), so the kernel does not write its header; the

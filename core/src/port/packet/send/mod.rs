@@ -29,14 +29,14 @@ const BETWEEN: Duration = Duration::from_millis(5);
 /// The sending side of a socket.
 #[derive(Debug)]
 pub(super) struct Sender {
-    way: Way,
+    way: SendMethod,
     progress: Progress,
     /// The interface it sends by.
     presence: LinkState,
 }
 
 #[derive(Debug)]
-enum Way {
+enum SendMethod {
     Sendmmsg(Calls),
     Sendto(Calls),
     Ring(FrameRing),
@@ -92,17 +92,17 @@ impl Sender {
             )?;
         }
         let way = match config.sending {
-            Sending::Sendmmsg => Way::Sendmmsg(Calls::in_batches(config.batch)),
-            Sending::Sendto => Way::Sendto(Calls::one_by_one()),
+            Sending::Sendmmsg => SendMethod::Sendmmsg(Calls::in_batches(config.batch)),
+            Sending::Sendto => SendMethod::Sendto(Calls::one_by_one()),
             Sending::Ring => match ring(socket, config, interface, usage)? {
-                Ok(ring) => Way::Ring(ring),
+                Ok(ring) => SendMethod::Ring(ring),
                 Err(reason) => {
                     let fallback = Fallback::new("transmit ring", "sendmmsg", reason);
                     // Once for all queues.
                     if !fallbacks.contains(&fallback) {
                         fallbacks.push(fallback);
                     }
-                    Way::Sendmmsg(Calls::in_batches(config.batch))
+                    SendMethod::Sendmmsg(Calls::in_batches(config.batch))
                 }
             },
         };
@@ -112,9 +112,9 @@ impl Sender {
     /// The way in use.
     pub(super) fn way(&self) -> Sending {
         match self.way {
-            Way::Sendmmsg(_) => Sending::Sendmmsg,
-            Way::Sendto(_) => Sending::Sendto,
-            Way::Ring(_) => Sending::Ring,
+            SendMethod::Sendmmsg(_) => Sending::Sendmmsg,
+            SendMethod::Sendto(_) => Sending::Sendto,
+            SendMethod::Ring(_) => Sending::Ring,
         }
     }
 
@@ -150,8 +150,10 @@ impl Sender {
         let before = progress.next;
         let target = Target { socket, presence };
         let result = match way {
-            Way::Sendmmsg(calls) | Way::Sendto(calls) => calls.send(&target, ring, progress),
-            Way::Ring(frames) => frames.send(&target, ring, progress),
+            SendMethod::Sendmmsg(calls) | SendMethod::Sendto(calls) => {
+                calls.send(&target, ring, progress)
+            }
+            SendMethod::Ring(frames) => frames.send(&target, ring, progress),
         };
         if ring.is_endless(progress.next) {
             (progress.refused, progress.too_long) = (progress.refused + 1, progress.too_long + 1);
@@ -169,7 +171,7 @@ impl Sender {
 
     /// Counts what waits as refused, and unsent.
     pub(super) fn give_up(&mut self, ring: &mut Ring) {
-        if let Way::Ring(frames) = &mut self.way {
+        if let SendMethod::Ring(frames) = &mut self.way {
             frames.take_back();
         }
         let progress = &mut self.progress;

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
-use crate::xdp::flows::{Flow, FlowTable, Origin, Place};
+use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{Inspect, bpf};
 
@@ -302,7 +302,7 @@ pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) 
     let [next, pass] = program.asm.labels();
     program.select(None, next)?;
     program.owner_is_alive(next);
-    let place = Place { data: program.frame.data, end: program.frame.end, stack: FLOW };
+    let place = FlowLookup { data: program.frame.data, end: program.frame.end, stack: FLOW };
     table.write(&mut program.asm, place, Origin::Wire, next);
     program.count(&[], pass);
     program.asm.place(pass);

@@ -10,11 +10,11 @@ use super::file::{File, Numbers};
 use super::options::Options;
 use super::recorder::note_statistics;
 use crate::report::Report;
-use crate::run::{Attend, Counters, Outcome};
+use crate::run::{Control, Counters, Outcome};
 use crate::status::Status;
 
 /// Attends a capture.
-pub struct Attendant<'a> {
+pub struct CaptureControl<'a> {
     pub options: &'a Options,
     pub status: &'a mut Status,
     pub reports: &'a mut [Report],
@@ -24,7 +24,7 @@ pub struct Attendant<'a> {
     pub started_ns: u64,
 }
 
-impl Attend<Outcome> for Attendant<'_> {
+impl Control<Outcome> for CaptureControl<'_> {
     fn watch(&mut self, counters: &[Counters], at: Duration) {
         // The live line would cut the packets' lines to pieces.
         if !self.options.print {

@@ -10,11 +10,11 @@ const BITS: u32 = u32::BITS;
 
 /// A set of buffers, that of all rings of one program.
 #[derive(Debug)]
-pub struct Held {
+pub struct LentBuffers {
     words: Box<[AtomicU32]>,
 }
 
-impl Held {
+impl LentBuffers {
     /// None of `buffers` buffers.
     pub fn none_of(buffers: u32) -> Self {
         Self { words: (0..buffers.div_ceil(BITS)).map(|_| AtomicU32::new(0)).collect() }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_buffer_comes_back_once() {
-        let held = Held::none_of(70);
+        let held = LentBuffers::none_of(70);
         for buffer in [2, 31, 32, 69] {
             held.lend(buffer);
             assert!(held.take_back(buffer) && !held.take_back(buffer), "{buffer}");
@@ -97,11 +97,11 @@ mod tests {
     #[test]
     fn loom_a_number_given_back_to_two_rings_is_one_rings() {
         loom::model(|| {
-            let shared = Arc::new((Held::none_of(8), Byte(UnsafeCell::new(0))));
+            let shared = Arc::new((LentBuffers::none_of(8), Byte(UnsafeCell::new(0))));
             shared.1.0.with_mut(|_| ());
             shared.0.lend(3);
             let others = Arc::clone(&shared);
-            let take = |(held, byte): &(Held, Byte)| {
+            let take = |(held, byte): &(LentBuffers, Byte)| {
                 let is_mine = held.take_back(3);
                 if is_mine {
                     byte.0.with_mut(|_| ());
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn loom_what_a_buffers_last_holder_wrote_the_next_one_sees() {
         loom::model(|| {
-            let shared = Arc::new((Held::none_of(8), Byte(UnsafeCell::new(0))));
+            let shared = Arc::new((LentBuffers::none_of(8), Byte(UnsafeCell::new(0))));
             let others = Arc::clone(&shared);
             let other = thread::spawn(move || {
                 others.1.0.with_mut(|_| ());
