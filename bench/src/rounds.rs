@@ -90,7 +90,7 @@ impl Bench {
         let mut apart = CpuDistance::of(&cpus, self.time);
         let near = apart.near();
         let mut conditions = Conditions { time: self.time, cpus, causes: false, near };
-        let mut clock = Clock::new(measured.len() * self.rounds as usize, self.time);
+        let mut clock = TimeLeft::new(measured.len() * self.rounds as usize, self.time);
         for round in 1..=self.rounds {
             // Once is enough, and leaves the other rounds undisturbed.
             conditions.causes = causes && round == self.rounds;
@@ -158,7 +158,7 @@ fn missing(step: &Step) -> Option<String> {
 }
 
 /// How long the rest takes, by what turns have taken so far.
-struct Clock {
+struct TimeLeft {
     done: usize,
     turns: usize,
     /// Of turns that brought a measurement; those that could not be run are over at once.
@@ -169,7 +169,7 @@ struct Clock {
     guess: Duration,
 }
 
-impl Clock {
+impl TimeLeft {
     fn new(turns: usize, time: Duration) -> Self {
         let guess = time + Duration::from_millis(1800);
         Self { done: 0, turns, spent: Duration::ZERO, measured: 0, guess }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_time_left_follows_from_what_turns_took() {
-        let mut clock = Clock::new(4, Duration::from_millis(200));
+        let mut clock = TimeLeft::new(4, Duration::from_millis(200));
         assert_eq!(clock.progress("recv").left, Duration::from_secs(8), "a guess");
         clock.turned(Duration::from_secs(3), true);
         assert_eq!(clock.progress("recv").left, Duration::from_secs(9));

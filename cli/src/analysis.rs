@@ -27,7 +27,7 @@ struct Stream {
     #[serde(skip_serializing_if = "Option::is_none")]
     latency: Option<Latency>,
     other_clock: u64,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerJson>,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ struct Counts {
 }
 
 #[derive(Debug, Serialize)]
-struct Worker {
+struct WorkerJson {
     worker: u8,
     #[serde(flatten)]
     counts: Counts,
@@ -91,7 +91,7 @@ impl Latency {
 
 impl From<&StreamAnalysis> for Stream {
     fn from(stream: &StreamAnalysis) -> Self {
-        let workers = stream.workers.iter().map(|worker| Worker {
+        let workers = stream.workers.iter().map(|worker| WorkerJson {
             worker: worker.worker,
             counts: Counts::of(|of| of(worker)),
             first: worker.first,

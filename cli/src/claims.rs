@@ -160,7 +160,7 @@ struct Shown {
     command: &'static str,
     interface: String,
     /// None: there is no program, all packets are the host's.
-    program: Option<Program>,
+    program: Option<ProgramJson>,
     claims: Vec<Claim>,
     /// Who has what the host sends out of it, by a host: port.
     host: Option<String>,
@@ -169,7 +169,7 @@ struct Shown {
 }
 
 #[derive(Serialize)]
-struct Program {
+struct ProgramJson {
     id: u32,
     mode: &'static str,
     /// Whether it stays when nobody uses it any more.
@@ -231,7 +231,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let found = args.place.with(|interface| {
         let Some(resident) = Resident::find(interface)? else { return Ok(None) };
         let total = resident.total();
-        let program = Program {
+        let program = ProgramJson {
             id: resident.program(),
             mode: resident.mode().name(),
             pinned: resident.is_pinned(interface),
@@ -276,7 +276,7 @@ impl Shown {
             }
             return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
         };
-        let Program { id, mode, pinned, packets, bytes } = program;
+        let ProgramJson { id, mode, pinned, packets, bytes } = program;
         let pinned = if *pinned { ", pinned" } else { "" };
         writeln!(
             out,

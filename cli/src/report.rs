@@ -60,7 +60,7 @@ pub struct Report {
     pub switching: Option<Switching>,
     /// Of `forward`, each direction by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub directions: Vec<Direction>,
+    pub directions: Vec<DirectionReport>,
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
@@ -108,7 +108,7 @@ pub struct Sending {
 
 /// What was forwarded from one port to the other.
 #[derive(Clone, Debug, Serialize)]
-pub struct Direction {
+pub struct DirectionReport {
     pub from: String,
     pub to: String,
     #[serde(flatten)]
@@ -163,7 +163,7 @@ impl Traffic {
     }
 }
 
-impl Direction {
+impl DirectionReport {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Traffic { packets, pps, .. } = self.traffic;
         let how = match (self.swapped, self.copied) {

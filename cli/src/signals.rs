@@ -60,10 +60,10 @@ fn is_ignored(signal: Signal) -> bool {
 /// reader: all that end a command, or only SIGINT where one has asked for the end.
 pub struct Signals {
     blocked: SigSet,
-    shared: Arc<Shared>,
+    shared: Arc<SignalState>,
 }
 
-struct Shared {
+struct SignalState {
     fd: SignalFd,
     /// A signal has asked for the end.
     end_asked: AtomicBool,
@@ -82,7 +82,7 @@ impl Signals {
         read.add(LEDGER);
         let fd = SignalFd::with_flags(&read, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|error| Error::system("catch", "signals", error))?;
-        let shared = Shared {
+        let shared = SignalState {
             fd,
             end_asked: AtomicBool::new(false),
             ledger_asked: AtomicBool::new(false),
@@ -138,7 +138,7 @@ impl Signals {
     }
 }
 
-impl Shared {
+impl SignalState {
     /// Notes the request a signal makes. Returns the signal if it asks for the end.
     fn note(&self, signal: &siginfo) -> Option<Signal> {
         let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok()?;

@@ -12,7 +12,7 @@ use sluicegate_traffic::analyse::Analysis;
 use crate::args::Common;
 use crate::notice;
 use crate::report::{Report, Traffic};
-use crate::run::{Counters, Totals};
+use crate::run::{Totals, WorkerCounters};
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 const ON_TERMINAL: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Missing {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct StatusLine {
     time_s: f64,
     interval_s: f64,
     #[serde(flatten)]
@@ -118,7 +118,7 @@ impl Status {
     }
 
     /// Shows the counts at a moment of the run.
-    pub fn show(&mut self, counters: &[Counters], at: Duration) {
+    pub fn show(&mut self, counters: &[WorkerCounters], at: Duration) {
         let now = Totals::sum(counters);
         let news = now.since(&self.before);
         let time = at.saturating_sub(self.before_at);
@@ -127,7 +127,7 @@ impl Status {
         if self.json {
             let interval_s = time.as_secs_f64();
             let (time_s, lost, missing) = (at.as_secs_f64(), news.lost, self.missing);
-            let line = Line { time_s, interval_s, traffic, lost, missing };
+            let line = StatusLine { time_s, interval_s, traffic, lost, missing };
             let Ok(line) = serde_json::to_string(&line) else { return };
             // A reader that has had enough is no reason to stop receiving.
             let _ = match self.stdout_is_taken {

@@ -141,8 +141,8 @@ impl NextHops {
         let end = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.neighbour(address)? {
-                Some(Entry { mac: Some(mac), .. }) => return Ok(Some(mac)),
-                Some(Entry { failed: true, .. }) => return Ok(None),
+                Some(Neighbour { mac: Some(mac), .. }) => return Ok(Some(mac)),
+                Some(Neighbour { failed: true, .. }) => return Ok(None),
                 _ => {}
             }
             if !wait(&changes, end).map_err(|e| Error::system("wait for", "neighbours", e))? {
@@ -165,11 +165,11 @@ impl NextHops {
     }
 
     /// The entry of an address in the interface's neighbour table.
-    fn neighbour(&mut self, address: IpAddr) -> Result<Option<Entry>> {
+    fn neighbour(&mut self, address: IpAddr) -> Result<Option<Neighbour>> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         let index = self.interface.index;
-        let parse = |body: &[u8]| Entry::parse(body, index, address);
+        let parse = |body: &[u8]| Neighbour::parse(body, index, address);
         let found = self.netlink.dump(&RouteNetlinkMessage::GetNeighbour(message), parse);
         let found = found.map_err(|e| Error::system("list", "neighbours", e))?;
         Ok(found.into_iter().next())
@@ -295,14 +295,14 @@ impl Route {
 
 /// An entry of the neighbour table.
 #[derive(Debug)]
-struct Entry {
+struct Neighbour {
     /// Its Ethernet address, while it is valid.
     mac: Option<Mac>,
     /// Whether the kernel has asked and got no answer.
     failed: bool,
 }
 
-impl Entry {
+impl Neighbour {
     fn parse(body: &[u8], index: u32, address: IpAddr) -> Option<Self> {
         let message = NeighbourMessage::parse(body).ok()?;
         let mut is_of = None;
@@ -417,7 +417,7 @@ mod tests {
         let address = "198.18.0.2".parse().unwrap();
         for body in [&[][..], &[2], &[2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0]] {
             assert!(Route::parse(body).is_none(), "{body:?}");
-            assert!(Entry::parse(body, 1, address).is_none(), "{body:?}");
+            assert!(Neighbour::parse(body, 1, address).is_none(), "{body:?}");
         }
     }
 }

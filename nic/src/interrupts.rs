@@ -53,7 +53,7 @@ impl Deferred {
         // No Self before it is in the record: dropped, it would take another of this process out.
         let (files, me) = (Files::of(interface)?, Process::this()?);
         let records = Records::lock(&RECORDS)?;
-        let mut record = Record::load(&records, &files.id).unwrap_or_default();
+        let mut record = InterruptRecord::load(&records, &files.id).unwrap_or_default();
         record.interface.clone_from(&interface.name);
         record.users.retain(|user| user.lives());
         let mut raised = Vec::new();
@@ -118,7 +118,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     let files = Files::of(interface)?;
     let records = Records::lock(&RECORDS)?;
     // Again, for another may have been faster.
-    match Record::load(&records, &id).filter(Record::is_dead) {
+    match InterruptRecord::load(&records, &id).filter(InterruptRecord::is_dead) {
         Some(record) => put_back(&records, &files, &record).map(|()| true),
         None => Ok(false),
     }
@@ -126,7 +126,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
 
 /// Whether no user of a record lives.
 fn is_dead(records: &Records, name: &str) -> bool {
-    Record::load(records, name).is_some_and(|record| record.is_dead())
+    InterruptRecord::load(records, name).is_some_and(|record| record.is_dead())
 }
 
 /// Removes those of some records whose interfaces were removed: this namespace does not have them, or
@@ -155,7 +155,7 @@ fn forget_removed(dead: &[String]) -> Result<()> {
 
 /// Takes one user out of the record; the last one puts everything back.
 fn leave(records: &Records, files: &Files, me: Process) {
-    let Some(mut record) = Record::load(records, &files.id) else { return };
+    let Some(mut record) = InterruptRecord::load(records, &files.id) else { return };
     if let Some(at) = record.users.iter().position(|user| *user == me) {
         record.users.swap_remove(at);
     }
@@ -168,7 +168,7 @@ fn leave(records: &Records, files: &Files, me: Process) {
 }
 
 /// Writes the former values, where ours still stand, and removes the record.
-fn put_back(records: &Records, files: &Files, record: &Record) -> Result<()> {
+fn put_back(records: &Records, files: &Files, record: &InterruptRecord) -> Result<()> {
     for ((setting, wanted), former) in SETTINGS.iter().zip(record.former) {
         let Some(former) = former else { continue };
         let restored = match files.read(setting) {
@@ -203,7 +203,7 @@ fn this_netns() -> Result<u64> {
 
 /// What is recorded of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Record {
+struct InterruptRecord {
     /// Its name, for who reads this.
     interface: String,
     /// What is to be put back, in the order of SETTINGS.
@@ -212,7 +212,7 @@ struct Record {
     users: Vec<Process>,
 }
 
-impl Record {
+impl InterruptRecord {
     fn load(records: &Records, id: &str) -> Option<Self> {
         Self::parse(&records.get(id)?)
     }
@@ -328,8 +328,8 @@ mod tests {
         for (former, users) in
             [([None, Some(0)], vec![]), ([Some(1), Some(20_000)], vec![user(7), user(8), user(7)])]
         {
-            let record = Record { interface: "eth0".into(), former, users };
-            assert_eq!(Record::parse(&record.to_text()), Some(record));
+            let record = InterruptRecord { interface: "eth0".into(), former, users };
+            assert_eq!(InterruptRecord::parse(&record.to_text()), Some(record));
         }
         for (sentence, text) in [
             ("an unknown line", "colour red\n"),
@@ -337,7 +337,7 @@ mod tests {
             ("no number", "former gro_flush_timeout much\n"),
             ("half a user", "user 7\n"),
         ] {
-            assert_eq!(Record::parse(text), None, "{sentence}");
+            assert_eq!(InterruptRecord::parse(text), None, "{sentence}");
         }
     }
 }

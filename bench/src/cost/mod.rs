@@ -20,7 +20,7 @@ pub use round_trip::{OfForwarder, RELAYING, RoundTrips};
 
 /// The rates, times and counts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct CostSettings {
     /// Packets a second that receivers get; at 0 nothing is sent.
     pub rates: Vec<u64>,
     /// How long a receiver is measured at each rate, once packets have come for a second.
@@ -46,7 +46,7 @@ pub struct CostResults {
 /// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
 /// row.
 pub fn run(
-    settings: &Settings,
+    settings: &CostSettings,
     cpus: &Cpus,
     watch: &dyn BenchObserver,
 ) -> Result<CostResults, Failure> {
@@ -61,7 +61,7 @@ pub fn run(
 }
 
 fn measure(
-    settings: &Settings,
+    settings: &CostSettings,
     cpus: &Cpus,
     watch: &dyn BenchObserver,
     findings: &mut CostResults,

@@ -28,11 +28,11 @@ pub struct InUserSpace {
     pub arguments: &'static [&'static str],
     /// For how many packets: few, and many.
     pub packets: [u32; 2],
-    pub from: Source,
+    pub from: PacketSource,
 }
 
 /// Where the packets come from.
-pub enum Source {
+pub enum PacketSource {
     /// They make themselves.
     Nowhere,
     /// From the wire: they lie in the receiver's ring before it looks, so that nobody waits, and all
@@ -75,8 +75,8 @@ impl InUserSpace {
     ) -> Result<u64, Failure> {
         let program = self.command(place).and(["--count", &packets.to_string(), "--json"]);
         let running = match self.from {
-            Source::Nowhere => under_valgrind(program).start_in(None, place.receiver())?,
-            Source::Wire => {
+            PacketSource::Nowhere => under_valgrind(program).start_in(None, place.receiver())?,
+            PacketSource::Wire => {
                 let program = under_valgrind(program.and(["--interval", "1s"]));
                 let mut receiver = program.start(place.testbed, End::Right, place.receiver())?;
                 receiver.until(&BEGUN, watch)?;

@@ -22,7 +22,7 @@ use crate::rounds::{BenchObserver, Progress};
 use crate::step::Setting;
 use crate::suite::StepContext;
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
-use callgrind::{InUserSpace, Source};
+use callgrind::{InUserSpace, PacketSource};
 use programs::{InKernel, Owner};
 
 /// A hot loop, and how long it is.
@@ -114,13 +114,13 @@ const ALL: &[&dyn Loop] = &[
         name: "receive: ring of a packet socket",
         arguments: &["count", "packet:right0?method=ring&block_timeout=1s&blocks=64"],
         packets: [50_000, 250_000],
-        from: Source::Wire,
+        from: PacketSource::Wire,
     },
     &InUserSpace {
         name: "forward: by exchange of buffers",
         arguments: &["forward", "null:", "null:", "--one-way"],
         packets: [200_000, 600_000],
-        from: Source::Nowhere,
+        from: PacketSource::Nowhere,
     },
     &InKernel {
         name: "claim program: copies into a ring",

@@ -39,7 +39,7 @@ pub fn measure(
     watch: &dyn BenchObserver,
 ) -> Result<Measurement, Failure> {
     let _tidied = prepare(testbed, step)?;
-    let run = Run { testbed, conditions, watch };
+    let run = TurnContext { testbed, conditions, watch };
     match &step.way {
         Way::Receive(intake) => run.receive(step, intake),
         Way::Send(job) => run.send(job),
@@ -49,13 +49,13 @@ pub fn measure(
 
 /// Where a step runs now, how, and who waits for it.
 #[derive(Clone, Copy)]
-struct Run<'a> {
+struct TurnContext<'a> {
     testbed: &'a Testbed,
     conditions: &'a Conditions,
     watch: &'a dyn BenchObserver,
 }
 
-impl Run<'_> {
+impl TurnContext<'_> {
     /// Has everything that comes to the right end counted and dropped in XDP.
     fn count_in_xdp(self) -> Result<Running, Failure> {
         let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
@@ -179,7 +179,7 @@ const FEW: u64 = 1000;
 /// From then on, until the sender has found its pace.
 const SETTLE: Duration = Duration::from_millis(300);
 
-impl Run<'_> {
+impl TurnContext<'_> {
     /// Runs a step once.
     pub fn send(self, job: &Job) -> Result<Measurement, Failure> {
         let Self { testbed, conditions, watch } = self;

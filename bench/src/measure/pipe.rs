@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Load, Run};
+use super::{Load, TurnContext};
 use crate::cpu_distance::{self, apart_ns};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How often is looked whether there is one.
 const LOOK: Duration = Duration::from_millis(20);
 
-impl Run<'_> {
+impl TurnContext<'_> {
     /// Runs a step once.
     pub fn pipe(self, pipe: &Pipe) -> Result<Measurement, Failure> {
         let mut ends = Ends::start(self, pipe)?;
@@ -53,7 +53,7 @@ struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    fn start(run: Run<'_>, pipe: &'a Pipe) -> Result<Self, Failure> {
+    fn start(run: TurnContext<'_>, pipe: &'a Pipe) -> Result<Self, Failure> {
         let start = |end: End, job: &Job| -> Result<Running, Failure> {
             let mut running = job.program.start(run.testbed, end, job.cpu)?;
             if end == pipe.first {
@@ -88,7 +88,7 @@ impl<'a> Ends<'a> {
     }
 
     /// Waits until their CPUs are near each other, or for long enough: how far they lie apart then.
-    fn come_near(&self, run: Run<'_>) -> Result<Option<u64>, Failure> {
+    fn come_near(&self, run: TurnContext<'_>) -> Result<Option<u64>, Failure> {
         let near = |ns| Duration::from_nanos(ns) <= run.conditions.near;
         let mut apart = self.apart_ns(run);
         for _ in 1..cpu_distance::looks(run.conditions.time) {
@@ -102,7 +102,7 @@ impl<'a> Ends<'a> {
     }
 
     /// How far their CPUs lie apart now, where there are two.
-    fn apart_ns(&self, run: Run<'_>) -> Option<u64> {
+    fn apart_ns(&self, run: TurnContext<'_>) -> Option<u64> {
         self.sender.as_ref().and_then(|_| apart_ns(&run.conditions.cpus))
     }
 
@@ -113,7 +113,7 @@ impl<'a> Ends<'a> {
     }
 
     /// Waits until it has told so many.
-    fn tells(&mut self, run: Run<'_>, rates: usize) -> Result<Vec<u64>, Failure> {
+    fn tells(&mut self, run: TurnContext<'_>, rates: usize) -> Result<Vec<u64>, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let told = self.rates();

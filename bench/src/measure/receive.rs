@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::xdp::live;
 
-use super::{Conditions, Load, Run, lost, mpps, seen_in_xdp};
+use super::{Conditions, Load, TurnContext, lost, mpps, seen_in_xdp};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
@@ -17,7 +17,7 @@ use crate::testbed::{NOBODY, from_left};
 /// What is under way when the sender has ended arrives within this time, and is dealt with.
 const DRAIN: Duration = Duration::from_millis(500);
 
-impl Run<'_> {
+impl TurnContext<'_> {
     /// Runs a step once.
     pub fn receive(self, step: &Step, intake: &Intake) -> Result<Measurement, Failure> {
         let Self { testbed, conditions, watch } = self;
@@ -116,7 +116,7 @@ struct Sent {
 }
 
 impl Sent {
-    fn by(program: Program, run: Run<'_>) -> Result<Self, Failure> {
+    fn by(program: Program, run: TurnContext<'_>) -> Result<Self, Failure> {
         let mut sender = program.start(run.testbed, End::Left, None)?;
         sender.over(run.conditions.time, run.watch)?;
         let said = sender.said();

@@ -30,7 +30,7 @@ use trial::Trial;
 
 /// What is to be found out.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NdrSettings {
     /// Bytes of frames, without their check sequence.
     pub sizes: Vec<u32>,
     /// What counts as throughput.
@@ -39,7 +39,7 @@ pub struct Settings {
     pub loads: Vec<f64>,
 }
 
-impl Settings {
+impl NdrSettings {
     /// About how many trials that takes, to tell how far it is.
     pub fn trials(&self) -> usize {
         let halvings = 1.0 - self.goal.resolution.log2();
@@ -81,7 +81,7 @@ pub struct OfSize {
 ///
 /// # Errors
 /// A trial could not be done.
-pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<NdrResults, Failure> {
+pub fn run(trial: &mut dyn Trial, settings: &NdrSettings) -> Result<NdrResults, Failure> {
     let mut findings = NdrResults { sizes: Vec::new(), complete: true };
     for &size in &settings.sizes {
         findings.sizes.push(OfSize { size, ..OfSize::default() });
@@ -97,8 +97,8 @@ pub fn run(trial: &mut dyn Trial, settings: &Settings) -> Result<NdrResults, Fai
     Ok(findings)
 }
 
-fn one(trial: &mut dyn Trial, settings: &Settings, of: &mut OfSize) -> Result<(), Failure> {
-    let Settings { goal, loads, .. } = settings;
+fn one(trial: &mut dyn Trial, settings: &NdrSettings, of: &mut OfSize) -> Result<(), Failure> {
+    let NdrSettings { goal, loads, .. } = settings;
     let size = of.size;
     search::throughput(trial, size, goal, &mut of.found)?;
     let SearchResult { throughput, most_pps, .. } = of.found;
@@ -126,13 +126,13 @@ mod tests {
     use std::time::Duration;
 
     use super::model::{Device, Lab};
-    use super::trial::{Latency, Offer, Outcome};
+    use super::trial::{Latency, Offer, TrialOutcome};
     use super::*;
 
-    fn settings() -> Settings {
+    fn settings() -> NdrSettings {
         let second = Duration::from_secs(1);
         let goal = Goal { loss: 0.0, resolution: 0.005, time: second, confirm: second };
-        Settings { sizes: vec![60, 1514], goal, loads: vec![0.5, 1.0] }
+        NdrSettings { sizes: vec![60, 1514], goal, loads: vec![0.5, 1.0] }
     }
 
     #[test]
@@ -149,10 +149,10 @@ mod tests {
     fn what_is_known_when_it_is_stopped_remains() {
         struct Stops(Lab, u32);
         impl Trial for Stops {
-            fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+            fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
                 self.1 = self.1.checked_sub(1).ok_or(Failure::Stopped)?;
                 let latency = Some(Latency { p50_ns: 1, p99_ns: 2, p99_9_ns: 3, max_ns: 4 });
-                Ok(Outcome { latency, ..self.0.offer(offer)? })
+                Ok(TrialOutcome { latency, ..self.0.offer(offer)? })
             }
         }
         for trials in 0..7 {

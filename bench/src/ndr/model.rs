@@ -1,6 +1,6 @@
 //! Devices that exist in the mind alone, for tests of the search.
 
-use super::trial::{Offer, Outcome, Trial, Until};
+use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::failure::Failure;
 
 /// What a device does with what it is offered.
@@ -39,7 +39,7 @@ impl Lab {
 }
 
 impl Trial for Lab {
-    fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+    fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         self.trials += 1;
         let late = self.late > 0 && !self.trials.is_multiple_of(self.late);
         let kept = if late { 0.9 } else { 1.0 };
@@ -60,6 +60,6 @@ impl Trial for Lab {
         };
         let received = sent.min(passes.floor());
         let (sent, received) = (sent as u64, received as u64);
-        Ok(Outcome { sent, received, seconds, latency: None })
+        Ok(TrialOutcome { sent, received, seconds, latency: None })
     }
 }

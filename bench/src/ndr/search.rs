@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::trial::{Offer, Outcome, Trial, Until};
+use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::failure::Failure;
 
 /// What counts as having found it.
@@ -185,11 +185,11 @@ impl Search<'_> {
         MIN_PACKETS / self.goal.time.as_secs_f64()
     }
 
-    fn lost_too_many(&self, outcome: &Outcome) -> bool {
+    fn lost_too_many(&self, outcome: &TrialOutcome) -> bool {
         outcome.lost() > self.goal.loss
     }
 
-    fn passed(&self, target_pps: f64, outcome: &Outcome) -> Passed {
+    fn passed(&self, target_pps: f64, outcome: &TrialOutcome) -> Passed {
         let (pps, lost) = (outcome.offered_pps(), outcome.lost());
         let kept = target_pps == FULL_SPEED || pps >= target_pps * (1.0 - self.near());
         Passed { target_pps, pps, lost, kept }
@@ -197,7 +197,7 @@ impl Search<'_> {
 
     /// Offers a rate, again where the sender did not keep to it and so nothing is said of the device:
     /// one that loses packets all the same cannot do it. Where it never does, when it came nearest.
-    fn ask(&mut self, rate: f64, time: Duration) -> Result<Outcome, Failure> {
+    fn ask(&mut self, rate: f64, time: Duration) -> Result<TrialOutcome, Failure> {
         let mut nearest = self.offer(rate, time)?;
         for _ in 1..self.tries {
             if self.lost_too_many(&nearest) || self.passed(rate, &nearest).kept {
@@ -214,7 +214,7 @@ impl Search<'_> {
         Ok(nearest)
     }
 
-    fn offer(&mut self, rate: f64, time: Duration) -> Result<Outcome, Failure> {
+    fn offer(&mut self, rate: f64, time: Duration) -> Result<TrialOutcome, Failure> {
         let rate = Some(rate).filter(|&rate| rate != FULL_SPEED);
         let offer = Offer { bytes: self.bytes, rate, until: Until::Time(time) };
         let outcome = self.trial.offer(&offer)?;

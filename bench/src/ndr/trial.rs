@@ -28,7 +28,7 @@ pub enum Until {
 
 /// What came of an offer, once the device had nothing more to give.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct TrialOutcome {
     /// Packets that went to the device.
     pub sent: u64,
     /// Packets that came out of it.
@@ -52,7 +52,7 @@ pub struct Latency {
     pub max_ns: u64,
 }
 
-impl Outcome {
+impl TrialOutcome {
     /// Packets a second that went to the device.
     pub fn offered_pps(&self) -> f64 {
         self.sent as f64 / self.seconds.max(1e-9)
@@ -70,7 +70,7 @@ pub trait Trial {
     ///
     /// # Errors
     /// There was no trial: a program failed, or whoever watches wants no more.
-    fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure>;
+    fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure>;
 }
 
 /// The longest burst that is tried (26.4: two seconds at least).

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use sluicegate::link::Mac;
 
-use super::trial::{Latency, Offer, Outcome, Trial, Until};
+use super::trial::{Latency, Offer, Trial, TrialOutcome, Until};
 use crate::device::Started;
 use crate::failure::Failure;
 use crate::process::{COUNTING, Program, Running};
@@ -44,7 +44,7 @@ pub struct Wire<'a> {
 }
 
 impl Trial for Wire<'_> {
-    fn offer(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+    fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         // On a busy machine a short time may be over before the first packet: that was no trial.
         for _ in 0..TRIES {
             let outcome = self.once(offer)?;
@@ -59,7 +59,7 @@ impl Trial for Wire<'_> {
 }
 
 impl Wire<'_> {
-    fn once(&mut self, offer: &Offer) -> Result<Outcome, Failure> {
+    fn once(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         (self.begins)(offer);
         let mut counter = self.counter().start(self.testbed, End::Right, None)?;
         counter.until(&COUNTING, self.watch)?;
@@ -150,13 +150,13 @@ struct Stream {
 }
 
 /// What both commands have said, as an outcome.
-fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<Outcome> {
+fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<TrialOutcome> {
     let Sent { attempted, accepted, elapsed_s, pace } = sent.result()?;
     let Counted { analysis: Analysis { streams } } = counted.result()?;
     // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
     // first and behind the last knows that less well.
     let kept = pace.is_some_and(|pace| pace.restarts == 0);
-    Some(Outcome {
+    Some(TrialOutcome {
         sent: accepted,
         received: streams.iter().map(|stream| stream.received).sum(),
         seconds: offer.rate.filter(|_| kept).map_or(elapsed_s, |rate| attempted as f64 / rate),

@@ -10,7 +10,7 @@ mod text;
 use std::fmt::Write;
 
 use crate::measurement::{Cause, Explanation, Figures};
-use crate::peers::{Presence, State};
+use crate::peers::{PeerState, Presence};
 use crate::report::{Report, StepReport, Suite};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
@@ -195,10 +195,10 @@ fn peers(report: &Report, out: &mut String) {
     for Presence { name, state } in &report.peers {
         let name = Escaped(name);
         match state {
-            State::Version(version) => {
+            PeerState::Version(version) => {
                 add!(out, "<li>{name}: {}</li>", Escaped(version));
             }
-            State::Missing(remedy) => {
+            PeerState::Missing(remedy) => {
                 add!(out, "<li>{name}: missing; <code>{}</code></li>", Escaped(remedy));
             }
         }

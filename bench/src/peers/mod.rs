@@ -82,13 +82,13 @@ pub struct Presence {
     pub name: String,
     /// As JSON has it, one key beside the name.
     #[serde(flatten)]
-    pub state: State,
+    pub state: PeerState,
 }
 
 /// Whether a peer is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum PeerState {
     /// What it says of its version.
     Version(String),
     /// It is not: how to get it.
@@ -105,7 +105,7 @@ impl Peer {
     pub fn look(&self) -> Presence {
         let name = self.name.to_owned();
         if find(self.command).is_none() {
-            return Presence { name, state: State::Missing(remedy(self.command)) };
+            return Presence { name, state: PeerState::Missing(remedy(self.command)) };
         }
         let ask = match self.version {
             Version::Itself => Program::tool(self.command, ["--version"]),
@@ -118,7 +118,7 @@ impl Peer {
         let first =
             text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
         let version = first.unwrap_or("of unknown version").into();
-        Presence { name, state: State::Version(version) }
+        Presence { name, state: PeerState::Version(version) }
     }
 
     /// Its steps in a suite.
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_peer_that_is_missing_is_named_with_the_way_to_get_it() {
         let presence = Peer::new("no-such-command", &[]).look();
-        assert_eq!(presence.state, State::Missing("apt-get install no-such-command".into()));
+        assert_eq!(presence.state, PeerState::Missing("apt-get install no-such-command".into()));
         let written = serde_json::to_string(&presence).unwrap();
         let expected = r#"{"name":"no-such-command","missing":"apt-get install no-such-command"}"#;
         assert_eq!(written, expected);
@@ -201,6 +201,6 @@ mod tests {
     fn one_that_is_there_says_its_version() {
         let state = Peer::new("cat", &[]).look().state;
         let is = |version: &str| version.starts_with("cat (");
-        assert!(matches!(&state, State::Version(version) if is(version)), "{state:?}");
+        assert!(matches!(&state, PeerState::Version(version) if is(version)), "{state:?}");
     }
 }

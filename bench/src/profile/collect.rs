@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 
 use super::names::{self, Kernel, Mapping};
-use super::perf::{Clock, EventKind, Events, Record};
+use super::perf::{EventKind, Events, PerfRecord, TimeUnit};
 
 /// How often rings are emptied. Twenty times a second, so that a process is looked at before it ends.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ pub struct Process {
 /// What was sampled.
 #[derive(Debug)]
 pub struct Recording {
-    pub clock: Clock,
+    pub clock: TimeUnit,
     /// How long each place took, in the clock's unit, or how often a thread left its CPU there.
     pub stacks: HashMap<Stack, u64>,
     /// Samples of time.
@@ -50,11 +50,11 @@ pub struct Recording {
 }
 
 impl Recording {
-    fn add(&mut self, record: Record, events: &Events) {
+    fn add(&mut self, record: PerfRecord, events: &Events) {
         match record {
-            Record::Lost(count) => self.lost += count,
-            Record::Symbol { address, bytes, name } => self.kernel.add(address, bytes, name),
-            Record::Sample(sample) => {
+            PerfRecord::Lost(count) => self.lost += count,
+            PerfRecord::Symbol { address, bytes, name } => self.kernel.add(address, bytes, name),
+            PerfRecord::Sample(sample) => {
                 let Some(what) = events.what(&sample) else { return };
                 self.samples += u64::from(what == EventKind::Time);
                 let process = self.processes.entry(sample.process).or_insert_with(|| Process {

@@ -265,7 +265,7 @@ fn cause(place: &CodeLocation) -> (Cause, Key) {
 
 /// Who called a function that anybody may call: the first one that is not of the same cause.
 fn caller(cause: Cause, chain: &[String]) -> Option<String> {
-    if !matches!(cause, Cause::Copying | Cause::Locks | Cause::Checksums | Cause::Clock) {
+    if !matches!(cause, Cause::Copying | Cause::Locks | Cause::Checksums | Cause::TimeUnit) {
         return None;
     }
     let other = |name: &&String| table::of_kernel([name.as_str()]).0 != cause;

@@ -30,7 +30,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
     ),
     (Copying, Under, "skb_copy_datagram_* __skb_datagram_iter simple_copy_to_iter"),
     (Checksums, Here, "csum_partial* do_csum __skb_checksum* skb_checksum* crc32*"),
-    (Clock, Here, "ktime_get* read_tsc kvm_clock_* pvclock_* bpf_ktime_get*"),
+    (TimeUnit, Here, "ktime_get* read_tsc kvm_clock_* pvclock_* bpf_ktime_get*"),
     (Idle, Here, "default_idle* pv_native_safe_halt native_safe_halt mwait_idle*"),
     (Idle, Here, "intel_idle* acpi_idle* poll_idle* haltpoll_* tick_nohz_idle_*"),
     (PageFaults, Under, "asm_exc_page_fault exc_page_fault do_user_addr_fault handle_mm_fault"),
@@ -130,7 +130,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
 pub const USER: &[(Cause, &str)] = &[
     (Copying, "__memcpy* memcpy* __memmove* memmove* rte_memcpy* rte_mov*"),
     (Spinning, "wait_rx wait_any spin_loop rte_pause pause"),
-    (Clock, "clock_gettime* __vdso_clock_gettime* __clock_gettime* [vdso]"),
+    (TimeUnit, "clock_gettime* __vdso_clock_gettime* __clock_gettime* [vdso]"),
     (Checksums, "rte_raw_cksum* in_cksum*"),
     (Filters, "bpf_filter* pcap_filter* pcapint_filter*"),
     (Locks, "__lll_lock_wait* __GI___lll_lock_wait* pthread_mutex_lock*"),
@@ -179,7 +179,7 @@ pub enum Cause {
     /// Sums over bytes.
     Checksums,
     /// Reading the time.
-    Clock,
+    TimeUnit,
     /// XDP programs and what they call.
     Xdp,
     /// AF_XDP sockets and their rings.
@@ -224,7 +224,7 @@ impl Cause {
             Self::Filters => "filter",
             Self::Rules => "firewall rules",
             Self::Checksums => "checksums",
-            Self::Clock => "reading the time",
+            Self::TimeUnit => "reading the time",
             Self::Xdp => "XDP programs",
             Self::XdpSockets => "AF_XDP sockets",
             Self::PacketSockets => "packet sockets",

@@ -26,7 +26,7 @@ use sluicegate::error::Result;
 use collect::{Collector, Recording};
 use findings::Findings;
 pub use findings::{Cpu, Waits};
-use spread::Counters;
+use spread::SampledCounters;
 pub use table::Wait;
 
 use crate::measurement::Cause;
@@ -83,7 +83,7 @@ pub struct Profile {
 #[derive(Debug)]
 pub struct Profiler {
     collector: Collector,
-    before: Counters,
+    before: SampledCounters,
 }
 
 impl Profiler {
@@ -94,7 +94,7 @@ impl Profiler {
     /// says what to do, and a bench can go on without.
     pub fn start() -> Result<Self> {
         let collector = Collector::start(PER_SECOND)?;
-        Ok(Self { collector, before: Counters::read()? })
+        Ok(Self { collector, before: SampledCounters::read()? })
     }
 
     /// Ends. The processes should be there until now, for their names.
@@ -102,7 +102,7 @@ impl Profiler {
     /// # Errors
     /// The kernel does not answer.
     pub fn stop(self) -> Result<Recorded> {
-        let after = Counters::read()?;
+        let after = SampledCounters::read()?;
         let recording = self.collector.stop()?;
         Ok(Recorded { recording, before: self.before, after })
     }
@@ -112,8 +112,8 @@ impl Profiler {
 #[derive(Debug)]
 pub struct Recorded {
     recording: Recording,
-    before: Counters,
-    after: Counters,
+    before: SampledCounters,
+    after: SampledCounters,
 }
 
 impl Recorded {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Who;
 use super::collect::{Process, Recording, Stack};
 use super::names::{self, Files, Kernel};
-use super::perf::{Clock, EventKind};
+use super::perf::{EventKind, TimeUnit};
 use super::table::{self, Stage};
 
 /// A place that a CPU was at, by name.
@@ -75,7 +75,7 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
 /// By CPU, how many ns a unit of the clock is.
 fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64> {
     let mut cycles: HashMap<u32, f64> = HashMap::new();
-    if recording.clock == Clock::Cycles {
+    if recording.clock == TimeUnit::Cycles {
         for (stack, weight) in &recording.stacks {
             if stack.what == EventKind::Time {
                 *cycles.entry(stack.cpu).or_default() += *weight as f64;

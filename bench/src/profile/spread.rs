@@ -11,13 +11,13 @@ use super::findings::Cpu;
 
 /// Counters of all CPUs at one moment.
 #[derive(Debug)]
-pub struct Counters {
+pub struct SampledCounters {
     sample: Sample,
     /// By CPU.
     interrupts: HashMap<u32, u64>,
 }
 
-impl Counters {
+impl SampledCounters {
     /// Reads them now.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn counters_of_this_machine_only_grow() {
-        let before = Counters::read().unwrap();
-        let after = Counters::read().unwrap();
+        let before = SampledCounters::read().unwrap();
+        let after = SampledCounters::read().unwrap();
         let cpus = after.since(&before);
         assert!(!cpus.is_empty() && after.seconds_since(&before) >= 0.0);
     }

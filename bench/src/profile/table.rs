@@ -122,7 +122,7 @@ pub fn of_switch<'a>(chain: impl IntoIterator<Item = &'a str>) -> Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Cause::{Clock, Copying, Program, Spinning};
+    use Cause::{Copying, Program, Spinning, TimeUnit};
 
     #[test]
     fn chains_that_were_recorded_mean_what_they_should() {
@@ -141,7 +141,7 @@ mod tests {
     fn functions_of_programs_are_told_apart() {
         for (name, cause) in [
             ("__memmove_avx_unaligned_erms", Copying),
-            ("[vdso]", Clock),
+            ("[vdso]", TimeUnit),
             ("sluice::run::worker::run", Program),
             ("sluicegate::port::queue::Queue::wait_rx", Spinning),
             ("core::slice::memcpy", Copying),

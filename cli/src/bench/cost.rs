@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate::units;
 use sluicegate_bench::cost::{
-    CostResults, OfForwarder, OfReceiver, RoundTrips, Settings, run as find,
+    CostResults, CostSettings, OfForwarder, OfReceiver, RoundTrips, run as find,
 };
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::show::of_share;
@@ -38,7 +38,7 @@ pub struct Args {
 
 /// The result as `--json` prints it.
 #[derive(Serialize)]
-struct Report<'a> {
+struct CostReport<'a> {
     command: &'static str,
     version: &'static str,
     date: String,
@@ -51,7 +51,7 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args { rates, seconds, pings, json } = args;
-    let settings = Settings { rates: rates.clone(), time: *seconds, pings: *pings };
+    let settings = CostSettings { rates: rates.clone(), time: *seconds, pings: *pings };
     let cpus = Cpus::allowed()?;
     let watcher = Watcher::new(Signals::catch()?);
     let findings = find(&settings, &cpus, &watcher);
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let findings = findings?;
     let mut out = stdout().lock();
     if *json {
-        let report = Report {
+        let report = CostReport {
             command: "bench cost",
             version: env!("CARGO_PKG_VERSION"),
             date: super::now(),

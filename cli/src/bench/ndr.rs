@@ -13,7 +13,7 @@ use sluicegate_bench::machine::Machine;
 use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
-use sluicegate_bench::ndr::{NdrResults, OfSize, Settings, run as find};
+use sluicegate_bench::ndr::{NdrResults, NdrSettings, OfSize, run as find};
 use sluicegate_bench::rounds::{BenchObserver, Progress};
 use sluicegate_bench::show::of_share;
 use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
@@ -93,7 +93,7 @@ fn resolution(text: &str) -> Result<f64, String> {
 
 /// The result as `--json` prints it.
 #[derive(Serialize)]
-struct Report<'a> {
+struct NdrReport<'a> {
     command: &'static str,
     version: &'static str,
     date: String,
@@ -109,10 +109,10 @@ struct Report<'a> {
 }
 
 impl Args {
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> NdrSettings {
         let confirm = self.confirm.unwrap_or(self.seconds * 3);
         let (loss, resolution) = (self.loss, self.resolution);
-        Settings {
+        NdrSettings {
             sizes: self.sizes.clone(),
             goal: Goal { loss, resolution, time: self.seconds, confirm },
             loads: vec![0.1, 0.5, 0.9, 1.0],
@@ -153,9 +153,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report<'a>(settings: &Settings, findings: &'a NdrResults) -> Report<'a> {
+fn report<'a>(settings: &NdrSettings, findings: &'a NdrResults) -> NdrReport<'a> {
     let Goal { loss, resolution, time, confirm } = settings.goal;
-    Report {
+    NdrReport {
         command: "bench ndr",
         version: env!("CARGO_PKG_VERSION"),
         date: super::now(),
@@ -170,7 +170,7 @@ fn report<'a>(settings: &Settings, findings: &'a NdrResults) -> Report<'a> {
 
 fn measure(
     args: &Args,
-    settings: &Settings,
+    settings: &NdrSettings,
     testbed: &Testbed,
     device: Option<&mut Started>,
     cpus: Cpus,
@@ -200,7 +200,7 @@ fn shown(offer: &Offer) -> String {
     }
 }
 
-fn print(settings: &Settings, findings: &NdrResults, out: &mut impl Write) -> io::Result<()> {
+fn print(settings: &NdrSettings, findings: &NdrResults, out: &mut impl Write) -> io::Result<()> {
     for of_size in &findings.sizes {
         writeln!(out, "frames of {} bytes", of_size.size)?;
         print_found(settings, of_size, out)?;
@@ -214,7 +214,7 @@ fn print(settings: &Settings, findings: &NdrResults, out: &mut impl Write) -> io
 }
 
 /// The throughput, and what was done to find it.
-fn print_found(settings: &Settings, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
+fn print_found(settings: &NdrSettings, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     let OfSize { size, found, loss, .. } = of_size;
     let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
     match &found.throughput {

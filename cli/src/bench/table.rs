@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use sluicegate_bench::compare::{Metric, Moved};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
-use sluicegate_bench::peers::{Presence, State};
+use sluicegate_bench::peers::{PeerState, Presence};
 use sluicegate_bench::report::{Report, StepReport, Suite};
 use sluicegate_bench::show::{of_share, short};
 
@@ -19,8 +19,8 @@ pub fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     print_loops(report, out)?;
     for Presence { name, state } in &report.peers {
         match state {
-            State::Version(version) => writeln!(out, "{name}: {version}")?,
-            State::Missing(remedy) => writeln!(out, "{name}: missing; {remedy}")?,
+            PeerState::Version(version) => writeln!(out, "{name}: {version}")?,
+            PeerState::Missing(remedy) => writeln!(out, "{name}: missing; {remedy}")?,
         }
     }
     write!(out, "{}", report.machine)?;

@@ -10,7 +10,7 @@ use super::file::{File, Numbers};
 use super::options::Options;
 use super::recorder::note_statistics;
 use crate::report::Report;
-use crate::run::{Control, Counters, Outcome};
+use crate::run::{Control, Outcome, WorkerCounters};
 use crate::status::Status;
 
 /// Attends a capture.
@@ -25,7 +25,7 @@ pub struct CaptureControl<'a> {
 }
 
 impl Control<Outcome> for CaptureControl<'_> {
-    fn watch(&mut self, counters: &[Counters], at: Duration) {
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
         // The live line would cut the packets' lines to pieces.
         if !self.options.print {
             self.status.show(counters, at);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Interface;
 use sluicegate::ring::Packet;
 
-use super::order::{Batch, Order};
+use super::order::{Batch, LineOrder};
 use super::quiet::Quiet;
 use crate::notice;
 use crate::print::Printer;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 pub struct Lines {
     printer: Printer,
     batch: Batch,
-    order: Arc<Order>,
+    order: Arc<LineOrder>,
     /// The queue's number there.
     queue: usize,
     /// What a live queue promises; a file promises nothing, nor does a pipe.
@@ -42,7 +42,7 @@ impl Lines {
     /// With `names_device` each line names the interface.
     pub fn new(
         printer: Printer,
-        order: Arc<Order>,
+        order: Arc<LineOrder>,
         queue: usize,
         quiet: Option<Quiet>,
         names_device: bool,

@@ -37,7 +37,7 @@ use lines::Lines;
 use merge::merge;
 pub use options::Args;
 use options::Options;
-use order::Order;
+use order::LineOrder;
 use quiet::Quiet;
 use recorder::note_final_statistics;
 use recorder::{Capture, HandOn, Recorder};
@@ -106,7 +106,7 @@ struct Session {
     work: Vec<(Queue, Capture)>,
     file: Option<Arc<File>>,
     merging: Option<JoinHandle<u64>>,
-    lines: Option<Arc<Order>>,
+    lines: Option<Arc<LineOrder>>,
 }
 
 impl Session {
@@ -125,7 +125,7 @@ impl Session {
             _ => (None, vec![HandOn::Write]),
         };
         let window = live.then_some(options.reorder_window);
-        let lines = options.print.then(|| Arc::new(Order::new(recorders, window)));
+        let lines = options.print.then(|| Arc::new(LineOrder::new(recorders, window)));
         let mut session =
             Self { reports, ports: Vec::new(), work: Vec::new(), file, merging, lines };
         hand_ons.reverse();

@@ -20,8 +20,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const TICK: Duration = Duration::from_millis(10);
 
 /// Where the lines of all queues meet on their way to standard output.
-pub struct Order {
-    state: Mutex<State>,
+pub struct LineOrder {
+    state: Mutex<OrderState>,
     /// Lines have gone.
     moved: Condvar,
     /// How long a line waits for others; for ever if none.
@@ -52,10 +52,10 @@ impl Batch {
     }
 }
 
-impl Order {
+impl LineOrder {
     /// For that many queues, numbered from 0; a line waits for others for the window at most.
     pub fn new(queues: usize, window: Option<Duration>) -> Self {
-        Self { state: Mutex::new(State::new(queues)), moved: Condvar::new(), window }
+        Self { state: Mutex::new(OrderState::new(queues)), moved: Condvar::new(), window }
     }
 
     /// Takes a queue's lines and writes what may go. A queue that is not `live` waits here while
@@ -98,12 +98,12 @@ impl Order {
         self.lock().failure.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OrderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes all that may go.
-    fn write(&self, state: &mut State) -> ControlFlow<()> {
+    fn write(&self, state: &mut OrderState) -> ControlFlow<()> {
         let expired = self.window.and_then(|window| Instant::now().checked_sub(window));
         while !state.failed && state.drain(expired) {
             let mut out = stdout().lock();
@@ -116,7 +116,7 @@ impl Order {
 }
 
 /// What waits, and what is about to be written.
-struct State {
+struct OrderState {
     queues: Vec<Waiting>,
     out: String,
     /// The latest time that has gone into `out`.
@@ -130,7 +130,7 @@ struct Waiting {
     /// From `gone` on the text of `lines`.
     text: String,
     gone: usize,
-    lines: VecDeque<Line>,
+    lines: VecDeque<PendingLine>,
     /// Nothing earlier will come.
     watermark_ns: u64,
     /// It must not wait for room.
@@ -141,13 +141,13 @@ struct Waiting {
     lost: u64,
 }
 
-struct Line {
+struct PendingLine {
     at_ns: u64,
     bytes: usize,
     arrived: Instant,
 }
 
-impl State {
+impl OrderState {
     fn new(queues: usize) -> Self {
         let waiting = || Waiting {
             text: String::new(),
@@ -171,7 +171,7 @@ impl State {
         }
         waiting.text.push_str(&batch.text[..batch.ended]);
         let lines = batch.lines.iter();
-        waiting.lines.extend(lines.map(|&(at_ns, bytes)| Line { at_ns, bytes, arrived }));
+        waiting.lines.extend(lines.map(|&(at_ns, bytes)| PendingLine { at_ns, bytes, arrived }));
         if let Some(last) = waiting.lines.back() {
             waiting.watermark_ns = waiting.watermark_ns.max(last.at_ns);
         }
@@ -227,7 +227,8 @@ impl Waiting {
 
     /// Its first line has to go: it has waited for the window, or takes the room of others.
     fn is_hurried(&self, expired: Option<Instant>) -> bool {
-        let has_waited = |line: &Line| expired.is_some_and(|expired| line.arrived <= expired);
+        let has_waited =
+            |line: &PendingLine| expired.is_some_and(|expired| line.arrived <= expired);
         self.lines.front().is_some_and(has_waited) || self.live && self.is_full()
     }
 
@@ -267,8 +268,8 @@ mod tests {
     }
     use Does::{Lines, Quiet, Waited};
 
-    fn after(queues: usize, steps: &[(usize, Does)]) -> (State, String) {
-        let mut state = State::new(queues);
+    fn after(queues: usize, steps: &[(usize, Does)]) -> (OrderState, String) {
+        let mut state = OrderState::new(queues);
         let expired = Instant::now();
         let arrived = expired + Duration::from_nanos(1);
         for (queue, does) in steps {
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_goes_after_a_later_line_is_counted() {
-        let late = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].late);
+        let late = |state: &OrderState| [0, 1].map(|queue: usize| state.queues[queue].late);
         let steps = [(0, Lines(&[8, 3, 9])), (1, Lines(&[9]))];
         let (state, out) = after(2, &steps);
         assert_eq!((out.as_str(), late(&state)), ("0:8 0:3 0:9 1:9", [1, 0]));
@@ -349,7 +350,7 @@ mod tests {
     fn a_live_queue_without_room_lets_its_lines_go_and_a_file_waits() {
         let line = "x".repeat(1 << 20);
         for (sentence, live, gone) in [("it may not wait", true, 1), ("it may", false, 0)] {
-            let mut state = State::new(2);
+            let mut state = OrderState::new(2);
             state.queues[0].live = live;
             let mut pushed = 0;
             while !state.queues[0].is_full() {
@@ -369,7 +370,7 @@ mod tests {
         let (mut state, out) = after(2, &[(0, Lines(&[1, 9])), (1, Lines(&[2, 3, 4]))]);
         assert_eq!(out, "0:1 1:2 1:3 1:4");
         state.done(Err(io::ErrorKind::BrokenPipe.into()));
-        let lost = |state: &State| [0, 1].map(|queue: usize| state.queues[queue].lost);
+        let lost = |state: &OrderState| [0, 1].map(|queue: usize| state.queues[queue].lost);
         assert_eq!(lost(&state), [2, 3]);
         let mut batch = Batch { text: "more".into(), ..Batch::default() };
         batch.end_line(10);
@@ -379,7 +380,7 @@ mod tests {
 
     #[test]
     fn lines_go_in_pieces_and_leave_no_room_taken() {
-        let mut state = State::new(1);
+        let mut state = OrderState::new(1);
         let mut batch = Batch::default();
         for number in 0..10_000 {
             batch.text.push_str(&format!("line {number}, long enough to fill several pieces\n"));

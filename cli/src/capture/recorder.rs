@@ -14,7 +14,7 @@ use super::file::{File, Numbers};
 use super::lines::Lines;
 use super::merge::Message;
 use super::quiet::Quiet;
-use crate::run::{Counters, Outcome, Run, Totals, Visitor};
+use crate::run::{Outcome, Run, Totals, Visitor, WorkerCounters};
 
 /// Chunks that one recorder may have on their way at most: 32 MiB.
 const MAX_CHUNKS: usize = 256;
@@ -215,7 +215,7 @@ impl Visitor for Capture {
 pub fn note_statistics(
     file: &File,
     ports: &[(Range<usize>, Arc<Numbers>)],
-    counters: &[Counters],
+    counters: &[WorkerCounters],
     started_ns: u64,
 ) {
     let Some(mut output) = file.idle_output() else { return };

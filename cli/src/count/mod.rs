@@ -13,7 +13,7 @@ use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Control, Counters, Nothing, Outcome, Run, Visitor, run};
+use crate::run::{Control, Nothing, Outcome, Run, Visitor, WorkerCounters, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 use crate::{exit, hidden, notice};
@@ -138,7 +138,7 @@ struct CountControl<'a, M> {
 }
 
 impl<M: Fn() -> Option<Missing>> Control<Outcome> for CountControl<'_, M> {
-    fn watch(&mut self, counters: &[Counters], at: Duration) {
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
         self.status.analysed((self.missing)());
         self.status.show(counters, at);
     }
@@ -168,10 +168,10 @@ pub struct Analysing {
 }
 
 /// What all queues have counted, as of a moment ago.
-pub struct Progress(Vec<Arc<Mutex<Share>>>);
+pub struct CountProgress(Vec<Arc<Mutex<Share>>>);
 
 /// A visitor for each queue, and what they show of their counts meanwhile.
-pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Progress) {
+pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, CountProgress) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
     let visitors = shown.iter().map(|shown| Analysing {
         analyser: Analyser::new(wall_ahead_ns),
@@ -179,7 +179,7 @@ pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Progress) {
         shown: Arc::clone(shown),
         shown_at: Instant::now(),
     });
-    (visitors.collect(), Progress(shown))
+    (visitors.collect(), CountProgress(shown))
 }
 
 /// What all visitors have seen.
@@ -188,7 +188,7 @@ pub fn analysis(visitors: &[Analysing]) -> Analysis {
     Analysis::of(&shares)
 }
 
-impl Progress {
+impl CountProgress {
     /// What became of packets so far, but for how long they took.
     pub fn analysis(&self) -> Analysis {
         let shares: Vec<Share> = self

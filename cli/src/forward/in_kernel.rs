@@ -8,8 +8,8 @@ use sluicegate::error::Result;
 use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 
 use super::Args;
-use crate::report::{Direction, Report, Traffic};
-use crate::run::{Control, Counters, Nothing, Outcome, run};
+use crate::report::{DirectionReport, Report, Traffic};
+use crate::run::{Control, Nothing, Outcome, WorkerCounters, run};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::wire::{HandedOver, Wire};
@@ -71,7 +71,7 @@ struct RedirectControl<'a> {
 }
 
 impl Control<Outcome> for RedirectControl<'_> {
-    fn watch(&mut self, counters: &[Counters], at: Duration) {
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
         self.status.show(counters, at);
     }
 
@@ -109,7 +109,13 @@ fn report(
             None => report.ledger.add(Role::Uncertain, "redirected", stats.received),
         }
         let (from, to) = (from.to_string(), to.to_string());
-        directions.push(Direction { from, to, traffic: report.traffic, swapped: 0, copied: 0 });
+        directions.push(DirectionReport {
+            from,
+            to,
+            traffic: report.traffic,
+            swapped: 0,
+            copied: 0,
+        });
     }
     for (side, report) in reports.iter_mut().enumerate() {
         report.elapsed_s = elapsed.as_secs_f64();

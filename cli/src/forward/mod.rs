@@ -22,7 +22,7 @@ use sluicegate::link::Ethtool;
 use sluicegate::port::{Kind, Port, PortName, Use};
 
 use crate::args::{Common, Receiving};
-use crate::run::{Control, Counters, supervise};
+use crate::run::{Control, WorkerCounters, supervise};
 use crate::send::target;
 use crate::signals::Signals;
 use crate::status::Status;
@@ -170,7 +170,7 @@ struct ForwardControl<'a> {
 }
 
 impl Control<Relayed> for ForwardControl<'_> {
-    fn watch(&mut self, counters: &[Counters], at: Duration) {
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
         self.status.show(counters, at);
     }
 

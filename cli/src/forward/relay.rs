@@ -21,7 +21,7 @@ use super::result::Passed;
 use super::served::{QueuePair, Served};
 use super::watched::Watchers;
 use crate::notice;
-use crate::run::{Counters, Ended, Shared, Snapshot, Work};
+use crate::run::{Ended, RunContext, Snapshot, Work, WorkerCounters};
 
 /// How long a thread may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(50);
@@ -108,8 +108,8 @@ impl Relay {
     /// fails.
     fn forward(
         &mut self,
-        shared: &Shared,
-        counters: &Counters,
+        shared: &RunContext,
+        counters: &WorkerCounters,
         snapshot: &Snapshot<Relayed>,
         thread: &ThreadInfo,
     ) -> Result<()> {
@@ -167,7 +167,7 @@ impl Relay {
 
     /// Everything once. Returns how much has happened: packets that moved, and slots that are room
     /// again.
-    fn round(&mut self, shared: &Shared, counters: &Counters) -> Result<u64> {
+    fn round(&mut self, shared: &RunContext, counters: &WorkerCounters) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             served.queue.sync_rx()?;
@@ -203,7 +203,7 @@ impl Relay {
     }
 
     /// Moves what is there, and wanted, along a way.
-    fn pass(&mut self, index: usize, shared: &Shared) -> Result<Moved> {
+    fn pass(&mut self, index: usize, shared: &RunContext) -> Result<Moved> {
         let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
@@ -262,7 +262,7 @@ impl Relay {
     }
 
     /// Waits for packets, or a moment. An error means that none will come any more.
-    fn wait(&mut self, shared: &Shared) -> Result<()> {
+    fn wait(&mut self, shared: &RunContext) -> Result<()> {
         if self.closed.is_some() {
             std::thread::sleep(DRAIN);
             return Ok(());
@@ -297,7 +297,7 @@ impl Relay {
         Ok(())
     }
 
-    fn went_down(&mut self, index: usize, shared: &Shared) {
+    fn went_down(&mut self, index: usize, shared: &RunContext) {
         let served = &mut self.queues[index];
         if served.down_since.replace(Instant::now()).is_none() {
             self.passed[served.side].downs += 1;
@@ -305,7 +305,7 @@ impl Relay {
         }
     }
 
-    fn came_up(&mut self, index: usize, shared: &Shared) {
+    fn came_up(&mut self, index: usize, shared: &RunContext) {
         let served = &mut self.queues[index];
         if served.down_since.take().is_some() {
             tell(&served.queue, true, shared);
@@ -337,7 +337,7 @@ impl Relay {
     }
 
     /// Looks at what has become of the ports, and says what there is to say.
-    fn look_around(&mut self, counters: &Counters) -> Result<()> {
+    fn look_around(&mut self, counters: &WorkerCounters) -> Result<()> {
         let mut result = Ok(());
         let (mut received, mut lost) = (0, 0);
         for served in &mut self.queues {
@@ -420,8 +420,8 @@ impl Work for Relay {
 
     fn run(
         mut self,
-        shared: &Shared,
-        counters: &Counters,
+        shared: &RunContext,
+        counters: &WorkerCounters,
         snapshot: &Snapshot<Relayed>,
         cpu: Option<usize>,
     ) -> Relayed {
@@ -462,7 +462,7 @@ fn first_packets(queue: &Queue, packets: u32) -> u32 {
     queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
 }
 
-fn tell(queue: &Queue, up: bool, shared: &Shared) {
+fn tell(queue: &Queue, up: bool, shared: &RunContext) {
     if let Some(interface) = queue.interfaces().first() {
         shared.tell(&interface.name, up);
     }

@@ -8,7 +8,7 @@ use sluicegate::port::{Port, QueueStats};
 use super::relay::Relayed;
 use crate::args::Common;
 use crate::ledger::Role;
-use crate::report::{Direction, Report, Thread, Traffic};
+use crate::report::{DirectionReport, Report, Thread, Traffic};
 use crate::wire::{HandedOver, Wire};
 
 /// The two ports, while packets are forwarded between them.
@@ -46,7 +46,7 @@ impl Sides {
             let Passed { swapped, copied, bytes, .. } = passed[side];
             let traffic = Traffic::over(swapped + copied, bytes, elapsed);
             let (from, to) = (names[side].clone(), names[1 - side].clone());
-            directions.push(Direction { from, to, traffic, swapped, copied });
+            directions.push(DirectionReport { from, to, traffic, swapped, copied });
             self.reports[side].traffic = traffic;
             self.account(side, &passed, wires[side].as_ref());
         }

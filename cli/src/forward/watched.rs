@@ -44,7 +44,7 @@ impl WatchPoint {
 }
 
 /// What a thread is to do for those who watch. Who has asked waits until the order is dropped.
-struct Order {
+struct WatchOrder {
     what: What,
     _done: Sender<()>,
 }
@@ -65,7 +65,7 @@ struct Watcher {
 /// Those who watch what a thread forwards.
 #[derive(Default)]
 pub struct Watchers {
-    orders: Option<Receiver<Order>>,
+    orders: Option<Receiver<WatchOrder>>,
     there: Vec<Watcher>,
 }
 
@@ -117,7 +117,7 @@ pub struct Watched {
 /// The threads that have the packets.
 struct Threads {
     ports: [PortName; 2],
-    orders: Vec<Sender<Order>>,
+    orders: Vec<Sender<WatchOrder>>,
     /// Who watches.
     clients: Vec<u64>,
 }
@@ -198,7 +198,7 @@ impl Threads {
         let (done, all_done) = channel();
         for (thread, what) in self.orders.iter().zip(orders) {
             // One that has ended has nobody who watches.
-            let _ = thread.send(Order { what, _done: done.clone() });
+            let _ = thread.send(WatchOrder { what, _done: done.clone() });
         }
         all_done
     }

@@ -1,7 +1,7 @@
 //! ARP (RFC 826) for IPv4 over Ethernet.
 
 use super::bytes::{Bytes, Cut};
-use super::line::{Address, Line};
+use super::line::{IpAddress, Line};
 
 pub const ETHERTYPE: u16 = 0x0806;
 
@@ -20,8 +20,8 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         line.length(length);
         return Ok(());
     }
-    let (sender, sender_ip) = (packet.slice(8, 6)?, Address::V4(packet.array(14)?));
-    let (target, target_ip) = (packet.slice(18, 6)?, Address::V4(packet.array(24)?));
+    let (sender, sender_ip) = (packet.slice(8, 6)?, IpAddress::V4(packet.array(14)?));
+    let (target, target_ip) = (packet.slice(18, 6)?, IpAddress::V4(packet.array(24)?));
     line.text(prefix);
     if operation == REQUEST {
         line.text("Request who-has ");

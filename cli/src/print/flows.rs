@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use super::line::Address;
+use super::line::IpAddress;
 
 /// Connections remembered in each of two generations. When the younger is full, the older,
 /// which holds those not seen for longest, is forgotten; a forgotten connection starts anew
@@ -13,8 +13,8 @@ const GENERATION: usize = 32_768;
 /// The two ends of a connection, the same for both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
-    low: (u16, Address),
-    high: (u16, Address),
+    low: (u16, IpAddress),
+    high: (u16, IpAddress),
 }
 
 /// What is subtracted from sequence numbers: of the low end's packets, of the high end's.
@@ -46,8 +46,8 @@ impl Flows {
     /// Finds the segment's connection, or begins one; `begins` says that it has the SYN flag.
     pub fn base(
         &mut self,
-        source: (u16, Address),
-        destination: (u16, Address),
+        source: (u16, IpAddress),
+        destination: (u16, IpAddress),
         (seq, ack): (u32, u32),
         begins: bool,
     ) -> Base {
@@ -96,8 +96,8 @@ impl Flows {
 mod tests {
     use super::*;
 
-    const HERE: (u16, Address) = (40_000, Address::V4([198, 18, 0, 1]));
-    const THERE: (u16, Address) = (80, Address::V4([198, 18, 0, 2]));
+    const HERE: (u16, IpAddress) = (40_000, IpAddress::V4([198, 18, 0, 1]));
+    const THERE: (u16, IpAddress) = (80, IpAddress::V4([198, 18, 0, 2]));
 
     #[test]
     fn both_directions_share_a_start() {
@@ -116,14 +116,14 @@ mod tests {
         let mut flows = Flows::default();
         flows.base(HERE, THERE, (7, 9), true);
         for number in 0..GENERATION as u32 * 5 {
-            let other = (1, Address::V4(number.to_be_bytes()));
+            let other = (1, IpAddress::V4(number.to_be_bytes()));
             flows.base(other, THERE, (1, 1), false);
             if number % 1000 == 0 {
                 assert!(!flows.base(HERE, THERE, (8, 9), false).fresh);
             }
         }
         assert!(flows.young.len() + flows.old.len() <= 2 * GENERATION);
-        let first = (1, Address::V4([0; 4]));
+        let first = (1, IpAddress::V4([0; 4]));
         assert!(flows.base(first, THERE, (1, 1), false).fresh, "forgotten");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::bytes::{Bytes, Cut};
 use super::ip::{TCP, UDP};
-use super::line::{Address, Line, name};
+use super::line::{IpAddress, Line, name};
 
 const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
@@ -54,7 +54,7 @@ fn body(line: &mut Line, message: Bytes) -> Result<(), Cut> {
         }
         UNREACHABLE => unreachable(line, message, code)?,
         REDIRECT => {
-            let (address, gateway) = (destination(message)?, Address::V4(message.array(4)?));
+            let (address, gateway) = (destination(message)?, IpAddress::V4(message.array(4)?));
             match code {
                 0 => write!(line, "redirect {address} to net {gateway}"),
                 1 => write!(line, "redirect {address} to host {gateway}"),
@@ -82,8 +82,8 @@ fn body(line: &mut Line, message: Bytes) -> Result<(), Cut> {
 }
 
 /// The destination of the packet that an error is about.
-fn destination(message: Bytes) -> Result<Address, Cut> {
-    message.array(INNER + 16).map(Address::V4)
+fn destination(message: Bytes) -> Result<IpAddress, Cut> {
+    message.array(INNER + 16).map(IpAddress::V4)
 }
 
 fn unreachable(line: &mut Line, message: Bytes, code: u8) -> Result<(), Cut> {

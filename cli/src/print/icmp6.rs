@@ -2,7 +2,7 @@
 
 use super::bytes::{Bytes, Cut};
 use super::ip::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
-use super::line::{Address, Line, name};
+use super::line::{IpAddress, Line, name};
 
 const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;
@@ -80,12 +80,12 @@ pub fn print(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     Ok(())
 }
 
-fn address(message: Bytes, at: usize) -> Result<Address, Cut> {
-    message.array(at).map(Address::V6)
+fn address(message: Bytes, at: usize) -> Result<IpAddress, Cut> {
+    message.array(at).map(IpAddress::V6)
 }
 
 /// The destination of the packet that an error is about.
-fn destination(message: Bytes) -> Result<Address, Cut> {
+fn destination(message: Bytes) -> Result<IpAddress, Cut> {
     address(message, INNER + 24)
 }
 

@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200), and the protocols above.
 
 use super::bytes::{Bytes, Cut, first};
-use super::line::{Address, BAD_HEADER, Line, name};
+use super::line::{BAD_HEADER, IpAddress, Line, name};
 use super::{icmp, icmp6, tcp};
 
 pub const ETHERTYPE_V4: u16 = 0x0800;
@@ -37,8 +37,8 @@ const NAMES: &[(u8, &str)] = &[
 
 /// The network header of a packet.
 pub struct Network {
-    pub source: Address,
-    pub destination: Address,
+    pub source: IpAddress,
+    pub destination: IpAddress,
     /// The protocol that this header names; extension headers may come before the payload.
     protocol: u8,
     /// The rest of the payload is in other packets.
@@ -113,8 +113,8 @@ pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let packet = Bytes::new(first(data, total), "ip");
     let fragment = packet.u16(6)?;
     let network = Network {
-        source: Address::V4(packet.array(12)?),
-        destination: Address::V4(packet.array(16)?),
+        source: IpAddress::V4(packet.array(12)?),
+        destination: IpAddress::V4(packet.array(16)?),
         protocol: packet.u8(9)?,
         fragmented: fragment & MORE_FRAGMENTS != 0,
     };
@@ -151,8 +151,8 @@ pub fn v6(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
     let data = first(data, total);
     let mut network = Network {
-        source: Address::V6(header.array(8)?),
-        destination: Address::V6(header.array(24)?),
+        source: IpAddress::V6(header.array(8)?),
+        destination: IpAddress::V6(header.array(24)?),
         protocol: header.u8(6)?,
         fragmented: false,
     };
@@ -220,7 +220,7 @@ fn routing(line: &mut Line, header: Bytes) -> Result<u32, Cut> {
         addresses = addresses.min(usize::from(last) + 1);
     }
     for index in 0..addresses {
-        let address = Address::V6(header.array(8 + index * 16)?);
+        let address = IpAddress::V6(header.array(8 + index * 16)?);
         write!(line, ", [{index}]{address}");
     }
     line.text(") ");
@@ -235,7 +235,7 @@ fn payload(
     data: &[u8],
     length: u32,
 ) -> Result<(), Cut> {
-    let is_v4 = matches!(network.source, Address::V4(_));
+    let is_v4 = matches!(network.source, IpAddress::V4(_));
     match protocol {
         TCP => return tcp::print(line, network, data, length),
         UDP => return udp(line, network, data, length),

@@ -60,10 +60,10 @@ impl<'p> Line<'p> {
         }
     }
 
-    pub fn address(&mut self, address: Address) {
+    pub fn address(&mut self, address: IpAddress) {
         let octets = match address {
-            Address::V4(octets) => octets,
-            Address::V6(_) => return write!(self, "{address}"),
+            IpAddress::V4(octets) => octets,
+            IpAddress::V6(_) => return write!(self, "{address}"),
         };
         for (index, octet) in octets.into_iter().enumerate() {
             if index > 0 {
@@ -104,12 +104,12 @@ pub const BAD_HEADER: &str = "[bad header]";
 
 /// A network address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
+pub enum IpAddress {
     V4([u8; 4]),
     V6([u8; 16]),
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for IpAddress {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match *self {
             Self::V4(octets) => Ipv4Addr::from(octets).fmt(f),
@@ -146,7 +146,7 @@ mod tests {
         ];
         for (text, segments) in cases {
             let octets = Ipv6Addr::from(*segments).octets();
-            assert_eq!(Address::V6(octets).to_string(), *text);
+            assert_eq!(IpAddress::V6(octets).to_string(), *text);
         }
     }
 

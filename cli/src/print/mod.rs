@@ -23,12 +23,12 @@ use bytes::Cut;
 use flows::Flows;
 use line::Line;
 pub use time::TimeFormat;
-use time::{Clock, Fraction};
+use time::{Fraction, TimePrinter};
 
 /// Writes packets as lines. It remembers where TCP connections began, in bounded memory, and
 /// allocates nothing for a packet.
 pub struct Printer {
-    clock: Clock,
+    clock: TimePrinter,
     flows: Flows,
     link_header: bool,
     scratch: Vec<u8>,
@@ -38,7 +38,7 @@ impl Printer {
     /// A printer of lines with times in this form, and in this zone where the form has one.
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
         Self {
-            clock: Clock::new(format, zone),
+            clock: TimePrinter::new(format, zone),
             flows: Flows::default(),
             link_header: false,
             scratch: Vec::new(),

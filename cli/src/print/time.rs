@@ -27,7 +27,7 @@ pub enum Fraction {
 }
 
 /// Writes times; the text of a second is made once for all its packets.
-pub struct Clock {
+pub struct TimePrinter {
     format: TimeFormat,
     zone: TimeZone,
     pub fraction: Fraction,
@@ -35,7 +35,7 @@ pub struct Clock {
     text: String,
 }
 
-impl Clock {
+impl TimePrinter {
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
         Self { format, zone, fraction: Fraction::Micro, second: None, text: String::new() }
     }
@@ -89,7 +89,7 @@ mod tests {
             ("without", TimeFormat::None, Fraction::Micro, ""),
         ];
         for (what, format, fraction, expected) in cases {
-            let mut clock = Clock::new(format, berlin.clone());
+            let mut clock = TimePrinter::new(format, berlin.clone());
             clock.fraction = fraction;
             let (mut text, mut flows) = (String::new(), Flows::default());
             clock.print(&mut Line::new(&mut text, &mut flows), ns);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_second_that_is_kept_is_the_one_that_is_written() {
-        let mut clock = Clock::new(TimeFormat::Time, TimeZone::UTC);
+        let mut clock = TimePrinter::new(TimeFormat::Time, TimeZone::UTC);
         let (mut text, mut flows) = (String::new(), Flows::default());
         let mut line = Line::new(&mut text, &mut flows);
         for second in [0, 0, 1, 59, 60, 0] {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_last_time_there_is_has_a_date() {
-        let mut clock = Clock::new(TimeFormat::Date, TimeZone::UTC);
+        let mut clock = TimePrinter::new(TimeFormat::Date, TimeZone::UTC);
         let (mut text, mut flows) = (String::new(), Flows::default());
         clock.print(&mut Line::new(&mut text, &mut flows), u64::MAX);
         assert_eq!(text, "2554-07-21 23:34:33.709551 ");

@@ -14,10 +14,10 @@ use sluicegate::link::pin_thread;
 use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
-use super::snapshot::Counters;
+use super::snapshot::WorkerCounters;
 use super::snapshot::{Inquiry, Snapshot};
 use super::wanted::Wanted;
-use super::worker::{Outcome, Receiving, Shared, Stop, Visitor};
+use super::worker::{Outcome, Receiving, RunContext, Stop, Visitor};
 use crate::signals::Signals;
 
 /// Between two looks of the control thread, where nothing wakes it.
@@ -54,8 +54,8 @@ pub trait Work: Send {
     /// when it is asked for one, and before it returns.
     fn run(
         self,
-        shared: &Shared,
-        counters: &Counters,
+        shared: &RunContext,
+        counters: &WorkerCounters,
         snapshot: &Snapshot<Self::Outcome>,
         cpu: Option<usize>,
     ) -> Self::Outcome;
@@ -64,7 +64,7 @@ pub trait Work: Send {
 /// Attends a run, on its control thread.
 pub trait Control<O> {
     /// At each interval: the workers' counts and the time since the start.
-    fn watch(&mut self, counters: &[Counters], at: Duration);
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration);
 
     /// On SIGUSR1: what each worker has done in the time since the start; none of a worker that is held
     /// up.
@@ -123,9 +123,9 @@ pub fn supervise<W: Work>(
     signals: &Signals,
     attendant: &mut impl Control<W::Outcome>,
 ) -> Result<Run<W::Outcome>> {
-    let counters: Vec<Counters> = work.iter().map(|_| Counters::default()).collect();
+    let counters: Vec<WorkerCounters> = work.iter().map(|_| WorkerCounters::default()).collect();
     let snapshots: Vec<Snapshot<W::Outcome>> = work.iter().map(|_| Snapshot::default()).collect();
-    let shared = Shared {
+    let shared = RunContext {
         stop: Stop::new()?,
         wanted: Wanted::new(limits.count),
         wait: limits.wait,
@@ -300,7 +300,7 @@ mod tests {
     struct Nobody;
 
     impl Control<Outcome> for Nobody {
-        fn watch(&mut self, _counters: &[Counters], _at: Duration) {}
+        fn watch(&mut self, _counters: &[WorkerCounters], _at: Duration) {}
 
         fn ledger(&mut self, _outcomes: &[Option<Arc<Outcome>>], _at: Duration) {}
     }

@@ -14,6 +14,6 @@ mod wanted;
 mod worker;
 
 pub use control::{Control, Ended, Limits, Run, Work, run, supervise};
-pub use snapshot::{Counters, Totals};
 pub use snapshot::{Inquiry, Snapshot};
-pub use worker::{Nothing, Outcome, Shared, Visitor};
+pub use snapshot::{Totals, WorkerCounters};
+pub use worker::{Nothing, Outcome, RunContext, Visitor};

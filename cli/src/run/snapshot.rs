@@ -95,7 +95,7 @@ impl Inquiry {
 /// nothing else is published through it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Counters {
+pub struct WorkerCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
     received: AtomicU64,
@@ -115,7 +115,7 @@ pub struct Totals {
     pub lost: u64,
 }
 
-impl Counters {
+impl WorkerCounters {
     /// Adds a batch. A single writer: load and store suffice.
     #[inline]
     pub fn add(&self, packets: u64, bytes: u64) {
@@ -142,7 +142,7 @@ impl Counters {
 
 impl Totals {
     /// The sum over several workers.
-    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Counters>) -> Self {
+    pub fn sum<'a>(all: impl IntoIterator<Item = &'a WorkerCounters>) -> Self {
         all.into_iter().fold(Self::default(), |sum, counters| {
             let one = counters.totals();
             Self {

@@ -17,7 +17,7 @@ use crate::notice;
 
 use super::control::{Ended, Work};
 use super::snapshot::Snapshot;
-use super::snapshot::{Counters, Totals};
+use super::snapshot::{Totals, WorkerCounters};
 use super::wanted::Wanted;
 
 /// How long a worker may sleep before it looks at the stop flag again.
@@ -80,7 +80,7 @@ impl<V: Visitor> Drop for Finished<'_, V> {
 
 /// What all workers of a run share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct RunContext {
     /// Let nothing more in.
     pub stop: Stop,
     /// Packets still wanted by `--count`, over all workers.
@@ -91,7 +91,7 @@ pub struct Shared {
     pub down: Mutex<BTreeSet<String>>,
 }
 
-impl Shared {
+impl RunContext {
     /// Tells of an interface that went down or came up, once for all its queues.
     pub fn tell(&self, interface: &str, up: bool) {
         let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,8 +222,8 @@ impl<V: Visitor> Work for Receiving<'_, V> {
     /// Receives until told to stop, the source ends, or something fails.
     fn run(
         self,
-        shared: &Shared,
-        counters: &Counters,
+        shared: &RunContext,
+        counters: &WorkerCounters,
         snapshot: &Snapshot<Outcome>,
         cpu: Option<usize>,
     ) -> Outcome {
@@ -258,8 +258,8 @@ impl<V: Visitor> Work for Receiving<'_, V> {
 /// A worker at work.
 struct Worker<'a> {
     queue: &'a mut Queue,
-    shared: &'a Shared,
-    counters: &'a Counters,
+    shared: &'a RunContext,
+    counters: &'a WorkerCounters,
     snapshot: &'a Snapshot<Outcome>,
     cpu: Option<usize>,
     clocks: ThreadCpuUsage,

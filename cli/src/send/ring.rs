@@ -14,7 +14,7 @@ use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, Source};
 
 use super::run::{Done, Orders};
-use crate::run::{Counters, Inquiry, Snapshot};
+use crate::run::{Inquiry, Snapshot, WorkerCounters};
 
 /// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
 /// takes; where the ring has room for twice as many and more, half of it. Of those that have a time, only
@@ -48,20 +48,20 @@ pub struct RingSender {
     failed: Arc<AtomicBool>,
     /// What workers' queues had to say, and nobody has said.
     notices: Arc<Mutex<Vec<String>>>,
-    workers: Vec<Worker>,
-    outcomes: Vec<Outcome>,
+    workers: Vec<SendWorker>,
+    outcomes: Vec<SenderOutcome>,
     inquiry: Inquiry,
 }
 
-struct Worker {
-    counters: Arc<Counters>,
+struct SendWorker {
+    counters: Arc<WorkerCounters>,
     snapshot: Arc<Snapshot<Done>>,
-    thread: Option<JoinHandle<Outcome>>,
+    thread: Option<JoinHandle<SenderOutcome>>,
 }
 
 /// How a worker ended.
 #[derive(Debug)]
-struct Outcome {
+struct SenderOutcome {
     done: Done,
     gaps: Gaps,
     result: Result<()>,
@@ -102,9 +102,9 @@ impl RingSender {
         let queues = std::mem::take(&mut self.port.queues);
         let workers = queues.len();
         for (index, queue) in queues.into_iter().enumerate() {
-            let counters = Arc::<Counters>::default();
+            let counters = Arc::<WorkerCounters>::default();
             let snapshot = Arc::<Snapshot<Done>>::default();
-            let share = Share {
+            let share = WorkShare {
                 queue,
                 source: (self.supply)(index as u32, workers as u32, orders)?,
                 cpu: orders.cpu(index),
@@ -124,7 +124,7 @@ impl RingSender {
                 .name(format!("queue-{index}"))
                 .spawn(send)
                 .map_err(|e| Error::system("start", "a worker thread", e))?;
-            self.workers.push(Worker { counters, snapshot, thread: Some(thread) });
+            self.workers.push(SendWorker { counters, snapshot, thread: Some(thread) });
         }
         Ok(())
     }
@@ -153,7 +153,8 @@ impl RingSender {
 
     /// Whether all workers have ended, or one cannot go on.
     pub fn is_finished(&self) -> bool {
-        let finished = |worker: &Worker| worker.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let finished =
+            |worker: &SendWorker| worker.thread.as_ref().is_none_or(JoinHandle::is_finished);
         self.workers.iter().all(finished) || self.failed.load(Ordering::Relaxed)
     }
 
@@ -163,7 +164,7 @@ impl RingSender {
         self.ends.store(true, Ordering::Relaxed);
         let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
         let join = |thread: JoinHandle<_>| thread.join();
-        let ended: Vec<Outcome> = threads
+        let ended: Vec<SenderOutcome> = threads
             .map(|thread| join(thread).unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
         self.outcomes.extend(ended);
@@ -196,18 +197,18 @@ impl RingSender {
 }
 
 /// One worker's share of the work.
-struct Share {
+struct WorkShare {
     queue: Queue,
     source: Box<dyn Source>,
     cpu: Option<usize>,
-    counters: Arc<Counters>,
+    counters: Arc<WorkerCounters>,
     snapshot: Arc<Snapshot<Done>>,
     ends: Arc<AtomicBool>,
     notices: Arc<Mutex<Vec<String>>>,
 }
 
-impl Share {
-    fn send(mut self) -> Outcome {
+impl WorkShare {
+    fn send(mut self) -> SenderOutcome {
         let (start, clocks) = (now(), ThreadCpuUsage::begin());
         let mut result = self.cpu.map_or(Ok(()), pin_thread).and_then(|()| self.send_all(&clocks));
         // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
@@ -231,7 +232,7 @@ impl Share {
         let done = self.done(stats, &clocks);
         self.snapshot.close(done);
         let gaps = self.source.lateness();
-        Outcome { done, gaps, result, span, ends_others, _queue: self.queue }
+        SenderOutcome { done, gaps, result, span, ends_others, _queue: self.queue }
     }
 
     /// What it has done so far, by the queue's counts of now.

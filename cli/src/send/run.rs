@@ -18,7 +18,7 @@ use super::ring::RingSender;
 use super::steering::Steering;
 use super::target::Carrier;
 use crate::args::Common;
-use crate::run::Counters;
+use crate::run::WorkerCounters;
 use crate::signals::Signals;
 use crate::status::Status;
 
@@ -267,9 +267,9 @@ fn press(keys: &mut Option<Keys>, steering: Option<&mut Steering>, status: &mut 
     false
 }
 
-fn counters(sender: &Sender) -> Vec<Counters> {
+fn counters(sender: &Sender) -> Vec<WorkerCounters> {
     let counters = |(packets, bytes)| {
-        let counters = Counters::default();
+        let counters = WorkerCounters::default();
         counters.add(packets, bytes);
         counters
     };

@@ -22,7 +22,7 @@ use super::report;
 use crate::args::Common;
 use crate::notice;
 use crate::report::{Report, Thread};
-use crate::run::Counters;
+use crate::run::WorkerCounters;
 use crate::send;
 use crate::signals::Signals;
 use crate::status::Status;
@@ -287,8 +287,8 @@ impl Running {
 }
 
 /// All ports' counts together.
-fn counters(states: &[MemberState]) -> Counters {
-    let counters = Counters::default();
+fn counters(states: &[MemberState]) -> WorkerCounters {
+    let counters = WorkerCounters::default();
     let (mut received, mut lost) = (0, 0);
     for state in states {
         counters.add(state.counts.packets, state.counts.bytes);

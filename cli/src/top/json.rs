@@ -36,7 +36,7 @@ use serde::Serialize;
 use sluicegate::link::{Direction, DirectionRates, InterfaceRates, Rates};
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct SampleJson<'a> {
     time: String,
     interval_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub fn line(rates: &Rates, netns: Option<&str>) -> anyhow::Result<String> {
         dropped_per_s: cpu.dropped,
         time_squeeze_per_s: cpu.time_squeeze,
     };
-    let line = Line {
+    let line = SampleJson {
         time: jiff::Timestamp::now().to_string(),
         interval_s: rates.seconds,
         netns,

@@ -49,7 +49,7 @@ impl Column {
 }
 
 /// All the view needs to know.
-pub struct State {
+pub struct ViewState {
     /// The namespace, if not the command's own.
     pub netns: Option<String>,
     /// What is shown; none until the first interval has passed.
@@ -80,7 +80,7 @@ pub enum KeyAction {
 /// The intervals that + and - step through, in ms.
 const INTERVALS_MS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
-impl State {
+impl ViewState {
     pub fn new(netns: Option<String>, interval: Duration) -> Self {
         Self {
             netns,
@@ -193,17 +193,17 @@ mod tests {
     use super::super::view::tests::rates;
     use super::*;
 
-    fn press(state: &mut State, code: KeyCode) -> KeyAction {
+    fn press(state: &mut ViewState, code: KeyCode) -> KeyAction {
         state.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    fn names(state: &State) -> Vec<&str> {
+    fn names(state: &ViewState) -> Vec<&str> {
         state.interfaces().iter().map(|interface| interface.name.as_str()).collect()
     }
 
     #[test]
     fn interfaces_are_sorted_by_the_column_chosen() {
-        let mut state = State::new(None, Duration::from_secs(1));
+        let mut state = ViewState::new(None, Duration::from_secs(1));
         state.update(rates());
         assert_eq!(names(&state), ["right0", "left0", "tap9"], "received packets first");
         press(&mut state, KeyCode::Left);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_selection_stays_with_its_interface() {
-        let mut state = State::new(None, Duration::from_secs(1));
+        let mut state = ViewState::new(None, Duration::from_secs(1));
         state.update(rates());
         press(&mut state, KeyCode::Down);
         assert_eq!(state.selected.as_deref(), Some("left0"));
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn keys_pause_change_the_interval_help_and_quit() {
-        let mut state = State::new(None, Duration::from_secs(1));
+        let mut state = ViewState::new(None, Duration::from_secs(1));
         press(&mut state, KeyCode::Char('p'));
         state.update(rates());
         assert!(state.rates.is_none(), "paused");
@@ -269,13 +269,13 @@ mod tests {
             ("^Alt-C is no ^C", KeyCode::Char('c'), control | alt, KeyAction::Nothing),
             ("^↓ is no ↓", KeyCode::Down, control, KeyAction::Nothing),
         ] {
-            let mut state = State::new(None, Duration::from_secs(1));
+            let mut state = ViewState::new(None, Duration::from_secs(1));
             state.update(rates());
             assert_eq!(state.key(KeyEvent::new(code, held)), asked, "{sentence}");
             let changed = state.paused || state.help || state.selected.is_some();
             assert!(!changed, "{sentence}");
         }
-        let mut state = State::new(None, Duration::from_secs(1));
+        let mut state = ViewState::new(None, Duration::from_secs(1));
         state.key(KeyEvent::new(KeyCode::Char('S'), With::SHIFT));
         assert_eq!(state.sort, Column::Name, "a capital is a letter by itself");
         state.key(KeyEvent::new(KeyCode::Char('?'), With::SHIFT));

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::keys::{KeyAction, State};
+use super::keys::{KeyAction, ViewState};
 use super::{Watch, view};
 use crate::signals::Signals;
 
@@ -30,7 +30,7 @@ fn show(
     signals: &Signals,
     netns: Option<String>,
 ) -> anyhow::Result<()> {
-    let mut state = State::new(netns, watch.interval);
+    let mut state = ViewState::new(netns, watch.interval);
     terminal.draw(|frame| view::draw(frame, &state))?;
     while !watch.is_over() && !signals.take() {
         let left = watch.next.saturating_duration_since(Instant::now());

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState};
 use sluicegate::link::{CpuRates, Direction, InterfaceRates, QueueRates};
 
-use super::keys::{Column, State};
+use super::keys::{Column, ViewState};
 use super::plain::{causes, percent, si, si_or_dash};
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -41,7 +41,7 @@ const HELP: &[(&str, &str)] = &[
 ];
 
 /// Draws everything.
-pub fn draw(frame: &mut Frame, state: &State) {
+pub fn draw(frame: &mut Frame, state: &ViewState) {
     let selected = state.interfaces().get(state.selected_row()).copied();
     let queues = queue_rows(selected.map_or(&[][..], |interface| &interface.queues));
     let cpus = state.rates.as_ref().map_or(&[][..], |rates| &rates.cpus);
@@ -73,7 +73,7 @@ pub fn draw(frame: &mut Frame, state: &State) {
     }
 }
 
-fn draw_head(frame: &mut Frame, area: Rect, state: &State) {
+fn draw_head(frame: &mut Frame, area: Rect, state: &ViewState) {
     let place = match &state.netns {
         Some(netns) => format!("  netns {netns}"),
         None => String::new(),
@@ -87,7 +87,7 @@ fn draw_head(frame: &mut Frame, area: Rect, state: &State) {
     frame.render_widget(Paragraph::new(right).alignment(Alignment::Right), area);
 }
 
-fn draw_interfaces(frame: &mut Frame, area: Rect, state: &State) {
+fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
     let interfaces = state.interfaces();
     let title = match (&state.rates, interfaces.is_empty()) {
         (None, _) => " interfaces: the first interval is running ".to_owned(),
@@ -366,7 +366,7 @@ pub mod tests {
         }
     }
 
-    fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
+    fn drawn(state: &ViewState, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -378,8 +378,8 @@ pub mod tests {
         cells.map(line).collect()
     }
 
-    fn state() -> State {
-        let mut state = State::new(Some("lab-right".into()), Duration::from_secs(1));
+    fn state() -> ViewState {
+        let mut state = ViewState::new(Some("lab-right".into()), Duration::from_secs(1));
         state.update(rates());
         state
     }
@@ -461,7 +461,7 @@ pub mod tests {
         for (key, what) in HELP {
             assert!(text.contains(key) && text.contains(what), "{key} in {text}");
         }
-        let mut none = State::new(None, Duration::from_secs(1));
+        let mut none = ViewState::new(None, Duration::from_secs(1));
         assert!(drawn(&none, 80, 24).join("\n").contains("first interval is running"));
         none.idle = false;
         none.update(Rates::default());

@@ -17,7 +17,7 @@ use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
 
 /// One ring being read.
 #[derive(Debug)]
-struct Source {
+struct RingInput {
     ring: CellRing,
     cursor: Cursor,
     /// Cells that stand in slots, and have not been given back.
@@ -30,7 +30,7 @@ struct Source {
 
 /// Slots one after the other whose cells are of one ring.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SlotRun {
     source: usize,
     slots: u32,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Counts {
 /// have no times. Nobody else reads them.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    sources: Vec<Source>,
+    sources: Vec<RingInput>,
     /// The sources that have unread packets, and no others.
     merge: MergeQueue,
     /// Whether packets have times.
@@ -58,7 +58,7 @@ pub(crate) struct Reader {
     /// Packets that are unread, of all.
     unread: u32,
     /// Of the slots the program has, from the oldest on.
-    runs: VecDeque<Run>,
+    runs: VecDeque<SlotRun>,
     /// The ring's head when we last looked.
     head: u32,
     wake: WakeSource,
@@ -81,9 +81,9 @@ impl Reader {
     ) -> Self {
         let source = |ring: CellRing| {
             let cursor = Cursor::consuming(ring.geometry().cells, start);
-            Source { ring, cursor, held: 0, lost: 0, wake_at: start }
+            RingInput { ring, cursor, held: 0, lost: 0, wake_at: start }
         };
-        let sources: Vec<Source> = rings.into_iter().map(source).collect();
+        let sources: Vec<RingInput> = rings.into_iter().map(source).collect();
         let (merge, runs) = (MergeQueue::new(sources.len(), timed), VecDeque::new());
         let copies = false;
         Self { sources, merge, timed, copies, unread: 0, runs, head: 0, wake, asleep: false }
@@ -184,7 +184,7 @@ impl Reader {
             match self.runs.back_mut() {
                 _ if self.copies => self.sources[i].give_back(slots),
                 Some(run) if run.source == i => run.slots += slots,
-                _ => self.runs.push_back(Run { source: i, slots }),
+                _ => self.runs.push_back(SlotRun { source: i, slots }),
             }
             if self.sources[i].unread() > 0 {
                 self.await_turn(i);
@@ -312,7 +312,7 @@ impl AsFd for Reader {
     }
 }
 
-impl Source {
+impl RingInput {
     /// Gives the oldest `n` cells back that are held.
     #[inline]
     fn give_back(&mut self, n: u32) {

@@ -28,11 +28,11 @@ use sluicegate_base::ring::{Fault, Incoming, LentBuffers, Outgoing, Readiness, W
 /// The memory that one program in another process shares: its rings and its buffers.
 #[derive(Clone, Debug)]
 pub struct Region {
-    shared: Arc<Shared>,
+    shared: Arc<ServedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ServedState {
     pool: Arc<Pool>,
     held: Arc<LentBuffers>,
     /// Queues that the program has.
@@ -48,7 +48,7 @@ impl Region {
     pub fn new(config: PoolConfig) -> Result<Self> {
         let pool = Pool::with_images(PoolConfig { huge_pages: false, ..config })?;
         let held = Arc::new(LentBuffers::none_of(pool.buffers()));
-        Ok(Self { shared: Arc::new(Shared { pool, held, queues: Mutex::new(0) }) })
+        Ok(Self { shared: Arc::new(ServedState { pool, held, queues: Mutex::new(0) }) })
     }
 
     /// Opens a port for the program: the port, and its queues. Whatever pool the options name, the
@@ -113,7 +113,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let Shared { pool, held, .. } = &*self.0.shared;
+        let ServedState { pool, held, .. } = &*self.0.shared;
         let mut queues = self.0.queues();
         *queues -= 1;
         // Under the lock: a queue that is opened now hands out buffers that are not to be drained.
@@ -131,7 +131,7 @@ impl Drop for Hold {
 impl Served {
     fn new(name: &PortName, mut queue: Queue, region: &Region) -> Result<Self> {
         let hold = Hold::new(region);
-        let Shared { pool, held, .. } = &*region.shared;
+        let ServedState { pool, held, .. } = &*region.shared;
         let number = queue.number();
         let (rx, tx) = queue.own_rings();
         Ok(Self {

@@ -41,17 +41,17 @@ pub(super) struct InterfaceWatch {
     sends: bool,
     /// So many of the interface's queues it may send by.
     to_send: u32,
-    direction: Direction,
+    direction: WatchedSide,
     // What the last answer was. Each says all by itself, so no order is needed between them.
     /// Queues there are, of the port's direction.
     there: AtomicU32,
     up: AtomicBool,
     removed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WatchState {
     /// Opened in the interface's namespace, for a process that gives its privileges up.
     ethtool: Ethtool,
     netlink: Netlink,
@@ -77,8 +77,8 @@ impl InterfaceWatch {
     pub fn over(name: &PortName, interface: &link::Interface, usage: Use) -> Result<Self> {
         let mut ethtool = Ethtool::open(None)?;
         let direction = match usage {
-            Use::Send => Direction::Transmit,
-            _ => Direction::Receive,
+            Use::Send => WatchedSide::Transmit,
+            _ => WatchedSide::Receive,
         };
         let made = direction.made(interface);
         let there = direction.queues(&mut ethtool, &interface.name);
@@ -88,7 +88,7 @@ impl InterfaceWatch {
         if name.queues().is_some_and(|queues| *queues.end() >= made.max(there)) {
             return Err(direction.beyond(name, interface, there));
         }
-        let state = State {
+        let state = WatchState {
             ethtool,
             netlink: Netlink::open(None)?,
             asked: Instant::now(),
@@ -129,7 +129,7 @@ impl InterfaceWatch {
         if self.sends {
             self.to_send = link::transmit_queues(&self.interface).unwrap_or(there).clamp(1, there);
         }
-        let most = if self.direction == Direction::Transmit { self.to_send } else { there };
+        let most = if self.direction == WatchedSide::Transmit { self.to_send } else { there };
         let queues = name.queues().unwrap_or(0..=most - 1);
         if *queues.end() >= there {
             return Err(self.direction.beyond(name, &self.interface, there));
@@ -139,7 +139,7 @@ impl InterfaceWatch {
                 "{} has {} that a port may send by, numbered from 0: its driver keeps others for \
                  what XDP sends",
                 self.interface.name,
-                Direction::Transmit.count(self.to_send)
+                WatchedSide::Transmit.count(self.to_send)
             )));
         }
         self.there.store(there, Relaxed);
@@ -149,10 +149,10 @@ impl InterfaceWatch {
                 "{} has {}, and {} that a port may send by: the port's other queues only receive",
                 self.interface.name,
                 self.direction.count(there),
-                Direction::Transmit.count(self.to_send)
+                WatchedSide::Transmit.count(self.to_send)
             ));
         }
-        let lacks = self.direction == Direction::Receive && *queues.end() + 1 < there;
+        let lacks = self.direction == WatchedSide::Receive && *queues.end() + 1 < there;
         if lacks && there > before {
             state.notices.push_back(format!(
                 "{} has {} now that it has a program, {before} before: what comes to those that \
@@ -223,7 +223,7 @@ impl InterfaceWatch {
         self.is_up().err().unwrap_or(error)
     }
 
-    fn ask(&self, state: &mut State) {
+    fn ask(&self, state: &mut WatchState) {
         let now = match state.netlink.again(&self.interface) {
             Ok(now) => now,
             Err(Error::Gone { .. }) => return self.removed.store(true, Relaxed),
@@ -248,7 +248,7 @@ impl InterfaceWatch {
     }
 
     /// Says, of each MTU once, that packets may come which are too long.
-    fn compare(&self, state: &mut State, mtu: u32) {
+    fn compare(&self, state: &mut WatchState, mtu: u32) {
         let Some((bytes, then)) = state.longest else { return };
         if mtu.saturating_add(HEADER_BYTES) <= bytes || mtu == state.said_mtu {
             return;
@@ -278,7 +278,7 @@ impl InterfaceWatch {
     }
 
     /// The state, unless somebody has it.
-    fn free_state(&self) -> Option<MutexGuard<'_, State>> {
+    fn free_state(&self) -> Option<MutexGuard<'_, WatchState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -286,7 +286,7 @@ impl InterfaceWatch {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
         // Whole between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,13 +294,13 @@ impl InterfaceWatch {
 
 /// Which of an interface's queues a port is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum WatchedSide {
     Receive,
     /// Those of a port that only sends.
     Transmit,
 }
 
-impl Direction {
+impl WatchedSide {
     /// The queues an interface has now; none where its driver does not say.
     fn queues(self, ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
         self.of(&ethtool.channels(interface).ok()??)
@@ -357,7 +357,7 @@ mod tests {
             ((u32::MAX, 1, 1), Some(QUEUES_MAX), Some(QUEUES_MAX), "more than are served"),
         ] {
             let channels = Channels { rx, tx, combined, rx_max: 0, tx_max: 0, combined_max: 0 };
-            let got = [Direction::Receive, Direction::Transmit].map(|it| it.of(&channels));
+            let got = [WatchedSide::Receive, WatchedSide::Transmit].map(|it| it.of(&channels));
             assert_eq!(got, [receive, transmit], "{why}");
         }
     }

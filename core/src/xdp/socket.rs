@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::calls::{Descriptor, Woken};
-use super::umem::{Entry, Traits};
+use super::umem::{BoundSocket, Traits};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
@@ -51,7 +51,7 @@ pub enum State {
 pub struct XskSocket {
     // In the order in which they have to go: out of the list of those bound, closed, and only
     // then are the frames home.
-    entry: Option<Entry>,
+    entry: Option<BoundSocket>,
     fd: Descriptor,
     home: Home,
     traits: Traits,
@@ -76,7 +76,7 @@ impl XskSocket {
     /// let go at the end; only zero-copy needs one.
     pub(super) fn new(fd: Descriptor, binding: Binding, probe: Option<Descriptor>) -> Arc<Self> {
         let Binding { pool, traits, ifindex, queue, busy_poll, object } = binding;
-        let entry = Some(Entry::new(&pool, fd.as_fd().as_raw_fd(), traits));
+        let entry = Some(BoundSocket::new(&pool, fd.as_fd().as_raw_fd(), traits));
         let probe = probe.map(|fd| Probe { fd, ifindex, queue });
         let home = Home { pool, frames: Mutex::default(), probe };
         Arc::new(Self { entry, fd, home, traits, busy_poll, object })

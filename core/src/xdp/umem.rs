@@ -219,16 +219,16 @@ pub(super) fn with_donor<T>(
 
 /// A bound socket's entry in the list; drop it before the descriptor is closed.
 #[derive(Debug)]
-pub(super) struct Entry(RawFd);
+pub(super) struct BoundSocket(RawFd);
 
-impl Entry {
+impl BoundSocket {
     pub(super) fn new(pool: &Arc<Pool>, fd: RawFd, traits: Traits) -> Self {
         bound().push(Bound { pool: Arc::downgrade(pool), fd, traits });
         Self(fd)
     }
 }
 
-impl Drop for Entry {
+impl Drop for BoundSocket {
     fn drop(&mut self) {
         bound().retain(|it| it.fd != self.0);
     }
@@ -318,8 +318,8 @@ mod tests {
         let (ours, other) = (pool(), pool());
         let traits = Traits { zero_copy: false, need_wakeup: true, multi_buffer: false };
         // No descriptors of this process: nobody looks behind the numbers here.
-        let first = Entry::new(&ours, -11, traits);
-        let second = Entry::new(&ours, -12, traits);
+        let first = BoundSocket::new(&ours, -11, traits);
+        let second = BoundSocket::new(&ours, -12, traits);
         let found = |pool, traits| with_donor(pool, traits, |fd| fd);
         assert_eq!(found(&ours, traits), Some(-11));
         assert_eq!(found(&ours, Traits { zero_copy: true, ..traits }), None, "another mode");

@@ -28,7 +28,7 @@ use std::ffi::OsStr;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use record::{Record, Registry};
+use record::{LabRecord, Registry};
 
 use super::netns;
 use super::process::Process;
@@ -263,14 +263,14 @@ impl Lab {
         )))
     }
 
-    fn of(record: Record) -> Self {
+    fn of(record: LabRecord) -> Self {
         Self { config: record.config, owner: record.owner, scratch: false }
     }
 
     fn make(registry: &Registry, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
         // Recorded first: whatever happens from here on, somebody can find and remove it.
-        let record = Record { config, owner };
+        let record = LabRecord { config, owner };
         registry.put(&record)?;
         if let Err(error) = build::build(&record.config) {
             // The reason it could not be built matters more than that of the clearing up.

@@ -15,13 +15,13 @@ const LABS: RecordDir = RecordDir {
 
 /// What is recorded of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct LabRecord {
     pub config: LabConfig,
     /// The process a scratch lab belongs to.
     pub owner: Option<Process>,
 }
 
-impl Record {
+impl LabRecord {
     fn to_text(&self) -> String {
         let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
         if let Some(owner) = self.owner {
@@ -65,15 +65,15 @@ impl Registry {
     }
 
     /// The labs, by name. What is no record is passed over.
-    pub fn list(&self) -> Vec<Record> {
+    pub fn list(&self) -> Vec<LabRecord> {
         self.0.names().iter().filter_map(|name| self.get(name)).collect()
     }
 
-    pub fn get(&self, name: &str) -> Option<Record> {
-        Record::parse(name, &self.0.get(name)?)
+    pub fn get(&self, name: &str) -> Option<LabRecord> {
+        LabRecord::parse(name, &self.0.get(name)?)
     }
 
-    pub fn put(&self, record: &Record) -> Result<()> {
+    pub fn put(&self, record: &LabRecord) -> Result<()> {
         self.0.put(&record.config.name, &record.to_text())
     }
 
@@ -94,8 +94,8 @@ mod tests {
         {
             let name = "lab".to_owned();
             let config = LabConfig { name, shape, queues };
-            let record = Record { config, owner };
-            assert_eq!(Record::parse("lab", &record.to_text()), Some(record));
+            let record = LabRecord { config, owner };
+            assert_eq!(LabRecord::parse("lab", &record.to_text()), Some(record));
         }
     }
 
@@ -109,7 +109,7 @@ mod tests {
             ("half an owner", "lab", "owner 7\n"),
             ("a name that is none", "../lab", "shape pair\n"),
         ] {
-            assert_eq!(Record::parse(name, text), None, "{sentence}");
+            assert_eq!(LabRecord::parse(name, text), None, "{sentence}");
         }
     }
 }

@@ -138,7 +138,7 @@ impl Buffer {
 
 /// The order of a number's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ByteOrder {
     Little,
     Big,
 }
@@ -147,11 +147,11 @@ pub(super) enum Order {
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
-    order: Order,
+    order: ByteOrder,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(bytes: &'a [u8], order: Order) -> Self {
+    pub(super) fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { rest: bytes, order }
     }
 
@@ -178,8 +178,8 @@ impl<'a> Fields<'a> {
     pub(super) fn u16(&mut self) -> Option<u16> {
         let bytes = self.array()?;
         Some(match self.order {
-            Order::Little => u16::from_le_bytes(bytes),
-            Order::Big => u16::from_be_bytes(bytes),
+            ByteOrder::Little => u16::from_le_bytes(bytes),
+            ByteOrder::Big => u16::from_be_bytes(bytes),
         })
     }
 
@@ -187,8 +187,8 @@ impl<'a> Fields<'a> {
     pub(super) fn u32(&mut self) -> Option<u32> {
         let bytes = self.array()?;
         Some(match self.order {
-            Order::Little => u32::from_le_bytes(bytes),
-            Order::Big => u32::from_be_bytes(bytes),
+            ByteOrder::Little => u32::from_le_bytes(bytes),
+            ByteOrder::Big => u32::from_be_bytes(bytes),
         })
     }
 
@@ -196,8 +196,8 @@ impl<'a> Fields<'a> {
     pub(super) fn u64(&mut self) -> Option<u64> {
         let bytes = self.array()?;
         Some(match self.order {
-            Order::Little => u64::from_le_bytes(bytes),
-            Order::Big => u64::from_be_bytes(bytes),
+            ByteOrder::Little => u64::from_le_bytes(bytes),
+            ByteOrder::Big => u64::from_be_bytes(bytes),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A clock's resolution and offset, as pcapng's `if_tsresol` and `if_tsoffset` give them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Clock {
+pub(super) struct Resolution {
     resolution: u8,
     ticks_per_second: u64,
     offset_s: i64,
@@ -13,14 +13,14 @@ pub(super) struct Clock {
 /// The highest bit of `if_tsresol` tells powers of two from powers of ten.
 const BINARY: u8 = 0x80;
 
-impl Default for Clock {
+impl Default for Resolution {
     /// Microseconds since 1970.
     fn default() -> Self {
         Self { resolution: 6, ticks_per_second: 1_000_000, offset_s: 0 }
     }
 }
 
-impl Clock {
+impl Resolution {
     /// A clock of 10^-n seconds a tick, or of 2^-n where the highest bit is set; none where a
     /// second has more ticks than 64 bits count.
     pub(super) fn with_resolution(self, resolution: u8) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Clock {
     }
 }
 
-impl fmt::Display for Clock {
+impl fmt::Display for Resolution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let base = if self.resolution & BINARY == 0 { 10 } else { 2 };
         write!(f, "clock ticks of {base}^-{} s", self.resolution & !BINARY)?;
@@ -85,14 +85,14 @@ mod tests {
             ("before 1970 is 1970", 6, -3, 1, 0),
             ("after 2554 is 2554", 0, 0, u64::MAX, u64::MAX),
         ] {
-            let clock = Clock::default().with_resolution(resolution).unwrap();
+            let clock = Resolution::default().with_resolution(resolution).unwrap();
             assert_eq!(clock.with_offset(offset_s).nanoseconds(ticks), ns, "{why}");
         }
     }
 
     #[test]
     fn a_tick_too_fine_to_count_is_refused() {
-        assert_eq!(Clock::default().with_resolution(20), None);
-        assert_eq!(Clock::default().with_resolution(0x80 | 64), None);
+        assert_eq!(Resolution::default().with_resolution(20), None);
+        assert_eq!(Resolution::default().with_resolution(0x80 | 64), None);
     }
 }

@@ -30,7 +30,7 @@ use sluicegate_base::ring::Meta;
 
 /// What lies at the beginning of a run of bytes.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum Parsed {
     /// A packet, in a record of so many bytes.
     Packet { record_bytes: usize, found: PacketSpan },
     /// Something else; the next record begins after so many bytes.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::buffer::{Fields, Order};
-use super::clock::Clock;
+use super::buffer::{ByteOrder, Fields};
+use super::clock::Resolution;
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Direction, Meta};
 
@@ -32,11 +32,11 @@ const MAX_TEXT_BYTES: usize = 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Options<'a> {
     fields: Fields<'a>,
-    order: Order,
+    order: ByteOrder,
 }
 
 impl<'a> Options<'a> {
-    pub(super) fn new(bytes: &'a [u8], order: Order) -> Self {
+    pub(super) fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { fields: Fields::new(bytes, order), order }
     }
 
@@ -96,9 +96,9 @@ impl<'a> Iterator for Options<'a> {
 
 /// Fills in an interface from its description's options and returns its clock. Damaged options
 /// are an error: without its clock, an interface's times mean nothing.
-pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<Clock, String> {
+pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<Resolution, String> {
     let order = options.order;
-    let mut clock = Clock::default();
+    let mut clock = Resolution::default();
     let (mut resolution_seen, mut offset_seen) = (false, false);
     let mut remarks = Remarks::default();
     while !options.fields.rest().is_empty() {
@@ -130,7 +130,7 @@ pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<C
             _ => {}
         }
     }
-    if clock != Clock::default() {
+    if clock != Resolution::default() {
         remarks.add(&clock.to_string());
     }
     to.comment = remarks.0;
@@ -168,10 +168,10 @@ pub(super) fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn described(bytes: &[u8]) -> Result<(Interface, Clock), String> {
+    fn described(bytes: &[u8]) -> Result<(Interface, Resolution), String> {
         let mut interface =
             Interface { name: String::new(), link_type: 1, snaplen: 0, comment: String::new() };
-        let clock = describe(Options::new(bytes, Order::Little), &mut interface)?;
+        let clock = describe(Options::new(bytes, ByteOrder::Little), &mut interface)?;
         Ok((interface, clock))
     }
 
@@ -204,7 +204,7 @@ mod tests {
     fn a_packet_says_where_it_went_and_what_was_lost_before_it() {
         let bytes = b"\x02\0\x04\0\x02\0\0\0\x04\0\x08\0\x05\0\0\0\0\0\0\0\
             \x06\0\x04\0\x03\0\0\0\x01\0\x02\0hi\0\0\x01\0\x03\0you\0\0\0\0\0\x01\0\x02\0no\0\0";
-        let options = Options::new(bytes, Order::Little);
+        let options = Options::new(bytes, ByteOrder::Little);
         let mut meta = Meta::default();
         options.clone().annotate(&mut meta);
         assert_eq!((meta.direction, meta.drops_before), (Direction::Out, 5));

@@ -1,8 +1,8 @@
 //! The pcap format, in every variant libpcap reads (draft-ietf-opsawg-pcap; libpcap's
 //! sf-pcap.c for the variants before it).
 
-use super::buffer::{Fields, Order};
-use super::{PacketSpan, Step, packet_limit, snapshot_limit};
+use super::buffer::{ByteOrder, Fields};
+use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
@@ -25,7 +25,7 @@ enum Lengths {
 /// How the records of a file are to be read.
 #[derive(Debug)]
 pub(super) struct Pcap {
-    order: Order,
+    order: ByteOrder,
     fraction_ns: u64,
     record_header_bytes: usize,
     lengths: Lengths,
@@ -89,15 +89,15 @@ impl Pcap {
     }
 
     /// The byte order of the host that wrote the file.
-    pub(super) fn order(&self) -> Order {
+    pub(super) fn order(&self) -> ByteOrder {
         self.order
     }
 
     /// What lies at the beginning of `bytes`.
     #[inline]
-    pub(super) fn step(&self, bytes: &[u8]) -> Result<Step, String> {
+    pub(super) fn step(&self, bytes: &[u8]) -> Result<Parsed, String> {
         let Some(header) = bytes.get(..self.record_header_bytes) else {
-            return Ok(Step::Need(self.record_header_bytes));
+            return Ok(Parsed::Need(self.record_header_bytes));
         };
         let mut fields = Fields::new(header, self.order);
         let mut next = || fields.u32().unwrap_or_default();
@@ -115,7 +115,7 @@ impl Pcap {
         }
         let record_bytes = header.len() + captured as usize;
         if bytes.len() < record_bytes {
-            return Ok(Step::Need(record_bytes));
+            return Ok(Parsed::Need(record_bytes));
         }
         let kept = captured.min(self.snapshot) as usize;
         let meta = Meta {
@@ -125,18 +125,18 @@ impl Pcap {
             wire_bytes: wire,
             ..Meta::default()
         };
-        Ok(Step::Packet {
+        Ok(Parsed::Packet {
             record_bytes,
             found: PacketSpan { meta, data: header.len()..header.len() + kept, options: 0..0 },
         })
     }
 }
 
-fn variant(magic: [u8; 4]) -> Option<(Order, u32)> {
+fn variant(magic: [u8; 4]) -> Option<(ByteOrder, u32)> {
     let known = |n: &u32| [MICROSECONDS, NANOSECONDS, MODIFIED].contains(n);
     let little = Some(u32::from_le_bytes(magic)).filter(known);
     let big = Some(u32::from_be_bytes(magic)).filter(known);
-    little.map(|n| (Order::Little, n)).or(big.map(|n| (Order::Big, n)))
+    little.map(|n| (ByteOrder::Little, n)).or(big.map(|n| (ByteOrder::Big, n)))
 }
 
 /// The upper bits of the link type may say that packets carry their check sequence.

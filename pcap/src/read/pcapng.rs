@@ -1,9 +1,9 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
 
-use super::buffer::{Fields, Order};
-use super::clock::Clock;
+use super::buffer::{ByteOrder, Fields};
+use super::clock::Resolution;
 use super::options::{Options, describe};
-use super::{PacketSpan, Step, packet_limit, snapshot_limit};
+use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, TimestampSource};
 
@@ -28,19 +28,19 @@ const MAX_INTERFACES: usize = 1 << 16;
 /// How far a file's sections and interfaces are known.
 #[derive(Debug)]
 pub(super) struct PcapNg {
-    order: Order,
+    order: ByteOrder,
     at_first_block: bool,
     /// The section's first interface, counted over the whole file.
     section_base: usize,
     /// Beside the file's interfaces, what it takes to read their packets.
-    sources: Vec<Source>,
+    sources: Vec<InterfaceFormat>,
     block_limit: u32,
 }
 
 /// What it takes to read an interface's packets.
 #[derive(Clone, Copy, Debug)]
-struct Source {
-    clock: Clock,
+struct InterfaceFormat {
+    clock: Resolution,
     snapshot: u32,
 }
 
@@ -52,7 +52,7 @@ impl PcapNg {
 
     pub(super) fn new() -> Self {
         Self {
-            order: Order::Little,
+            order: ByteOrder::Little,
             at_first_block: true,
             section_base: 0,
             sources: Vec::new(),
@@ -61,7 +61,7 @@ impl PcapNg {
     }
 
     /// The byte order of the section that is being read.
-    pub(super) fn order(&self) -> Order {
+    pub(super) fn order(&self) -> ByteOrder {
         self.order
     }
 
@@ -71,13 +71,13 @@ impl PcapNg {
         &mut self,
         bytes: &[u8],
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Step, String> {
+    ) -> Result<Parsed, String> {
         let Some(head) = bytes.get(..8) else {
-            return Ok(Step::Need(8));
+            return Ok(Parsed::Need(8));
         };
         if Self::is_section_header(head) {
             match bytes.get(8..12) {
-                None => return Ok(Step::Need(12)),
+                None => return Ok(Parsed::Need(12)),
                 Some(magic) => self.order = section_order(magic)?,
             }
         }
@@ -86,7 +86,7 @@ impl PcapNg {
         self.check_length(kind, length)?;
         let length = length as usize;
         let Some(block) = bytes.get(..length) else {
-            return Ok(Step::Need(length));
+            return Ok(Parsed::Need(length));
         };
         self.check_trailer(block)?;
         self.at_first_block = false;
@@ -100,8 +100,8 @@ impl PcapNg {
             _ => None,
         };
         Ok(match found {
-            None => Step::Skip(length),
-            Some(found) => Step::Packet { record_bytes: length, found },
+            None => Parsed::Skip(length),
+            Some(found) => Parsed::Packet { record_bytes: length, found },
         })
     }
 
@@ -168,7 +168,7 @@ impl PcapNg {
         let mut interface =
             Interface { name: String::new(), link_type, snaplen, comment: String::new() };
         let clock = describe(Options::new(body.rest(), self.order), &mut interface)?;
-        self.sources.push(Source { clock, snapshot: snapshot_limit(link_type, snaplen) });
+        self.sources.push(InterfaceFormat { clock, snapshot: snapshot_limit(link_type, snaplen) });
         interfaces.push(interface);
         let room_for_packet = packet_limit(link_type) + BESIDES_PACKET_LIMIT;
         self.block_limit = self.block_limit.max(room_for_packet);
@@ -248,7 +248,7 @@ impl PcapNg {
 
     /// An interface of this section and its number in the whole file.
     #[inline]
-    fn source(&self, in_section: u32) -> Result<(u32, &Source), String> {
+    fn source(&self, in_section: u32) -> Result<(u32, &InterfaceFormat), String> {
         let number = self.section_base.saturating_add(in_section as usize);
         match self.sources.get(number) {
             Some(source) => Ok((number as u32, source)),
@@ -260,10 +260,10 @@ impl PcapNg {
 }
 
 /// The byte order of the section whose header has this byte-order magic.
-fn section_order(magic: &[u8]) -> Result<Order, String> {
+fn section_order(magic: &[u8]) -> Result<ByteOrder, String> {
     match magic {
-        [0x4d, 0x3c, 0x2b, 0x1a] => Ok(Order::Little),
-        [0x1a, 0x2b, 0x3c, 0x4d] => Ok(Order::Big),
+        [0x4d, 0x3c, 0x2b, 0x1a] => Ok(ByteOrder::Little),
+        [0x1a, 0x2b, 0x3c, 0x4d] => Ok(ByteOrder::Big),
         _ => Err("a section header without pcapng's byte-order magic".into()),
     }
 }

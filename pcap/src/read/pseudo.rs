@@ -4,7 +4,7 @@
 //! As libpcap does (its `pcap_post_process`), so that a packet has the same bytes whoever reads
 //! it. Where a header breaks off, what there is of it is turned.
 
-use super::buffer::{Fields, Order};
+use super::buffer::{ByteOrder, Fields};
 
 const LINUX_SLL: u16 = 113;
 const PFLOG: u16 = 117;
@@ -35,12 +35,13 @@ const USB_DESCRIPTOR_BYTES: usize = 16;
 const ISOCHRONOUS: u8 = 0;
 
 /// The order of this host.
-const HOST: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
+const HOST: ByteOrder =
+    if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
 
 /// Turns what is before a packet into this host's order, and corrects its length on the wire
 /// where it is known to be wrong.
 #[inline]
-pub(super) fn to_host(link_type: u16, written: Order, data: &mut [u8], wire_bytes: &mut u32) {
+pub(super) fn to_host(link_type: u16, written: ByteOrder, data: &mut [u8], wire_bytes: &mut u32) {
     if written != HOST {
         turn(link_type, data, *wire_bytes as usize);
     }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::buffer::Buffer;
-use super::buffer::Order;
+use super::buffer::ByteOrder;
 use super::options::{Options, text};
 use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;
 use super::pseudo::to_host;
 use super::source::{Compression, Source};
-use super::{PacketSpan, Step};
+use super::{PacketSpan, Parsed};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, Packet};
@@ -46,7 +46,7 @@ enum Format {
 
 impl Format {
     /// The byte order of the host that wrote what is being read.
-    fn order(&self) -> Order {
+    fn order(&self) -> ByteOrder {
         match self {
             Self::Pcap(format) => format.order(),
             Self::PcapNg(format) => format.order(),
@@ -173,8 +173,8 @@ impl Reader {
         while self.interfaces.is_empty() {
             match self.step() {
                 // A packet before the first interface is an error already.
-                Ok(Step::Packet { record_bytes: n, .. } | Step::Skip(n)) => self.consume(n),
-                Ok(Step::Need(wanted)) => {
+                Ok(Parsed::Packet { record_bytes: n, .. } | Parsed::Skip(n)) => self.consume(n),
+                Ok(Parsed::Need(wanted)) => {
                     if let Refill::End = self.refill(wanted, true, true)? {
                         return Err(match self.buffer.unread() {
                             [] => self.broken("the file describes no interface".into()),
@@ -228,7 +228,7 @@ impl Reader {
     pub fn advance(&mut self, may_move: bool, may_wait: bool) -> Result<Outcome> {
         while !self.finished {
             match self.step() {
-                Ok(Step::Packet { record_bytes, found }) => {
+                Ok(Parsed::Packet { record_bytes, found }) => {
                     let at = self.buffer.start();
                     self.consume(record_bytes);
                     let mut placed = found.placed(at);
@@ -238,11 +238,11 @@ impl Reader {
                     to_host(link_type, order, data, &mut placed.meta.wire_bytes);
                     return Ok(Outcome::Packet(placed));
                 }
-                Ok(Step::Skip(n)) => {
+                Ok(Parsed::Skip(n)) => {
                     self.consume(n);
                     return Ok(Outcome::Skipped);
                 }
-                Ok(Step::Need(wanted)) => match self.refill(wanted, may_move, may_wait)? {
+                Ok(Parsed::Need(wanted)) => match self.refill(wanted, may_move, may_wait)? {
                     Refill::Done => {}
                     Refill::NotYet => return Ok(Outcome::NotYet),
                     Refill::NoRoom => return Ok(Outcome::NoRoom),
@@ -281,7 +281,7 @@ impl Reader {
     }
 
     #[inline]
-    fn step(&mut self) -> Result<Step, String> {
+    fn step(&mut self) -> Result<Parsed, String> {
         let unread = self.buffer.unread();
         match &mut self.format {
             Format::Pcap(format) => format.step(unread),

@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// them back from [`spent`](Self::spent), which has to be emptied now and then.
 #[derive(Debug)]
 pub struct Merger {
-    sources: Vec<Source>,
+    sources: Vec<OrderedInput>,
     window: Duration,
     /// The latest time that has gone out.
     out_ns: u64,
@@ -28,7 +28,7 @@ pub struct Merger {
 }
 
 #[derive(Debug)]
-struct Source {
+struct OrderedInput {
     /// Each with its arrival.
     chunks: VecDeque<(Chunk, Instant)>,
     /// Bytes of the first chunk that have gone out.
@@ -42,7 +42,7 @@ struct Source {
 }
 
 /// What may go next: records of one source up to a time.
-struct Run {
+struct RecordRun {
     source: usize,
     until_ns: u64,
 }
@@ -56,7 +56,7 @@ impl Merger {
     /// The same with a window of its own: how long a record must have been here to go although
     /// a source has been silent.
     pub fn with_window(sources: usize, window: Duration) -> Self {
-        let source = || Source {
+        let source = || OrderedInput {
             chunks: VecDeque::new(),
             gone: 0,
             head_ns: None,
@@ -140,7 +140,7 @@ impl Merger {
 
     /// The source with the earliest record, if that may go, and how far it may go on before
     /// another has to be asked. What came by `expired` waits no longer, nor what is before it.
-    fn next_run(&self, expired: Option<Instant>) -> Option<Run> {
+    fn next_run(&self, expired: Option<Instant>) -> Option<RecordRun> {
         let mut first: Option<(u64, usize)> = None;
         let mut until_ns = u64::MAX;
         let mut promised_ns = u64::MAX;
@@ -161,11 +161,11 @@ impl Merger {
         let horizon_ns = self.sources.iter().filter_map(|s| s.expired_ns(expired?)).max();
         // What is earlier than what has gone out is late already: waiting mends nothing.
         let limit_ns = promised_ns.max(horizon_ns.unwrap_or(0)).max(self.out_ns);
-        (head_ns <= limit_ns).then(|| Run { source, until_ns: until_ns.min(limit_ns) })
+        (head_ns <= limit_ns).then(|| RecordRun { source, until_ns: until_ns.min(limit_ns) })
     }
 
     /// Passes the source's first chunk on as it is, if all of it may go.
-    fn pass_whole(&mut self, run: &Run, out: &mut Chunk) -> bool {
+    fn pass_whole(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
         let Some((chunk, _)) = source.chunks.front_mut() else {
             return false;
@@ -186,7 +186,7 @@ impl Merger {
     }
 
     /// Copies the run's records; false if `out` is full.
-    fn move_run(&mut self, run: &Run, out: &mut Chunk) -> bool {
+    fn move_run(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
         let Some((chunk, _)) = source.chunks.front() else {
             return true;
@@ -232,7 +232,7 @@ impl Merger {
     }
 }
 
-impl Source {
+impl OrderedInput {
     fn find_head(&mut self) {
         let first = self.chunks.front().and_then(|(chunk, _)| chunk.records().next());
         self.head_ns = first.map(|record| record.timestamp_ns);

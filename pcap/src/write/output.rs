@@ -15,7 +15,9 @@ use super::config::{OutputConfig, Summary};
 use super::name::{Name, now_ns};
 use super::pack::{FileOffset, Packer, epilogue};
 use super::rotate::{Schedule, Span};
-use super::target::{Failure, Piece, Progress, Target, check_directory, lock, open_directory};
+use super::target::{
+    Failure, Piece, Target, TargetProgress, check_directory, lock, open_directory,
+};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 
@@ -37,7 +39,7 @@ pub struct Output {
     kept: VecDeque<Arc<Mutex<Target>>>,
     schedule: Schedule,
     packer: Option<Packer>,
-    progress: Arc<Progress>,
+    progress: Arc<TargetProgress>,
     files: u64,
     files_deleted: u64,
     packets_deleted: u64,
@@ -48,7 +50,7 @@ pub struct Output {
 
 /// An output's counts, which take no lock to read: writing may wait for a pipe.
 #[derive(Clone, Debug)]
-pub struct OutputCounts(Arc<Progress>);
+pub struct OutputCounts(Arc<TargetProgress>);
 
 impl OutputCounts {
     /// Packets that are in the files.
@@ -98,7 +100,7 @@ impl Output {
     /// A configuration that makes no sense.
     pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(TargetProgress::default());
         let packer = match config.compression {
             Compression::None => None,
             _ => Some(Packer::start(&config, &progress)?),

@@ -24,14 +24,14 @@ use zstd::zstd_safe::{CParameter, compress_bound};
 use super::super::Compression;
 use super::super::threads::without_signals;
 use super::config::OutputConfig;
-use super::target::{Failure, Piece, Progress, Target, lock};
+use super::target::{Failure, Piece, Target, TargetProgress, lock};
 use sluicegate_base::error::{Error, Result};
 
 /// Chunks that wait before each worker; more would only be memory.
 const QUEUE: usize = 2;
 
 /// A chunk on its way.
-struct Job {
+struct PackJob {
     number: u64,
     target: Arc<Mutex<Target>>,
     bytes: Vec<u8>,
@@ -51,22 +51,22 @@ pub(super) struct FileOffset {
 /// The workers of an output.
 #[derive(Debug)]
 pub(super) struct Packer {
-    workers: Vec<Worker>,
-    shared: Arc<Shared>,
+    workers: Vec<PackWorker>,
+    shared: Arc<PackQueue>,
     submitted: u64,
     emptied: Receiver<Vec<u8>>,
 }
 
 #[derive(Debug)]
-struct Worker {
+struct PackWorker {
     /// `None` once there is nothing more to do.
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<SyncSender<PackJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    progress: Arc<Progress>,
+struct PackQueue {
+    progress: Arc<TargetProgress>,
     turn: Mutex<Turn>,
     moved: Condvar,
 }
@@ -81,8 +81,8 @@ struct Turn {
 
 impl Packer {
     /// Starts the workers.
-    pub(super) fn start(config: &OutputConfig, progress: &Arc<Progress>) -> Result<Self> {
-        let shared = Arc::new(Shared {
+    pub(super) fn start(config: &OutputConfig, progress: &Arc<TargetProgress>) -> Result<Self> {
+        let shared = Arc::new(PackQueue {
             progress: Arc::clone(progress),
             turn: Mutex::default(),
             moved: Condvar::new(),
@@ -91,7 +91,7 @@ impl Packer {
         let workers = (0..config.workers())
             .map(|number| {
                 let codec = Codec::new(config)?;
-                Worker::start(number, codec, &shared, give_back.clone())
+                PackWorker::start(number, codec, &shared, give_back.clone())
             })
             .collect::<io::Result<_>>()
             .map_err(|error| Error::system("start", "the compression threads", error))?;
@@ -108,7 +108,7 @@ impl Packer {
         let mut bytes = self.emptied.try_recv().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(piece.bytes);
-        let job = Job {
+        let job = PackJob {
             number: self.submitted,
             target: Arc::clone(target),
             bytes,
@@ -148,11 +148,11 @@ impl Drop for Packer {
     }
 }
 
-impl Worker {
+impl PackWorker {
     fn start(
         number: usize,
         codec: Codec,
-        shared: &Arc<Shared>,
+        shared: &Arc<PackQueue>,
         give_back: Sender<Vec<u8>>,
     ) -> io::Result<Self> {
         let (send, jobs) = sync_channel(QUEUE);
@@ -165,7 +165,12 @@ impl Worker {
 }
 
 /// A worker's life.
-fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sender<Vec<u8>>) {
+fn work(
+    mut codec: Codec,
+    jobs: &Receiver<PackJob>,
+    shared: &PackQueue,
+    give_back: &Sender<Vec<u8>>,
+) {
     let mut packed = Vec::new();
     for job in jobs {
         let mut watch = PanicGuard { shared, packets: job.packets };
@@ -197,7 +202,7 @@ fn work(mut codec: Codec, jobs: &Receiver<Job>, shared: &Shared, give_back: &Sen
     }
 }
 
-impl Shared {
+impl PackQueue {
     fn turn(&self) -> MutexGuard<'_, Turn> {
         lock(&self.turn)
     }
@@ -222,7 +227,7 @@ impl Shared {
 
 /// Keeps the others from waiting forever for a worker that panicked.
 struct PanicGuard<'a> {
-    shared: &'a Shared,
+    shared: &'a PackQueue,
     packets: u64,
 }
 

@@ -412,7 +412,7 @@ fn cut_end(file: &mut File, bytes: u64) {
 
 /// What has become of the packets, and whether it still goes on. Touched once a chunk.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct TargetProgress {
     written: AtomicU64,
     lost: AtomicU64,
     bytes: AtomicU64,
@@ -420,7 +420,7 @@ pub(super) struct Progress {
     failure: Mutex<Option<Failure>>,
 }
 
-impl Progress {
+impl TargetProgress {
     /// Writes a piece, unless something has failed before.
     pub(super) fn write(&self, target: &Mutex<Target>, piece: &Piece<'_>) {
         if self.check().is_err() {

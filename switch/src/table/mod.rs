@@ -30,7 +30,7 @@ const WAYS: usize = 4;
 
 /// What an entry is to those that need room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum EntryState {
     #[default]
     Free,
     /// Seen once, or moved, and nobody has sent to it.
@@ -46,7 +46,7 @@ struct Entry {
     key: u64,
     seen: Tick,
     port: PortNumber,
-    state: State,
+    state: EntryState,
 }
 
 /// A line of the cache.
@@ -153,8 +153,8 @@ impl Table {
         if is_old(entry, self.config.age, now) {
             return None;
         }
-        if entry.state == State::Young {
-            entry.state = State::MacEntry;
+        if entry.state == EntryState::Young {
+            entry.state = EntryState::MacEntry;
         }
         Some(entry.port)
     }
@@ -165,7 +165,7 @@ impl Table {
         let key = key(vlan, mac);
         let Some(at) = self.position(key) else { return self.insert(key, port, now) };
         let entry = &mut self.buckets[at.0].0[at.1];
-        if entry.state == State::Static {
+        if entry.state == EntryState::Static {
             return if entry.port == port { Learned::Same } else { Learned::Elsewhere };
         }
         if is_old(entry, self.config.age, now) {
@@ -174,13 +174,13 @@ impl Table {
         }
         if entry.port == port {
             if entry.seen != now {
-                (entry.seen, entry.state) = (now, State::MacEntry);
+                (entry.seen, entry.state) = (now, EntryState::MacEntry);
             }
             return Learned::Same;
         }
         self.learned[usize::from(entry.port)] -= 1;
         self.learned[usize::from(port)] += 1;
-        *entry = Entry { key, seen: now, port, state: State::Young };
+        *entry = Entry { key, seen: now, port, state: EntryState::Young };
         Learned::Moved
     }
 
@@ -192,19 +192,19 @@ impl Table {
             let full = self.statics >= self.capacity() / 4;
             let pairs = self.ways(key).into_iter().filter(|_| !full);
             pairs.min_by_key(|&(bucket, way)| match self.buckets[bucket].0[way].state {
-                State::Free => 0,
-                State::Young => 1,
-                State::MacEntry => 2,
-                State::Static => 3,
+                EntryState::Free => 0,
+                EntryState::Young => 1,
+                EntryState::MacEntry => 2,
+                EntryState::Static => 3,
             })
         });
         let Some(at) =
-            at.filter(|&at| self.at(at).state != State::Static || self.at(at).key == key)
+            at.filter(|&at| self.at(at).state != EntryState::Static || self.at(at).key == key)
         else {
             return false;
         };
         self.free(at);
-        self.buckets[at.0].0[at.1] = Entry { key, seen: 0, port, state: State::Static };
+        self.buckets[at.0].0[at.1] = Entry { key, seen: 0, port, state: EntryState::Static };
         self.statics += 1;
         true
     }
@@ -221,7 +221,7 @@ impl Table {
     /// Takes out all that was learned, of one port or of all. How many.
     pub fn flush(&mut self, port: Option<PortNumber>) -> usize {
         self.take_out(|entry| {
-            entry.state != State::Static && port.is_none_or(|port| port == entry.port)
+            entry.state != EntryState::Static && port.is_none_or(|port| port == entry.port)
         })
     }
 
@@ -236,7 +236,9 @@ impl Table {
             self.sweep = (self.sweep + 1) % self.buckets.len();
             for way in 0..WAYS {
                 let at = (self.sweep, way);
-                if self.at(at).state != State::Free && is_old(self.at(at), self.config.age, now) {
+                if self.at(at).state != EntryState::Free
+                    && is_old(self.at(at), self.config.age, now)
+                {
                     self.free(at);
                 }
             }
@@ -257,14 +259,14 @@ impl Table {
         let end = buckets.end.min(self.buckets.len());
         let all = self.buckets[buckets.start.min(end)..end].iter().flat_map(|bucket| &bucket.0);
         let live = all.filter(move |entry| {
-            entry.state != State::Free && !is_old(entry, self.config.age, now)
+            entry.state != EntryState::Free && !is_old(entry, self.config.age, now)
         });
         live.map(move |entry| MacEntry {
             vlan: (entry.key >> 48) as u16,
             mac: entry.key & MAC,
             port: entry.port,
-            idle: if entry.state == State::Static { 0 } else { now.wrapping_sub(entry.seen) },
-            is_static: entry.state == State::Static,
+            idle: if entry.state == EntryState::Static { 0 } else { now.wrapping_sub(entry.seen) },
+            is_static: entry.state == EntryState::Static,
         })
     }
 
@@ -276,13 +278,13 @@ impl Table {
         let room = if at_limit { None } else { self.room(&ways, now) };
         let at = room.or_else(|| {
             let young = ways.into_iter().filter(|&at| {
-                self.at(at).state == State::Young && (!at_limit || self.at(at).port == port)
+                self.at(at).state == EntryState::Young && (!at_limit || self.at(at).port == port)
             });
             young.max_by_key(|&at| now.wrapping_sub(self.at(at).seen))
         });
         let Some(at) = at else { return Learned::NoRoom };
         self.free(at);
-        self.buckets[at.0].0[at.1] = Entry { key, seen: now, port, state: State::Young };
+        self.buckets[at.0].0[at.1] = Entry { key, seen: now, port, state: EntryState::Young };
         self.learned[usize::from(port)] += 1;
         Learned::New
     }
@@ -291,7 +293,7 @@ impl Table {
     fn room(&self, ways: &[At], now: Tick) -> Option<At> {
         let is_room = |&at: &At| {
             let entry = self.at(at);
-            entry.state == State::Free || is_old(entry, self.config.age, now)
+            entry.state == EntryState::Free || is_old(entry, self.config.age, now)
         };
         let (first, second) = ways.split_at(WAYS);
         let count = |ways: &[At]| ways.iter().filter(|at| is_room(at)).count();
@@ -303,7 +305,7 @@ impl Table {
     fn position(&self, key: u64) -> Option<At> {
         self.homes(key).into_iter().find_map(|bucket| {
             let entries = &self.buckets[bucket].0;
-            let way = entries.iter().position(|e| e.key == key && e.state != State::Free)?;
+            let way = entries.iter().position(|e| e.key == key && e.state != EntryState::Free)?;
             Some((bucket, way))
         })
     }
@@ -331,9 +333,9 @@ impl Table {
     fn free(&mut self, at: At) {
         let entry = std::mem::take(&mut self.buckets[at.0].0[at.1]);
         match entry.state {
-            State::Free => {}
-            State::Static => self.statics -= 1,
-            State::Young | State::MacEntry => self.learned[usize::from(entry.port)] -= 1,
+            EntryState::Free => {}
+            EntryState::Static => self.statics -= 1,
+            EntryState::Young | EntryState::MacEntry => self.learned[usize::from(entry.port)] -= 1,
         }
     }
 
@@ -342,7 +344,7 @@ impl Table {
         for bucket in 0..self.buckets.len() {
             for way in 0..WAYS {
                 let entry = self.at((bucket, way));
-                if entry.state != State::Free && which(entry) {
+                if entry.state != EntryState::Free && which(entry) {
                     self.free((bucket, way));
                     taken += 1;
                 }
@@ -360,7 +362,7 @@ fn key(vlan: u16, mac: u64) -> u64 {
 
 #[inline]
 fn is_old(entry: &Entry, age: Tick, now: Tick) -> bool {
-    entry.state != State::Static && now.wrapping_sub(entry.seen) > age
+    entry.state != EntryState::Static && now.wrapping_sub(entry.seen) > age
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod walk;
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
 pub use stamp::Stamp;
-pub use track::{Counts, Run, Track, WINDOW};
+pub use track::{NumberRun, StreamCounts, Track, WINDOW};
 pub use walk::{Condition, Found, look};
 
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Analyser {
         let corrupt = self.corrupt.iter().map(|(&(stream, worker), &corrupt)| TrackShare {
             stream,
             worker,
-            counts: Counts { corrupt, ..Counts::default() },
+            counts: StreamCounts { corrupt, ..StreamCounts::default() },
             ..TrackShare::default()
         });
         Share { tracks: tracks.chain(corrupt).collect(), others: self.others, ..Share::default() }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::track::{Counts, Run};
+use super::track::{NumberRun, StreamCounts};
 use crate::rate::Latencies;
 
 /// What one queue has seen, or one CPU.
@@ -24,9 +24,9 @@ pub struct TrackShare {
     /// The worker's.
     pub worker: u8,
     /// What came.
-    pub counts: Counts,
+    pub counts: StreamCounts,
     /// The sender's runs that can be told apart,
-    pub runs: Vec<Run>,
+    pub runs: Vec<NumberRun>,
     /// what was lost in others before these, and how many they were.
     pub forgotten: (u64, u64),
 }
@@ -120,7 +120,7 @@ pub struct WorkerAnalysis {
     /// The worker's number.
     pub worker: u8,
     /// What came.
-    pub counts: Counts,
+    pub counts: StreamCounts,
     /// Numbers between the first and the last that did not come, or came corrupt.
     pub lost: u64,
     /// The first number of the last run,
@@ -188,9 +188,9 @@ impl WorkerAnalysis {
     fn of(worker: u8, shares: &[&TrackShare]) -> Self {
         let ways = shares.iter().filter(|share| share.counts.received > 0).count() as u64;
         let mut all = Self { worker, ways, ..Self::default() };
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<NumberRun> = Vec::new();
         for share in shares {
-            let Counts { received, duplicates, reordered, late, corrupt } = share.counts;
+            let StreamCounts { received, duplicates, reordered, late, corrupt } = share.counts;
             all.counts.received += received;
             all.counts.duplicates += duplicates;
             all.counts.reordered += reordered;
@@ -201,13 +201,13 @@ impl WorkerAnalysis {
             runs.extend(&share.runs);
         }
         runs.sort_by_key(|run| run.first_ns);
-        let mut joined: Vec<Run> = Vec::new();
+        let mut joined: Vec<NumberRun> = Vec::new();
         for run in runs {
             if joined.last_mut().and_then(|last| last.join(&run)).is_none() {
                 joined.push(run);
             }
         }
-        all.lost += joined.iter().map(Run::lost).sum::<u64>();
+        all.lost += joined.iter().map(NumberRun::lost).sum::<u64>();
         all.restarts += (joined.len() as u64).saturating_sub(1);
         if let Some(run) = joined.last() {
             (all.first, all.last) = (run.first as u32, run.last as u32);

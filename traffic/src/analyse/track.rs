@@ -16,7 +16,7 @@ const BEGIN: u64 = ROUND;
 /// Numbers go on where those of 32 bits start over. They begin at 2³², so that a packet from before
 /// the first one that came has a number, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct NumberRun {
     /// The lowest number that came,
     pub first: u64,
     /// and the highest.
@@ -29,7 +29,7 @@ pub struct Run {
     pub last_ns: u64,
 }
 
-impl Run {
+impl NumberRun {
     /// Numbers between the first and the last that did not come.
     pub fn lost(&self) -> u64 {
         // What is read while a program writes it may contradict itself.
@@ -89,7 +89,7 @@ impl Run {
 
 /// Counts of a worker's packets in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StreamCounts {
     /// Packets that came, intact as far as could be told.
     pub received: u64,
     /// Of these, packets that came once more.
@@ -107,13 +107,13 @@ pub struct Counts {
 pub struct Track {
     /// A bit for each number of the window, by the number modulo its size.
     seen: Box<[u64; WORDS]>,
-    run: Option<Run>,
+    run: Option<NumberRun>,
     /// Runs that have ended, but for the first where they are too many.
-    ended: Vec<Run>,
+    ended: Vec<NumberRun>,
     /// What was lost in those, and how many they were.
     forgotten: (u64, u64),
     /// What came.
-    pub counts: Counts,
+    pub counts: StreamCounts,
 }
 
 const WORDS: usize = (WINDOW / 64) as usize;
@@ -127,7 +127,7 @@ impl Default for Track {
             run: None,
             ended: Vec::with_capacity(RUNS_MAX),
             forgotten: (0, 0),
-            counts: Counts::default(),
+            counts: StreamCounts::default(),
         }
     }
 }
@@ -189,11 +189,11 @@ impl Track {
         self.seen.fill(0);
         set(&mut self.seen, number);
         let (first, last, first_ns, last_ns) = (number, number, time_ns, time_ns);
-        self.run = Some(Run { first, last, different: 1, first_ns, last_ns });
+        self.run = Some(NumberRun { first, last, different: 1, first_ns, last_ns });
     }
 
     /// The runs of the sender, in the order of time.
-    pub fn runs(&self) -> impl Iterator<Item = Run> {
+    pub fn runs(&self) -> impl Iterator<Item = NumberRun> {
         self.ended.iter().chain(&self.run).copied()
     }
 

@@ -20,7 +20,7 @@ use sluicegate::xdp::live::{
 
 use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
-use program::Job;
+use program::MakeJob;
 use shared_counters::{Table, word};
 
 /// Runs of the program at first: there is much to do, and to begin a run takes a moment.
@@ -92,7 +92,7 @@ impl Live {
         }
         let exit = Arc::new(Exit::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
-        let job = Job { plan, worker, workers, exit: Some(&exit), most_behind };
+        let job = MakeJob { plan, worker, workers, exit: Some(&exit), most_behind };
         let sheet = SharedCounters::new(&program::sheet(&job))?;
         sheet.set(word::LIMIT as usize / 8, u64::MAX);
         if let Some(dial) = dial {

@@ -24,7 +24,7 @@ use super::arith::{self, held::*};
 use super::pace;
 use super::shared_counters::{SharedCounters, Table, word};
 use crate::plan::{
-    Draw, Edit, Index, Key, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term, fold,
+    Draw, Edit, FieldSource, Index, Key, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term, fold,
 };
 
 /// Bytes of a frame that are written anew for each packet, at least.
@@ -40,7 +40,7 @@ const WORDS: i16 = -24;
 
 /// Who makes the packets, and where they go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
@@ -78,22 +78,22 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
 }
 
 /// What stands in the sheet before the first packet.
-pub(super) fn sheet(job: &Job<'_>) -> Vec<u64> {
-    let mut writer = Writer::new(*job, None);
+pub(super) fn sheet(job: &MakeJob<'_>) -> Vec<u64> {
+    let mut writer = ProgramWriter::new(*job, None);
     // Tables are found while writing; without a map the program itself is of no use.
     writer.write();
     writer.sheet.words().to_vec()
 }
 
 /// The program, for a map that holds the sheet.
-pub(super) fn program(job: &Job<'_>, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
-    let mut writer = Writer::new(*job, Some(map.as_fd()));
+pub(super) fn program(job: &MakeJob<'_>, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
+    let mut writer = ProgramWriter::new(*job, Some(map.as_fd()));
     writer.write();
     writer.asm.finish()
 }
 
-struct Writer<'a> {
-    job: Job<'a>,
+struct ProgramWriter<'a> {
+    job: MakeJob<'a>,
     map: Option<BorrowedFd<'a>>,
     asm: Assembler,
     sheet: SharedCounters,
@@ -101,8 +101,8 @@ struct Writer<'a> {
     refused: Label,
 }
 
-impl<'a> Writer<'a> {
-    fn new(job: Job<'a>, map: Option<BorrowedFd<'a>>) -> Self {
+impl<'a> ProgramWriter<'a> {
+    fn new(job: MakeJob<'a>, map: Option<BorrowedFd<'a>>) -> Self {
         let mut asm = Assembler::new();
         let refused = asm.label();
         Self { job, map, asm, sheet: SharedCounters::new(job.plan), refused }
@@ -326,7 +326,7 @@ impl<'a> Writer<'a> {
 
     fn write_edit(&mut self, lane: &Lane<'_>, edit: &Edit) {
         // The time is asked first: a helper leaves nothing in the lower registers.
-        if edit.parts.iter().any(|part| part.source == Source::Time) {
+        if edit.parts.iter().any(|part| part.source == FieldSource::Time) {
             self.ask_time();
         }
         self.asm.load_constant(R1, edit.keep);
@@ -360,22 +360,22 @@ impl<'a> Writer<'a> {
     /// R2 = the part's bits, where they stand in the edit.
     fn load_part(&mut self, lane: &Lane<'_>, part: &Part) {
         match &part.source {
-            Source::Steps { index, step } => {
+            FieldSource::Steps { index, step } => {
                 self.load_index(lane, index);
                 arith::multiply(&mut self.asm, R2, *step, R3);
             }
-            Source::List { index, values } => {
+            FieldSource::List { index, values } => {
                 let table = self.sheet.table(values.iter().copied());
                 self.load_index(lane, index);
                 self.look_up(table, R2, R3);
             }
-            Source::Length { headers } => {
+            FieldSource::Length { headers } => {
                 self.asm.load(Size::DW, R2, FP + LENGTH);
                 self.asm.sub(R2, i32::from(*headers));
             }
-            Source::Sequence => self.asm.mov(R2, NUMBER),
-            Source::Worker => self.asm.mov(R2, self.job.worker.cast_signed()),
-            Source::Time => self.asm.mov(R2, R0),
+            FieldSource::Sequence => self.asm.mov(R2, NUMBER),
+            FieldSource::Worker => self.asm.mov(R2, self.job.worker.cast_signed()),
+            FieldSource::Time => self.asm.mov(R2, R0),
         }
         arith::add(&mut self.asm, R2, part.base, R3);
         if part.shift != 0 {
@@ -465,7 +465,7 @@ fn size_of_edit(edit: &Edit) -> Size {
 /// The frame pointer.
 const FP: Reg = Reg::FP;
 
-impl Job<'_> {
+impl MakeJob<'_> {
     /// The frame that the kernel is given.
     pub fn frame(&self) -> Vec<u8> {
         let longest = self.plan.streams.iter().map(|stream| &stream.template);

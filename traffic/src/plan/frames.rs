@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::hash::{Key, below, hash};
 use super::{
-    Draw, Edit, Finish, Index, Operand, Part, Per, Plan, Sizes, Source, Stream, Sum, Term,
+    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term,
 };
 
 /// Makes the packets of one worker, of a plan that is borrowed or shared.
@@ -14,13 +14,13 @@ pub struct Frames<P> {
     worker: u32,
     /// Where in the turns it is.
     turn: usize,
-    progress: Vec<Progress>,
+    progress: Vec<StreamProgress>,
     time_ns: fn() -> u64,
 }
 
 /// How far a stream is.
 #[derive(Clone, Debug)]
-struct Progress {
+struct StreamProgress {
     packets: Key,
     flows: Key,
     /// The number of its next packet.
@@ -47,7 +47,7 @@ struct Moment<'a> {
     number: u64,
     flow: u64,
     bytes: u64,
-    progress: &'a Progress,
+    progress: &'a StreamProgress,
     words: super::Words,
     time_ns: fn() -> u64,
 }
@@ -62,7 +62,7 @@ impl<P: Borrow<Plan>> Frames<P> {
         assert!(worker < workers, "worker {worker} of {workers}");
         let Plan { seed, streams, turns } = plan.borrow();
         assert!(!turns.is_empty(), "a plan without turns");
-        let progress = (0..streams.len()).map(|stream| Progress {
+        let progress = (0..streams.len()).map(|stream| StreamProgress {
             packets: Key::of_packets(*seed, stream, worker),
             flows: Key::of_flows(*seed, stream),
             number: 0,
@@ -183,12 +183,12 @@ impl Moment<'_> {
 
     fn part(&self, part: &Part) -> u64 {
         let number = match &part.source {
-            Source::Steps { index, step } => self.index(index).wrapping_mul(*step),
-            Source::List { index, values } => values[self.index(index) as usize],
-            Source::Length { headers } => self.length(*headers),
-            Source::Sequence => self.number,
-            Source::Worker => u64::from(self.worker),
-            Source::Time => (self.time_ns)(),
+            FieldSource::Steps { index, step } => self.index(index).wrapping_mul(*step),
+            FieldSource::List { index, values } => values[self.index(index) as usize],
+            FieldSource::Length { headers } => self.length(*headers),
+            FieldSource::Sequence => self.number,
+            FieldSource::Worker => u64::from(self.worker),
+            FieldSource::Time => (self.time_ns)(),
         };
         (number.wrapping_add(part.base) << part.shift) & part.mask
     }

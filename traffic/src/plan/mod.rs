@@ -103,12 +103,12 @@ pub struct Part {
     /// What is added to the source's number.
     pub base: u64,
     /// Where the number comes from.
-    pub source: Source,
+    pub source: FieldSource,
 }
 
 /// A number that depends on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum FieldSource {
     /// An index times `step`, wrapping: a counter up or down, or a random number in a range.
     Steps {
         /// Which step.
@@ -197,7 +197,7 @@ pub enum Operand {
     Edit(u16),
     /// A checksum before this one, by its index.
     Sum(u16),
-    /// A length that is in no edit, or a second time in a pseudo header: [`Source::Length`].
+    /// A length that is in no edit, or a second time in a pseudo header: [`FieldSource::Length`].
     Length {
         /// What is before the part that it counts.
         headers: u16,
@@ -230,7 +230,9 @@ impl Stream {
     /// Whether anything depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let by_flow = |part: &Part| match &part.source {
-            Source::Steps { index, .. } | Source::List { index, .. } => index.per == Per::Flow,
+            FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => {
+                index.per == Per::Flow
+            }
             _ => false,
         };
         self.edits.iter().flat_map(|edit| &edit.parts).any(by_flow)

@@ -58,13 +58,13 @@ impl Pace {
 /// A pace that all workers of a run look at, and one thread sets. How long bursts are stays.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    shared: Arc<Shared>,
+    shared: Arc<PaceCell>,
     burst: u32,
     most_behind: Duration,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PaceCell {
     ns: AtomicU64,
     fraction: AtomicU64,
 }
@@ -73,7 +73,7 @@ impl Dial {
     /// That stands at a pace: of all workers together.
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
-        let shared = Shared { ns: ns.into(), fraction: u64::from(fraction).into() };
+        let shared = PaceCell { ns: ns.into(), fraction: u64::from(fraction).into() };
         Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 

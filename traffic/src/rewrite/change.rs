@@ -156,7 +156,7 @@ mod tests {
 
     /// What a packet is, without its addresses.
     #[derive(Clone, Debug)]
-    struct Kind {
+    struct PacketKind {
         v6: bool,
         tagged: bool,
         transport: u8,
@@ -167,7 +167,7 @@ mod tests {
     type Host = (Mac, [u8; 4], [u8; 16]);
 
     /// The packet from one host to another, as a library makes it, checksums and all.
-    fn made(kind: &Kind, from: Host, to: Host) -> Vec<u8> {
+    fn made(kind: &PacketKind, from: Host, to: Host) -> Vec<u8> {
         let mut frame = Vec::new();
         let link = PacketBuilder::ethernet2(from.0, to.0);
         let id = VlanId::try_new(7).unwrap();
@@ -188,10 +188,10 @@ mod tests {
         frame
     }
 
-    fn kinds() -> impl Strategy<Value = Kind> {
+    fn kinds() -> impl Strategy<Value = PacketKind> {
         let payload = prop::collection::vec(any::<u8>(), 0..60);
         (any::<bool>(), any::<bool>(), any::<u8>(), any::<(u16, u16)>(), payload).prop_map(
-            |(v6, tagged, transport, ports, payload)| Kind {
+            |(v6, tagged, transport, ports, payload)| PacketKind {
                 v6,
                 tagged,
                 transport,

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use sluicegate_traffic::analyse::{
-    Analyser, Analysis, Condition, Counts, Delays, Found, Run, Share, Stamp, WINDOW, WorkerAnalysis,
+    Analyser, Analysis, Condition, Delays, Found, NumberRun, Share, Stamp, StreamCounts, WINDOW,
+    WorkerAnalysis,
 };
 
 /// What happens to a packet on its way.
@@ -48,8 +49,8 @@ pub fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
 }
 
 /// What a model says of numbers that do not start over, in the order in which they come.
-fn model(numbers: impl IntoIterator<Item = u64>) -> (Counts, u64) {
-    let (mut counts, mut seen) = (Counts::default(), HashSet::new());
+fn model(numbers: impl IntoIterator<Item = u64>) -> (StreamCounts, u64) {
+    let (mut counts, mut seen) = (StreamCounts::default(), HashSet::new());
     let (mut first, mut last) = (u64::MAX, 0);
     for number in numbers {
         counts.received += 1;
@@ -131,7 +132,7 @@ fn what_comes_from_beyond_the_window_is_late_and_nothing_else() {
     ] {
         let last = window * 6;
         let found = analysed(0, &[vec![0, last, last - behind]]);
-        let Counts { received, reordered, duplicates, .. } = found.counts;
+        let StreamCounts { received, reordered, duplicates, .. } = found.counts;
         assert_eq!((received, duplicates), (3, 0), "{sentence}");
         assert_eq!((found.counts.late, reordered), (late, 1 - late), "{sentence}");
         // What came too late to be told from a duplicate counts as lost.
@@ -145,7 +146,7 @@ fn a_long_gap_leaves_no_marks_behind() {
     for gap in [63, 64, 65, window - 1, window, window + 1, window * 3 + 7] {
         let numbers = vec![0, 1, 2, 3 + gap, 2 + gap, 3 + gap];
         let found = analysed(0, &[numbers]);
-        let Counts { duplicates, reordered, .. } = found.counts;
+        let StreamCounts { duplicates, reordered, .. } = found.counts;
         assert_eq!((duplicates, reordered), (1, 1), "{gap}");
         assert_eq!(found.lost, u64::from(gap) - 1, "{gap}");
     }
@@ -153,9 +154,9 @@ fn a_long_gap_leaves_no_marks_behind() {
 
 #[test]
 fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
-    type Run = &'static [(u32, u64)];
+    type Numbers = &'static [(u32, u64)];
     const BILLION: u32 = 1_000_000_000;
-    let rows: [(&str, &[Run], u64, u64); 14] = [
+    let rows: [(&str, &[Numbers], u64, u64); 14] = [
         ("once", &[&[(0, 10), (1, 20), (3, 40), (0, 50), (1, 60), (2, 70)]], 1, 1),
         (
             "two queues, each with its part",
@@ -242,10 +243,10 @@ fn a_stamp_of_another_clock_has_no_latency() {
 #[test]
 fn what_contradicts_itself_makes_no_billions_that_are_lost() {
     // As it is read while a program begins another run.
-    let run = Run { first: 7 << 32, last: 1 << 32, different: 9, first_ns: 1, last_ns: 0 };
+    let run = NumberRun { first: 7 << 32, last: 1 << 32, different: 9, first_ns: 1, last_ns: 0 };
     assert_eq!(run.lost(), 0);
     let mut other =
-        Run { first: 7 << 32, last: (7 << 32) + 10, different: 11, first_ns: 1, last_ns: 5 };
+        NumberRun { first: 7 << 32, last: (7 << 32) + 10, different: 11, first_ns: 1, last_ns: 5 };
     assert!(other.join(&run).is_some());
     assert_eq!(other.lost(), 0);
 }

@@ -7,7 +7,7 @@ use sluicegate::link::Interface;
 use sluicegate::xdp::live::MAX_BYTES;
 use sluicegate_traffic::analyse::Stamp;
 use sluicegate_traffic::live::Live;
-use sluicegate_traffic::plan::{Plan, Source};
+use sluicegate_traffic::plan::{FieldSource, Plan};
 use sluicegate_traffic::rate::{Dial, Pace};
 use sluicegate_traffic::spec::{Defaults, PROFILES, Spec};
 
@@ -94,7 +94,7 @@ fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> 
 /// Whether a packet says when it was made: no two are the same then.
 fn is_timed(plan: &Plan) -> bool {
     let edits = plan.streams.iter().flat_map(|stream| &stream.edits);
-    edits.flat_map(|edit| &edit.parts).any(|part| part.source == Source::Time)
+    edits.flat_map(|edit| &edit.parts).any(|part| part.source == FieldSource::Time)
 }
 
 /// Compares the packets that programs make with those of the plan; false without the privilege.

@@ -228,7 +228,7 @@ fn checksums(findings: &Findings) -> Option<Advice> {
 }
 
 fn clock(findings: &Findings) -> Option<Advice> {
-    of_share(findings, Cause::Clock, 0.1, 1.0, |found, share| {
+    of_share(findings, Cause::TimeUnit, 0.1, 1.0, |found, share| {
         format!(
             "reading the time takes {share} of the time (most in {}): read it once a batch, or take \
              a faster clock source",

@@ -20,7 +20,7 @@ use sluicegate::units;
 
 use event::{Attr, flag, sample};
 use event::{Event, Ring};
-pub use records::{Record, Sample, records};
+pub use records::{PerfRecord, Sample, records};
 
 /// Pages of each CPU's ring: room for a thousand samples of deep calls.
 const RING_PAGES: usize = 128;
@@ -31,14 +31,14 @@ const SWITCHES_PER_SECOND: u32 = 5000;
 
 /// What the time is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub enum TimeUnit {
     /// Cycles of a CPU that counts them; it counts none while it is idle.
     Cycles,
     /// Nanoseconds.
     Timer,
 }
 
-impl Clock {
+impl TimeUnit {
     /// As perf(1) calls it.
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ pub enum EventKind {
 /// The events of all CPUs.
 #[derive(Debug)]
 pub struct Events {
-    pub clock: Clock,
+    pub clock: TimeUnit,
     cpus: Vec<OnCpu>,
 }
 
@@ -78,10 +78,10 @@ impl Events {
     /// # Errors
     /// No privilege, or a kernel without perf events; the remedy is said.
     pub fn open(per_second: u32) -> Result<Self> {
-        let clock = if OnCpu::open(0, Clock::Cycles, per_second).is_ok() {
-            Clock::Cycles
+        let clock = if OnCpu::open(0, TimeUnit::Cycles, per_second).is_ok() {
+            TimeUnit::Cycles
         } else {
-            Clock::Timer
+            TimeUnit::Timer
         };
         let cpus = online()?
             .into_iter()
@@ -103,7 +103,7 @@ impl Events {
     }
 
     /// Takes what all rings hold; `each` gets the records, in the order of each CPU's time.
-    pub fn take(&mut self, mut each: impl FnMut(Record)) {
+    pub fn take(&mut self, mut each: impl FnMut(PerfRecord)) {
         let mut bytes = Vec::new();
         for cpu in &mut self.cpus {
             bytes.clear();
@@ -130,10 +130,10 @@ impl Events {
 }
 
 impl OnCpu {
-    fn open(number: u32, clock: Clock, per_second: u32) -> io::Result<Self> {
+    fn open(number: u32, clock: TimeUnit, per_second: u32) -> io::Result<Self> {
         let (kind, config) = match clock {
-            Clock::Cycles => (event::TYPE_HARDWARE, event::HARDWARE_CYCLES),
-            Clock::Timer => (event::TYPE_SOFTWARE, event::SOFTWARE_CPU_CLOCK),
+            TimeUnit::Cycles => (event::TYPE_HARDWARE, event::HARDWARE_CYCLES),
+            TimeUnit::Timer => (event::TYPE_SOFTWARE, event::SOFTWARE_CPU_CLOCK),
         };
         let time = Attr {
             kind,

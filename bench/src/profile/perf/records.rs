@@ -19,7 +19,7 @@ pub struct Sample {
 
 /// What a ring tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum PerfRecord {
     Sample(Sample),
     /// Code that got a name while it was watched: a BPF program.
     Symbol {
@@ -33,7 +33,7 @@ pub enum Record {
 
 /// Goes through records that stand one behind the other; those of other kinds are left out, and
 /// all behind one that makes no sense.
-pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record> {
+pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = PerfRecord> {
     std::iter::from_fn(move || {
         loop {
             let mut header = Words(bytes);
@@ -54,7 +54,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record> {
     })
 }
 
-fn sample(mut words: Words<'_>, misc: u16) -> Option<Record> {
+fn sample(mut words: Words<'_>, misc: u16) -> Option<PerfRecord> {
     let event = words.u64()?;
     let address = words.u64()?;
     let (process, _thread) = (words.u32()?, words.u32()?);
@@ -75,10 +75,10 @@ fn sample(mut words: Words<'_>, misc: u16) -> Option<Record> {
     if chain.first() != Some(&address) {
         chain.insert(0, address);
     }
-    Some(Record::Sample(Sample { event, process, cpu, weight, kernel, chain }))
+    Some(PerfRecord::Sample(Sample { event, process, cpu, weight, kernel, chain }))
 }
 
-fn symbol(mut words: Words<'_>) -> Option<Record> {
+fn symbol(mut words: Words<'_>) -> Option<PerfRecord> {
     let address = words.u64()?;
     let bytes = words.u32()?;
     let (_kind, flags) = (words.u16()?, words.u16()?);
@@ -87,12 +87,12 @@ fn symbol(mut words: Words<'_>) -> Option<Record> {
         return None;
     }
     let name = words.0.split(|byte| *byte == 0).next()?;
-    Some(Record::Symbol { address, bytes, name: String::from_utf8_lossy(name).into_owned() })
+    Some(PerfRecord::Symbol { address, bytes, name: String::from_utf8_lossy(name).into_owned() })
 }
 
-fn lost(mut words: Words<'_>) -> Option<Record> {
+fn lost(mut words: Words<'_>) -> Option<PerfRecord> {
     let _event = words.u64()?;
-    Some(Record::Lost(words.u64()?))
+    Some(PerfRecord::Lost(words.u64()?))
 }
 
 /// Takes numbers off the front of bytes.
@@ -155,7 +155,7 @@ mod tests {
             ("no chain", &[], &[0xff10]),
         ] {
             let bytes = sample_of(chain);
-            let Some(Record::Sample(sample)) = records(&bytes).next() else {
+            let Some(PerfRecord::Sample(sample)) = records(&bytes).next() else {
                 panic!("{sentence}");
             };
             assert_eq!(sample.chain, expected, "{sentence}");
@@ -173,9 +173,12 @@ mod tests {
         let mut bytes = record(3, 0, &[0; 24]);
         bytes.extend(record(record::KERNEL_SYMBOL, 0, &body));
         bytes.extend(record(record::LOST, 0, &[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]));
-        let found: Vec<Record> = records(&bytes).collect();
+        let found: Vec<PerfRecord> = records(&bytes).collect();
         let name = "bpf_prog_12_x".into();
-        assert_eq!(found, [Record::Symbol { address: 0xff, bytes: 64, name }, Record::Lost(9)]);
+        assert_eq!(
+            found,
+            [PerfRecord::Symbol { address: 0xff, bytes: 64, name }, PerfRecord::Lost(9)]
+        );
     }
 
     proptest! {

@@ -131,12 +131,12 @@ struct Refused {
 
 /// The part of it that is one queue's.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct DeviceQueue {
     refused: Arc<Mutex<Refused>>,
     claimed: u64,
 }
 
-impl Share {
+impl DeviceQueue {
     /// For each of a new device's queues, which is in this thread's network namespace.
     pub fn of_each(device: u32, queues: usize) -> Result<Vec<Self>> {
         let refused = Refused { netlink: Netlink::open(None)?, device, seen: 0, unclaimed: 0 };

@@ -56,11 +56,11 @@ use std::sync::Arc;
 pub use flows::HostFlows;
 pub(super) use queue::HostQueue;
 
-use device::Share;
+use device::DeviceQueue;
 use device::{Device, lacking};
 use hooks::Life;
 use hooks::{Hook, Hooks};
-use queue::{Address, HostRx};
+use queue::{DeviceAddress, HostRx};
 
 use super::tap::{self, Drops, TapQueue};
 use super::{OpenOptions, Port, PortName, lookup, xdp};
@@ -85,7 +85,7 @@ enum Fallback {
 }
 
 /// What the options say.
-struct Config {
+struct HostConfig {
     fallback: Fallback,
     hook: Option<Hook>,
     flows: Option<u32>,
@@ -94,7 +94,7 @@ struct Config {
     slots: u32,
 }
 
-impl Config {
+impl HostConfig {
     fn of(name: &PortName) -> Result<Self> {
         let fallbacks = [("pass", Fallback::Pass), ("drop", Fallback::Drop)];
         let fallback = name.choice("fallback", &fallbacks)?.unwrap_or(Fallback::Pass);
@@ -136,7 +136,7 @@ impl Config {
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = Config::of(name)?;
+    let config = HostConfig::of(name)?;
     let netns = options.netns.as_deref();
     let interface = lookup::interface(name, netns)?;
     if interface.hardware != libc::ARPHRD_ETHER {
@@ -155,7 +155,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// Takes what the host sends out of an interface of this thread's network namespace. Says, too, why
 /// an XDP program is not native, if it is not.
 fn between(
-    config: &Config,
+    config: &HostConfig,
     interface: &link::Interface,
     queues: usize,
 ) -> Result<(Vec<HostQueue>, Hook, Option<String>)> {
@@ -185,8 +185,8 @@ fn between(
     };
     let (hooks, hook) = put?;
     let mut drops = Some(Drops::of(&device.name)?);
-    let shares = Share::of_each(device.index, queues)?;
-    let mut address = Some(Address::new(Netlink::open(None)?, interface.clone(), device));
+    let shares = DeviceQueue::of_each(device.index, queues)?;
+    let mut address = Some(DeviceAddress::new(Netlink::open(None)?, interface.clone(), device));
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;
@@ -204,7 +204,7 @@ fn between(
 
 /// Has the interface's XDP program pass the flows in the table. Says, too, why it is not native.
 fn pass_flows(
-    config: &Config,
+    config: &HostConfig,
     interface: &link::Interface,
     table: &FlowTable,
 ) -> Result<(Stage, Option<String>)> {

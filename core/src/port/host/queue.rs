@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::HostFlows;
 use super::device::Device;
-use super::device::Share;
+use super::device::DeviceQueue;
 use super::hooks::Hooks;
 use super::hooks::Life;
 use crate::error::{Error, Result};
@@ -58,14 +58,14 @@ impl Drop for HostRx {
 
 /// The interface's Ethernet address, which the device has, too.
 #[derive(Debug)]
-pub(super) struct Address {
+pub(super) struct DeviceAddress {
     netlink: Netlink,
     interface: Interface,
     device: Device,
     mac: Option<Mac>,
 }
 
-impl Address {
+impl DeviceAddress {
     pub fn new(netlink: Netlink, interface: Interface, device: Device) -> Self {
         Self { mac: interface.mac, netlink, interface, device }
     }
@@ -90,10 +90,10 @@ pub(crate) struct HostQueue {
     // Before the device: nothing is led there any more when it goes.
     intake: Option<Arc<HostRx>>,
     tap: TapQueue,
-    refused: Share,
+    refused: DeviceQueue,
     name: String,
     /// The port's first queue sees to it.
-    address: Option<Address>,
+    address: Option<DeviceAddress>,
     flows: Option<HostFlows>,
     checked: Instant,
 }
@@ -102,9 +102,9 @@ impl HostQueue {
     pub(super) fn new(
         intake: &Arc<HostRx>,
         tap: TapQueue,
-        refused: Share,
+        refused: DeviceQueue,
         name: &str,
-        address: Option<Address>,
+        address: Option<DeviceAddress>,
         flows: Option<HostFlows>,
     ) -> Self {
         let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());

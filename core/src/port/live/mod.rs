@@ -31,7 +31,7 @@ use super::queue::Queue;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
 use crate::error::Result;
 use crate::link::{self, may_pin, netns};
-use crate::xdp::live::{Geometry, MAX_BYTES, MIN_BYTES, Sender, leaves_by};
+use crate::xdp::live::{Geometry, LiveSender, MAX_BYTES, MIN_BYTES, leaves_by};
 use sluicegate_base::ring::{Interface, Ring};
 
 /// A short ring stays in the cache.
@@ -40,13 +40,13 @@ const DEFAULT_RING: u64 = 2048;
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// What the options say.
-struct Config {
+struct LiveConfig {
     ring: u32,
     cpu: Option<usize>,
     slots: u32,
 }
 
-impl Config {
+impl LiveConfig {
     fn of(name: &PortName) -> Result<Self> {
         let ring = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING) as u32;
         Ok(Self {
@@ -62,7 +62,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if options.usage != Use::Send {
         return Err(name.error("it only sends; packet:, xdp: and mirror: receive"));
     }
-    let config = Config::of(name)?;
+    let config = LiveConfig::of(name)?;
     let netns = options.netns.as_deref();
     let interface = lookup::interface(name, netns)?;
     if interface.hardware != libc::ARPHRD_ETHER {
@@ -99,7 +99,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// Refuses rings that would take what the host needs for other things.
 fn check_memory(
     name: &PortName,
-    config: &Config,
+    config: &LiveConfig,
     interface: &link::Interface,
     queues: usize,
 ) -> Result<()> {
@@ -114,7 +114,7 @@ fn check_memory(
     )))
 }
 
-fn geometry(config: &Config, interface: &link::Interface) -> Geometry {
+fn geometry(config: &LiveConfig, interface: &link::Interface) -> Geometry {
     let frame = interface.mtu.saturating_add(MIN_BYTES + TAG_BYTES as u32);
     Geometry { slots: config.ring, most_bytes: frame.min(MAX_BYTES) }
 }
@@ -122,18 +122,23 @@ fn geometry(config: &Config, interface: &link::Interface) -> Geometry {
 /// What sends for a queue of an `xdp:` port, whose interface is of this thread's network namespace. It
 /// waits for the interface while that is down.
 pub(super) fn outlet(interface: &link::Interface) -> Result<LiveQueue> {
-    let config = Config { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
+    let config = LiveConfig { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
     let sender = sender(&config, interface, 0, true)?;
     LiveQueue::new(sender, interface, None, Limits::of(interface, LINKTYPE_ETHERNET))
 }
 
 /// The sender of the `i`th queue.
-fn sender(config: &Config, interface: &link::Interface, i: usize, waits: bool) -> Result<Sender> {
+fn sender(
+    config: &LiveConfig,
+    interface: &link::Interface,
+    i: usize,
+    waits: bool,
+) -> Result<LiveSender> {
     let geometry = geometry(config, interface);
     let cpu = config.cpu.map(|first| first + i);
     // The thread would say it too, when it is too late to open the port otherwise.
     cpu.map_or(Ok(()), may_pin)?;
-    Sender::open(geometry, interface, cpu, waits)
+    LiveSender::open(geometry, interface, cpu, waits)
 }
 
 #[cfg(test)]
@@ -149,7 +154,7 @@ mod tests {
             ("live:eth0?ring_size=65536", 1024, false),
         ] {
             let name: PortName = text.parse().unwrap();
-            let config = Config::of(&name).unwrap();
+            let config = LiveConfig::of(&name).unwrap();
             let checked = check_memory(&name, &config, &interface, queues);
             assert_eq!(checked.is_ok(), fits, "{text}, {queues}");
             if let Err(error) = checked {

@@ -7,7 +7,7 @@ use crate::link::{self, LinkState, netns};
 use crate::port::QueueStats;
 use crate::port::backend::Backend;
 use crate::port::limits::Limits;
-use crate::xdp::live::Sender;
+use crate::xdp::live::LiveSender;
 use sluicegate_base::ring::Ring;
 
 /// Packets that are handed over at once: the program begins while more are written.
@@ -18,7 +18,7 @@ const LAST_LOOK: Duration = Duration::from_micros(50);
 /// One queue of a `live:` port.
 #[derive(Debug)]
 pub(crate) struct LiveQueue {
-    sender: Sender,
+    sender: LiveSender,
     presence: LinkState,
     limits: Limits,
     /// The first slot that is not written.
@@ -34,7 +34,7 @@ pub(crate) struct LiveQueue {
 
 impl LiveQueue {
     pub(super) fn new(
-        sender: Sender,
+        sender: LiveSender,
         interface: &link::Interface,
         netns: Option<&str>,
         mut limits: Limits,
@@ -185,7 +185,7 @@ mod tests {
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let geometry = Geometry { slots: 64, most_bytes: 1518 };
-        let sender = netns::run_in(Some(&netns), || Sender::at_rest(geometry, &left0)).unwrap();
+        let sender = netns::run_in(Some(&netns), || LiveSender::at_rest(geometry, &left0)).unwrap();
         let limits = Limits::of(&left0, LINKTYPE_ETHERNET);
         let mut queue = LiveQueue::new(sender, &left0, Some(&netns), limits).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();

@@ -26,7 +26,7 @@ pub(super) enum Role {
 
 /// The options of a port.
 #[derive(Clone, Debug)]
-pub(super) struct Config {
+pub(super) struct MemifConfig {
     /// Whatever goes if it is not said.
     pub role: Option<Role>,
     pub settings: Settings,
@@ -35,7 +35,7 @@ pub(super) struct Config {
     pub interrupts: bool,
 }
 
-impl Config {
+impl MemifConfig {
     pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         let roles = [("server", Role::Server), ("client", Role::Client)];
         let queues = name.count("queues", 1..=MAX_QUEUES)?;

@@ -46,7 +46,7 @@ pub(super) struct Shared {
     /// the queues: who sees that a peer has gone sees all that it had handed over. The rings
     /// themselves are read under the lock.
     changes: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<EndState>,
     /// Wakes the control thread.
     wake: EventFd,
     /// Wakes queues that wait.
@@ -54,7 +54,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EndState {
     stop: bool,
     /// Which connection there is, or was last.
     connection: u32,
@@ -93,7 +93,7 @@ impl Control {
             wake: event()?,
             nudges: (0..queues).map(|_| event()).collect::<Result<_>>()?,
         });
-        let worker = Worker {
+        let worker = ControlThread {
             name,
             address,
             netns,
@@ -160,7 +160,7 @@ impl Drop for Control {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EndState> {
         // The state is whole between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,7 +196,7 @@ impl Shared {
 }
 
 /// The thread.
-struct Worker {
+struct ControlThread {
     name: String,
     address: Address,
     netns: Option<String>,
@@ -207,7 +207,7 @@ struct Worker {
     said: String,
 }
 
-impl Worker {
+impl ControlThread {
     fn run(mut self) {
         while !self.shared.orders().0 {
             let made = match &self.end {

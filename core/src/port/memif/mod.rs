@@ -45,7 +45,7 @@ use super::queue::Queue;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::netns;
-use config::{Config, Role};
+use config::{MemifConfig, Role};
 use control::{Control, End};
 use queue::Ways;
 use sluicegate_base::memory::Pool;
@@ -55,7 +55,7 @@ use sluicegate_memif::handshake::Settings;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = Config::of(name, options)?;
+    let config = MemifConfig::of(name, options)?;
     let address = Address::of(name.name());
     let netns = options.netns.clone();
     let first = netns::run_in(netns.as_deref(), || meet(name, &config, &address))?;
@@ -113,7 +113,7 @@ enum Met {
 }
 
 /// Takes the role that was asked for, or that is left.
-fn meet(name: &PortName, config: &Config, address: &Address) -> Result<Met> {
+fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Met> {
     let end = Instant::now() + SAME_MOMENT;
     loop {
         match try_to_meet(name, config, address)? {
@@ -125,7 +125,7 @@ fn meet(name: &PortName, config: &Config, address: &Address) -> Result<Met> {
 }
 
 /// None where another who has started at the same moment is about to listen.
-fn try_to_meet(name: &PortName, config: &Config, address: &Address) -> Result<Option<Met>> {
+fn try_to_meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Option<Met>> {
     let failed = |operation, error: Errno| Error::system(operation, name.short(), error);
     let met = match (config.role, address.connect()) {
         (Some(Role::Server), Ok(channel)) => Err(served(name, channel.peer_process())),
@@ -178,7 +178,7 @@ fn served(name: &PortName, process: Option<i32>) -> Error {
 }
 
 /// Rejects a client's region that descriptors cannot address: they have 32 bits for an offset.
-fn check_region(name: &PortName, config: &Config) -> Result<()> {
+fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
     match u32::try_from(config.settings.max_region_bytes()) {
         Ok(_) => Ok(()),
         Err(_) => Err(name.error(
@@ -189,7 +189,7 @@ fn check_region(name: &PortName, config: &Config) -> Result<()> {
 
 /// Returns the buffers and the ring area that the port takes of a pool.
 pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
-    let config = Config::of(name, options)?;
+    let config = MemifConfig::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
     let Settings { queues, buffer_bytes, .. } = config.settings;
     Ok(PoolRequirements::of_queues(

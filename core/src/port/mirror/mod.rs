@@ -83,7 +83,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let mut watch = InterfaceWatch::over(name, &interface, options.usage)?;
         let (resident, reason) = Resident::join(&interface, wish)?;
         let queues = watch.attached(name)?;
-        let job = Job {
+        let job = CopyJob {
             name,
             interface: &interface,
             resident: &Arc::new(resident),
@@ -120,7 +120,7 @@ pub(super) struct Size {
 
 /// Packets to be copied into rings: those of a mirror, or of a claim.
 #[derive(Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct CopyJob<'a> {
     pub name: &'a PortName,
     pub interface: &'a link::Interface,
     pub resident: &'a Arc<Resident>,
@@ -140,7 +140,7 @@ pub(super) struct Job<'a> {
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
 
-impl Job<'_> {
+impl CopyJob<'_> {
     /// Makes the rings and has packets copied into them. To be called in the interface's network
     /// namespace.
     pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {

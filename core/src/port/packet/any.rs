@@ -39,7 +39,7 @@ const MAX_DEVICES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Devices {
     /// None where all packets belong to one interface, with cooked headers.
-    shared: Option<Arc<Mutex<Shared>>>,
+    shared: Option<Arc<Mutex<KnownDevices>>>,
     /// The interfaces that this queue knows of.
     interfaces: Vec<Interface>,
     origins: HashMap<Key, Origin>,
@@ -54,7 +54,7 @@ type Key = (i32, u16);
 
 /// The devices that all queues of a port know of.
 #[derive(Debug)]
-struct Shared {
+struct KnownDevices {
     /// By their numbers; the interface of all further devices has no key.
     devices: Vec<(Option<Key>, Interface)>,
     numbers: HashMap<Key, usize>,
@@ -74,11 +74,11 @@ impl Devices {
     /// No devices yet. Each interface is described so, but for its name and link type. Without `names`
     /// all packets belong to one interface, with cooked headers.
     pub fn new(described: Interface, names: Option<LinkNames>) -> Self {
-        let shared = |names| Shared { devices: Vec::new(), numbers: HashMap::new(), names };
+        let shared = |names| KnownDevices { devices: Vec::new(), numbers: HashMap::new(), names };
         Self::of(described, names.map(|names| Arc::new(Mutex::new(shared(names)))))
     }
 
-    fn of(described: Interface, shared: Option<Arc<Mutex<Shared>>>) -> Self {
+    fn of(described: Interface, shared: Option<Arc<Mutex<KnownDevices>>>) -> Self {
         // No device has index 0.
         let last = ((0, 0), Origin { number: 0, cooked: true });
         Self { shared, interfaces: Vec::new(), origins: HashMap::new(), last, described }
@@ -146,7 +146,7 @@ impl Devices {
     }
 }
 
-impl Shared {
+impl KnownDevices {
     /// Adds a device, or the interface of all further ones where there are too many.
     fn add(&mut self, (index, hardware): Key, socket: &Socket, described: &Interface) {
         let number = self.devices.len();

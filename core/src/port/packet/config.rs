@@ -67,7 +67,7 @@ pub(super) enum Clock {
 
 /// The options of a `packet:` port.
 #[derive(Clone, Debug)]
-pub(super) struct Config {
+pub(super) struct PacketConfig {
     pub method: Method,
     pub sending: Sending,
     /// Whether sent packets go to the driver past the queueing discipline.
@@ -100,7 +100,7 @@ pub(super) struct Config {
 /// tcpdump's limit: enough for every frame there is.
 pub(super) const MAX_SNAPLEN: u32 = 262_144;
 
-impl Config {
+impl PacketConfig {
     pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         let methods = [Method::Ring, Method::Frames, Method::Recvmmsg, Method::Recv];
         let method = name.choice("method", &methods.map(|method| (method.name(), method)))?;
@@ -193,8 +193,8 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn config(text: &str) -> Result<Config> {
-        Config::of(&text.parse().unwrap(), &OpenOptions::default())
+    fn config(text: &str) -> Result<PacketConfig> {
+        PacketConfig::of(&text.parse().unwrap(), &OpenOptions::default())
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             ("eth0?method=recvmmsg", at_once, Recvmmsg, 1),
         ] {
             let options = OpenOptions { latency, ..OpenOptions::default() };
-            let config = Config::of(&text.parse().unwrap(), &options).unwrap();
+            let config = PacketConfig::of(&text.parse().unwrap(), &options).unwrap();
             let retire = Duration::from_millis(retire_ms);
             assert_eq!((config.method, config.retire), (method, retire), "{text}, {latency:?}");
         }

@@ -13,12 +13,12 @@ const HEADER_BYTES: usize = 20;
 
 /// The header of one packet, and behind it the VLAN tag that the kernel took out.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(super) struct CookedHeader {
     bytes: [u8; HEADER_BYTES + vlan::TAG_BYTES],
     length: usize,
 }
 
-impl Header {
+impl CookedHeader {
     /// Of a packet that came with this address, and a tag: its protocol and control information.
     pub fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
         let mut bytes = [0; HEADER_BYTES + vlan::TAG_BYTES];
@@ -83,8 +83,8 @@ mod tests {
             sll_addr: [198, 18, 0, 1, 0, 0, 0, 0],
         };
         let plain = b"\x08\x00\0\0\0\0\0\x2a\x03\x0a\x04\x04\xc6\x12\0\x01\0\0\0\0";
-        assert_eq!(Header::new(&address, None).bytes(), plain);
+        assert_eq!(CookedHeader::new(&address, None).bytes(), plain);
         let tagged = [b"\x88\xa8", &plain[2..], b"\x20\x05\x08\x00"].concat();
-        assert_eq!(Header::new(&address, Some((0x88a8, 0x2005))).bytes(), tagged);
+        assert_eq!(CookedHeader::new(&address, Some((0x88a8, 0x2005))).bytes(), tagged);
     }
 }

@@ -55,7 +55,7 @@ impl FanoutMode {
 }
 
 /// What chooses the socket in mode bpf.
-enum Program {
+enum FanoutProgram {
     Classic(Vec<Instruction>),
     Extended(OwnedFd),
 }
@@ -90,7 +90,7 @@ impl Fanout {
         Ok(())
     }
 
-    fn kernel_mode(&self, program: Option<&Program>) -> u32 {
+    fn kernel_mode(&self, program: Option<&FanoutProgram>) -> u32 {
         match self.mode {
             FanoutMode::Hash => libc::PACKET_FANOUT_HASH,
             FanoutMode::LoadBalance => libc::PACKET_FANOUT_LB,
@@ -99,7 +99,7 @@ impl Fanout {
             FanoutMode::Random => libc::PACKET_FANOUT_RND,
             FanoutMode::Queue => libc::PACKET_FANOUT_QM,
             FanoutMode::Bpf => match program {
-                Some(Program::Extended(_)) => libc::PACKET_FANOUT_EBPF,
+                Some(FanoutProgram::Extended(_)) => libc::PACKET_FANOUT_EBPF,
                 _ => libc::PACKET_FANOUT_CBPF,
             },
         }
@@ -112,31 +112,31 @@ impl Fanout {
         defrag | if rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 }
     }
 
-    fn set_program(&self, socket: &Socket, program: Option<&Program>) -> Result<()> {
+    fn set_program(&self, socket: &Socket, program: Option<&FanoutProgram>) -> Result<()> {
         let operation = "set the fanout program of";
         match program {
             None => Ok(()),
-            Some(Program::Classic(code)) => {
+            Some(FanoutProgram::Classic(code)) => {
                 let option = libc::PACKET_FANOUT_DATA;
                 socket.set_program(libc::SOL_PACKET, option, code, operation)
             }
-            Some(Program::Extended(fd)) => {
+            Some(FanoutProgram::Extended(fd)) => {
                 let option = libc::PACKET_FANOUT_DATA;
                 socket.set(libc::SOL_PACKET, option, fd.as_raw_fd(), operation)
             }
         }
     }
 
-    fn load_program(&self) -> Result<Program> {
-        let Some(path) = &self.program else { return Ok(Program::Classic(both_ways())) };
+    fn load_program(&self) -> Result<FanoutProgram> {
+        let Some(path) = &self.program else { return Ok(FanoutProgram::Classic(both_ways())) };
         if let Ok(fd) = pinned(path) {
-            return Ok(Program::Extended(fd));
+            return Ok(FanoutProgram::Extended(fd));
         }
         let text = std::fs::read_to_string(path).map_err(|source| {
             Error::path("read the fanout program", path.as_ref(), source)
                 .remedy("name a pinned eBPF program or a file that `tcpdump -ddd` made")
         })?;
-        parse_classic(&text).map(Program::Classic).ok_or_else(|| Error::File {
+        parse_classic(&text).map(FanoutProgram::Classic).ok_or_else(|| Error::File {
             path: path.into(),
             offset: 0,
             reason: "not a classic BPF program: expected a count, then as many groups of four \

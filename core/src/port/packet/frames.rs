@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 use libc::{sockaddr_ll, tpacket2_hdr};
 
 use super::block::{BlockStatus, Filled, direction, pieces, place_pieces, timestamp_source};
-use super::config::Config;
+use super::config::PacketConfig;
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ pub(super) struct FrameRing {
 
 impl FrameRing {
     /// Sets the ring up on a socket that is not bound yet, for packets of an interface with this MTU.
-    pub fn new(socket: &Socket, config: &Config, mtu: u32) -> Result<Self> {
+    pub fn new(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Self> {
         let longest = mtu.saturating_add(LINK_BYTES).min(config.snaplen);
         let frame_bytes =
             longest.saturating_add(PACKET_OFFSET).next_power_of_two().max(MIN_FRAME_BYTES);

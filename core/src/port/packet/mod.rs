@@ -59,7 +59,7 @@ pub(super) use queue::PacketQueue;
 use std::sync::Arc;
 
 use any::{ANY, Devices};
-use config::{Clock, Config, Method};
+use config::{Clock, Method, PacketConfig};
 use cooked::link_type;
 use fanout::{Fanout, FanoutMode};
 use socket::Socket;
@@ -79,7 +79,7 @@ const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 
 /// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
 /// sees unfiltered packets and each packet comes to one of them only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let mut config = Config::of(name, options)?;
+    let mut config = PacketConfig::of(name, options)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let netns = options.netns.as_deref();
@@ -195,7 +195,7 @@ impl Promiscuous {
 fn receive_from<'a, I>(
     ifindex: u32,
     sockets: impl Fn() -> I,
-    config: &Config,
+    config: &PacketConfig,
     up: bool,
 ) -> Result<()>
 where
@@ -239,7 +239,7 @@ where
 }
 
 /// The filter's program for one link type; none if there is no filter.
-fn filter_program(config: &Config, link_type: u16) -> Result<Option<Vec<Instruction>>> {
+fn filter_program(config: &PacketConfig, link_type: u16) -> Result<Option<Vec<Instruction>>> {
     let filter = config.filter.as_deref();
     let filter = filter.map(|expression| Filter::compile(expression, link_type)).transpose()?;
     filter.map(|filter| filter.for_packet_socket()).transpose()
@@ -248,7 +248,7 @@ fn filter_program(config: &Config, link_type: u16) -> Result<Option<Vec<Instruct
 /// The program that lets in what the port wants: the filter's, and the snap length as the number
 /// of bytes it lets in. None if that is everything.
 fn admission(
-    config: &Config,
+    config: &PacketConfig,
     program: Option<Vec<Instruction>>,
     any: bool,
 ) -> Option<Vec<Instruction>> {
@@ -278,7 +278,7 @@ fn admit(socket: &Socket, program: Option<&[Instruction]>) -> Result<()> {
     }
 }
 
-fn own_pool(config: &Config, usage: Use, queues: usize) -> Result<Arc<Pool>> {
+fn own_pool(config: &PacketConfig, usage: Use, queues: usize) -> Result<Arc<Pool>> {
     let rings = match usage {
         Use::Both => 2,
         Use::Receive | Use::Send => 1,

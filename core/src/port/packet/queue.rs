@@ -7,10 +7,10 @@ use nix::poll::PollFlags;
 
 use super::any::Devices;
 use super::block::{BlockRing, Filled};
-use super::config::{Clock, Config, Method};
+use super::config::{Clock, Method, PacketConfig};
 use super::frames::FrameRing;
-use super::receive::Receiver;
-use super::send::Sender;
+use super::receive::BatchReceiver;
+use super::send::SocketSender;
 use super::socket::Socket;
 use super::{Fallback, REJECT_ALL, Use};
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ pub(crate) struct PacketQueue {
     receiver: Option<Receive>,
     /// Of `packet:any`: the devices that packets have come from.
     devices: Option<Devices>,
-    sender: Option<Sender>,
+    sender: Option<SocketSender>,
     stats: QueueStats,
     /// Packets put into the ring.
     delivered: u64,
@@ -52,14 +52,14 @@ pub(crate) struct PacketQueue {
 enum Receive {
     Blocks(BlockRing),
     Frames(FrameRing),
-    Calls(Box<Receiver>, Method),
+    Calls(Box<BatchReceiver>, Method),
 }
 
 impl PacketQueue {
     /// Sets a socket up for receiving, sending or both, before it is bound; makes its rings.
     pub(super) fn new(
         socket: Socket,
-        config: &Config,
+        config: &PacketConfig,
         interface: Option<&link::Interface>,
         pool: &Arc<Pool>,
         usage: Use,
@@ -77,7 +77,7 @@ impl PacketQueue {
         let (sender, tx) = match (usage, interface) {
             (Use::Receive, _) | (_, None) => (None, Ring::absent(pool)?),
             (Use::Send | Use::Both, Some(interface)) => (
-                Some(Sender::open(&socket, config, interface, usage, fallbacks)?),
+                Some(SocketSender::open(&socket, config, interface, usage, fallbacks)?),
                 Ring::transmit(pool, config.slots)?,
             ),
         };
@@ -234,11 +234,11 @@ impl Backend for PacketQueue {
             Some(Receive::Frames(frames)) => frames.note_loss(lost),
             Some(Receive::Calls(..)) | None => {}
         }
-        self.stats.sent = self.sender.as_ref().map_or(0, Sender::sent);
-        self.stats.refused = self.sender.as_ref().map_or(0, Sender::refused);
-        self.stats.too_long = self.sender.as_ref().map_or(0, Sender::too_long);
-        self.stats.rejected = self.sender.as_ref().map_or(0, Sender::rejected);
-        self.stats.unsent = self.sender.as_ref().map_or(0, Sender::unsent);
+        self.stats.sent = self.sender.as_ref().map_or(0, SocketSender::sent);
+        self.stats.refused = self.sender.as_ref().map_or(0, SocketSender::refused);
+        self.stats.too_long = self.sender.as_ref().map_or(0, SocketSender::too_long);
+        self.stats.rejected = self.sender.as_ref().map_or(0, SocketSender::rejected);
+        self.stats.unsent = self.sender.as_ref().map_or(0, SocketSender::unsent);
         Ok(self.stats)
     }
 
@@ -285,7 +285,7 @@ impl Backend for PacketQueue {
 /// The method asked for, or the next one if the kernel has it not.
 fn receive(
     socket: &Socket,
-    config: &Config,
+    config: &PacketConfig,
     mtu: u32,
     pool: &Arc<Pool>,
     fallbacks: &mut Vec<Fallback>,
@@ -312,23 +312,23 @@ fn receive(
         }
     }
     let ring = Ring::receive(pool, config.slots)?;
-    let config = Config { method, ..config.clone() };
-    let receiver = Receiver::new(socket, &config, &ring)?;
+    let config = PacketConfig { method, ..config.clone() };
+    let receiver = BatchReceiver::new(socket, &config, &ring)?;
     Ok((Receive::Calls(Box::new(receiver), method), ring))
 }
 
-fn blocks(socket: &Socket, config: &Config) -> Result<Receive> {
+fn blocks(socket: &Socket, config: &PacketConfig) -> Result<Receive> {
     ask_for_times(socket, config)?;
     BlockRing::new(socket, config).map(Receive::Blocks)
 }
 
-fn frames(socket: &Socket, config: &Config, mtu: u32) -> Result<Receive> {
+fn frames(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Receive> {
     ask_for_times(socket, config)?;
     FrameRing::new(socket, config, mtu).map(Receive::Frames)
 }
 
 /// Has the kernel write the card's times into a ring, where they are wanted.
-fn ask_for_times(socket: &Socket, config: &Config) -> Result<()> {
+fn ask_for_times(socket: &Socket, config: &PacketConfig) -> Result<()> {
     if config.clock == Clock::Hardware {
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE.cast_signed();
         let operation = "ask for the card's timestamps on";

@@ -17,7 +17,7 @@ use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
 use super::block::{Filled, direction};
-use super::config::{Clock, Config, Method};
+use super::config::{Clock, Method, PacketConfig};
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ const CONTROL_BYTES: usize = 192;
 
 /// The buffers of one batch of system calls.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct BatchReceiver {
     one_by_one: bool,
     messages: Vec<libc::mmsghdr>,
     vectors: Vec<[libc::iovec; 2]>,
@@ -55,7 +55,7 @@ pub(super) struct Receiver {
 
 // SAFETY: the pointers in `messages` and `vectors` lead into this value's own buffers and into
 // the ring given to `receive`; they are set anew in each call and never followed outside it.
-unsafe impl Send for Receiver {}
+unsafe impl Send for BatchReceiver {}
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +70,8 @@ struct Told {
     dropped: Option<u32>,
 }
 
-impl Receiver {
-    pub(super) fn new(socket: &Socket, config: &Config, ring: &Ring) -> Result<Self> {
+impl BatchReceiver {
+    pub(super) fn new(socket: &Socket, config: &PacketConfig, ring: &Ring) -> Result<Self> {
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1i32, "ask for VLAN tags on")?;
         let software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
         let hardware = libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE;

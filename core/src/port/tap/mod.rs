@@ -45,7 +45,7 @@ const MTUS: std::ops::RangeInclusive<u64> = 68..=65_521;
 const CLOCK: &str = "timestamps: software, taken when a batch is read";
 
 /// What the options say.
-struct Config {
+struct TapConfig {
     persist: Option<bool>,
     up: bool,
     mtu: Option<u32>,
@@ -53,7 +53,7 @@ struct Config {
     slots: u32,
 }
 
-impl Config {
+impl TapConfig {
     fn of(name: &PortName) -> Result<Self> {
         Ok(Self {
             persist: name.switch("persist")?,
@@ -67,7 +67,7 @@ impl Config {
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = Config::of(name)?;
+    let config = TapConfig::of(name)?;
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let mtu = config.mtu.unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 }
 
 /// Opens the queues of a device of this thread's network namespace, and sets it up.
-fn open_device(device: &str, config: &Config, queues: usize) -> Result<Vec<TapQueue>> {
+fn open_device(device: &str, config: &TapConfig, queues: usize) -> Result<Vec<TapQueue>> {
     let taps = Tap::open(device, queues, Making::OrUse)?;
     if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {
         tap.set_persistent(device, persist)?;

@@ -10,7 +10,7 @@ use crate::xdp::{BindMode, BusyPoll, Mode};
 
 /// The options of an `xdp:` port.
 #[derive(Clone, Debug)]
-pub(super) struct Config {
+pub(super) struct XdpConfig {
     pub filter: Option<String>,
     pub action: Action,
     pub mode: ModeWish,
@@ -50,7 +50,7 @@ pub(super) enum Send {
     Live,
 }
 
-impl Config {
+impl XdpConfig {
     pub(super) fn of(name: &PortName) -> Result<Self> {
         let actions = [("take", Action::Take), ("drop", Action::Drop), ("pass", Action::Pass)];
         let native = ModeWish::Only(Mode::Native);
@@ -131,7 +131,7 @@ mod tests {
             ("4294967301us", None),
         ] {
             let name: PortName = format!("xdp:eth0?busy_poll={time}").parse().unwrap();
-            match (Config::of(&name), expected) {
+            match (XdpConfig::of(&name), expected) {
                 (Ok(config), Some(expected)) => {
                     assert_eq!(config.busy_poll.map(|it| it.time_us), expected, "{time}");
                 }

@@ -7,7 +7,7 @@ use super::{ClaimBuilder, Method, hardware};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::claim_conflict::{self, overlap, who};
-use crate::port::mirror::{Job, Size};
+use crate::port::mirror::{CopyJob, Size};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
@@ -111,7 +111,7 @@ impl ClaimBuilder<'_> {
         if self.stamp == Stamp::Driver {
             fallbacks.push(hardware::fallback("a copy has the time at which it was made".into()));
         }
-        let job = Job {
+        let job = CopyJob {
             name: self.name,
             interface: self.interface,
             resident: &self.resident,

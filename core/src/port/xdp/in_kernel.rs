@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Readiness, Ring};
 
-use super::config::Config;
+use super::config::XdpConfig;
 use super::{fallbacks, mode_name};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -238,7 +238,7 @@ impl Port {
     /// # Errors
     /// As [`open`](Self::open); somebody has all packets of the interface already.
     pub fn redirect(from: &PortName, to: &PortName, options: &OpenOptions) -> Result<Self> {
-        let config = Config::of(from)?;
+        let config = XdpConfig::of(from)?;
         refuse_unused(from)?;
         let netns = options.netns.as_deref();
         let [source, target] = [from, to].map(|name| ethernet(name, netns));
@@ -257,14 +257,14 @@ fn ethernet(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
 
 fn redirect(
     from: &PortName,
-    config: &Config,
+    config: &XdpConfig,
     source: link::Interface,
     (to, target): (&PortName, link::Interface),
 ) -> Result<Port> {
     let filter = config.filter.as_deref();
     let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
     let (resident, reason) = Resident::join(&source, config.mode)?;
-    let (there, _) = Resident::join(&target, Config::of(to)?.mode)?;
+    let (there, _) = Resident::join(&target, XdpConfig::of(to)?.mode)?;
     let resident = Arc::new(resident);
     let queues = 0..=source.rx_queues.max(1) - 1;
     let expression = filter.as_ref().map_or("", Filter::expression);

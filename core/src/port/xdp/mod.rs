@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use claim::Claim;
-use config::{Config, Method};
+use config::{Method, XdpConfig};
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;
@@ -81,7 +81,7 @@ const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = Config::of(name)?;
+    let config = XdpConfig::of(name)?;
     let netns = options.netns.as_deref();
     let interface = lookup::interface(name, netns)?;
     if interface.hardware != libc::ARPHRD_ETHER {
@@ -110,7 +110,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// has one of the queues, as copies.
 fn take(
     name: &PortName,
-    config: &Config,
+    config: &XdpConfig,
     interface: &link::Interface,
     options: &OpenOptions,
 ) -> Result<Port> {
@@ -165,7 +165,7 @@ fn patience(has_others: bool) -> Duration {
 /// A port on its way, for packets that come to it.
 struct ClaimBuilder<'a> {
     name: &'a PortName,
-    config: &'a Config,
+    config: &'a XdpConfig,
     interface: &'a link::Interface,
     options: &'a OpenOptions,
     resident: Arc<Resident>,
@@ -307,7 +307,7 @@ fn bytes_for_a_frame(mtu: u32, frags: bool) -> u32 {
 }
 
 fn needs_of(
-    config: &Config,
+    config: &XdpConfig,
     queues: u32,
     (receives, sends): (bool, bool),
     buffer_bytes: u32,
@@ -320,7 +320,7 @@ fn needs_of(
 /// What a port that packets come to, or go out by, takes of a pool. How many queues a driver adds
 /// with a program is not known before: as many as there are CPUs, where there is room for them.
 pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
-    let config = Config::of(name)?;
+    let config = XdpConfig::of(name)?;
     let netns = options.netns.as_deref();
     let interface = lookup::interface(name, netns)?;
     let queues = match name.queues() {
@@ -342,7 +342,7 @@ pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequir
 /// A port whose packets stay in the kernel: one queue, whatever the interface has.
 fn count_in_kernel(
     name: &PortName,
-    config: &Config,
+    config: &XdpConfig,
     interface: link::Interface,
     inspect: Option<&dyn Inspect>,
 ) -> Result<Port> {

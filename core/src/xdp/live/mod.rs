@@ -41,7 +41,7 @@ pub use live_program::{LiveProgram, RunEnd};
 pub use live_thread::{LiveThread, LiveThreadConfig, Next};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{Geometry, MIN_BYTES};
-pub(crate) use sender::Sender;
+pub(crate) use sender::LiveSender;
 pub use shared_counters::SharedCounters;
 
 use crate::error::Error;

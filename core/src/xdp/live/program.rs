@@ -195,7 +195,7 @@ fn look_again(asm: &mut Assembler, geometry: Geometry, found: Label, none: Label
 }
 
 /// `to` = the tail. What the writer wrote before it is to be seen from now on: pairs with
-/// `Writer::publish`. On x86 no load is done before an earlier one; elsewhere an atomic operation
+/// `LiveWriter::publish`. On x86 no load is done before an earlier one; elsewhere an atomic operation
 /// that returns a value is a full barrier in the kernel's memory model.
 fn look(asm: &mut Assembler, to: Reg) {
     if cfg!(target_arch = "x86_64") {

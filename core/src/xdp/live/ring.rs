@@ -99,13 +99,13 @@ impl Geometry {
 
 /// The memory, and the map that the program knows it by.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct LiveMemory {
     geometry: Geometry,
     mapping: Mmap,
     map: OwnedFd,
 }
 
-impl Memory {
+impl LiveMemory {
     /// Makes an empty one whose indices stand at `start`.
     ///
     /// # Errors
@@ -187,12 +187,12 @@ impl Memory {
     }
 
     /// What has become of packets.
-    pub fn counts(&self) -> Counts {
-        Counts { sent: self.count(at::PACKETS), refused: self.count(at::REFUSED) }
+    pub fn counts(&self) -> LiveCounts {
+        LiveCounts { sent: self.count(at::PACKETS), refused: self.count(at::REFUSED) }
     }
 }
 
-impl AsFd for Memory {
+impl AsFd for LiveMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
@@ -200,7 +200,7 @@ impl AsFd for Memory {
 
 /// What the program has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct LiveCounts {
     /// Packets handed to the interface.
     pub sent: u64,
     /// Packets whose length could not be.
@@ -209,16 +209,16 @@ pub(crate) struct Counts {
 
 /// Who writes packets: there is one.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    memory: Arc<Memory>,
+pub(crate) struct LiveWriter {
+    memory: Arc<LiveMemory>,
     cursor: Cursor,
     /// Packets written and not published.
     written: u32,
 }
 
-impl Writer {
+impl LiveWriter {
     /// The writer of a new one whose indices stand at `start`.
-    pub fn new(memory: &Arc<Memory>, start: u32) -> Self {
+    pub fn new(memory: &Arc<LiveMemory>, start: u32) -> Self {
         let cursor = Cursor::producing(memory.geometry.slots, start);
         Self { memory: Arc::clone(memory), cursor, written: 0 }
     }

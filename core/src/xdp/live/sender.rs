@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::live_program::LiveProgram;
 use super::live_thread::{LiveThread, LiveThreadConfig, Next};
 use super::program::{Access, program};
-use super::ring::{Counts, Geometry, Memory, Writer};
+use super::ring::{Geometry, LiveCounts, LiveMemory, LiveWriter};
 use crate::error::{Error, Result};
 use crate::link::{Allowed, Interface};
 use crate::xdp::RedirectCounts;
@@ -21,9 +21,9 @@ const FIRST_RUNS: u32 = 1 << 13;
 
 /// Sends packets that are written into a ring.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    writer: Writer,
-    memory: Arc<Memory>,
+pub(crate) struct LiveSender {
+    writer: LiveWriter,
+    memory: Arc<LiveMemory>,
     running: LiveThread,
     terms: Arc<Terms>,
     /// Writer and thread have one CPU between them.
@@ -42,7 +42,7 @@ struct Terms {
 /// No CPU.
 const NOWHERE: usize = usize::MAX;
 
-impl Sender {
+impl LiveSender {
     /// Makes one, asleep, that sends out of an interface of this thread's network namespace; its
     /// thread on a CPU of its own if one is given. While the interface is down it `waits`, or it ends.
     ///
@@ -69,7 +69,7 @@ impl Sender {
         config: LiveThreadConfig,
     ) -> Result<Self> {
         let LiveThreadConfig { exit, cpu, .. } = &config;
-        let memory = Memory::new(geometry, start, &exit.interface().name)?;
+        let memory = LiveMemory::new(geometry, start, &exit.interface().name)?;
         let program = load(&memory, exit, Access::Direct).or_else(|error| match error {
             // Also without CAP_PERFMON, and slower.
             Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
@@ -88,7 +88,7 @@ impl Sender {
             bytes: geometry.most_bytes as usize,
         };
         let running = LiveThread::start(program, &config, move || feed.next())?;
-        Ok(Self { writer: Writer::new(&memory, start), memory, running, terms, alone })
+        Ok(Self { writer: LiveWriter::new(&memory, start), memory, running, terms, alone })
     }
 
     /// What the slots look like.
@@ -98,7 +98,7 @@ impl Sender {
 
     /// Where packets are written. Follow with [`publish`](Self::publish).
     #[inline]
-    pub fn writer(&mut self) -> &mut Writer {
+    pub fn writer(&mut self) -> &mut LiveWriter {
         &mut self.writer
     }
 
@@ -153,7 +153,7 @@ impl Sender {
     }
 
     /// Of the others, how many were handed to the interface, and how many refused.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> LiveCounts {
         self.memory.counts()
     }
 
@@ -165,18 +165,18 @@ impl Sender {
     /// One whose thread never runs the program.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn at_rest(geometry: Geometry, interface: &Interface) -> Result<Self> {
-        let memory = Memory::new(geometry, 0, &interface.name)?;
+        let memory = LiveMemory::new(geometry, 0, &interface.name)?;
         let exit = Arc::new(Exit::by(interface)?);
         let program = load(&memory, &exit, Access::Calls)?;
         let config = LiveThreadConfig { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
         let running = LiveThread::start(program, &config, || Next::Sleep)?;
         let terms = Terms { asleep: AtomicBool::new(false), writer: AtomicUsize::new(NOWHERE) };
-        let writer = Writer::new(&memory, 0);
+        let writer = LiveWriter::new(&memory, 0);
         Ok(Self { writer, memory, running, terms: Arc::new(terms), alone: false })
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &LiveMemory {
         &self.memory
     }
 
@@ -190,7 +190,7 @@ impl Sender {
 }
 
 /// Loads the ring's program.
-pub(super) fn load(memory: &Memory, exit: &Exit, access: Access) -> Result<LiveProgram> {
+pub(super) fn load(memory: &LiveMemory, exit: &Exit, access: Access) -> Result<LiveProgram> {
     let geometry = memory.geometry();
     let instructions = program(geometry, exit, access, memory).map_err(|fault| {
         Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
@@ -200,7 +200,7 @@ pub(super) fn load(memory: &Memory, exit: &Exit, access: Access) -> Result<LiveP
 
 /// What the thread knows of its work.
 struct Feed {
-    memory: Arc<Memory>,
+    memory: Arc<LiveMemory>,
     terms: Arc<Terms>,
     /// The CPUs it chooses from; none where it is pinned to one, or there is but one.
     allowed: Option<Allowed>,

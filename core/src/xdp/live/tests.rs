@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::program::Access;
-use super::ring::{Counts, Memory, Writer, at, slot};
+use super::ring::{LiveCounts, LiveMemory, LiveWriter, at, slot};
 use super::sender::load;
 use super::*;
 use crate::filter::ebpf::{Assembler, Reg, xdp_action};
@@ -23,7 +23,7 @@ const GEOMETRY: Geometry = Geometry { slots: 64, most_bytes: 1518 };
 struct Bench {
     _lab: Lab,
     receiver: Port,
-    sender: Sender,
+    sender: LiveSender,
 }
 
 impl Bench {
@@ -35,7 +35,7 @@ impl Bench {
         let open = || {
             let exit = Arc::new(Exit::by(&interface)?);
             let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 13, waits: false };
-            Sender::starting_at(start, GEOMETRY, config)
+            LiveSender::starting_at(start, GEOMETRY, config)
         };
         let sender = match netns::run_in(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
@@ -58,14 +58,14 @@ impl Bench {
     }
 
     /// Waits until the program has counted so many refused and sent packets.
-    fn wait_for(&self, wanted: Counts) {
+    fn wait_for(&self, wanted: LiveCounts) {
         let deadline = Instant::now() + PATIENCE;
         while self.sender.counts() != wanted {
             assert!(Instant::now() < deadline, "{:?}, not {wanted:?}", self.sender.counts());
         }
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &LiveMemory {
         self.sender.memory()
     }
 }
@@ -93,14 +93,14 @@ fn receive(receiver: &mut Port, n: usize) -> Vec<u8> {
     got
 }
 
-fn write(writer: &mut Writer, numbers: impl IntoIterator<Item = u8>) {
+fn write(writer: &mut LiveWriter, numbers: impl IntoIterator<Item = u8>) {
     for number in numbers {
         assert!(writer.room(1) > 0, "no room for {number}");
         writer.write(&Packet::new(&Meta::default(), &frame(number)));
     }
 }
 
-fn hand_over(writer: &mut Writer, numbers: impl IntoIterator<Item = u8>) {
+fn hand_over(writer: &mut LiveWriter, numbers: impl IntoIterator<Item = u8>) {
     write(writer, numbers);
     writer.publish();
 }
@@ -172,7 +172,7 @@ fn indices_wrap_at_the_end_of_their_32_bits() {
         bench.send(numbers.clone());
         assert_eq!(bench.receive(30), numbers.collect::<Vec<_>>());
     }
-    bench.wait_for(Counts { sent: 240, refused: 0 });
+    bench.wait_for(LiveCounts { sent: 240, refused: 0 });
     assert!(bench.memory().index(at::OWN_HEAD).load(Ordering::Relaxed) < 240, "it did wrap");
 }
 
@@ -192,7 +192,7 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
         bench.send([100 + number]);
         assert_eq!(bench.receive(1), [100 + number], "{length}");
     }
-    bench.wait_for(Counts { sent: 9, refused: 9 });
+    bench.wait_for(LiveCounts { sent: 9, refused: 9 });
 }
 
 #[test]
@@ -200,12 +200,12 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
     for access in [Access::Direct, Access::Calls] {
         let Some(lab) = for_tests::lab() else { return };
         let mut receiver = receiver(&lab);
-        let memory = Memory::new(GEOMETRY, 7, "a test").unwrap();
+        let memory = LiveMemory::new(GEOMETRY, 7, "a test").unwrap();
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
         let load = || load(&memory, &Exit::by(&interface)?, access);
         let program = netns::run_in(Some(&left), load).unwrap();
-        let mut writer = Writer::new(&memory, 7);
+        let mut writer = LiveWriter::new(&memory, 7);
         // Here the program runs when it is told to, and as often.
         let run = |times| program.run(times).map(|ended| assert_eq!(ended, RunEnd::Done));
         hand_over(&mut writer, 0..10);
@@ -228,7 +228,7 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
             run(1).unwrap();
             assert_eq!(receive(&mut receiver, 1), [10 + round as u8], "{far}: that puts it right");
         }
-        assert_eq!(memory.counts(), Counts { sent: 14, refused: 0 }, "{access:?}");
+        assert_eq!(memory.counts(), LiveCounts { sent: 14, refused: 0 }, "{access:?}");
     }
 }
 
@@ -237,8 +237,8 @@ fn a_head_that_cannot_be_makes_no_room() {
     if !for_tests::is_root() {
         return;
     }
-    let memory = Memory::new(GEOMETRY, 5, "a test").unwrap();
-    let mut writer = Writer::new(&memory, 5);
+    let memory = LiveMemory::new(GEOMETRY, 5, "a test").unwrap();
+    let mut writer = LiveWriter::new(&memory, 5);
     let frame = frame(0);
     for _ in 0..64 {
         assert!(writer.room(1) == 1);

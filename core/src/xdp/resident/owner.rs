@@ -55,7 +55,7 @@ pub struct Owner {
 
 /// An entry: an owner, and what its place had counted when it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct OwnerEntry {
     pub owner: Owner,
     pub before: Counters,
 }
@@ -85,7 +85,7 @@ impl Owner {
     }
 }
 
-impl Entry {
+impl OwnerEntry {
     pub fn to_bytes(&self) -> [u8; OWNER_BYTES] {
         let Self { owner, before } = self;
         let mut layout = OwnerLayout {
@@ -171,9 +171,9 @@ mod tests {
         };
         let before = from_words([1, 2, 3, 4, 5, 6, 0, 0]);
         assert_eq!((before.packets, before.dropped_bytes), (1, 6));
-        let entry = Entry { owner, before };
-        assert_eq!(Entry::from_bytes(&entry.to_bytes()), Some(entry));
-        assert_eq!(Entry::from_bytes(&[0; OWNER_BYTES]), None, "nobody");
+        let entry = OwnerEntry { owner, before };
+        assert_eq!(OwnerEntry::from_bytes(&entry.to_bytes()), Some(entry));
+        assert_eq!(OwnerEntry::from_bytes(&[0; OWNER_BYTES]), None, "nobody");
     }
 
     #[test]
@@ -188,8 +188,8 @@ mod tests {
             action: Action::Take,
             filter,
         };
-        let entry = Entry { owner, before: Counters::default() };
-        let read = Entry::from_bytes(&entry.to_bytes()).unwrap().owner;
+        let entry = OwnerEntry { owner, before: Counters::default() };
+        let read = OwnerEntry::from_bytes(&entry.to_bytes()).unwrap().owner;
         assert_eq!(read.filter, "ü".repeat(191));
         assert_eq!(read.command, "a-command-of-mo");
     }

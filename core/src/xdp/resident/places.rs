@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::owner::{Entry, OWNER_BYTES, Owner};
+use super::owner::{OWNER_BYTES, Owner, OwnerEntry};
 use super::shared::{CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, has_program};
 use super::{Claimed, Resident};
 use crate::error::Result;
@@ -47,7 +47,7 @@ impl Resident {
         let mut claims = Vec::new();
         for place in places().filter(|&place| held.has(place)) {
             // None: somebody is taking or leaving it just now.
-            if let Some(Entry { owner, before }) = self.entry(place)? {
+            if let Some(OwnerEntry { owner, before }) = self.entry(place)? {
                 let tally = self.tallies.of_place(place).since(before);
                 claims.push(Claimed { place, owner, tally });
             }
@@ -63,11 +63,11 @@ impl Resident {
         Ok(self.entry(stage)?.map(|entry| entry.owner))
     }
 
-    fn entry(&self, place: u32) -> Result<Option<Entry>> {
+    fn entry(&self, place: u32) -> Result<Option<OwnerEntry>> {
         let mut bytes = [0; OWNER_BYTES];
         let found = bpf::read_entry(self.owners.as_fd(), place, &mut bytes);
         let failed = |error| self.failed("read who has a claim on", error);
-        Ok(if found.map_err(failed)? { Entry::from_bytes(&bytes) } else { None })
+        Ok(if found.map_err(failed)? { OwnerEntry::from_bytes(&bytes) } else { None })
     }
 
     /// Which places have owners that live. Of a map of sockets bpf(2) tells nothing; a program

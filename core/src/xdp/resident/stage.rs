@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::owner::{Entry, Owner};
+use super::owner::{Owner, OwnerEntry};
 use super::shared::TURN;
 use super::{Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
@@ -40,7 +40,7 @@ impl Stage {
         // What a dead owner left does nothing any more, and makes room.
         resident.empty(number).map_err(failed)?;
         let before = resident.tallies.of_place(number);
-        let entry = Entry { owner: owner.clone(), before };
+        let entry = OwnerEntry { owner: owner.clone(), before };
         bpf::write_entry(resident.owners.as_fd(), number, &entry.to_bytes(), Write::Any)
             .map_err(failed)?;
         Ok(Self { resident: Arc::clone(resident), number, _token: token, before })

@@ -51,7 +51,7 @@ unsafe impl Entry for libc::xdp_desc {}
 
 /// A ring's memory, and where in it things are.
 #[derive(Debug)]
-struct Memory<T> {
+struct RingMemory<T> {
     /// Holds the addresses below.
     _map: Mmap,
     producer: NonNull<AtomicU32>,
@@ -62,11 +62,11 @@ struct Memory<T> {
 }
 
 // SAFETY: the addresses lead into `_map`, which moves with them and belongs to no thread.
-unsafe impl<T: Entry> Send for Memory<T> {}
+unsafe impl<T: Entry> Send for RingMemory<T> {}
 // SAFETY: through `&Memory` only atomics are read; entries need `&mut` of the ring.
-unsafe impl<T: Entry> Sync for Memory<T> {}
+unsafe impl<T: Entry> Sync for RingMemory<T> {}
 
-impl<T: Entry> Memory<T> {
+impl<T: Entry> RingMemory<T> {
     /// Finds a ring in a mapping of it, where the kernel says its parts are.
     fn new(map: Mmap, offsets: &libc::xdp_ring_offset, entries: u32) -> Result<Self> {
         let index = |offset: u64| part::<AtomicU32>(&map, offset, 1);
@@ -130,7 +130,7 @@ fn part<P>(map: &Mmap, offset: u64, count: u32) -> Option<NonNull<P>> {
 /// Our side of a ring that the kernel consumes: fill and transmit.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
-    memory: Memory<T>,
+    memory: RingMemory<T>,
     cursor: Cursor,
     _entries: PhantomData<T>,
 }
@@ -138,7 +138,7 @@ pub(super) struct Producer<T> {
 impl<T: Entry> Producer<T> {
     /// The ring in a mapping; it must be empty.
     pub(super) fn new(map: Mmap, offsets: &libc::xdp_ring_offset, entries: u32) -> Result<Self> {
-        let memory = Memory::new(map, offsets, entries)?;
+        let memory = RingMemory::new(map, offsets, entries)?;
         // Relaxed: our own index, which nobody else stores.
         let start = memory.producer().load(Ordering::Relaxed);
         Ok(Self { memory, cursor: Cursor::producing(entries, start), _entries: PhantomData })
@@ -193,7 +193,7 @@ impl<T: Entry> Producer<T> {
 /// Our side of a ring that the kernel produces: receive and completion.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
-    memory: Memory<T>,
+    memory: RingMemory<T>,
     cursor: Cursor,
     _entries: PhantomData<T>,
 }
@@ -201,7 +201,7 @@ pub(super) struct Consumer<T> {
 impl<T: Entry> Consumer<T> {
     /// The ring in a mapping; nothing in it has been consumed but what its index says.
     pub(super) fn new(map: Mmap, offsets: &libc::xdp_ring_offset, entries: u32) -> Result<Self> {
-        let memory = Memory::new(map, offsets, entries)?;
+        let memory = RingMemory::new(map, offsets, entries)?;
         // Relaxed: our own index, which nobody else stores.
         let start = memory.consumer().load(Ordering::Relaxed);
         Ok(Self { memory, cursor: Cursor::consuming(entries, start), _entries: PhantomData })

@@ -39,7 +39,7 @@ use sluicegate::port::Inspect;
 use sluicegate::xdp::live::SharedCounters;
 
 use super::report::{Delays, Others, Share, TrackShare};
-use super::track::{Counts, Run};
+use super::track::{NumberRun, StreamCounts};
 use crate::rate::Latencies;
 use layout::{CPU_BYTES, DELAYS, STREAMS, TRACKS, WORKERS, delay as at_delay, track, word};
 
@@ -105,14 +105,14 @@ fn delays(get: impl Fn(usize) -> u64) -> Delays {
 }
 
 fn track_share(stream: u8, worker: u8, get: impl Fn(i16) -> u64) -> TrackShare {
-    let counts = Counts {
+    let counts = StreamCounts {
         received: get(track::RECEIVED),
         duplicates: get(track::DUPLICATES),
         reordered: get(track::REORDERED),
         late: get(track::LATE),
         corrupt: get(track::CORRUPT),
     };
-    let run = |by: i16| Run {
+    let run = |by: i16| NumberRun {
         first: get(track::FIRST + by),
         last: get(track::LAST + by),
         different: get(track::DIFFERENT + by),

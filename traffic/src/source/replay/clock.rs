@@ -43,7 +43,7 @@ impl ReplayStart {
 
 /// One worker's view of the timetable, and how well it keeps to it.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct ReplayClock {
     timing: Timing,
     start: Arc<ReplayStart>,
     arrived: bool,
@@ -55,7 +55,7 @@ pub(super) struct Clock {
     restarts: u64,
 }
 
-impl Clock {
+impl ReplayClock {
     pub(super) fn new(tempo: &Tempo, start: Arc<ReplayStart>) -> Self {
         Self {
             timing: Timing::of(tempo),
@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn workers_begin_together() {
         let start = ReplayStart::of(2);
-        let mut clocks = [(); 2].map(|()| Clock::new(&Tempo::Recorded(1.0), Arc::clone(&start)));
+        let mut clocks =
+            [(); 2].map(|()| ReplayClock::new(&Tempo::Recorded(1.0), Arc::clone(&start)));
         assert_eq!(clocks[0].begun(100), None);
         assert_eq!(clocks[0].begun(150), None, "it counts once");
         assert_eq!(clocks[1].begun(200), Some(200));
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_late_is_counted_when_it_is_handed_over_and_delays_nothing() {
-        let mut clock = Clock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
+        let mut clock = ReplayClock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
         let begun = clock.begun(1_000).unwrap();
         assert_eq!(clock.is_due(at(500, 1, 60), begun, 1_400), None);
         assert_eq!(clock.next_ns(), Some(1_500));
@@ -300,7 +301,7 @@ mod tests {
     #[test]
     fn what_is_far_too_late_puts_the_timetable_off_for_all() {
         let start = ReplayStart::of(1);
-        let mut clock = Clock::new(&paced(1_000.0, Unit::Packet), Arc::clone(&start));
+        let mut clock = ReplayClock::new(&paced(1_000.0, Unit::Packet), Arc::clone(&start));
         let begun = clock.begun(1_000 * MS).unwrap();
         let late = 1_000 * MS + 500 * MS;
         let due = clock.is_due(at(0, 100, 0), begun, late).unwrap();
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn top_speed_knows_no_times() {
-        let mut clock = Clock::new(&Tempo::Top, ReplayStart::of(1));
+        let mut clock = ReplayClock::new(&Tempo::Top, ReplayStart::of(1));
         let begun = clock.begun(5).unwrap();
         assert!(clock.is_due(at(u64::MAX, 9, 9), begun, 5).is_some());
         clock.sent(5, begun, 5);

@@ -27,12 +27,12 @@ pub(super) struct Keeping {
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<KeptPacket>,
 }
 
 /// A packet: where its bytes are, and what is known of it.
 #[derive(Debug)]
-struct Entry {
+struct KeptPacket {
     at: usize,
     bytes: u32,
     /// It cannot be sent, and is only counted.
@@ -61,7 +61,7 @@ impl Keeping {
         position: Position,
     ) -> bool {
         let bytes = if fits { packet.captured_bytes() } else { 0 };
-        self.taken += bytes + size_of::<Entry>();
+        self.taken += bytes + size_of::<KeptPacket>();
         if self.taken > self.most {
             return false;
         }
@@ -84,7 +84,7 @@ impl Keeping {
         }
         let mut meta = *packet.meta();
         meta.interface = 0;
-        chunk.entries.push(Entry { at, bytes: bytes as u32, other_link_type, position, meta });
+        chunk.entries.push(KeptPacket { at, bytes: bytes as u32, other_link_type, position, meta });
     }
 }
 

@@ -25,7 +25,7 @@ use sluicegate::ring::{Packet, RingMut};
 use super::{Filled, LeftOut, MAX_SLEEP, Source};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
-use clock::{Clock, ReplayStart};
+use clock::{ReplayClock, ReplayStart};
 use kept::Kept;
 use position::Position;
 use share::Share;
@@ -77,7 +77,7 @@ pub struct ReplayOptions {
 #[derive(Debug)]
 pub struct Replay {
     packets: Packets,
-    clock: Clock,
+    clock: ReplayClock,
     least_bytes: usize,
     most_bytes: usize,
     left_out: LeftOut,
@@ -127,7 +127,7 @@ impl Replay {
         let start = ReplayStart::of(workers);
         let new = |packets| Self {
             packets,
-            clock: Clock::new(&options.tempo, start.clone()),
+            clock: ReplayClock::new(&options.tempo, start.clone()),
             least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
             most_bytes: options.most_bytes.unwrap_or(usize::MAX),
             left_out: LeftOut::default(),
@@ -232,7 +232,7 @@ struct Hand<'a, 'r> {
     most: u32,
     now_ns: u64,
     begun_ns: u64,
-    clock: &'a mut Clock,
+    clock: &'a mut ReplayClock,
     least_bytes: usize,
     most_bytes: usize,
     left_out: &'a mut LeftOut,

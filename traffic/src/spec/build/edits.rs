@@ -6,7 +6,7 @@
 
 use super::draws::Draws;
 use super::{Laid, What, write_bits};
-use crate::plan::{Edit, Index, Part, Per, Source};
+use crate::plan::{Edit, FieldSource, Index, Part, Per};
 use crate::spec::layer::Bits;
 use crate::spec::value::{Set, Value};
 
@@ -23,7 +23,7 @@ pub(super) fn edits(
         match what {
             What::Number(number) => write_bits(edits.template, *bits, *number),
             What::LengthFrom(from) => edits.length(*bits, *from, end),
-            What::Source(source) => edits.add(*bits, 0, source.clone()),
+            What::FieldSource(source) => edits.add(*bits, 0, source.clone()),
             What::Value(value) => edits.value(*bits, value)?,
         }
     }
@@ -76,7 +76,7 @@ impl Edits<'_> {
     fn length(&mut self, bits: Bits, from: usize, end: Option<usize>) {
         match end {
             Some(end) => write_bits(self.template, bits, (end - from) as u128),
-            None => self.add(bits, 0, Source::Length { headers: from as u16 }),
+            None => self.add(bits, 0, FieldSource::Length { headers: from as u16 }),
         }
     }
 
@@ -89,13 +89,13 @@ impl Edits<'_> {
                 let count = (first.abs_diff(*last) / step) as u64 + 1;
                 let step = if first < last { *step as u64 } else { (*step as u64).wrapping_neg() };
                 let index = Index { per, count, random: None };
-                self.steps(bits, *first, Source::Steps { index, step });
+                self.steps(bits, *first, FieldSource::Steps { index, step });
             }
             Set::Range { first, last } => match block(*first, *last) {
                 Some(lower) if bits.cell > 4 => self.prefix(bits, per, *first, lower)?,
                 _ => {
                     let index = self.random(per, (last - first) as u64 + 1)?;
-                    self.steps(bits, *first, Source::Steps { index, step: 1 });
+                    self.steps(bits, *first, FieldSource::Steps { index, step: 1 });
                 }
             },
             Set::Prefix { address, bits: upper } => {
@@ -116,14 +116,14 @@ impl Edits<'_> {
             if values.iter().all(|value| *value == values[0]) {
                 write_bits(self.template, piece.bits, values[0].into());
             } else {
-                self.add(piece.bits, 0, Source::List { index, values });
+                self.add(piece.bits, 0, FieldSource::List { index, values });
             }
         }
         Ok(())
     }
 
     /// What changes the lowest piece alone.
-    fn steps(&mut self, bits: Bits, first: u128, source: Source) {
+    fn steps(&mut self, bits: Bits, first: u128, source: FieldSource) {
         write_bits(self.template, bits, first);
         if let Some(piece) = Piece::of(bits, if bits.cell == 6 { 4 } else { 8 }).first() {
             self.add(piece.bits, piece.part(first), source);
@@ -140,7 +140,7 @@ impl Edits<'_> {
                 continue;
             }
             let index = self.random(per, 1 << random)?;
-            self.add(piece.bits, first, Source::Steps { index, step: 1 });
+            self.add(piece.bits, first, FieldSource::Steps { index, step: 1 });
         }
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Edits<'_> {
         Ok(Index { per, count, random })
     }
 
-    fn add(&mut self, bits: Bits, base: u64, source: Source) {
+    fn add(&mut self, bits: Bits, base: u64, source: FieldSource) {
         let mask = (u64::MAX >> (64 - u32::from(bits.width))) << bits.shift;
         let part = Part { mask, shift: bits.shift, base, source };
         let (at, bytes) = (bits.at as u16, bits.cell as u8);

@@ -21,7 +21,7 @@ use super::protocols::{bytes, ethernet};
 use super::size::{MAX_FRAME, Size, turns_of};
 use super::value::Value;
 use super::{Defaults, Stream};
-use crate::plan::{self, Finish, Sizes, Source};
+use crate::plan::{self, FieldSource, Finish, Sizes};
 use draws::Draws;
 
 /// A frame on Ethernet is not shorter (IEEE 802.3, without the frame check sequence).
@@ -60,7 +60,7 @@ pub(crate) enum What {
     Value(Value),
     /// The frame's bytes from here on.
     LengthFrom(usize),
-    Source(Source),
+    FieldSource(FieldSource),
 }
 
 /// What a layer above IP has to know of it.
@@ -130,7 +130,7 @@ pub(super) fn memory_bytes(stream: &plan::Stream) -> usize {
     let sums: usize = stream.sums.iter().map(|sum| sum.by_size.len() * 2).sum();
     let parts = stream.edits.iter().flat_map(|edit| &edit.parts);
     let lists = parts.map(|part| match &part.source {
-        Source::List { values, .. } => values.len() * 8,
+        FieldSource::List { values, .. } => values.len() * 8,
         _ => 0,
     });
     stream.template.len() + sizes + sums + lists.sum::<usize>()

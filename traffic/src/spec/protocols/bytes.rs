@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ethernet;
-use crate::plan::Source;
+use crate::plan::FieldSource;
 use crate::spec::build::{Content, Fill, What};
 use crate::spec::fault::Fault;
 use crate::spec::form::Form;
@@ -39,9 +39,9 @@ fn stamp(header: &mut Header) -> Result<(), Fault> {
     let rows = [
         (0, 2, What::Number(MAGIC)),
         (2, 1, What::Number(stream)),
-        (3, 1, What::Source(Source::Worker)),
-        (4, 4, What::Source(Source::Sequence)),
-        (8, 8, What::Source(Source::Time)),
+        (3, 1, What::FieldSource(FieldSource::Worker)),
+        (4, 4, What::FieldSource(FieldSource::Sequence)),
+        (8, 8, What::FieldSource(FieldSource::Time)),
     ];
     for (at, cell, what) in rows {
         header.put_what(Bits { at, cell, shift: 0, width: cell as u8 * 8 }, what);

@@ -35,7 +35,7 @@ use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 pub(super) use status::BlockStatus;
 
 use super::any::{Devices, Origin};
-use super::config::Config;
+use super::config::PacketConfig;
 use super::cooked;
 use super::socket::Socket;
 use super::vlan;
@@ -115,8 +115,8 @@ pub(super) struct BlockRing {
 
 impl BlockRing {
     /// Sets the ring up on a socket that is not bound yet.
-    pub(super) fn new(socket: &Socket, config: &Config) -> Result<Self> {
-        let Config { blocks, block_bytes, .. } = *config;
+    pub(super) fn new(socket: &Socket, config: &PacketConfig) -> Result<Self> {
+        let PacketConfig { blocks, block_bytes, .. } = *config;
         let version = libc::tpacket_versions::TPACKET_V3 as i32;
         socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V3 on")?;
         let frame_bytes = 2048;
@@ -402,7 +402,7 @@ unsafe fn cook(
     address: &libc::sockaddr_ll,
     tag: Option<(u16, u16)>,
 ) -> (usize, u32, u32) {
-    let cooked = cooked::Header::new(address, tag);
+    let cooked = cooked::CookedHeader::new(address, tag);
     let cooked = cooked.bytes();
     let mac = usize::from(header.tp_net) - cooked.len();
     // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring (af_packet.c,

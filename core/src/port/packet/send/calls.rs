@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::{Failed, Progress, Target};
+use super::{Failed, RingProgress, Target};
 use crate::error::Result;
 use crate::port::packet::socket::Socket;
 use sluicegate_base::ring::Ring;
@@ -61,7 +61,7 @@ impl Calls {
         &mut self,
         target: &Target<'_>,
         ring: &Ring,
-        progress: &mut Progress,
+        progress: &mut RingProgress,
     ) -> Result<()> {
         let socket = target.socket;
         let mut was_down = false;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use calls::Calls;
 use frames::FrameRing;
 
-use super::config::{Config, Sending};
+use super::config::{PacketConfig, Sending};
 use super::cooked::link_type;
 use super::socket::Socket;
 use super::{Fallback, Use};
@@ -28,9 +28,9 @@ const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The sending side of a socket.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct SocketSender {
     way: SendMethod,
-    progress: Progress,
+    progress: RingProgress,
     /// The interface it sends by.
     presence: LinkState,
 }
@@ -44,7 +44,7 @@ enum SendMethod {
 
 /// How far a transmit ring has been sent.
 #[derive(Debug, Default)]
-struct Progress {
+struct RingProgress {
     /// The first slot that has not left.
     next: u32,
     sent: u64,
@@ -70,11 +70,11 @@ struct Dropped {
     time: Duration,
 }
 
-impl Sender {
+impl SocketSender {
     /// Sets a socket up for sending through an interface.
     pub(super) fn open(
         socket: &Socket,
-        config: &Config,
+        config: &PacketConfig,
         interface: &link::Interface,
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
@@ -106,7 +106,7 @@ impl Sender {
                 }
             },
         };
-        Ok(Self { way, progress: Progress::default(), presence: LinkState::of(interface)? })
+        Ok(Self { way, progress: RingProgress::default(), presence: LinkState::of(interface)? })
     }
 
     /// The way in use.
@@ -191,7 +191,7 @@ const LOOPBACK: &str = "loopback gives frames back before their packets are rece
 /// The ring to send by, or the reason why there is none.
 fn ring(
     socket: &Socket,
-    config: &Config,
+    config: &PacketConfig,
     interface: &link::Interface,
     usage: Use,
 ) -> Result<Result<FrameRing, String>> {
@@ -213,7 +213,7 @@ fn ring(
     }
 }
 
-impl Progress {
+impl RingProgress {
     /// The next packets, in so many slots, have been taken by the kernel.
     fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
         self.sent += packets as u64;
@@ -272,7 +272,7 @@ impl Failed {
     fn of(
         error: io::Error,
         target: &Target<'_>,
-        progress: &mut Progress,
+        progress: &mut RingProgress,
         was_down: &mut bool,
     ) -> Result<Self> {
         let socket = target.socket;
@@ -311,7 +311,7 @@ mod tests {
             (ms(2), ms(2), "one that tries again and again"),
             (ms(200), BETWEEN, "one that stood still"),
         ] {
-            let (mut progress, start) = (Progress::default(), Instant::now());
+            let (mut progress, start) = (RingProgress::default(), Instant::now());
             for tries in 0..3 {
                 let time = progress.dropped_for(start + after * tries);
                 assert_eq!(time, counts * tries, "{sentence}");

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 
 use super::super::shared::{Action, tally};
 use super::super::{Resident, Stage};
-use super::{KEY, Program};
+use super::{KEY, StageProgram};
 use crate::cell_ring::{self, at, cell};
 use crate::error::Result;
 use crate::filter::Filter;
@@ -44,7 +44,7 @@ pub(crate) fn load_copying(
     filter: Option<&Filter>,
     copies: &Copies,
 ) -> Result<OwnedFd> {
-    let mut program = Program::new(stage, resident);
+    let mut program = StageProgram::new(stage, resident);
     let [lost, next] = program.asm.labels();
     program.select(filter, next)?;
     program.owner_is_alive(next);
@@ -62,7 +62,7 @@ pub(crate) fn load_copying(
     program.finish(filter)
 }
 
-impl Program<'_> {
+impl StageProgram<'_> {
     /// R9 = the ring, and counts the packet there. On to `next` from a queue that is not ours, or
     /// not any more.
     fn find_ring(&mut self, copies: &Copies, next: Label) {

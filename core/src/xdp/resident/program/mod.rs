@@ -51,7 +51,7 @@ pub(crate) fn load_forwarding(
     resident: &Resident,
     filter: &Filter,
 ) -> Result<OwnedFd> {
-    let mut program = Program::new(stage, resident);
+    let mut program = StageProgram::new(stage, resident);
     let next = program.asm.label();
     program.select(Some(filter), next)?;
     program.forward(next);
@@ -69,7 +69,7 @@ pub(crate) fn load(
     sockets: Option<Sockets<'_>>,
     inspect: Option<&dyn Inspect>,
 ) -> Result<OwnedFd> {
-    let mut program = Program::new(stage, resident);
+    let mut program = StageProgram::new(stage, resident);
     program.write(action, filter, sockets, inspect)?;
     program.finish(filter)
 }
@@ -82,14 +82,14 @@ fn refused(resident: &Resident, filter: Option<&Filter>, why: &dyn std::fmt::Dis
     }
 }
 
-struct Program<'a> {
+struct StageProgram<'a> {
     asm: Assembler,
     frame: Frame,
     resident: &'a Resident,
     place: u32,
 }
 
-impl<'a> Program<'a> {
+impl<'a> StageProgram<'a> {
     fn new(stage: &Stage, resident: &'a Resident) -> Self {
         let frame = Frame { fragments: resident.frags(), ..Frame::default() };
         Self { asm: Assembler::new(), frame, resident, place: stage.number() }
@@ -298,7 +298,7 @@ const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
 /// Makes the program of a stage that passes the packets of flows in the table.
 pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) -> Result<OwnedFd> {
-    let mut program = Program::new(stage, resident);
+    let mut program = StageProgram::new(stage, resident);
     let [next, pass] = program.asm.labels();
     program.select(None, next)?;
     program.owner_is_alive(next);

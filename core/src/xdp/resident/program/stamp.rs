@@ -1,7 +1,7 @@
 //! Writing the time in front of a packet that is taken ([`Stamp`]).
 
 use super::super::metadata::{HASH_AT, TIME_AT};
-use super::{KEY, Program};
+use super::{KEY, StageProgram};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Helper, Label, Size, xdp_md};
 use crate::xdp::stamp::{CARD_MARK, MARK, Stamp};
@@ -11,7 +11,7 @@ const TIME: i16 = KEY - 8;
 const WHOSE: i16 = KEY - 16;
 const HASH: i16 = KEY - 24;
 
-impl Program<'_> {
+impl StageProgram<'_> {
     /// Writes the time, and the hash, where the driver leaves room. The registers that point
     /// into the packet are lost.
     pub(super) fn stamp(&mut self, stamp: Stamp) {

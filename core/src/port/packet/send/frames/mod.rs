@@ -43,7 +43,7 @@ use libc::tpacket2_hdr;
 
 use status::{Answer, FrameStatus};
 
-use super::{Failed, Progress, Target};
+use super::{Failed, RingProgress, Target};
 use crate::error::{Error, Result};
 use crate::port::limits::Limits;
 use crate::port::packet::socket::Socket;
@@ -101,7 +101,7 @@ impl Layout {
 
 /// What has come of handing frames over.
 #[derive(Debug)]
-enum Outcome {
+enum HandOver {
     /// There may be more to send, and room for it.
     More,
     /// There is nothing to send, or no room for it.
@@ -122,7 +122,7 @@ pub(super) struct FrameRing {
     /// The next frame to write.
     free: usize,
     /// Frames before it that the kernel was asked to send and has not taken. Their packets are
-    /// those that begin at [`Progress::next`].
+    /// those that begin at [`RingProgress::next`].
     asked: usize,
     /// The slot behind those packets.
     next: u32,
@@ -166,15 +166,15 @@ impl FrameRing {
         &mut self,
         target: &Target<'_>,
         ring: &Ring,
-        progress: &mut Progress,
+        progress: &mut RingProgress,
     ) -> Result<()> {
         let (mut was_down, mut has_looked) = (false, false);
         loop {
             let failed = match self.hand_over(ring, progress, || kick(target.socket)) {
-                Outcome::Done => return Ok(()),
-                Outcome::More => continue,
-                Outcome::Barred => Failed::LeaveOut { too_long: false },
-                Outcome::Stopped(error) => Failed::of(error, target, progress, &mut was_down)?,
+                HandOver::Done => return Ok(()),
+                HandOver::More => continue,
+                HandOver::Barred => Failed::LeaveOut { too_long: false },
+                HandOver::Stopped(error) => Failed::of(error, target, progress, &mut was_down)?,
             };
             match failed {
                 Failed::Wait => return Ok(()),
@@ -193,20 +193,20 @@ impl FrameRing {
     fn hand_over(
         &mut self,
         ring: &Ring,
-        progress: &mut Progress,
+        progress: &mut RingProgress,
         kick: impl FnOnce() -> io::Result<()>,
-    ) -> Outcome {
+    ) -> HandOver {
         self.fill(ring, progress);
         if self.asked == 0 {
-            return if self.is_barred(ring, progress) { Outcome::Barred } else { Outcome::Done };
+            return if self.is_barred(ring, progress) { HandOver::Barred } else { HandOver::Done };
         }
         let called = kick();
         match (self.collect(ring, progress), called) {
-            (Answer::Taken, _) => Outcome::More,
-            (Answer::Wrong, _) => Outcome::Barred,
-            (Answer::Waits, Err(error)) => Outcome::Stopped(error),
+            (Answer::Taken, _) => HandOver::More,
+            (Answer::Wrong, _) => HandOver::Barred,
+            (Answer::Waits, Err(error)) => HandOver::Stopped(error),
             // The socket has no memory for more until some of it has been sent.
-            (Answer::Waits, Ok(())) => Outcome::Done,
+            (Answer::Waits, Ok(())) => HandOver::Done,
         }
     }
 
@@ -219,7 +219,7 @@ impl FrameRing {
 
     /// Writes packets into frames until there are no more of either, or a packet comes that may
     /// not go. That one is left out when it is the first: then those before it have left.
-    fn fill(&mut self, ring: &Ring, progress: &Progress) {
+    fn fill(&mut self, ring: &Ring, progress: &RingProgress) {
         if self.asked == 0 {
             self.next = progress.next;
         }
@@ -257,7 +257,7 @@ impl FrameRing {
 
     /// Counts what the kernel has taken, and says what became of the first frame that it has not,
     /// or that there is none.
-    fn collect(&mut self, ring: &Ring, progress: &mut Progress) -> Answer {
+    fn collect(&mut self, ring: &Ring, progress: &mut RingProgress) -> Answer {
         let first = self.first_asked();
         let answer = |i: usize| self.handover((first + i) % self.frames).answer();
         let taken = (0..self.asked).take_while(|&i| answer(i) == Answer::Taken).count();
@@ -269,12 +269,12 @@ impl FrameRing {
     }
 
     /// Whether the first packet may not go.
-    fn is_barred(&self, ring: &Ring, progress: &Progress) -> bool {
+    fn is_barred(&self, ring: &Ring, progress: &RingProgress) -> bool {
         ring.pending_tx(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
     }
 
     /// Leaves the first packet out: those behind it are to be written anew.
-    fn leave_out(&mut self, ring: &Ring, progress: &mut Progress) {
+    fn leave_out(&mut self, ring: &Ring, progress: &mut RingProgress) {
         self.take_back();
         if let Some(packet) = ring.pending_tx(progress.next).next() {
             progress.refuse(ring, packet.slots(), self.limits.is_too_long(&packet));

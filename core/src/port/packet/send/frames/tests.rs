@@ -103,7 +103,7 @@ struct Bench {
     frames: FrameRing,
     kernel: Kernel,
     ring: Ring,
-    progress: Progress,
+    progress: RingProgress,
     pushed: u8,
     waiting: VecDeque<Pushed>,
     sent: Vec<Vec<u8>>,
@@ -123,7 +123,7 @@ impl Bench {
             frames,
             kernel: Kernel { base, layout, head: 0, room: 0, out: vec![], taken: vec![] },
             ring: Ring::transmit(&Arc::clone(&pool), SLOTS).unwrap(),
-            progress: Progress::default(),
+            progress: RingProgress::default(),
             pushed: 0,
             waiting: VecDeque::new(),
             sent: vec![],
@@ -148,10 +148,10 @@ impl Bench {
         loop {
             let Self { frames, kernel, ring, progress, .. } = self;
             match frames.hand_over(ring, progress, || kernel.send()) {
-                Outcome::More => {}
-                Outcome::Barred => frames.leave_out(ring, progress),
-                Outcome::Done => break,
-                Outcome::Stopped(error) => {
+                HandOver::More => {}
+                HandOver::Barred => frames.leave_out(ring, progress),
+                HandOver::Done => break,
+                HandOver::Stopped(error) => {
                     assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
                     break;
                 }
