@@ -159,10 +159,10 @@ pub(crate) fn apart_ns(cpus: &Cpus) -> Option<u64> {
 fn round_trip([here, there]: [usize; 2]) -> Option<Duration> {
     /// A line of its own, and the next, which CPUs fetch with it.
     #[repr(align(128))]
-    struct Line(AtomicU32);
-    let (ping, pong) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
+    struct CacheLine(AtomicU32);
+    let (ping, pong) = (CacheLine(AtomicU32::new(0)), CacheLine(AtomicU32::new(0)));
     // What each writes pairs with the other's look at it; nothing else is handed over.
-    let wait = |line: &Line, number| {
+    let wait = |line: &CacheLine, number| {
         while line.0.load(Ordering::Acquire) != number {
             std::hint::spin_loop();
         }

@@ -11,7 +11,7 @@ use crate::units::{packets_word, show_count, show_duration};
 /// The analysis in the JSON.
 #[derive(Debug, Serialize)]
 pub struct JsonAnalysis {
-    streams: Vec<Stream>,
+    streams: Vec<StreamJson>,
     unstamped: u64,
     corrupt: u64,
     untracked: u64,
@@ -19,10 +19,10 @@ pub struct JsonAnalysis {
 }
 
 #[derive(Debug, Serialize)]
-struct Stream {
+struct StreamJson {
     stream: u8,
     #[serde(flatten)]
-    counts: Counts,
+    counts: CountsJson,
     /// None where no packet had a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency: Option<Latency>,
@@ -31,7 +31,7 @@ struct Stream {
 }
 
 #[derive(Debug, Serialize)]
-struct Counts {
+struct CountsJson {
     received: u64,
     lost: u64,
     duplicates: u64,
@@ -45,7 +45,7 @@ struct Counts {
 struct WorkerJson {
     worker: u8,
     #[serde(flatten)]
-    counts: Counts,
+    counts: CountsJson,
     first: u32,
     last: u32,
     /// Queues or CPUs that have seen some of it.
@@ -62,7 +62,7 @@ struct Latency {
     max_ns: u64,
 }
 
-impl Counts {
+impl CountsJson {
     fn of(sum: impl Fn(fn(&WorkerAnalysis) -> u64) -> u64) -> Self {
         Self {
             received: sum(|worker| worker.counts.received),
@@ -89,18 +89,18 @@ impl Latency {
     }
 }
 
-impl From<&StreamAnalysis> for Stream {
+impl From<&StreamAnalysis> for StreamJson {
     fn from(stream: &StreamAnalysis) -> Self {
         let workers = stream.workers.iter().map(|worker| WorkerJson {
             worker: worker.worker,
-            counts: Counts::of(|of| of(worker)),
+            counts: CountsJson::of(|of| of(worker)),
             first: worker.first,
             last: worker.last,
             ways: worker.ways,
         });
         Self {
             stream: stream.stream,
-            counts: Counts::of(|of| stream.sum(of)),
+            counts: CountsJson::of(|of| stream.sum(of)),
             latency: Latency::of(&stream.delays),
             other_clock: stream.delays.other_clock,
             workers: workers.collect(),
@@ -112,7 +112,7 @@ impl From<&Analysis> for JsonAnalysis {
     fn from(analysis: &Analysis) -> Self {
         let others = analysis.others;
         Self {
-            streams: analysis.streams.iter().map(Stream::from).collect(),
+            streams: analysis.streams.iter().map(StreamJson::from).collect(),
             unstamped: others.unstamped,
             corrupt: others.corrupt,
             untracked: others.untracked,
@@ -132,8 +132,8 @@ impl JsonAnalysis {
             write!(out, "{column:>14}")?;
         }
         writeln!(out)?;
-        for Stream { stream, counts, .. } in &self.streams {
-            let Counts { received, lost, duplicates, reordered, late, corrupt, .. } = *counts;
+        for StreamJson { stream, counts, .. } in &self.streams {
+            let CountsJson { received, lost, duplicates, reordered, late, corrupt, .. } = *counts;
             write!(out, "  {stream:>6}")?;
             for count in [received, lost, duplicates, reordered, late, corrupt] {
                 write!(out, "{:>14}", show_count(count).to_string())?;
@@ -153,7 +153,7 @@ impl JsonAnalysis {
             write!(out, "{column:>14}")?;
         }
         writeln!(out, "  latency")?;
-        for Stream { stream, latency, .. } in &self.streams {
+        for StreamJson { stream, latency, .. } in &self.streams {
             let Some(Latency { samples, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns }) = latency
             else {
                 continue;
@@ -168,7 +168,7 @@ impl JsonAnalysis {
     }
 
     fn print_notes(&self, out: &mut impl Write) -> io::Result<()> {
-        let of_streams = |of: fn(&Stream) -> u64| self.streams.iter().map(of).sum();
+        let of_streams = |of: fn(&StreamJson) -> u64| self.streams.iter().map(of).sum();
         let notes = [
             (self.unstamped, "without a stamp"),
             (self.corrupt, "corrupt, of no stream that is known"),

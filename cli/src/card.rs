@@ -26,7 +26,7 @@ pub struct Card {
     netlink: Netlink,
     interface: Interface,
     softnet_before: u64,
-    after: Option<Received>,
+    after: Option<CardCounts>,
     tx: Option<(TxCounters, TxCounts)>,
     queue: Option<(Backlog, Backlogged)>,
     /// Packets that the card missed might not have passed.
@@ -35,7 +35,7 @@ pub struct Card {
 
 /// What was received when nothing more was let in.
 #[derive(Debug)]
-struct Received {
+struct CardCounts {
     stats: LinkStats,
     softnet_dropped: u64,
 }
@@ -90,9 +90,9 @@ impl Card {
         self.after = self.received();
     }
 
-    fn received(&mut self) -> Option<Received> {
+    fn received(&mut self) -> Option<CardCounts> {
         let stats = self.netlink.again(&self.interface).ok()?.stats;
-        Some(Received { stats, softnet_dropped: softnet_dropped()? })
+        Some(CardCounts { stats, softnet_dropped: softnet_dropped()? })
     }
 
     /// The packets of all senders that the interface has sent so far; none if it was removed.

@@ -156,7 +156,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
 
 /// What `sluice claims --json` prints.
 #[derive(Serialize)]
-struct Shown {
+struct ClaimsJson {
     command: &'static str,
     interface: String,
     /// None: there is no program, all packets are the host's.
@@ -246,7 +246,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let host = args.place.with(host_owner)?;
     let host_left = args.place.with(host_left)?;
     let interface = args.place.interface;
-    let shown = Shown { command: "claims", interface, program, claims, host, host_left };
+    let shown = ClaimsJson { command: "claims", interface, program, claims, host, host_left };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &shown)?;
@@ -257,7 +257,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Shown {
+impl ClaimsJson {
     fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
         if let Some(host) = &self.host {
             writeln!(out, "{}: what the host sends there comes to {host}", self.interface)?;

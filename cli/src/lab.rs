@@ -27,11 +27,11 @@ Needs root, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_DAC_OVERRIDE. left0 has 198.
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: LabAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum LabAction {
     /// Make a lab, or leave it as it is where it is up already.
     Up {
         /// Its name; its hosts are the namespaces NAME-left, NAME-right.
@@ -73,16 +73,16 @@ enum Action {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Up { name, shape, queues } => {
+        LabAction::Up { name, shape, queues } => {
             let lab = Lab::up(&LabConfig { name, shape, queues })?;
             print(&describe(&lab))
         }
-        Action::Down { name } => {
+        LabAction::Down { name } => {
             Lab::down(&name)?;
             print(&format!("lab '{name}' is down\n"))
         }
-        Action::List { json } => list(json),
-        Action::Exec { name, host, command } => exec(&Lab::find(&name)?, &host, &command),
+        LabAction::List { json } => list(json),
+        LabAction::Exec { name, host, command } => exec(&Lab::find(&name)?, &host, &command),
     }
 }
 

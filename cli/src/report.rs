@@ -54,7 +54,7 @@ pub struct Report {
     pub traffic: Traffic,
     /// Of commands that send.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub sending: Option<Sending>,
+    pub sending: Option<SendingReport>,
     /// Of a switch's port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub switching: Option<Switching>,
@@ -68,7 +68,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<JsonAnalysis>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub files: Option<Files>,
+    pub files: Option<FilesReport>,
     /// The interface's own counters, until they have gone into the ledger.
     #[serde(skip)]
     pub card: Option<Card>,
@@ -94,7 +94,7 @@ pub struct Traffic {
 
 /// What became of packets that were sent.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sending {
+pub struct SendingReport {
     /// Packets made and handed on.
     pub attempted: u64,
     /// Of these, packets that were taken.
@@ -139,7 +139,7 @@ pub struct Thread {
 
 /// Files written.
 #[derive(Debug, Serialize)]
-pub struct Files {
+pub struct FilesReport {
     pub path: String,
     pub count: u64,
     pub bytes: u64,

@@ -133,7 +133,7 @@ pub struct Channels {
 /// Descriptors in each of the card's rings, and the most there can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub struct Rings {
+pub struct EthtoolRings {
     pub rx: u32,
     pub tx: u32,
     pub rx_max: u32,
@@ -275,10 +275,10 @@ impl Ethtool {
     ///
     /// # Errors
     /// No such interface.
-    pub fn rings(&mut self, interface: &str) -> Result<Option<Rings>> {
+    pub fn rings(&mut self, interface: &str) -> Result<Option<EthtoolRings>> {
         let request = RingSizes::zeroed(ETHTOOL_GRINGPARAM);
         let sizes = supported(self.ask(interface, "ring sizes", request))?;
-        Ok(sizes.map(|sizes| Rings {
+        Ok(sizes.map(|sizes| EthtoolRings {
             rx: sizes.rx,
             tx: sizes.tx,
             rx_max: sizes.rx_max,

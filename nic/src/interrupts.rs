@@ -37,7 +37,7 @@ const SETTINGS: [(&str, u64); 2] = [("napi_defer_hard_irqs", 2), ("gro_flush_tim
 /// The interrupts of an interface are put off as long as one of these is there.
 #[derive(Debug)]
 pub struct Deferred {
-    files: Files,
+    files: SysFiles,
     me: Process,
     /// Not where the settings were as wanted, and nothing is to be put back.
     recorded: bool,
@@ -51,7 +51,7 @@ impl Deferred {
     /// The settings or the record cannot be written; nothing is changed then.
     pub fn new(interface: &Interface) -> Result<Self> {
         // No Self before it is in the record: dropped, it would take another of this process out.
-        let (files, me) = (Files::of(interface)?, Process::this()?);
+        let (files, me) = (SysFiles::of(interface)?, Process::this()?);
         let records = Records::lock(&RECORDS)?;
         let mut record = InterruptRecord::load(&records, &files.id).unwrap_or_default();
         record.interface.clone_from(&interface.name);
@@ -115,7 +115,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     if !dead.contains(&id) {
         return Ok(false);
     }
-    let files = Files::of(interface)?;
+    let files = SysFiles::of(interface)?;
     let records = Records::lock(&RECORDS)?;
     // Again, for another may have been faster.
     match InterruptRecord::load(&records, &id).filter(InterruptRecord::is_dead) {
@@ -154,7 +154,7 @@ fn forget_removed(dead: &[String]) -> Result<()> {
 }
 
 /// Takes one user out of the record; the last one puts everything back.
-fn leave(records: &Records, files: &Files, me: Process) {
+fn leave(records: &Records, files: &SysFiles, me: Process) {
     let Some(mut record) = InterruptRecord::load(records, &files.id) else { return };
     if let Some(at) = record.users.iter().position(|user| *user == me) {
         record.users.swap_remove(at);
@@ -168,7 +168,7 @@ fn leave(records: &Records, files: &Files, me: Process) {
 }
 
 /// Writes the former values, where ours still stand, and removes the record.
-fn put_back(records: &Records, files: &Files, record: &InterruptRecord) -> Result<()> {
+fn put_back(records: &Records, files: &SysFiles, record: &InterruptRecord) -> Result<()> {
     for ((setting, wanted), former) in SETTINGS.iter().zip(record.former) {
         let Some(former) = former else { continue };
         let restored = match files.read(setting) {
@@ -258,7 +258,7 @@ impl InterruptRecord {
 
 /// The interface's settings in sysfs.
 #[derive(Debug)]
-struct Files {
+struct SysFiles {
     /// `/sys/class/net` as the interface's namespace has it, wherever this process is.
     folder: File,
     id: String,
@@ -267,7 +267,7 @@ struct Files {
     name: String,
 }
 
-impl Files {
+impl SysFiles {
     /// To be called in the interface's network namespace.
     fn of(interface: &Interface) -> Result<Self> {
         let (folder, id) = (netns::sysfs_interfaces()?, id_of(interface)?);

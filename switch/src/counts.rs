@@ -3,7 +3,7 @@
 /// Why a packet that came in goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Cause {
+pub enum LossCause {
     /// Too short for a frame, or the address of a group as its source.
     Malformed,
     /// Only a part of it is here: the port keeps no more.
@@ -21,14 +21,14 @@ pub enum Cause {
 }
 
 /// The causes, by their numbers, and their names in ledgers.
-pub const CAUSES: [(Cause, &str); 7] = [
-    (Cause::Malformed, "malformed"),
-    (Cause::Cut, "cut"),
-    (Cause::LinkLocal, "link_local"),
-    (Cause::Vlan, "vlan"),
-    (Cause::Storm, "storm_limit"),
-    (Cause::SamePort, "same_port"),
-    (Cause::NoPort, "no_port"),
+pub const CAUSES: [(LossCause, &str); 7] = [
+    (LossCause::Malformed, "malformed"),
+    (LossCause::Cut, "cut"),
+    (LossCause::LinkLocal, "link_local"),
+    (LossCause::Vlan, "vlan"),
+    (LossCause::Storm, "storm_limit"),
+    (LossCause::SamePort, "same_port"),
+    (LossCause::NoPort, "no_port"),
 ];
 
 /// Counts since the port was added. Every packet that came in stands in one of `forwarded`,
@@ -74,7 +74,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts a packet that goes nowhere.
-    pub fn drop(&mut self, cause: Cause) {
+    pub fn drop(&mut self, cause: LossCause) {
         self.dropped[cause as usize] += 1;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use sluicegate::ring::Packet;
 
-use crate::counts::Cause;
+use crate::counts::LossCause;
 use crate::frame::{Header, is_group, is_link_local};
 use crate::member::Member;
 use crate::table::{Learned, PortNumber, Table, Tick};
@@ -70,7 +70,7 @@ impl Decider<'_> {
         let slots = packet.slots() as u16;
         let nowhere = Decision { fate: Fate::Nowhere, slots, vlan: 0, tag: None, bytes };
         let header = Header::read(packet.head()).filter(|header| !is_group(header.from));
-        let admitted = header.ok_or(Cause::Malformed).and_then(|header| {
+        let admitted = header.ok_or(LossCause::Malformed).and_then(|header| {
             let vlan = self.admit(&header, packet, &from.config.vlans)?;
             Ok((header, vlan))
         });
@@ -94,20 +94,20 @@ impl Decider<'_> {
 
     /// The VLAN of a frame that may come in.
     #[inline]
-    fn admit(&self, header: &Header, packet: &Packet<'_>, vlans: &Vlans) -> Result<u16, Cause> {
+    fn admit(&self, header: &Header, packet: &Packet<'_>, vlans: &Vlans) -> Result<u16, LossCause> {
         if packet.captured_bytes() < packet.meta().wire_bytes as usize {
-            return Err(Cause::Cut);
+            return Err(LossCause::Cut);
         }
         if is_link_local(header.to) && !(self.rules.link_local && header.to != PAUSE) {
-            return Err(Cause::LinkLocal);
+            return Err(LossCause::LinkLocal);
         }
         if !self.rules.vlans {
             return Ok(0);
         }
-        let vlan = vlans.of(header.tag).ok_or(Cause::Vlan)?;
+        let vlan = vlans.of(header.tag).ok_or(LossCause::Vlan)?;
         // Where the outer tag is taken off, the inner one would lead into another VLAN.
         if header.is_tagged_again && vlans.untagged == Some(vlan) {
-            return Err(Cause::Vlan);
+            return Err(LossCause::Vlan);
         }
         Ok(vlan)
     }
@@ -133,29 +133,29 @@ impl Decider<'_> {
         vlan: u16,
         number: PortNumber,
         from: &mut Member,
-    ) -> Result<Fate, Cause> {
+    ) -> Result<Fate, LossCause> {
         let known =
             if is_group(header.to) { None } else { self.table.find(vlan, header.to, self.now) };
         match known {
-            Some(port) if port == number => Err(Cause::SamePort),
+            Some(port) if port == number => Err(LossCause::SamePort),
             Some(port) if self.reaches(port, vlan, header.tag) => {
                 from.counts.forwarded += 1;
                 Ok(Fate::To(port))
             }
-            Some(_) => Err(Cause::NoPort),
+            Some(_) => Err(LossCause::NoPort),
             None => self.flood(header, vlan, from),
         }
     }
 
     /// A packet for all others: where there is but one other, it is as if it was known.
-    fn flood(&self, header: &Header, vlan: u16, from: &mut Member) -> Result<Fate, Cause> {
+    fn flood(&self, header: &Header, vlan: u16, from: &mut Member) -> Result<Fate, LossCause> {
         // The port that it came from has been taken out of the members meanwhile.
         let mut others = (0..self.members.len() as PortNumber)
             .filter(|&port| self.reaches(port, vlan, header.tag));
         let (first, second) = (others.next(), others.next());
-        let first = first.ok_or(Cause::NoPort)?;
+        let first = first.ok_or(LossCause::NoPort)?;
         if from.storm.as_mut().is_some_and(|storm| !storm.allow()) {
-            return Err(Cause::Storm);
+            return Err(LossCause::Storm);
         }
         from.counts.flooded += 1;
         Ok(if second.is_some() { Fate::Flood } else { Fate::To(first) })

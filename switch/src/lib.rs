@@ -39,7 +39,7 @@ mod switch;
 pub mod table;
 pub mod vlan;
 
-pub use counts::{CAUSES, Cause, Counts};
+pub use counts::{CAUSES, Counts, LossCause};
 pub use decide::Rules;
 pub use member::shared_pool;
 pub use member::{MemberConfig, MemberState, Opened};

@@ -8,7 +8,7 @@ use sluicegate::error::Error;
 use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::{OpenOptions, Use};
 use sluicegate_switch::vlan::Vlans;
-use sluicegate_switch::{Cause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
+use sluicegate_switch::{LossCause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
 
 /// A switch with an endless source of packets, all of one address.
 fn with_source(rules: Rules) -> Switch {
@@ -155,7 +155,7 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
         while switch.turn() > 0 {}
         let states = switch.states();
         let counts = |name| states.iter().find(|state| state.name == name).unwrap().counts;
-        let dropped = counts("file").dropped[Cause::Vlan as usize];
+        let dropped = counts("file").dropped[LossCause::Vlan as usize];
         assert_eq!((dropped, counts("trunk").given), (3, 2), "{sentence}");
     }
 }

@@ -26,14 +26,14 @@ const KNOWN_FLAGS: u16 =
 
 /// What a program has written that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ImageFault {
     slot: Option<u32>,
     field: &'static str,
     value: u64,
     why: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ImageFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(slot) = self.slot {
             write!(f, "slot {slot}: ")?;
@@ -124,7 +124,7 @@ impl Image {
     /// # Errors
     /// A cursor that is not where it can be: head and cur between the last head and tail, cur not
     /// before head, tail where we have put it.
-    pub(super) fn given_back(&self) -> Result<u32, Fault> {
+    pub(super) fn given_back(&self) -> Result<u32, ImageFault> {
         // SAFETY: the header lies in the mapping, and its cursors are 4-byte aligned; they are only
         // accessed as atomics from `new` on.
         let (head, cur, tail) = unsafe {
@@ -139,8 +139,9 @@ impl Image {
         // sync, and publishes the slots before it and their buffers.
         let head = head.load(Ordering::Acquire);
         let (cur, tail) = (cur.load(Ordering::Relaxed), tail.load(Ordering::Relaxed));
-        let fault =
-            |field, value: u32, why| Err(Fault { slot: None, field, value: value.into(), why });
+        let fault = |field, value: u32, why| {
+            Err(ImageFault { slot: None, field, value: value.into(), why })
+        };
         if tail != self.tail {
             return fault("tail", tail, format!("and only the server moves it, to {}", self.tail));
         }
@@ -158,9 +159,10 @@ impl Image {
     ///
     /// # Errors
     /// What the slot says cannot be. Its buffer, whichever it is, stays where it was.
-    pub(super) fn take_back(&mut self, held: &LentBuffers) -> Result<Slot, Fault> {
+    pub(super) fn take_back(&mut self, held: &LentBuffers) -> Result<Slot, ImageFault> {
         let slot = self.read(self.head);
-        let fault = |field, value, why| Err(Fault { slot: Some(self.head), field, value, why });
+        let fault =
+            |field, value, why| Err(ImageFault { slot: Some(self.head), field, value, why });
         let limit = u64::from(self.pool.buffer_bytes());
         if slot.ptr > limit {
             return fault("ptr", slot.ptr, format!("and a buffer has {limit} bytes"));

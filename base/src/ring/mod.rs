@@ -15,7 +15,7 @@ mod wait;
 
 pub use atomics::{AtomicU16, AtomicU32, Ordering, fence};
 pub use handle::RingMut;
-pub use image::Fault;
+pub use image::ImageFault;
 pub use layout::{RingHeader, Slot, flags};
 pub use lent_buffers::LentBuffers;
 pub use meta::{Direction, Interface, LINKTYPE_ETHERNET, Meta, TimestampSource, now_ns};

@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use super::image::{Fault, Image};
+use super::image::{Image, ImageFault};
 use super::layout::{Slot, flags};
 use super::lent_buffers::LentBuffers;
 use super::meta::Meta;
@@ -61,7 +61,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// One of them cannot be. None of this call's is sent; what was carried stays in the ring.
-    pub fn take_back(&mut self, ring: &mut Ring) -> Result<(), Fault> {
+    pub fn take_back(&mut self, ring: &mut Ring) -> Result<(), ImageFault> {
         let (from, head) = (self.image.head, self.image.given_back()?);
         debug_assert_eq!(from, ring.head(), "ring and image go in step");
         let mut n = 0;
@@ -130,7 +130,7 @@ impl Incoming {
     ///
     /// # Errors
     /// One of them cannot be.
-    pub fn take_back(&mut self) -> Result<(), Fault> {
+    pub fn take_back(&mut self) -> Result<(), ImageFault> {
         let head = self.image.given_back()?;
         while self.image.head != head {
             let at = self.image.head as usize;

@@ -23,7 +23,7 @@ use crate::step::Setting;
 use crate::suite::StepContext;
 use crate::testbed::{Cpus, Testbed, TestbedConfig};
 use callgrind::{InUserSpace, PacketSource};
-use programs::{InKernel, Owner};
+use programs::{KernelProgram, Owner};
 
 /// A hot loop, and how long it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -122,27 +122,27 @@ const ALL: &[&dyn Loop] = &[
         packets: [200_000, 600_000],
         from: PacketSource::Nowhere,
     },
-    &InKernel {
+    &KernelProgram {
         name: "claim program: copies into a ring",
         program: "sluice_claim",
         owner: Owner::Receives("xdp:right0?filter=udp port 9"),
     },
-    &InKernel {
+    &KernelProgram {
         name: "claim program: redirects to AF_XDP",
         program: "sluice_claim",
         owner: Owner::Receives("xdp:right0?method=af_xdp&filter=udp port 9"),
     },
-    &InKernel {
+    &KernelProgram {
         name: "program of an interface",
         program: "sluice_ingress",
         owner: Owner::Receives(programs::DROP),
     },
-    &InKernel {
+    &KernelProgram {
         name: "generator program: live frames",
         program: "sluice_live",
         owner: Owner::Sends("left0", &["--method", "live", "--sport", "1..65535"]),
     },
-    &InKernel {
+    &KernelProgram {
         name: "generator program: live frames from a ring",
         program: "sluice_ring",
         owner: Owner::Sends("live:left0", &[]),

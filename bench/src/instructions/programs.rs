@@ -21,7 +21,7 @@ pub const DROP: &str = "xdp:right0?action=drop";
 const SENDING: Duration = Duration::from_millis(300);
 
 /// A program.
-pub struct InKernel {
+pub struct KernelProgram {
     pub name: &'static str,
     /// Its name in the kernel.
     pub program: &'static str,
@@ -36,7 +36,7 @@ pub enum Owner {
     Sends(&'static str, &'static [&'static str]),
 }
 
-impl Loop for InKernel {
+impl Loop for KernelProgram {
     fn name(&self) -> &'static str {
         self.name
     }

@@ -82,10 +82,10 @@ pub fn loss(
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Device, Lab};
+    use super::super::model::{Lab, MockDevice};
     use super::*;
 
-    fn points(device: Device) -> Vec<LossAt> {
+    fn points(device: MockDevice) -> Vec<LossAt> {
         let mut points = Vec::new();
         loss(&mut Lab::new(device, 1e6), 60, 1e6, Duration::from_secs(1), &mut points).unwrap();
         points
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn loss_is_followed_down_until_there_is_none() {
-        let points = points(Device::Limit { pps: 0.75e6 });
+        let points = points(MockDevice::Limit { pps: 0.75e6 });
         let seen: Vec<(f64, f64)> = points.iter().map(|it| (it.of_most, it.lost)).collect();
         assert_eq!(seen.len(), 5, "{seen:?}");
         assert_eq!(seen[0], (1.0, 0.25));
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_never_ends_is_followed_to_the_end() {
-        let points = points(Device::Loss { share: 0.001 });
+        let points = points(MockDevice::Loss { share: 0.001 });
         assert_eq!(points.len(), 10);
         assert!(points.iter().all(|it| (it.lost - 0.001).abs() < 1e-4), "{points:?}");
     }

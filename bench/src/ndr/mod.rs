@@ -125,7 +125,7 @@ impl NdrResults {
 mod tests {
     use std::time::Duration;
 
-    use super::model::{Device, Lab};
+    use super::model::{Lab, MockDevice};
     use super::trial::{Latency, Offer, TrialOutcome};
     use super::*;
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_size_is_found_out() {
-        let mut lab = Lab::new(Device::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
+        let mut lab = Lab::new(MockDevice::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
         let findings = run(&mut lab, &settings()).unwrap();
         assert!(findings.complete && findings.sizes.len() == 2);
         let first = &findings.sizes[0];
@@ -156,7 +156,7 @@ mod tests {
             }
         }
         for trials in 0..7 {
-            let lab = Lab::new(Device::Limit { pps: 9e6 }, 4e6);
+            let lab = Lab::new(MockDevice::Limit { pps: 9e6 }, 4e6);
             let findings = run(&mut Stops(lab, trials), &settings()).unwrap();
             assert!(!findings.complete);
             assert_eq!(findings.are_none(), trials == 0);

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 
 /// What a device does with what it is offered.
 #[derive(Clone, Copy, Debug)]
-pub enum Device {
+pub enum MockDevice {
     /// It passes so many packets a second.
     Limit { pps: f64 },
     /// It does so, and holds as many as its buffer takes.
@@ -19,7 +19,7 @@ pub enum Device {
 /// A device, and a sender with a limit of its own, in packets a second.
 #[derive(Debug)]
 pub struct Lab {
-    device: Device,
+    device: MockDevice,
     sender_pps: f64,
     trials: u32,
     /// Of so many trials one is the only one in which the sender keeps to its rate; 0 where it always
@@ -28,7 +28,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    pub fn new(device: Device, sender_pps: f64) -> Self {
+    pub fn new(device: MockDevice, sender_pps: f64) -> Self {
         Self { device, sender_pps, trials: 0, late: 0 }
     }
 
@@ -49,14 +49,14 @@ impl Trial for Lab {
             Until::Packets(packets) => (packets as f64, packets as f64 / rate),
         };
         let passes = match self.device {
-            Device::Limit { pps } => pps * seconds,
-            Device::Buffer { pps, buffer } => pps * seconds + buffer,
-            Device::Drift { pps, drift } => {
+            MockDevice::Limit { pps } => pps * seconds,
+            MockDevice::Buffer { pps, buffer } => pps * seconds + buffer,
+            MockDevice::Drift { pps, drift } => {
                 // Around the circle in steps that never come to the same place again.
                 let swing = (f64::from(self.trials) * 2.4).sin();
                 pps * (1.0 + drift * swing) * seconds
             }
-            Device::Loss { share } => sent * (1.0 - share),
+            MockDevice::Loss { share } => sent * (1.0 - share),
         };
         let received = sent.min(passes.floor());
         let (sent, received) = (sent as u64, received as u64);

@@ -228,7 +228,7 @@ impl Search<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::model::{Device, Lab};
+    use super::super::model::{Lab, MockDevice};
     use super::*;
 
     const GOAL: Goal = Goal {
@@ -238,7 +238,7 @@ mod tests {
         confirm: Duration::from_secs(5),
     };
 
-    fn search(device: Device, goal: &Goal) -> SearchResult {
+    fn search(device: MockDevice, goal: &Goal) -> SearchResult {
         search_by(&mut Lab::new(device, 5e6), goal)
     }
 
@@ -251,7 +251,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_limit_is_found_within_the_resolution(pps in 10e3..4.9e6) {
-            let found = search(Device::Limit { pps }, &GOAL);
+            let found = search(MockDevice::Limit { pps }, &GOAL);
             let throughput = found.throughput.unwrap();
             prop_assert!(throughput.pps <= pps + 1.0, "{throughput:?}");
             prop_assert!(throughput.pps >= pps * 0.995, "{throughput:?}");
@@ -261,7 +261,7 @@ mod tests {
 
         #[test]
         fn what_a_buffer_holds_is_no_throughput(pps in 50e3..4e6, buffer in 1.0..20e3) {
-            let found = search(Device::Buffer { pps, buffer }, &GOAL);
+            let found = search(MockDevice::Buffer { pps, buffer }, &GOAL);
             let kept_up = found.throughput.unwrap().pps;
             prop_assert!(kept_up <= pps + buffer / 5.0 + 1.0, "{kept_up}");
             prop_assert!(kept_up >= pps * 0.98, "{kept_up}");
@@ -271,14 +271,14 @@ mod tests {
         fn of_a_limit_that_drifts_something_that_was_kept_up_is_found(
             pps in 50e3..4e6, drift in 0.0..0.1,
         ) {
-            let kept_up = search(Device::Drift { pps, drift }, &GOAL).throughput.unwrap().pps;
+            let kept_up = search(MockDevice::Drift { pps, drift }, &GOAL).throughput.unwrap().pps;
             prop_assert!(kept_up <= pps * (1.0 + drift) + 1.0, "{kept_up}");
             prop_assert!(kept_up >= pps * (1.0 - drift) * 0.85, "{kept_up}");
         }
 
         #[test]
         fn a_loss_at_any_rate_leaves_no_throughput_unless_it_is_allowed(share in 0.01..0.5) {
-            let device = Device::Loss { share };
+            let device = MockDevice::Loss { share };
             prop_assert_eq!(search(device, &GOAL).throughput, None);
             let found = search(device, &Goal { loss: share * 1.1, ..GOAL });
             let throughput = found.throughput.unwrap();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_the_sender_did_not_keep_to_is_asked_for_again() {
-        let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 5e6).late(3);
+        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(3);
         let throughput = search_by(&mut lab, &GOAL).throughput.unwrap();
         assert!((0.995e6..=1e6).contains(&throughput.pps), "{throughput:?}");
         assert!(!throughput.sender_limits);
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn a_sender_that_never_keeps_to_a_rate_is_said_to_be_the_limit_and_finds_no_more_than_there_is()
     {
-        let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 5e6).late(u32::MAX);
+        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(u32::MAX);
         let throughput = search_by(&mut lab, &GOAL).throughput.unwrap();
         assert!(throughput.sender_limits && throughput.pps <= 1e6, "{throughput:?}");
         assert!(throughput.pps >= 0.99e6, "{throughput:?}");
@@ -305,13 +305,13 @@ mod tests {
 
     #[test]
     fn a_device_that_is_faster_than_the_sender_is_said_to_be() {
-        let found = search(Device::Limit { pps: 9e6 }, &GOAL);
+        let found = search(MockDevice::Limit { pps: 9e6 }, &GOAL);
         assert!(found.throughput.unwrap().sender_limits);
         assert_eq!((found.most_pps, found.trials.len()), (5e6, 2));
     }
 
     #[test]
     fn nothing_that_passes_is_none() {
-        assert_eq!(search(Device::Limit { pps: 0.0 }, &GOAL).throughput, None);
+        assert_eq!(search(MockDevice::Limit { pps: 0.0 }, &GOAL).throughput, None);
     }
 }

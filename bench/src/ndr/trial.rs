@@ -131,13 +131,13 @@ pub fn back_to_back(
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Device, Lab};
+    use super::super::model::{Lab, MockDevice};
     use super::*;
 
     #[test]
     fn the_burst_is_what_a_buffer_takes_above_the_limit() {
         for buffer in [0.0, 1.0, 500.0, 70e3] {
-            let mut lab = Lab::new(Device::Buffer { pps: 0.5e6, buffer }, 1e6);
+            let mut lab = Lab::new(MockDevice::Buffer { pps: 0.5e6, buffer }, 1e6);
             let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01, MAX_TIME).unwrap();
             // Half of what comes leaves meanwhile, so the burst is twice the buffer.
             let expected = 2.0 * buffer;
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_device_that_keeps_up_takes_the_longest() {
-        let mut lab = Lab::new(Device::Limit { pps: 1e6 }, 1e6);
+        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 1e6);
         for (ms, packets) in [(300, 300_000), (2000, 2_000_000), (3000, 2_000_000)] {
             let time = Duration::from_millis(ms);
             let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01, time).unwrap();

@@ -124,11 +124,11 @@ struct Sent {
     accepted: u64,
     elapsed_s: f64,
     /// Of a sender that has a rate.
-    pace: Option<Pace>,
+    pace: Option<PaceJson>,
 }
 
 #[derive(Deserialize)]
-struct Pace {
+struct PaceJson {
     restarts: u64,
 }
 
@@ -140,11 +140,11 @@ struct Counted {
 
 #[derive(Deserialize)]
 struct Analysis {
-    streams: Vec<Stream>,
+    streams: Vec<StreamJson>,
 }
 
 #[derive(Deserialize)]
-struct Stream {
+struct StreamJson {
     received: u64,
     latency: Option<Latency>,
 }

@@ -31,12 +31,12 @@ pub struct Args {
 }
 
 /// One end of a pipe, or of a Unix socket.
-enum End {
+enum PipeEnd {
     Pipe(File),
     Socket(UnixDatagram),
 }
 
-impl End {
+impl PipeEnd {
     /// A pipe waits here for the other end; a socket's receiver has to be there first.
     fn open(way: &str, sends: bool) -> Result<Self, Error> {
         let failed = |error| Error::system("open", way, error);
@@ -80,7 +80,7 @@ impl End {
 /// Sends or receives until it is ended, or the other end is gone.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sends = args.what == "send";
-    let mut end = End::open(&args.way, sends)?;
+    let mut end = PipeEnd::open(&args.way, sends)?;
     let mut packet = vec![0; args.size];
     let mut rate = Rate::new();
     loop {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_packet_that_comes_through_a_pipe_in_pieces_is_one() {
         let (reader, mut writer) = io::pipe().unwrap();
-        let mut end = End::Pipe(File::from(OwnedFd::from(reader)));
+        let mut end = PipeEnd::Pipe(File::from(OwnedFd::from(reader)));
         writer.write_all(&[7; 4000]).unwrap();
         let rest = thread::spawn(move || writer.write_all(&[7; 5000]).unwrap());
         let mut packet = [0; 9000];

@@ -23,7 +23,7 @@ use sluicegate_bench::suite::Kind;
 
 use crate::signals::Signals;
 
-use options::{Options, Shown};
+use options::{Options, OutputOptions};
 use output::{Output, read};
 use progress::Watcher;
 
@@ -66,7 +66,7 @@ enum BenchCommand {
     /// All of these, and the instructions of hot loops.
     All(Options),
     /// How many instructions the hot loops take: what a busy machine does not change.
-    Instructions(Shown),
+    Instructions(OutputOptions),
     /// Ratios and their thresholds; exits with 1 where a ratio is below its threshold.
     Check(check::Args),
     /// A result that --json has written, shown again: as a table, as a page.
@@ -93,7 +93,7 @@ struct ShowArgs {
     file: PathBuf,
 
     #[command(flatten)]
-    shown: Shown,
+    shown: OutputOptions,
 }
 
 /// Runs the command.
@@ -133,7 +133,7 @@ fn climb(kinds: Vec<Kind>, options: &Options, with_loops: bool) -> anyhow::Resul
 }
 
 /// The hot loops alone.
-fn count(shown: &Shown) -> anyhow::Result<()> {
+fn count(shown: &OutputOptions) -> anyhow::Result<()> {
     let output = Output::prepare(shown)?;
     let mut report = Report::empty(now());
     report.add(instructions::count(&Watcher::new(Signals::catch()?))?);

@@ -53,12 +53,12 @@ pub struct Options {
     between: Option<String>,
 
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputOptions,
 }
 
 /// How a result is shown.
 #[derive(clap::Args)]
-pub struct Shown {
+pub struct OutputOptions {
     /// Say what moved by more than its spread since a result that --json has written
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,

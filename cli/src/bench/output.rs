@@ -11,12 +11,12 @@ use sluicegate_bench::page::page;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::table::Document;
 
-use super::options::Shown;
+use super::options::OutputOptions;
 use super::table;
 
 /// Where a result goes to.
 pub struct Output<'a> {
-    shown: &'a Shown,
+    shown: &'a OutputOptions,
     /// A result of before, to compare with.
     before: Option<Report>,
     html: Option<Written<'a>>,
@@ -26,7 +26,7 @@ pub struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// First of all: what cannot be read or written is told before minutes have gone by.
-    pub fn prepare(shown: &'a Shown) -> anyhow::Result<Self> {
+    pub fn prepare(shown: &'a OutputOptions) -> anyhow::Result<Self> {
         let before = shown.compare.as_deref().map(read).transpose()?;
         let html = shown.html.as_deref().map(Written::create).transpose()?;
         let svg = shown.svg.as_deref().map(Written::create).transpose()?;

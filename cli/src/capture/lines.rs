@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Interface;
 use sluicegate::ring::Packet;
 
-use super::order::{Batch, LineOrder};
+use super::order::{LineBatch, LineOrder};
 use super::quiet::Quiet;
 use crate::notice;
 use crate::print::Printer;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Prints one queue's packets to standard output, in their order among those of all queues.
 pub struct Lines {
     printer: Printer,
-    batch: Batch,
+    batch: LineBatch,
     order: Arc<LineOrder>,
     /// The queue's number there.
     queue: usize,
@@ -49,7 +49,7 @@ impl Lines {
     ) -> Self {
         Self {
             printer,
-            batch: Batch::default(),
+            batch: LineBatch::default(),
             order,
             queue,
             quiet,

@@ -42,7 +42,7 @@ use quiet::Quiet;
 use recorder::note_final_statistics;
 use recorder::{Capture, HandOn, Recorder};
 
-use crate::report::{Files, Report};
+use crate::report::{FilesReport, Report};
 use crate::run::{Limits, run};
 use crate::signals::Signals;
 use crate::status::Status;
@@ -343,7 +343,7 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
     report.ledger.add(Role::Loss, "not_written", summary.lost);
     report.ledger.add(Role::Note, "out_of_order", late);
     report.ledger.add(Role::Note, "in_deleted_files", summary.packets_deleted);
-    report.files = Some(Files {
+    report.files = Some(FilesReport {
         path: options.output.as_ref().map_or_else(String::new, |output| shown(&output.path)),
         count: summary.files,
         bytes: summary.bytes,

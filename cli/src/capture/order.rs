@@ -30,7 +30,7 @@ pub struct LineOrder {
 
 /// Lines of one queue on their way to the others.
 #[derive(Default)]
-pub struct Batch {
+pub struct LineBatch {
     pub text: String,
     /// Each line's time and bytes.
     lines: VecDeque<(u64, usize)>,
@@ -38,7 +38,7 @@ pub struct Batch {
     ended: usize,
 }
 
-impl Batch {
+impl LineBatch {
     /// Notes that a line of this time ends here.
     pub fn end_line(&mut self, at_ns: u64) {
         self.lines.push_back((at_ns, self.text.len() - self.ended));
@@ -60,7 +60,7 @@ impl LineOrder {
 
     /// Takes a queue's lines and writes what may go. A queue that is not `live` waits here while
     /// too many of its lines wait. Break: nobody takes them any more.
-    pub fn push(&self, queue: usize, batch: &mut Batch, live: bool) -> ControlFlow<()> {
+    pub fn push(&self, queue: usize, batch: &mut LineBatch, live: bool) -> ControlFlow<()> {
         let mut state = self.lock();
         state.queues[queue].live = live;
         state.append(queue, batch, Instant::now());
@@ -163,7 +163,7 @@ impl OrderState {
         Self { queues, out: String::new(), out_ns: 0, failed: false, failure: None }
     }
 
-    fn append(&mut self, queue: usize, batch: &Batch, arrived: Instant) {
+    fn append(&mut self, queue: usize, batch: &LineBatch, arrived: Instant) {
         let waiting = &mut self.queues[queue];
         if self.failed {
             waiting.lost += batch.lines.len() as u64;
@@ -275,7 +275,7 @@ mod tests {
         for (queue, does) in steps {
             match does {
                 Lines(times) | Waited(times) => {
-                    let mut batch = Batch::default();
+                    let mut batch = LineBatch::default();
                     for at_ns in *times {
                         batch.text.push_str(&format!("{queue}:{at_ns} "));
                         batch.end_line(*at_ns);
@@ -355,7 +355,7 @@ mod tests {
             let mut pushed = 0;
             while !state.queues[0].is_full() {
                 assert!(!state.drain(None), "{sentence}: what there is room for waits");
-                let mut batch = Batch { text: line.clone(), ..Batch::default() };
+                let mut batch = LineBatch { text: line.clone(), ..LineBatch::default() };
                 pushed += 1;
                 batch.end_line(pushed);
                 state.append(0, &batch, Instant::now());
@@ -372,7 +372,7 @@ mod tests {
         state.done(Err(io::ErrorKind::BrokenPipe.into()));
         let lost = |state: &OrderState| [0, 1].map(|queue: usize| state.queues[queue].lost);
         assert_eq!(lost(&state), [2, 3]);
-        let mut batch = Batch { text: "more".into(), ..Batch::default() };
+        let mut batch = LineBatch { text: "more".into(), ..LineBatch::default() };
         batch.end_line(10);
         state.append(1, &batch, Instant::now());
         assert_eq!((lost(&state), state.drain(None)), ([2, 4], false), "nothing goes any more");
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn lines_go_in_pieces_and_leave_no_room_taken() {
         let mut state = OrderState::new(1);
-        let mut batch = Batch::default();
+        let mut batch = LineBatch::default();
         for number in 0..10_000 {
             batch.text.push_str(&format!("line {number}, long enough to fill several pieces\n"));
             batch.end_line(number);

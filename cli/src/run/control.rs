@@ -148,7 +148,7 @@ pub fn supervise<W: Work>(
                 let (shared, running) = (&shared, &running);
                 let cpu = limits.cpus.get(i % limits.cpus.len().max(1)).copied();
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
-                    let _ended = Running { count: running, stop: &shared.stop };
+                    let _ended = RunningWorker { count: running, stop: &shared.stop };
                     let stop = StopOnDrop(&shared.stop);
                     cpu.map_or(Ok(()), pin_thread)?;
                     let outcome = work.run(shared, counters, snapshot, cpu);
@@ -189,8 +189,8 @@ pub fn supervise<W: Work>(
             match events.wait(until.min(tick))? {
                 None => continue,
                 // The user may not want to wait for files to be closed.
-                Some(Event::Signal) => signals.end_at_second()?,
-                Some(Event::ReaderLeft) => reader_left = true,
+                Some(ControlEvent::Signal) => signals.end_at_second()?,
+                Some(ControlEvent::ReaderLeft) => reader_left = true,
             }
             shared.stop.set();
         }
@@ -218,12 +218,12 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// A worker that has not ended, however it ends.
-struct Running<'a> {
+struct RunningWorker<'a> {
     count: &'a AtomicUsize,
     stop: &'a Stop,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningWorker<'_> {
     fn drop(&mut self) {
         // The wake-up, a system call, is after it.
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl Drop for Running<'_> {
 }
 
 /// What ends a run from outside.
-enum Event {
+enum ControlEvent {
     Signal,
     ReaderLeft,
 }
@@ -248,7 +248,7 @@ struct Events<'a> {
 impl Events<'_> {
     /// Waits for an event; `None` if none has come, or the workers' state may have changed. That the
     /// reader left is said once.
-    fn wait(&mut self, timeout: Duration) -> Result<Option<Event>> {
+    fn wait(&mut self, timeout: Duration) -> Result<Option<ControlEvent>> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         // No event is asked of stdout: a pipe without a reader reports an error all the same.
         let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
@@ -265,9 +265,9 @@ impl Events<'_> {
         let broken = fds.first().filter(|_| self.stdout.is_some()).and_then(PollFd::revents);
         if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
             self.stdout = None;
-            return Ok(Some(Event::ReaderLeft));
+            return Ok(Some(ControlEvent::ReaderLeft));
         }
-        Ok(self.signals.take_if(|signals| signals.take()).map(|_| Event::Signal))
+        Ok(self.signals.take_if(|signals| signals.take()).map(|_| ControlEvent::Signal))
     }
 }
 

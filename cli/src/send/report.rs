@@ -11,7 +11,7 @@ use super::run::{Done, SendOutcome, Sender};
 use super::steering::Steering;
 use crate::args::Common;
 use crate::ledger::Role;
-use crate::report::{Report, Sending, Thread, Traffic};
+use crate::report::{Report, SendingReport, Thread, Traffic};
 use crate::units::{packets_word, show_count};
 use crate::wire::{HandedOver, Wire};
 
@@ -105,7 +105,7 @@ impl SendReport {
             }
             None => report.ledger.add(Role::Out, "accepted", accepted),
         }
-        report.sending = Some(Sending {
+        report.sending = Some(SendingReport {
             attempted,
             accepted,
             interface_sent: wire.and_then(|wire| wire.interface_sent),

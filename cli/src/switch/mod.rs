@@ -37,7 +37,7 @@ What an interface receives goes to the switch; by xdp: the host does not get it.
 #[command(subcommand_negates_reqs = true)]
 pub struct Args {
     #[command(subcommand)]
-    action: Option<request::Action>,
+    action: Option<request::RequestAction>,
 
     #[command(flatten)]
     run: RunArgs,

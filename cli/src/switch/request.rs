@@ -128,7 +128,7 @@ impl SwitchClient {
 
 /// What a running switch can be asked.
 #[derive(Subcommand)]
-pub enum Action {
+pub enum RequestAction {
     /// Show a running switch's ports, and which hosts are behind them
     Show {
         #[command(flatten)]
@@ -186,14 +186,16 @@ pub enum Action {
 }
 
 /// Asks, and shows the answer.
-pub fn ask(action: Action) -> anyhow::Result<()> {
+pub fn ask(action: RequestAction) -> anyhow::Result<()> {
     let (place, request) = match action {
-        Action::Show { place, json } => return show(&place, json),
-        Action::Add { port, set, place } => (place, Request::Add { port, set }),
-        Action::Remove { port, place } => (place, Request::Remove { port }),
-        Action::Static { mac, port, vlan, place } => (place, Request::Static { mac, port, vlan }),
-        Action::Forget { mac, vlan, place } => (place, Request::Forget { mac, vlan }),
-        Action::Flush { port, place } => (place, Request::Flush { port }),
+        RequestAction::Show { place, json } => return show(&place, json),
+        RequestAction::Add { port, set, place } => (place, Request::Add { port, set }),
+        RequestAction::Remove { port, place } => (place, Request::Remove { port }),
+        RequestAction::Static { mac, port, vlan, place } => {
+            (place, Request::Static { mac, port, vlan })
+        }
+        RequestAction::Forget { mac, vlan, place } => (place, Request::Forget { mac, vlan }),
+        RequestAction::Flush { port, place } => (place, Request::Flush { port }),
     };
     let answer = SwitchClient::at(&place)?.ask(&request)?;
     if let Some(entries) = answer["forgotten"].as_u64() {

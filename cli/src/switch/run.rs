@@ -56,7 +56,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     common.become_user()?;
     let signals = Signals::catch()?;
     let (worker, handle) = Worker::new(switch);
-    let running = Running { handle, thread: start(worker, &args)?, started: Instant::now() };
+    let running = RunningSwitch { handle, thread: start(worker, &args)?, started: Instant::now() };
     let mut status = Status::new(common, false);
     if running.watch(common, &signals, &mut status, &mut ports, server.as_mut())? {
         signals.end_at_second()?;
@@ -209,7 +209,7 @@ impl Ports<'_> {
 }
 
 /// A switch at work.
-struct Running {
+struct RunningSwitch {
     handle: Handle,
     thread: JoinHandle<Result<(SwitchOutcome, f64)>>,
     started: Instant,
@@ -222,7 +222,7 @@ struct Over {
     busy: f64,
 }
 
-impl Running {
+impl RunningSwitch {
     /// Watches until the end is near: a signal, which is said, the time, or the count.
     fn watch(
         &self,

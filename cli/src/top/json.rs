@@ -41,12 +41,12 @@ struct SampleJson<'a> {
     interval_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     netns: Option<&'a str>,
-    interfaces: Vec<Interface<'a>>,
+    interfaces: Vec<InterfaceJson<'a>>,
     cpus: Vec<Cpu>,
 }
 
 #[derive(Serialize)]
-struct Interface<'a> {
+struct InterfaceJson<'a> {
     name: &'a str,
     index: u32,
     state: &'static str,
@@ -112,7 +112,7 @@ pub fn line(rates: &Rates, netns: Option<&str>) -> anyhow::Result<String> {
     Ok(serde_json::to_string(&line)? + "\n")
 }
 
-fn interface(rates: &InterfaceRates) -> Interface<'_> {
+fn interface(rates: &InterfaceRates) -> InterfaceJson<'_> {
     let queue = |queue: &sluicegate::link::QueueRates| Queue {
         direction: match queue.direction {
             Direction::Rx => "rx",
@@ -124,7 +124,7 @@ fn interface(rates: &InterfaceRates) -> Interface<'_> {
         drops_per_s: queue.drops,
         xdp_drops_per_s: queue.xdp_drops,
     };
-    Interface {
+    InterfaceJson {
         name: &rates.name,
         index: rates.index,
         state: rates.state,

@@ -23,7 +23,7 @@ pub(super) struct MergeQueue {
 
 /// What may be read of one ring before another one's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct MergeBound {
     pub ring: usize,
     /// Packets up to this time, if there is another ring; the first in any case.
     pub until_ns: Option<u64>,
@@ -44,12 +44,12 @@ impl MergeQueue {
     }
 
     /// The ring to be read now, which is out until it is [added](Self::add) again.
-    pub fn take(&mut self) -> Option<Turn> {
+    pub fn take(&mut self) -> Option<MergeBound> {
         let Reverse((_, ring)) = self.waiting.pop()?;
         let other = self.waiting.peek().map(|&Reverse((key, _))| key);
         Some(match other {
-            Some(_) if !self.by_time => Turn { ring, until_ns: None, packets: TURN },
-            until_ns => Turn { ring, until_ns, packets: u32::MAX },
+            Some(_) if !self.by_time => MergeBound { ring, until_ns: None, packets: TURN },
+            until_ns => MergeBound { ring, until_ns, packets: u32::MAX },
         })
     }
 }
@@ -58,8 +58,8 @@ impl MergeQueue {
 mod tests {
     use super::*;
 
-    fn turn(ring: usize, until_ns: Option<u64>, packets: u32) -> Option<Turn> {
-        Some(Turn { ring, until_ns, packets })
+    fn turn(ring: usize, until_ns: Option<u64>, packets: u32) -> Option<MergeBound> {
+        Some(MergeBound { ring, until_ns, packets })
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::queue::{Queue, QueueStats};
 use super::{OpenOptions, Port, PortName};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{Fault, Incoming, LentBuffers, Outgoing, Readiness, Wait};
+use sluicegate_base::ring::{ImageFault, Incoming, LentBuffers, Outgoing, Readiness, Wait};
 
 /// The memory that one program in another process shares: its rings and its buffers.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ pub struct Served {
     tx: Outgoing,
     queue: Queue,
     /// What has ended it: in which ring, and what.
-    ended: Option<(&'static str, Fault)>,
+    ended: Option<(&'static str, ImageFault)>,
     // Last: buffers come home before it is looked who is left.
     _hold: Hold,
 }
@@ -229,7 +229,7 @@ impl Served {
     }
 
     /// Ends the queue: it takes nothing more from the host.
-    fn end(&mut self, ring: &'static str, fault: Fault) -> Error {
+    fn end(&mut self, ring: &'static str, fault: ImageFault) -> Error {
         let error = self.corrupt(ring, &fault);
         self.ended = Some((ring, fault));
         // Its packets fall to the host at the latest when it is dropped.
@@ -237,7 +237,7 @@ impl Served {
         error
     }
 
-    fn corrupt(&self, ring: &str, fault: &Fault) -> Error {
+    fn corrupt(&self, ring: &str, fault: &ImageFault) -> Error {
         Error::Corrupt { ring: format!("{}, {ring} ring", self.object), fault: fault.to_string() }
     }
 }

@@ -34,7 +34,7 @@ const LOCK: &str = "CAP_IPC_LOCK or a higher limit of locked memory";
 
 /// What one try has met.
 #[derive(Debug)]
-enum Failure {
+enum OpenFailure {
     /// The binding was refused.
     Bind(io::Error),
     /// It would not be refused, but the card would cut packets into pieces.
@@ -43,13 +43,13 @@ enum Failure {
     Other(Error),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for OpenFailure {
     fn from(error: Error) -> Self {
         Self::Other(error)
     }
 }
 
-impl Failure {
+impl OpenFailure {
     /// Whether it is the mode that cannot be.
     fn is_of_mode(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::TooSmall(_))
@@ -172,13 +172,13 @@ impl<'a> Opening<'a> {
     }
 
     /// Binds in one mode. A busy queue is tried again for so long.
-    fn in_mode(&self, mode: BindMode, patience: Duration) -> Result<Xsk, Failure> {
+    fn in_mode(&self, mode: BindMode, patience: Duration) -> Result<Xsk, OpenFailure> {
         let end = Instant::now() + patience;
         if mode == BindMode::ZeroCopy && self.config.receive_frames > 0 {
             let (netns, bytes) = (self.config.netns.as_deref(), self.umem.pool().buffer_bytes());
             let reason =
                 frame_size::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
-            reason.map_or(Ok(()), |reason| Err(Failure::TooSmall(reason)))?;
+            reason.map_or(Ok(()), |reason| Err(OpenFailure::TooSmall(reason)))?;
         }
         loop {
             match self.once(mode) {
@@ -191,7 +191,7 @@ impl<'a> Opening<'a> {
     }
 
     /// One try: with the UMEM of a socket of this pool that works the same way, or a new one.
-    fn once(&self, mode: BindMode) -> Result<Xsk, Failure> {
+    fn once(&self, mode: BindMode) -> Result<Xsk, OpenFailure> {
         let traits = Traits {
             zero_copy: mode == BindMode::ZeroCopy,
             need_wakeup: self.config.need_wakeup,
@@ -201,7 +201,7 @@ impl<'a> Opening<'a> {
             umem::with_donor(self.umem.pool(), traits, |donor| self.bound(traits, Some(donor)));
         let bound = match shared {
             Some(Ok(bound)) => bound,
-            Some(Err(failure @ Failure::Other(_))) => return Err(failure),
+            Some(Err(failure @ OpenFailure::Other(_))) => return Err(failure),
             // What one UMEM cannot do another may: the donor's interface may be gone.
             Some(Err(_)) | None => self.bound(traits, None)?,
         };
@@ -210,7 +210,7 @@ impl<'a> Opening<'a> {
 
     /// A bound socket with its rings. The binding comes last: whatever fails before it, the
     /// kernel has no frame of ours.
-    fn bound(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, Failure> {
+    fn bound(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
         let fd = self.socket()?;
         let probe = if traits.zero_copy { Some(self.socket()?) } else { None };
         if donor.is_none() {
@@ -244,7 +244,7 @@ impl<'a> Opening<'a> {
                 unsafe {
                     self.umem.pool().give(bound.take_frames())
                 };
-                Err(Failure::Bind(error))
+                Err(OpenFailure::Bind(error))
             }
         }
     }
@@ -362,15 +362,15 @@ impl<'a> Opening<'a> {
     }
 
     /// Why a binding was refused, and what to do.
-    fn explain(&self, mode: BindMode, failure: Failure) -> Error {
+    fn explain(&self, mode: BindMode, failure: OpenFailure) -> Error {
         let lacks = |remedy| {
             let feature = format!("{} mode on {}", mode.name(), self.object());
             Error::Unsupported { feature, remedy }
         };
         let error = match failure {
-            Failure::Bind(error) => error,
-            Failure::TooSmall(remedy) => return lacks(remedy),
-            Failure::Other(error) => return error,
+            OpenFailure::Bind(error) => error,
+            OpenFailure::TooSmall(remedy) => return lacks(remedy),
+            OpenFailure::Other(error) => return error,
         };
         let Self { config, interface, .. } = self;
         let zero_copy = mode == BindMode::ZeroCopy;

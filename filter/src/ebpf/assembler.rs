@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::insn::{
-    Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, Size, Source, class, part, pseudo,
+    Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, RightSide, Size, class, part, pseudo,
 };
 use super::layout::{self, Fault, Item};
 
@@ -72,10 +72,10 @@ impl Assembler {
     }
 
     /// Adds an instruction whose right side may be either.
-    fn push_with(&mut self, code: u8, dst: Reg, source: Source) {
+    fn push_with(&mut self, code: u8, dst: Reg, source: RightSide) {
         match source {
-            Source::Reg(src) => self.push(code | part::X, dst, src, 0, 0),
-            Source::Imm(imm) => self.push(code, dst, Reg::R0, 0, imm),
+            RightSide::Reg(src) => self.push(code | part::X, dst, src, 0, 0),
+            RightSide::Imm(imm) => self.push(code, dst, Reg::R0, 0, imm),
         }
     }
 
@@ -87,22 +87,22 @@ impl Assembler {
     }
 
     /// dst = dst, calculated with the source, on 64 bits.
-    pub fn alu(&mut self, alu: Alu, dst: Reg, source: impl Into<Source>) {
+    pub fn alu(&mut self, alu: Alu, dst: Reg, source: impl Into<RightSide>) {
         self.push_with(class::ALU64 | alu as u8, dst, source.into());
     }
 
     /// dst = dst, calculated with the source, on 32 bits.
-    pub fn alu32(&mut self, alu: Alu, dst: Reg, source: impl Into<Source>) {
+    pub fn alu32(&mut self, alu: Alu, dst: Reg, source: impl Into<RightSide>) {
         self.push_with(class::ALU | alu as u8, dst, source.into());
     }
 
     /// dst = source.
-    pub fn mov(&mut self, dst: Reg, source: impl Into<Source>) {
+    pub fn mov(&mut self, dst: Reg, source: impl Into<RightSide>) {
         self.push_with(class::ALU64 | part::MOV, dst, source.into());
     }
 
     /// dst = the lower half of the source.
-    pub fn mov32(&mut self, dst: Reg, source: impl Into<Source>) {
+    pub fn mov32(&mut self, dst: Reg, source: impl Into<RightSide>) {
         self.push_with(class::ALU | part::MOV, dst, source.into());
     }
 
@@ -140,12 +140,12 @@ impl Assembler {
     }
 
     /// Puts a register's lower bytes, or a constant, there.
-    pub fn store(&mut self, size: Size, to: Memory, source: impl Into<Source>) {
+    pub fn store(&mut self, size: Size, to: Memory, source: impl Into<RightSide>) {
         match source.into() {
-            Source::Reg(src) => {
+            RightSide::Reg(src) => {
                 self.push(class::STX | part::MEM | size as u8, to.base, src, to.offset, 0);
             }
-            Source::Imm(imm) => {
+            RightSide::Imm(imm) => {
                 self.push(class::ST | part::MEM | size as u8, to.base, Reg::R0, to.offset, imm);
             }
         }
@@ -212,13 +212,19 @@ impl Assembler {
     }
 
     /// Goes to the label if dst compares so with the source.
-    pub fn branch(&mut self, compare: Compare, dst: Reg, source: impl Into<Source>, to: Label) {
+    pub fn branch(&mut self, compare: Compare, dst: Reg, source: impl Into<RightSide>, to: Label) {
         self.push_with(class::JMP | compare as u8, dst, source.into());
         self.aim(to);
     }
 
     /// The same for the lower 32 bits of both. Linux 5.1.
-    pub fn branch32(&mut self, compare: Compare, dst: Reg, source: impl Into<Source>, to: Label) {
+    pub fn branch32(
+        &mut self,
+        compare: Compare,
+        dst: Reg,
+        source: impl Into<RightSide>,
+        to: Label,
+    ) {
         self.push_with(class::JMP32 | compare as u8, dst, source.into());
         self.aim(to);
     }
@@ -229,12 +235,12 @@ macro_rules! calculations {
     ($($alu:ident $name:ident $name32:ident $sign:literal)*) => {
         impl Assembler {$(
             #[doc = concat!("dst = dst ", $sign, " source.")]
-            pub fn $name(&mut self, dst: Reg, source: impl Into<Source>) {
+            pub fn $name(&mut self, dst: Reg, source: impl Into<RightSide>) {
                 self.alu(Alu::$alu, dst, source);
             }
 
             #[doc = concat!("dst = dst ", $sign, " source, on 32 bits.")]
-            pub fn $name32(&mut self, dst: Reg, source: impl Into<Source>) {
+            pub fn $name32(&mut self, dst: Reg, source: impl Into<RightSide>) {
                 self.alu32(Alu::$alu, dst, source);
             }
         )*}
@@ -260,12 +266,12 @@ macro_rules! branches {
     ($($compare:ident $name:ident $name32:ident $sign:literal)*) => {
         impl Assembler {$(
             #[doc = concat!("Goes to the label if dst ", $sign, " source.")]
-            pub fn $name(&mut self, dst: Reg, source: impl Into<Source>, to: Label) {
+            pub fn $name(&mut self, dst: Reg, source: impl Into<RightSide>, to: Label) {
                 self.branch(Compare::$compare, dst, source, to);
             }
 
             #[doc = concat!("Goes to the label if dst ", $sign, " source, on 32 bits. Linux 5.1.")]
-            pub fn $name32(&mut self, dst: Reg, source: impl Into<Source>, to: Label) {
+            pub fn $name32(&mut self, dst: Reg, source: impl Into<RightSide>, to: Label) {
                 self.branch32(Compare::$compare, dst, source, to);
             }
         )*}

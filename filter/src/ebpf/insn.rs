@@ -172,20 +172,20 @@ impl Size {
 
 /// The right side of a calculation or a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum RightSide {
     /// A register.
     Reg(Reg),
     /// A constant; operations on 64 bits extend its sign.
     Imm(i32),
 }
 
-impl From<Reg> for Source {
+impl From<Reg> for RightSide {
     fn from(reg: Reg) -> Self {
         Self::Reg(reg)
     }
 }
 
-impl From<i32> for Source {
+impl From<i32> for RightSide {
     fn from(constant: i32) -> Self {
         Self::Imm(constant)
     }

@@ -34,7 +34,7 @@ mod layout;
 
 pub use assembler::{Assembler, Label};
 pub use insn::{
-    Alu, Compare, Helper, Insn, KernelFunction, Memory, RING_BUFFER_FORCE_WAKEUP, Reg, Size,
-    Source, sk_buff, tc_action, xdp_action, xdp_md,
+    Alu, Compare, Helper, Insn, KernelFunction, Memory, RING_BUFFER_FORCE_WAKEUP, Reg, RightSide,
+    Size, sk_buff, tc_action, xdp_action, xdp_md,
 };
 pub use layout::{Fault, MAX_INSNS};

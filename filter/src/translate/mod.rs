@@ -16,7 +16,7 @@ mod survey;
 pub use frame::{Frame, Untranslatable};
 
 use super::cbpf::{Alu, CELLS, Condition, Op, Operand, Width};
-use super::ebpf::{self, Assembler, Compare, Helper, Label, Reg, Size, Source};
+use super::ebpf::{self, Assembler, Compare, Helper, Label, Reg, RightSide, Size};
 use super::program::Program;
 use frame::{Cell, Registers, check_ops};
 use survey::{Known, NEVER, Need};
@@ -316,10 +316,10 @@ impl Translation<'_> {
         }
     }
 
-    fn source(&self, operand: Operand) -> Source {
+    fn source(&self, operand: Operand) -> RightSide {
         match operand {
-            Operand::K(k) => Source::Imm(k.cast_signed()),
-            Operand::X => Source::Reg(self.registers.x),
+            Operand::K(k) => RightSide::Imm(k.cast_signed()),
+            Operand::X => RightSide::Reg(self.registers.x),
         }
     }
 

@@ -12,7 +12,7 @@ use super::options::{Options, text};
 use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;
 use super::pseudo::to_host;
-use super::source::{Compression, Source};
+use super::source::{ByteSource, Compression};
 use super::{PacketSpan, Parsed};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
@@ -27,7 +27,7 @@ use sluicegate_base::ring::{Meta, Packet};
 pub struct Reader {
     /// What messages call the file.
     path: PathBuf,
-    source: Source,
+    source: ByteSource,
     buffer: Buffer,
     format: Format,
     interfaces: Vec<Interface>,
@@ -120,7 +120,7 @@ impl Reader {
     /// No such file, no capture file, or one that breaks off before its first packet could
     /// come. Files that gzip, xz and bzip2 made are refused with a remedy.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut source = Source::open(path)?;
+        let mut source = ByteSource::open(path)?;
         let mut buffer = Buffer::new()?;
         let path = match path.to_str() {
             Some("-") => PathBuf::from("standard input"),
@@ -339,7 +339,7 @@ impl PacketSpan {
 }
 
 /// Waits for the first four bytes of a file.
-fn first_bytes(source: &mut Source, buffer: &mut Buffer, path: &Path) -> Result<[u8; 4]> {
+fn first_bytes(source: &mut ByteSource, buffer: &mut Buffer, path: &Path) -> Result<[u8; 4]> {
     loop {
         if let Some(magic) = buffer.unread().first_chunk() {
             return Ok(*magic);

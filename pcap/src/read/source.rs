@@ -40,14 +40,14 @@ impl Compression {
 
 /// Bytes that can be waited for.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ByteSource {
     file: File,
     /// A regular file never keeps a reader waiting.
     regular: bool,
     decoder: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl Source {
+impl ByteSource {
     /// Opens a file; `-` is standard input.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let opened = if path == Path::new("-") {

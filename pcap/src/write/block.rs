@@ -48,13 +48,13 @@ pub(super) mod option {
 
 /// A format together with the unit of its times: what one needs to read a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum BlockLayout {
     Pcap,
     PcapMicroseconds,
     Pcapng,
 }
 
-impl Layout {
+impl BlockLayout {
     pub(super) fn new(format: Format, microseconds: bool) -> Self {
         match (format, microseconds) {
             (Format::Pcap, false) => Self::Pcap,
@@ -133,12 +133,12 @@ fn push_block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
 /// The head of a pcap file whose interfaces have these limits. libpcap cuts packets to the one
 /// it states.
 pub(super) fn pcap_header(
-    layout: Layout,
+    layout: BlockLayout,
     link_type: u16,
     snaplens: impl Iterator<Item = u32>,
 ) -> Vec<u8> {
     let magic: u32 = match layout {
-        Layout::PcapMicroseconds => 0xa1b2_c3d4,
+        BlockLayout::PcapMicroseconds => 0xa1b2_c3d4,
         _ => 0xa1b2_3c4d,
     };
     let or_most = |bytes| if bytes == 0 { MAXIMUM_SNAPLEN } else { bytes };

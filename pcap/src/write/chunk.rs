@@ -1,6 +1,6 @@
 //! A chunk: whole records in one piece of memory, on their way to a file.
 
-use super::block::Layout;
+use super::block::BlockLayout;
 
 /// Bytes a chunk holds unless told otherwise: large enough that a system call each costs
 /// nothing, small enough that its bytes are still in the second-level cache when the kernel
@@ -12,7 +12,7 @@ pub(super) const CHUNK_BYTES: usize = 128 << 10;
 /// It is made once and used again and again: [`clear`](Self::clear) keeps the memory.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    layout: Layout,
+    layout: BlockLayout,
     /// Zeroed once; the records are `bytes[..used]`.
     bytes: Vec<u8>,
     used: usize,
@@ -24,7 +24,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new(layout: Layout, capacity: usize) -> Self {
+    pub(super) fn new(layout: BlockLayout, capacity: usize) -> Self {
         Self {
             layout,
             bytes: vec![0; capacity],
@@ -95,7 +95,7 @@ impl Chunk {
     }
 
     #[inline]
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> BlockLayout {
         self.layout
     }
 
@@ -155,13 +155,13 @@ pub struct Record<'a> {
 /// The records of a chunk, first to last; see [`Chunk::records`].
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
-    layout: Layout,
+    layout: BlockLayout,
     rest: &'a [u8],
 }
 
 impl<'a> Records<'a> {
     #[inline]
-    pub(super) fn new(layout: Layout, bytes: &'a [u8]) -> Self {
+    pub(super) fn new(layout: BlockLayout, bytes: &'a [u8]) -> Self {
         Self { layout, rest: bytes }
     }
 

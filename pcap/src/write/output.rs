@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use jiff::tz::TimeZone;
 
 use super::super::{Compression, Format};
-use super::block::{self, InterfaceStats, Layout};
+use super::block::{self, BlockLayout, InterfaceStats};
 use super::chunk::Chunk;
 use super::config::{OutputConfig, Summary};
 use super::name::{Name, now_ns};
@@ -29,7 +29,7 @@ use sluicegate_base::ring::Interface;
 #[derive(Debug)]
 pub struct Output {
     config: OutputConfig,
-    layout: Layout,
+    layout: BlockLayout,
     /// `None` for standard output.
     name: Option<Name>,
     interfaces: Vec<Described>,
@@ -115,7 +115,7 @@ impl Output {
         let directory = name.as_ref().map(Name::directory);
         let synced = directory.filter(|_| config.sync).map(open_directory);
         Ok(Self {
-            layout: Layout::new(config.format, config.microseconds),
+            layout: BlockLayout::new(config.format, config.microseconds),
             name,
             interfaces: Vec::new(),
             pending: Vec::new(),

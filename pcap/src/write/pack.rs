@@ -67,12 +67,12 @@ struct PackWorker {
 #[derive(Debug)]
 struct PackQueue {
     progress: Arc<TargetProgress>,
-    turn: Mutex<Turn>,
+    turn: Mutex<PackTurn>,
     moved: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Turn {
+struct PackTurn {
     /// The job that writes next.
     next: u64,
     /// A worker is gone: order cannot be kept any more.
@@ -203,12 +203,12 @@ fn work(
 }
 
 impl PackQueue {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    fn turn(&self) -> MutexGuard<'_, PackTurn> {
         lock(&self.turn)
     }
 
     /// Waits until all jobs before this one are done, or cannot be.
-    fn wait_for(&self, number: u64) -> MutexGuard<'_, Turn> {
+    fn wait_for(&self, number: u64) -> MutexGuard<'_, PackTurn> {
         self.moved
             .wait_while(self.turn(), |turn| turn.next < number && !turn.broken)
             .unwrap_or_else(PoisonError::into_inner)

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use super::super::Format;
 use super::block::{
-    EPB, EPB_HEADER, Layout, MAXIMUM_SNAPLEN, PCAP_RECORD, option, padding, pcap_time, push_option,
+    BlockLayout, EPB, EPB_HEADER, MAXIMUM_SNAPLEN, PCAP_RECORD, option, padding, pcap_time,
+    push_option,
 };
 use super::chunk::{CHUNK_BYTES, Chunk};
 use sluicegate_base::ring::{Direction, Packet};
@@ -36,7 +37,7 @@ pub struct EncoderConfig {
 /// Appends packets to chunks, as records of one format. One for each receive thread.
 #[derive(Debug)]
 pub struct Encoder {
-    layout: Layout,
+    layout: BlockLayout,
     snaplen: usize,
     /// The file's number for each of the port's interfaces.
     interfaces: Vec<u32>,
@@ -63,7 +64,7 @@ impl Encoder {
             cause => format!(": {}", &cause[..cause.floor_char_boundary(MAX_CAUSE)]),
         };
         Self {
-            layout: Layout::new(config.format, config.microseconds),
+            layout: BlockLayout::new(config.format, config.microseconds),
             snaplen: match config.snaplen {
                 0 => MAXIMUM_SNAPLEN as usize,
                 bytes => bytes as usize,
@@ -99,9 +100,9 @@ impl Encoder {
     pub fn append(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
         assert!(chunk.layout() == self.layout, "a chunk of another format");
         match self.layout {
-            Layout::Pcapng => self.append_block(chunk, packet),
-            Layout::Pcap => self.append_pcap(chunk, packet, 1),
-            Layout::PcapMicroseconds => self.append_pcap(chunk, packet, 1000),
+            BlockLayout::Pcapng => self.append_block(chunk, packet),
+            BlockLayout::Pcap => self.append_pcap(chunk, packet, 1),
+            BlockLayout::PcapMicroseconds => self.append_pcap(chunk, packet, 1000),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::block::Layout;
+use super::block::BlockLayout;
 use super::chunk::Records;
 use sluicegate_base::error::{Error, Result};
 
@@ -44,7 +44,7 @@ impl Rotation {
 /// Records on their way, some of which may belong into the next file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span<'a> {
-    pub(super) layout: Layout,
+    pub(super) layout: BlockLayout,
     pub(super) bytes: &'a [u8],
     pub(super) packets: u64,
     /// No record is later.

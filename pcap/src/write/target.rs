@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
-use super::block::Layout;
+use super::block::BlockLayout;
 use super::chunk::Records;
 use super::config::FileAccess;
 use sluicegate_base::error::{Error, Result};
@@ -86,7 +86,7 @@ pub(super) struct Piece<'a> {
     pub(super) packets: u64,
     /// What its records look like, if it can be cut between them; otherwise it is whole or
     /// worth nothing.
-    pub(super) records: Option<Layout>,
+    pub(super) records: Option<BlockLayout>,
 }
 
 impl Piece<'_> {

@@ -18,7 +18,7 @@ use crate::spec::value::Value;
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextHeader {
     Ether,
     /// By EtherType.
     Type(u16),
@@ -48,20 +48,20 @@ pub(super) struct Decoder<'a> {
 /// A line for each header and what is left behind them; `stamped` says that there is a stamp.
 pub(super) fn decode(frame: &[u8], stamped: bool) -> Vec<(String, String)> {
     let mut decoder = Decoder { rest: frame, padding: 0, below: None, lines: Vec::new() };
-    let mut next = Next::Ether;
-    while next != Next::Data {
+    let mut next = NextHeader::Ether;
+    while next != NextHeader::Data {
         // What cannot be read as a header is data.
-        next = decoder.header(next).unwrap_or(Next::Data);
+        next = decoder.header(next).unwrap_or(NextHeader::Data);
     }
     decoder.data(stamped);
     decoder.lines
 }
 
 impl<'a> Decoder<'a> {
-    fn header(&mut self, next: Next) -> Option<Next> {
+    fn header(&mut self, next: NextHeader) -> Option<NextHeader> {
         match next {
-            Next::Ether => self.ether(),
-            Next::Type(number) => match number {
+            NextHeader::Ether => self.ether(),
+            NextHeader::Type(number) => match number {
                 ethertype::IPV4 => self.ipv4(),
                 ethertype::ARP => self.arp(),
                 ethertype::ETHERNET => self.ether(),
@@ -70,19 +70,19 @@ impl<'a> Decoder<'a> {
                 number if ethertype::TAGS.contains(&number) => self.vlan(),
                 _ => None,
             },
-            Next::Ip(number) => match number {
+            NextHeader::Ip(number) => match number {
                 protocol::HOP_BY_HOP => self.extension(number, "hop-by-hop"),
                 protocol::ROUTING => self.extension(number, "routing"),
                 protocol::FRAGMENT => self.fragment(),
                 protocol::GRE => self.gre(),
                 protocol::DESTINATION => self.extension(number, "destination"),
                 number => match upper(self, number)? {
-                    Upper::Vxlan => Some(Next::Vxlan),
-                    Upper::Data => Some(Next::Data),
+                    Upper::Vxlan => Some(NextHeader::Vxlan),
+                    Upper::Data => Some(NextHeader::Data),
                 },
             },
-            Next::Vxlan => self.vxlan(),
-            Next::Data => None,
+            NextHeader::Vxlan => self.vxlan(),
+            NextHeader::Data => None,
         }
     }
 
@@ -104,27 +104,27 @@ impl<'a> Decoder<'a> {
         self.rest = &self.rest[..cut];
     }
 
-    fn ether(&mut self) -> Option<Next> {
+    fn ether(&mut self) -> Option<NextHeader> {
         let header = Ethernet2HeaderSlice::from_slice(self.rest).ok()?;
         let (src, dst) = (mac(header.source()), mac(header.destination()));
         let number = header.ether_type().0;
         self.say("ether", format!("{src} > {dst}, type {}", type_name(number)));
         self.take(header.slice().len())?;
         self.below = None;
-        Some(Next::Type(number))
+        Some(NextHeader::Type(number))
     }
 
-    fn vlan(&mut self) -> Option<Next> {
+    fn vlan(&mut self) -> Option<NextHeader> {
         let header = SingleVlanHeaderSlice::from_slice(self.rest).ok()?;
         let (id, pcp) = (header.vlan_identifier().value(), header.priority_code_point().value());
         let dei = if header.drop_eligible_indicator() { ", dei" } else { "" };
         let number = header.ether_type().0;
         self.say("vlan", format!("id {id}, pcp {pcp}{dei}, type {}", type_name(number)));
         self.take(header.slice().len())?;
-        Some(Next::Type(number))
+        Some(NextHeader::Type(number))
     }
 
-    fn mpls(&mut self) -> Option<Next> {
+    fn mpls(&mut self) -> Option<NextHeader> {
         let word = u32::from_be_bytes(self.take(4)?.try_into().ok()?);
         let (label, tc, ttl) = (word >> 12, word >> 9 & 7, word & 0xff);
         let bottom = word & 0x100 != 0;
@@ -132,14 +132,14 @@ impl<'a> Decoder<'a> {
         self.say("mpls", format!("label {label}, tc {tc}, ttl {ttl}{stack}"));
         // What a label is for nobody says; a receiver guesses by the first bits, too (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
-            (false, _) => Next::Type(ethertype::MPLS),
-            (true, 4) => Next::Type(ethertype::IPV4),
-            (true, 6) => Next::Type(ethertype::IPV6),
-            (true, _) => Next::Ether,
+            (false, _) => NextHeader::Type(ethertype::MPLS),
+            (true, 4) => NextHeader::Type(ethertype::IPV4),
+            (true, 6) => NextHeader::Type(ethertype::IPV6),
+            (true, _) => NextHeader::Ether,
         })
     }
 
-    fn arp(&mut self) -> Option<Next> {
+    fn arp(&mut self) -> Option<NextHeader> {
         let packet = ArpPacketSlice::from_slice(self.rest).ok()?;
         let address = |bytes: &[u8]| match bytes.try_into() {
             Ok(bytes) => Ipv4Addr::from_octets(bytes).to_string(),
@@ -161,10 +161,10 @@ impl<'a> Decoder<'a> {
         self.say("arp", text);
         self.cut(bytes);
         self.take(bytes)?;
-        Some(Next::Data)
+        Some(NextHeader::Data)
     }
 
-    fn ipv4(&mut self) -> Option<Next> {
+    fn ipv4(&mut self) -> Option<NextHeader> {
         let header = Ipv4HeaderSlice::from_slice(self.rest).ok()?;
         let (length, offset) = (header.total_len(), header.fragments_offset().value());
         let fragment = header.is_fragmenting_payload();
@@ -194,10 +194,10 @@ impl<'a> Decoder<'a> {
         self.take(header.len().min(self.rest.len()))?;
         self.below = Some(below);
         // Only the first piece has the next header.
-        Some(if offset == 0 { Next::Ip(protocol) } else { Next::Data })
+        Some(if offset == 0 { NextHeader::Ip(protocol) } else { NextHeader::Data })
     }
 
-    fn ipv6(&mut self) -> Option<Next> {
+    fn ipv6(&mut self) -> Option<NextHeader> {
         let header = Ipv6HeaderSlice::from_slice(self.rest).ok()?;
         let (length, protocol) = (header.payload_length(), header.next_header().0);
         let mut text = format!("{} > {}", header.source_addr(), header.destination_addr());
@@ -214,10 +214,10 @@ impl<'a> Decoder<'a> {
         self.take(40)?;
         self.cut(length.into());
         self.below = Some(Below { sum, v6: true, fragment: false });
-        Some(Next::Ip(protocol))
+        Some(NextHeader::Ip(protocol))
     }
 
-    fn extension(&mut self, number: u8, name: &str) -> Option<Next> {
+    fn extension(&mut self, number: u8, name: &str) -> Option<NextHeader> {
         let Extension { bytes, next, .. } = Extension::read(number, self.rest)?;
         let &[_, _, kind, left, ..] = self.rest else { return None };
         let next_name = named("ipv6", "next-header", next.into());
@@ -227,10 +227,10 @@ impl<'a> Decoder<'a> {
         };
         self.take(bytes)?;
         self.say(name, format!("{bytes} bytes{detail}, {next_name}"));
-        Some(Next::Ip(next))
+        Some(NextHeader::Ip(next))
     }
 
-    fn fragment(&mut self) -> Option<Next> {
+    fn fragment(&mut self) -> Option<NextHeader> {
         let Extension { next, fragment, first, .. } =
             Extension::read(protocol::FRAGMENT, self.rest)?;
         let &[_, _, high, low, a, b, c, d] = self.take(8)? else { return None };
@@ -243,10 +243,10 @@ impl<'a> Decoder<'a> {
         if let Some(below) = &mut self.below {
             below.fragment = fragment;
         }
-        Some(if first { Next::Ip(next) } else { Next::Data })
+        Some(if first { NextHeader::Ip(next) } else { NextHeader::Data })
     }
 
-    fn gre(&mut self) -> Option<Next> {
+    fn gre(&mut self) -> Option<NextHeader> {
         let all = self.rest;
         let &[flags, _, high, low] = self.take(4)? else { return None };
         let number = u16::from_be_bytes([high, low]);
@@ -263,13 +263,13 @@ impl<'a> Decoder<'a> {
             }
         }
         self.say("gre", text);
-        Some(Next::Type(number))
+        Some(NextHeader::Type(number))
     }
 
-    fn vxlan(&mut self) -> Option<Next> {
+    fn vxlan(&mut self) -> Option<NextHeader> {
         let &[.., a, b, c, _] = self.take(8)? else { return None };
         self.say("vxlan", format!("vni {}", u32::from_be_bytes([0, a, b, c])));
-        Some(Next::Ether)
+        Some(NextHeader::Ether)
     }
 
     /// What is left behind the headers.

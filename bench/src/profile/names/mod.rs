@@ -4,7 +4,7 @@ mod kernel;
 mod user;
 
 pub use kernel::Kernel;
-pub use user::{File, Mapping, mappings};
+pub use user::{ElfFile, Mapping, mappings};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Files that have been looked at.
 #[derive(Debug)]
 pub struct Files {
-    known: HashMap<PathBuf, File>,
+    known: HashMap<PathBuf, ElfFile>,
     copies: Vec<(PathBuf, u64, &'static str)>,
 }
 
@@ -23,9 +23,9 @@ impl Files {
     }
 
     /// The functions of one.
-    pub fn get(&mut self, path: &Path) -> &File {
+    pub fn get(&mut self, path: &Path) -> &ElfFile {
         self.known.entry(path.to_owned()).or_insert_with(|| {
-            let mut file = File::read(path);
+            let mut file = ElfFile::read(path);
             for (_, offset, name) in self.copies.iter().filter(|(of, ..)| of == path) {
                 file.add(*offset, user::COPY_BYTES, name);
             }

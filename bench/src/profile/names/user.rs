@@ -63,14 +63,14 @@ pub const COPY_BYTES: u64 = 0x700;
 
 /// The functions of one file.
 #[derive(Debug, Default)]
-pub struct File {
+pub struct ElfFile {
     /// By address: start, length (0 where it is not told), name.
     functions: Vec<(u64, u64, String)>,
     /// Where pieces of the file go: its bytes, and the first one's address.
     segments: Vec<(std::ops::Range<u64>, u64)>,
 }
 
-impl File {
+impl ElfFile {
     /// Reads a file's symbols; one that cannot be read has none.
     pub fn read(path: &Path) -> Self {
         let Ok(file) = fs::File::open(path) else { return Self::default() };
@@ -145,17 +145,17 @@ mod tests {
         let maps = mappings(std::process::id());
         let (path, offset) =
             maps.iter().find_map(|map| Some((&map.path, map.offset_of(address)?))).unwrap();
-        let file = File::read(path);
+        let file = ElfFile::read(path);
         let name = file.name(offset).unwrap();
         assert!(name.ends_with("a_function_of_this_program_has_its_name"), "{name}");
-        assert!(File::read(Path::new("/proc/self/maps")).name(0).is_none(), "no ELF file");
+        assert!(ElfFile::read(Path::new("/proc/self/maps")).name(0).is_none(), "no ELF file");
     }
 
     #[test]
     fn a_copy_of_the_c_library_has_a_name() {
         let copies = copies();
         let (path, offset, name) = &copies[0];
-        let mut file = File::read(path);
+        let mut file = ElfFile::read(path);
         file.add(*offset, COPY_BYTES, name);
         assert_eq!(file.name(offset + 16), Some("memmove"));
     }

@@ -145,7 +145,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let frame_bytes = tap::frame_bytes(interface.mtu);
-    let rings = tap::Rings::new(name, options, config.slots, count, frame_bytes)?;
+    let rings = tap::TapRings::new(name, options, config.slots, count, frame_bytes)?;
     let (queues, hook, not_native) = netns::run_in(netns, || between(&config, &interface, count))?;
     let queues = rings.queues(&interface.name, numbers.zip(queues))?;
     let fallbacks = xdp::fallbacks(not_native);

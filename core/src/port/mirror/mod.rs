@@ -61,7 +61,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
     let wish = name.choice("mode", &modes)?.unwrap_or_default();
-    let size = Size {
+    let size = RingSize {
         slots: name.count("slots", 2..=16_384)?.unwrap_or(512) as u32,
         snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
         cells: name.count("ring_size", 2..=65_536)?.map(|cells| cells as u32),
@@ -109,7 +109,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 
 /// How much there is to be room for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub(super) struct RingSize {
     /// Slots in a queue's ring.
     pub slots: u32,
     /// Bytes that are kept of a packet, if not all.
@@ -131,7 +131,7 @@ pub(super) struct CopyJob<'a> {
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub watch: &'a Arc<InterfaceWatch>,
-    pub size: Size,
+    pub size: RingSize,
     /// Whether the packets' times are taken.
     pub stamped: bool,
     /// See [`OpenOptions::latency`].

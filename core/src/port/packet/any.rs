@@ -42,9 +42,9 @@ pub(super) struct Devices {
     shared: Option<Arc<Mutex<KnownDevices>>>,
     /// The interfaces that this queue knows of.
     interfaces: Vec<Interface>,
-    origins: HashMap<Key, Origin>,
+    origins: HashMap<Key, DeviceOrigin>,
     /// The device of the last packet: the next one is mostly of the same.
-    last: (Key, Origin),
+    last: (Key, DeviceOrigin),
     /// An interface of the port, but for its name and link type.
     described: Interface,
 }
@@ -63,7 +63,7 @@ struct KnownDevices {
 
 /// The interface of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct DeviceOrigin {
     /// Its number in the port.
     pub number: u32,
     /// Whether a cooked header takes the place of the link-layer header.
@@ -80,7 +80,7 @@ impl Devices {
 
     fn of(described: Interface, shared: Option<Arc<Mutex<KnownDevices>>>) -> Self {
         // No device has index 0.
-        let last = ((0, 0), Origin { number: 0, cooked: true });
+        let last = ((0, 0), DeviceOrigin { number: 0, cooked: true });
         Self { shared, interfaces: Vec::new(), origins: HashMap::new(), last, described }
     }
 
@@ -100,7 +100,7 @@ impl Devices {
     /// The interface of a packet that came with this address. The kernel is asked for the name of a new
     /// device.
     #[inline]
-    pub fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> Origin {
+    pub fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> DeviceOrigin {
         let key = (address.sll_ifindex, address.sll_hatype);
         if self.last.0 != key {
             self.last = (key, self.look_up(key, socket));
@@ -108,11 +108,11 @@ impl Devices {
         self.last.1
     }
 
-    fn look_up(&mut self, key: Key, socket: &Socket) -> Origin {
+    fn look_up(&mut self, key: Key, socket: &Socket) -> DeviceOrigin {
         if let Some(origin) = self.origins.get(&key) {
             return *origin;
         }
-        let Some(shared) = &self.shared else { return Origin { number: 0, cooked: true } };
+        let Some(shared) = &self.shared else { return DeviceOrigin { number: 0, cooked: true } };
         // Where there is an interface for further devices, this queue knows all others.
         if self.interfaces.len() <= MAX_DEVICES {
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,12 +121,12 @@ impl Devices {
             }
             for (key, interface) in &shared.devices[self.interfaces.len()..] {
                 let cooked = interface.link_type == LINKTYPE_SLL2;
-                let origin = Origin { number: self.interfaces.len() as u32, cooked };
+                let origin = DeviceOrigin { number: self.interfaces.len() as u32, cooked };
                 self.origins.extend(key.map(|key| (key, origin)));
                 self.interfaces.push(interface.clone());
             }
         }
-        let further = Origin { number: MAX_DEVICES as u32, cooked: true };
+        let further = DeviceOrigin { number: MAX_DEVICES as u32, cooked: true };
         self.origins.get(&key).copied().unwrap_or(further)
     }
 
@@ -261,8 +261,8 @@ mod tests {
         let mut second = first.share();
         let ether = address(REMOVED, libc::ARPHRD_ETHER);
         let gre = address(REMOVED + 1, 778);
-        let raw = |number| Origin { number, cooked: false };
-        let cooked = |number| Origin { number, cooked: true };
+        let raw = |number| DeviceOrigin { number, cooked: false };
+        let cooked = |number| DeviceOrigin { number, cooked: true };
         assert_eq!(first.origin(&gre, &socket), cooked(0));
         assert_eq!(second.origin(&ether, &socket), raw(1));
         assert_eq!(second.origin(&gre, &socket), cooked(0));
@@ -289,12 +289,16 @@ mod tests {
             [("the first", 0..max, false), ("all further ones", max..max + 10, true)]
         {
             for number in numbers {
-                let expected = Origin { number: number.min(max) as u32, cooked };
+                let expected = DeviceOrigin { number: number.min(max) as u32, cooked };
                 assert_eq!(origin(&mut first, number), expected, "{sentence}");
                 assert_eq!(origin(&mut second, number), expected, "{sentence}, another queue");
             }
         }
-        assert_eq!(origin(&mut first, 7), Origin { number: 7, cooked: false }, "known as before");
+        assert_eq!(
+            origin(&mut first, 7),
+            DeviceOrigin { number: 7, cooked: false },
+            "known as before"
+        );
         let mut interfaces = Vec::new();
         second.add_to(&mut interfaces);
         let last = interfaces.last().unwrap();

@@ -15,7 +15,7 @@ const MIN_RETIRE: Duration = Duration::from_millis(1);
 
 /// How packets come from the kernel, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum PacketMethod {
     /// recvmsg(2): one system call a packet.
     Recv,
     /// recvmmsg(2): one system call a batch.
@@ -26,7 +26,7 @@ pub(super) enum Method {
     Ring,
 }
 
-impl Method {
+impl PacketMethod {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Recv => "recv",
@@ -68,7 +68,7 @@ pub(super) enum Clock {
 /// The options of a `packet:` port.
 #[derive(Clone, Debug)]
 pub(super) struct PacketConfig {
-    pub method: Method,
+    pub method: PacketMethod,
     pub sending: Sending,
     /// Whether sent packets go to the driver past the queueing discipline.
     pub bypass: bool,
@@ -102,10 +102,12 @@ pub(super) const MAX_SNAPLEN: u32 = 262_144;
 
 impl PacketConfig {
     pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
-        let methods = [Method::Ring, Method::Frames, Method::Recvmmsg, Method::Recv];
+        let methods =
+            [PacketMethod::Ring, PacketMethod::Frames, PacketMethod::Recvmmsg, PacketMethod::Recv];
         let method = name.choice("method", &methods.map(|method| (method.name(), method)))?;
         let latency = name.latency(options)?.unwrap_or(RETIRE);
-        let by_latency = if latency < MIN_RETIRE { Method::Frames } else { Method::Ring };
+        let by_latency =
+            if latency < MIN_RETIRE { PacketMethod::Frames } else { PacketMethod::Ring };
         let ways = [Sending::Sendmmsg, Sending::Sendto, Sending::Ring];
         let sending = name.choice("send", &ways.map(|way| (way.name(), way)))?;
         let clock = name
@@ -152,7 +154,7 @@ impl PacketConfig {
 
     /// Refuses options that need one interface, for a port of all.
     pub(super) fn check_any(&self, name: &PortName) -> Result<()> {
-        if self.method != Method::Ring {
+        if self.method != PacketMethod::Ring {
             return Err(name.error("all interfaces are received from by method=ring only"));
         }
         if self.clock != Clock::Software {
@@ -200,14 +202,14 @@ mod tests {
     #[test]
     fn the_defaults_are_the_fast_and_complete_choice() {
         let config = config("packet:eth0").unwrap();
-        assert_eq!(config.method, Method::Ring);
+        assert_eq!(config.method, PacketMethod::Ring);
         assert_eq!(config.snaplen, MAX_SNAPLEN);
         assert!(config.promiscuous && config.outgoing && config.fanout.is_none());
     }
 
     #[test]
     fn the_method_follows_how_long_a_packet_may_wait() {
-        use Method::{Frames, Recvmmsg, Ring};
+        use PacketMethod::{Frames, Recvmmsg, Ring};
         let [at_once, recording] = [0, 20].map(|ms| Some(Duration::from_millis(ms)));
         for (text, latency, method, retire_ms) in [
             ("eth0", None, Ring, 10),

@@ -59,7 +59,7 @@ pub(super) use queue::PacketQueue;
 use std::sync::Arc;
 
 use any::{ANY, Devices};
-use config::{Clock, Method, PacketConfig};
+use config::{Clock, PacketConfig, PacketMethod};
 use cooked::link_type;
 use fanout::{Fanout, FanoutMode};
 use socket::Socket;
@@ -140,7 +140,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(index, 0))?;
     }
     let first = opened.first().map(|(queue, _, _)| queue);
-    if interface.is_none() && first.and_then(PacketQueue::method) != Some(Method::Ring) {
+    if interface.is_none() && first.and_then(PacketQueue::method) != Some(PacketMethod::Ring) {
         let reason = fallbacks.last().map_or("", |fallback| &fallback.reason);
         return Err(name.error(format!("all interfaces need method=ring: {reason}")));
     }
@@ -149,9 +149,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         name: name.name().to_owned(),
         link_type,
         snaplen: match first.and_then(PacketQueue::method) {
-            Some(Method::Ring | Method::Frames) | None => config.snaplen,
+            Some(PacketMethod::Ring | PacketMethod::Frames) | None => config.snaplen,
             // A slot's length has 16 bits, and these methods give a packet one slot.
-            Some(Method::Recv | Method::Recvmmsg) => config.snaplen.min(u16::MAX.into()),
+            Some(PacketMethod::Recv | PacketMethod::Recvmmsg) => {
+                config.snaplen.min(u16::MAX.into())
+            }
         },
         comment: match config.clock {
             Clock::Software => "timestamps: software (kernel)".into(),

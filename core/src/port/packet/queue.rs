@@ -7,7 +7,7 @@ use nix::poll::PollFlags;
 
 use super::any::Devices;
 use super::block::{BlockRing, Filled};
-use super::config::{Clock, Method, PacketConfig};
+use super::config::{Clock, PacketConfig, PacketMethod};
 use super::frames::FrameRing;
 use super::receive::BatchReceiver;
 use super::send::SocketSender;
@@ -52,7 +52,7 @@ pub(crate) struct PacketQueue {
 enum Receive {
     Blocks(BlockRing),
     Frames(FrameRing),
-    Calls(Box<BatchReceiver>, Method),
+    Calls(Box<BatchReceiver>, PacketMethod),
 }
 
 impl PacketQueue {
@@ -106,18 +106,18 @@ impl PacketQueue {
     }
 
     /// How it receives; None if it only sends.
-    pub(super) fn method(&self) -> Option<Method> {
+    pub(super) fn method(&self) -> Option<PacketMethod> {
         self.receiver.as_ref().map(|receiver| match receiver {
             Receive::Calls(_, method) => *method,
-            Receive::Blocks(_) => Method::Ring,
-            Receive::Frames(_) => Method::Frames,
+            Receive::Blocks(_) => PacketMethod::Ring,
+            Receive::Frames(_) => PacketMethod::Frames,
         })
     }
 
     /// The name of the way it receives or, if it only sends, of the way it sends.
     pub(super) fn method_name(&self) -> &'static str {
         let sending = || self.sender.as_ref().map_or("", |sender| sender.way().name());
-        self.method().map_or_else(sending, Method::name)
+        self.method().map_or_else(sending, PacketMethod::name)
     }
 
     /// What an error of the socket means; 0 is none.
@@ -292,9 +292,9 @@ fn receive(
 ) -> Result<(Receive, Ring)> {
     let mut method = config.method;
     let shared = match method {
-        Method::Ring => Some(blocks(socket, config)),
-        Method::Frames => Some(frames(socket, config, mtu)),
-        Method::Recvmmsg | Method::Recv => None,
+        PacketMethod::Ring => Some(blocks(socket, config)),
+        PacketMethod::Frames => Some(frames(socket, config, mtu)),
+        PacketMethod::Recvmmsg | PacketMethod::Recv => None,
     };
     if let Some(shared) = shared {
         match shared {
@@ -306,7 +306,7 @@ fn receive(
                 if !fallbacks.iter().any(|fallback| fallback.from == from) {
                     fallbacks.push(Fallback::new(from, "recvmmsg", reason));
                 }
-                method = Method::Recvmmsg;
+                method = PacketMethod::Recvmmsg;
             }
             Err(error) => return Err(error),
         }

@@ -17,7 +17,7 @@ use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
 use super::block::{Filled, direction};
-use super::config::{Clock, Method, PacketConfig};
+use super::config::{Clock, PacketConfig, PacketMethod};
 use super::socket::Socket;
 use super::vlan;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(super) struct BatchReceiver {
     messages: Vec<libc::mmsghdr>,
     vectors: Vec<[libc::iovec; 2]>,
     addresses: Vec<libc::sockaddr_ll>,
-    controls: Vec<Control>,
+    controls: Vec<ControlMessages>,
     /// A spill for each slot of the ring; memory comes into being when touched.
     spills: Mmap,
     /// Bytes a packet may have in its pool buffer.
@@ -59,7 +59,7 @@ unsafe impl Send for BatchReceiver {}
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
-struct Control([u8; CONTROL_BYTES]);
+struct ControlMessages([u8; CONTROL_BYTES]);
 
 /// What the control messages of a packet say.
 #[derive(Clone, Copy, Default)]
@@ -101,11 +101,11 @@ impl BatchReceiver {
             (std::mem::zeroed(), [std::mem::zeroed(), std::mem::zeroed()], std::mem::zeroed())
         };
         Ok(Self {
-            one_by_one: config.method == Method::Recv,
+            one_by_one: config.method == PacketMethod::Recv,
             messages: vec![message; batch],
             vectors: vec![vector; batch],
             addresses: vec![address; batch],
-            controls: vec![Control([0; CONTROL_BYTES]); batch],
+            controls: vec![ControlMessages([0; CONTROL_BYTES]); batch],
             spills: Mmap::anonymous(SPILL_STRIDE * ring.num_slots() as usize)?,
             in_pool,
             in_spill: limit - in_pool,

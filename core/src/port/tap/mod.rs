@@ -71,7 +71,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
     let count = numbers.clone().count();
     let mtu = config.mtu.unwrap_or_default();
-    let rings = Rings::new(name, options, config.slots, count, frame_bytes(mtu))?;
+    let rings = TapRings::new(name, options, config.slots, count, frame_bytes(mtu))?;
     let netns = options.netns.as_deref();
     let opened = netns::run_in(netns, || open_device(name.name(), &config, count))?;
     let queues = rings.queues(name.name(), numbers.zip(opened))?;
@@ -111,13 +111,13 @@ pub(super) fn frame_bytes(mtu: u32) -> u32 {
 }
 
 /// What the rings of a port's queues are made of.
-pub(super) struct Rings {
+pub(super) struct TapRings {
     pool: Arc<Pool>,
     usage: Use,
     slots: u32,
 }
 
-impl Rings {
+impl TapRings {
     /// Of a port with so many queues, whose frames are of so many bytes as a rule: in a pool of its
     /// own these have one slot.
     pub fn new(

@@ -16,7 +16,7 @@ pub(super) struct XdpConfig {
     pub mode: ModeWish,
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
-    pub method: Option<Method>,
+    pub method: Option<XdpMethod>,
     pub send: Send,
     /// Packets for other hosts, too.
     pub promiscuous: bool,
@@ -35,7 +35,7 @@ pub(super) struct XdpConfig {
 
 /// How packets come to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum XdpMethod {
     /// By AF_XDP sockets.
     Sockets,
     /// By rings that the program copies them into.
@@ -63,7 +63,7 @@ impl XdpConfig {
         let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let sends = [("af_xdp", Send::Socket), ("live", Send::Live)];
-        let methods = [("af_xdp", Method::Sockets), ("ring", Method::Copies)];
+        let methods = [("af_xdp", XdpMethod::Sockets), ("ring", XdpMethod::Copies)];
         let filter = name.option("filter").map(str::to_owned);
         let slots = name.count("slots", 2..=16_384)?.unwrap_or(512) as u32;
         let cells = name.count("ring_size", 64..=65_536)?.map(|frames| frames as u32);
@@ -77,7 +77,7 @@ impl XdpConfig {
         }
         let busy_poll = busy_poll(name)?;
         let method = name.choice("method", &methods)?;
-        if busy_poll.is_some() && method == Some(Method::Copies) {
+        if busy_poll.is_some() && method == Some(XdpMethod::Copies) {
             return Err(name.error("busy_poll= is for sockets, and method=ring has none"));
         }
         Ok(Self {

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::{ClaimBuilder, Method, hardware};
+use super::{ClaimBuilder, XdpMethod, hardware};
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::claim_conflict::{self, overlap, who};
-use crate::port::mirror::{CopyJob, Size};
+use crate::port::mirror::{CopyJob, RingSize};
 use crate::port::{Fallback, Port, Use};
 use crate::xdp::resident::{Action, FILTERED, Owner, WHOLE};
 use crate::xdp::stamp::Stamp;
@@ -36,10 +36,10 @@ impl ClaimBuilder<'_> {
         patience: Duration,
     ) -> Result<Option<Port>> {
         match self.config.method {
-            Some(Method::Copies) if self.options.usage != Use::Receive => {
+            Some(XdpMethod::Copies) if self.options.usage != Use::Receive => {
                 Err(self.name.error("method=ring only receives; method=af_xdp sends"))
             }
-            Some(Method::Copies) => self.by_copies(None).map(Some),
+            Some(XdpMethod::Copies) => self.by_copies(None).map(Some),
             None if self.leaves_the_way_open() => {
                 let error = match self.lacks_zero_copy() {
                     Some(reason) => return Ok(self.by_copies_if_they_go(reason)),
@@ -91,7 +91,7 @@ impl ClaimBuilder<'_> {
     /// Whether copies are the way out: somebody has a queue, and what was asked for is packets,
     /// not a socket.
     pub(super) fn may_copy(&self, error: &Error) -> bool {
-        let socket = self.config.method == Some(Method::Sockets)
+        let socket = self.config.method == Some(XdpMethod::Sockets)
             || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
         error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
     }
@@ -120,7 +120,7 @@ impl ClaimBuilder<'_> {
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             watch: &self.watch,
-            size: Size {
+            size: RingSize {
                 slots: self.config.slots,
                 snaplen: self.config.snaplen,
                 cells: self.config.cells,

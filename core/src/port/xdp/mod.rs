@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use claim::Claim;
-use config::{Method, XdpConfig};
+use config::{XdpConfig, XdpMethod};
 
 use super::mirror::HEADER_BYTES;
 use super::packet::Promiscuous;

@@ -38,13 +38,13 @@ struct Edits<'a> {
 
 /// Some bytes of a field: what one edit may have of it.
 #[derive(Clone, Copy)]
-struct Piece {
+struct EditPiece {
     bits: Bits,
     /// How many bits of the field are to the right of it.
     lower: u8,
 }
 
-impl Piece {
+impl EditPiece {
     /// The pieces of a field, of at most `most` bytes.
     fn of(bits: Bits, most: usize) -> Vec<Self> {
         if bits.cell <= 4 {
@@ -111,7 +111,7 @@ impl Edits<'_> {
             true => self.random(per, count)?,
             false => Index { per, count, random: None },
         };
-        for piece in Piece::of(bits, if bits.cell == 6 { 4 } else { 8 }) {
+        for piece in EditPiece::of(bits, if bits.cell == 6 { 4 } else { 8 }) {
             let values: Vec<_> = values.iter().map(|number| piece.part(*number)).collect();
             if values.iter().all(|value| *value == values[0]) {
                 write_bits(self.template, piece.bits, values[0].into());
@@ -125,14 +125,14 @@ impl Edits<'_> {
     /// What changes the lowest piece alone.
     fn steps(&mut self, bits: Bits, first: u128, source: FieldSource) {
         write_bits(self.template, bits, first);
-        if let Some(piece) = Piece::of(bits, if bits.cell == 6 { 4 } else { 8 }).first() {
+        if let Some(piece) = EditPiece::of(bits, if bits.cell == 6 { 4 } else { 8 }).first() {
             self.add(piece.bits, piece.part(first), source);
         }
     }
 
     /// Random in the lower bits.
     fn prefix(&mut self, bits: Bits, per: Per, address: u128, lower: u8) -> Result<(), String> {
-        for piece in Piece::of(bits, 4) {
+        for piece in EditPiece::of(bits, 4) {
             let random = lower.saturating_sub(piece.lower).min(piece.bits.width);
             let first = piece.part(address);
             if random == 0 {

@@ -34,7 +34,7 @@ use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
 pub(super) use status::BlockStatus;
 
-use super::any::{Devices, Origin};
+use super::any::{DeviceOrigin, Devices};
 use super::config::PacketConfig;
 use super::cooked;
 use super::socket::Socket;
@@ -210,7 +210,7 @@ impl BlockRing {
     fn fill_from(
         &mut self,
         ring: &mut Ring,
-        mut origin: impl FnMut(&libc::sockaddr_ll) -> Option<Origin>,
+        mut origin: impl FnMut(&libc::sockaddr_ll) -> Option<DeviceOrigin>,
         mut lost: impl FnMut() -> u32,
     ) -> Filled {
         let mut filled = Filled::default();
@@ -304,7 +304,7 @@ impl BlockRing {
         ring: &mut Ring,
         tail: &mut u32,
         room: u32,
-        origin: &mut impl FnMut(&libc::sockaddr_ll) -> Option<Origin>,
+        origin: &mut impl FnMut(&libc::sockaddr_ll) -> Option<DeviceOrigin>,
     ) -> u32 {
         let start = self.map.at(cursor.at);
         // SAFETY: the block is ours, and the kernel has put a header at this offset (the first

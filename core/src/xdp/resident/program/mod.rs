@@ -21,7 +21,7 @@ use super::shared::{Action, CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, ST
 use super::{Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Label, Size, Source, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Helper, Label, RightSide, Size, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 use crate::xdp::stamp::Stamp;
@@ -237,7 +237,7 @@ impl<'a> StageProgram<'a> {
     }
 
     /// Adds to a counter that only this CPU writes.
-    fn add(&mut self, counter: i16, n: Source) {
+    fn add(&mut self, counter: i16, n: RightSide) {
         self.asm.load(Size::DW, R1, R0 + counter);
         self.asm.add(R1, n);
         self.asm.store(Size::DW, R0 + counter, R1);

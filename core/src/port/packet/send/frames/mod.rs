@@ -65,13 +65,13 @@ const _: () = assert!(PACKET_OFFSET == 32 && STATUS_OFFSET == 0);
 
 /// How a ring is divided. A frame never lies in two blocks, for all sizes are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+struct FrameLayout {
     frame_bytes: usize,
     frames: usize,
     block_bytes: usize,
 }
 
-impl Layout {
+impl FrameLayout {
     /// As many frames as there are slots, or fewer if they are long, for packets of so many bytes.
     fn of(slots: u32, packet_bytes: usize) -> Self {
         let frame_bytes = (PACKET_OFFSET + packet_bytes).next_power_of_two();
@@ -133,7 +133,7 @@ impl FrameRing {
     pub(super) fn new(socket: &Socket, slots: u32, limits: Limits) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
-        let layout = Layout::of(slots, limits.most_bytes());
+        let layout = FrameLayout::of(slots, limits.most_bytes());
         let request = layout.request();
         socket
             .set(libc::SOL_PACKET, libc::PACKET_TX_RING, request, "set up a transmit ring on")
@@ -155,8 +155,8 @@ impl FrameRing {
     /// # Safety
     /// `map` is divided by `layout`, all frames in it are AVAILABLE, and whoever shares it hands
     /// them over as described above.
-    unsafe fn over(map: Mmap, layout: Layout, mut limits: Limits) -> Self {
-        let Layout { frame_bytes, frames, .. } = layout;
+    unsafe fn over(map: Mmap, layout: FrameLayout, mut limits: Limits) -> Self {
+        let FrameLayout { frame_bytes, frames, .. } = layout;
         limits.set_room(frame_bytes - PACKET_OFFSET);
         Self { map, frame_bytes, frames, limits, free: 0, asked: 0, next: 0 }
     }

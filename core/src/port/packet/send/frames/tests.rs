@@ -37,7 +37,7 @@ struct Pushed {
 /// The kernel's side.
 struct Kernel {
     base: NonNull<u8>,
-    layout: Layout,
+    layout: FrameLayout,
     head: usize,
     /// Packets it may take before its queue is full.
     room: usize,
@@ -113,7 +113,7 @@ struct Bench {
 impl Bench {
     /// Fewer frames than slots, so that they run out.
     fn new() -> Self {
-        let layout = Layout { frame_bytes: 8192, frames: 8, block_bytes: 8192 };
+        let layout = FrameLayout { frame_bytes: 8192, frames: 8, block_bytes: 8192 };
         let map = Mmap::anonymous(layout.bytes()).unwrap();
         let base = map.base();
         // SAFETY: the mock keeps to the hand-over, and zero is AVAILABLE.
@@ -244,8 +244,8 @@ fn a_ring_has_a_frame_for_each_slot_unless_they_are_long() {
         ("the longest: a frame a block, 32 MiB of them", 512, 65_554, 131_072, 256, 131_072),
         ("no more than 32 MiB", 65_536, 1518, 2048, 16_384, 65_536),
     ] {
-        let layout = Layout::of(slots, packet_bytes);
-        assert_eq!(layout, Layout { frame_bytes, frames, block_bytes }, "{sentence}");
+        let layout = FrameLayout::of(slots, packet_bytes);
+        assert_eq!(layout, FrameLayout { frame_bytes, frames, block_bytes }, "{sentence}");
         let request = layout.request();
         let frames_per_block = request.tp_block_size / request.tp_frame_size;
         assert_eq!(frames_per_block * request.tp_block_nr, request.tp_frame_nr, "{sentence}");
