@@ -4,7 +4,7 @@
 //! 50 ns, now 160, now 600, and in the last case all that two CPUs share costs several times as much.
 //! Steps can be compared only where they had it alike: so a turn is put off until the CPUs lie near each
 //! other, and run again if they do not any more at its end. CPUs at rest may lie elsewhere than those
-//! that work: where a turn has looked while it ran, that counts. Where waiting was in vain, no turn waits
+//! that work: where a turn has looked while it ran, that counts. Where they did not come near in time, no turn waits
 //! until they were near again.
 
 use std::sync::Barrier;
@@ -103,7 +103,7 @@ impl CpuDistance {
         ))
     }
 
-    /// Waits until they are near, or for long enough, and where that was in vain not again before they
+    /// Waits until they are near, or for long enough, and where they did not, not again before they
     /// were: whether they are.
     fn comes_near(&mut self, watch: &dyn BenchObserver) -> Result<bool, Failure> {
         let looks = if self.in_vain { 1 } else { self.looks };
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn cpus_that_came_near_again_are_waited_for_again() {
-        /// CpuDistance until they were waited for in vain, then near for one turn, then apart for good.
+        /// CpuDistance until the wait has timed out, then near for one turn, then apart to the end.
         fn near_once(_: [usize; 2]) -> Option<Duration> {
             static LOOK: AtomicU32 = AtomicU32::new(0);
             // Behind the first turn is looked, too, and before and behind the second.

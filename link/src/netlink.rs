@@ -78,7 +78,7 @@ impl Netlink {
                 break;
             }
         }
-        // Where so much changes that no listing is of one moment, the last one has to do.
+        // Where so much changes that no listing is of one moment, the last one counts.
         Ok(found)
     }
 

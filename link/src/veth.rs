@@ -162,7 +162,7 @@ impl Netlink {
             .map_err(|e| refused("add route", format!("{prefix} via {gateway}"), ADMIN, e))
     }
 
-    /// Tells an interface its neighbour's Ethernet address for good: it will not ask.
+    /// Adds a permanent neighbour entry to an interface: it does not resolve the address.
     ///
     /// # Errors
     /// No such interface, or one that is off; a missing `CAP_NET_ADMIN`.

@@ -49,7 +49,7 @@ run() {
     echo $? >"$ended"
 }
 
-# The same for what cannot even be killed: it is waited for, and then left.
+# Waits for a process that does not end by a signal, and then leaves it.
 run_and_leave() {
     run "$1" "$2" 120 &
     for _ in $(seq 125); do

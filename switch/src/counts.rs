@@ -68,7 +68,7 @@ pub struct Counts {
     pub moved: u64,
     /// Addresses that there was no room for in the table.
     pub unlearned: u64,
-    /// Packets from an address that is said to be elsewhere for good.
+    /// Packets from an address with a static entry for another port.
     pub elsewhere: u64,
 }
 

@@ -246,7 +246,7 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// The same for whoever writes there soon: the other CPU gives the line up.
+/// Like [`prefetch`], for a write: the other CPU gives the line up.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

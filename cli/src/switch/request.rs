@@ -155,7 +155,7 @@ pub enum RequestAction {
         #[command(flatten)]
         place: Where,
     },
-    /// Say for good that an address is behind a port
+    /// Set the port of an address, until the switch ends
     Static {
         mac: String,
         /// The port's name in the switch

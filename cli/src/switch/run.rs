@@ -69,7 +69,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where requests come. One that nobody asked for is done without, said aloud, where it cannot be
+/// Where requests come. One that nobody asked for is left out, with a notice, where it cannot be
 /// had.
 fn listen(args: &RunArgs) -> Result<Option<Server>> {
     match Server::bind(&args.place.path()?) {

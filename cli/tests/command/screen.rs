@@ -33,7 +33,7 @@ impl<R: Read> Screen<R> {
             }
             let mut piece = [0; 4096];
             let n = self.0.read(&mut piece).unwrap();
-            assert!(n > 0, "waited in vain for '{text}': {new}");
+            assert!(n > 0, "timed out waiting for '{text}': {new}");
             self.1.extend_from_slice(&piece[..n]);
         }
     }

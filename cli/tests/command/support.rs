@@ -257,7 +257,7 @@ impl Drop for Attached<'_> {
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -55,7 +55,7 @@ struct sluice_control {
 	__u32 version;		/* SLUICE_VERSION */
 	__u32 frags;		/* loaded for frames of several buffers */
 	__u64 present;		/* a bit for each stage to run; users change it atomically */
-	__u32 detached;		/* somebody took the program off the interface for good */
+	__u32 detached;		/* the program was detached from the interface */
 	__u32 reserved;
 	/*
 	 * Of each receive queue, the place of who gets all its packets by `sluice_direct`; 0 if

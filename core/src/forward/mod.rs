@@ -40,7 +40,7 @@ pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
     forward_some(from, to, u32::MAX)
 }
 
-/// The same for the packets in the first `slots` slots of `from`; whole packets only.
+/// Like [`forward`], for the packets in the first `slots` slots of `from`; whole packets only.
 #[inline]
 pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
     let mut moved = Moved::default();

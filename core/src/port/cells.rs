@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 const BUSY: u32 = 32;
 /// A sleeper that wants packets at once looks again after this time: so long a wake-up may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The same for one that can wait for packets, where none came.
+/// A sleeper that can wait, and to whom no packet came, looks again after this time.
 const LOOK_AGAIN_IDLE: Duration = Duration::from_millis(100);
 /// A sleeper that can wait for packets is woken when this part of the ring is full: the rest takes what
 /// comes until it is awake.

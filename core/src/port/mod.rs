@@ -84,7 +84,7 @@ pub struct OpenOptions {
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
-/// A fall from the method asked for to a slower one; always said aloud.
+/// A fallback from the requested method to a slower one. The command prints each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// What was tried.

@@ -299,7 +299,7 @@ impl Queue {
         self.close_tx_within(LAST_SENT)
     }
 
-    /// The same for who cannot wait so long.
+    /// Like [`close_tx`](Self::close_tx), with a timeout.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).

@@ -1,7 +1,7 @@
 //! What becomes of an interface while a port has its receive queues, and what users are told.
 //!
 //! Nobody tells a program that the number of queues has changed (`ethtool -L`), or the MTU: a port
-//! asks, whichever of its queues comes first: twice a second while one waits in vain, rarely while
+//! asks, whichever of its queues comes first: twice a second while one waits and nothing comes, rarely while
 //! all have packets, for the kernel may have it wait for a lock (rtnl). The other queues go on with
 //! what is known meanwhile.
 
@@ -26,7 +26,7 @@ const CHECK_BUSY: Duration = Duration::from_secs(3);
 /// Whether who looks has packets to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looker {
-    /// It has waited in vain.
+    /// It has waited, and nothing came.
     Idle,
     Busy,
 }

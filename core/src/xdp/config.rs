@@ -96,7 +96,7 @@ impl Default for XskConfig {
     }
 }
 
-/// A fall from zero-copy to copy; to be said aloud.
+/// A fallback from zero-copy to copy, for the user to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeFallback {
     /// What was tried.

@@ -111,7 +111,7 @@ impl XskSocket {
     }
 
     /// The number of the NAPI that busy polling drives on for this socket; 0 as long as no packet
-    /// has come, and for good where the driver does not tell. None where the kernel does not say.
+    /// has come, and for ever where the driver does not report it. None where the kernel does not say.
     pub fn polled_napi(&self) -> Option<u32> {
         self.fd.get_from(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).ok().map(|(id, _)| id)
     }
@@ -133,7 +133,7 @@ impl XskSocket {
     }
 
     /// How its interface is; up, where the kernel does not say (before 5.11). poll(2) does not
-    /// tell: who has waited in vain asks here.
+    /// report it: a reader to which nothing came asks here.
     ///
     /// # Errors
     /// The kernel refused.

@@ -174,7 +174,7 @@ fn libc_enoent() -> i32 {
     nix::errno::Errno::ENOENT as i32
 }
 
-/// Waits until there is something; a test that waits in vain fails.
+/// Waits until there is something; a test to which nothing comes fails.
 fn wait(queue: &mut Queue, wait: Wait) {
     let ready = queue.wait_rx(wait, Duration::from_secs(20)).unwrap();
     assert_eq!(ready, Readiness::Ready);

@@ -75,7 +75,7 @@ pub fn wait_for_carrier(lab: &Lab, there: bool) {
     let deadline = Instant::now() + PATIENCE;
     for (host, name) in [("left", "left0"), ("right", "right0")] {
         while interface(Some(&lab.netns(host)), name).unwrap().running != there {
-            assert!(Instant::now() < deadline, "{name}: waited in vain");
+            assert!(Instant::now() < deadline, "{name}: timed out");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

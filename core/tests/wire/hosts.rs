@@ -38,7 +38,7 @@ pub fn wire(queues: u32) -> Option<Wire> {
     Some(wire)
 }
 
-/// The same for who does not look at the order: with a program on them, given interfaces may have
+/// Like the check above, without the order: with a program on them, given interfaces may have
 /// more queues than one.
 pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
     let Ok(names) = std::env::var(INTERFACES) else {

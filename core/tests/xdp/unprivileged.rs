@@ -22,7 +22,7 @@ fn without_bpf<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// For this thread, for good.
+/// For this thread, until it ends.
 fn refuse_bpf() -> io::Result<()> {
     let statement = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;

@@ -122,7 +122,7 @@ impl Assembler {
         self.swap(part::TO_BE, size, dst);
     }
 
-    /// The same for little-endian bytes.
+    /// Converts little-endian bytes.
     pub fn to_le(&mut self, size: Size, dst: Reg) {
         self.swap(part::TO_LE, size, dst);
     }
@@ -217,7 +217,7 @@ impl Assembler {
         self.aim(to);
     }
 
-    /// The same for the lower 32 bits of both. Linux 5.1.
+    /// Compares the lower 32 bits of both. Linux 5.1.
     pub fn branch32(
         &mut self,
         compare: Compare,

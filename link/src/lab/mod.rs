@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. All but `middle`
-//! have addresses, know each other's Ethernet address for good, and have routes to the rest of
+//! have addresses, have permanent neighbour entries for each other, and have routes to the rest of
 //! 198.18.0.0/15 and 2001:db8::/32 through each other: the other host drops what is not for it,
 //! because no host of a lab forwards. Nothing else talks
 //! on the links, so that what a test sends is all there is to count. Packets are on the links as on a

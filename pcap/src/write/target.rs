@@ -204,7 +204,7 @@ impl Target {
         self.packets
     }
 
-    /// Writes a piece. Returns the bytes and packets that are in the file for good, and why
+    /// Writes a piece. Returns the bytes and packets that are in the file, and why
     /// the rest is not; the file is complete then.
     fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
         let Some(file) = &mut self.file else {

@@ -151,7 +151,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Says for good that an address is behind a port.
+    /// Adds a static entry: the port of an address.
     ///
     /// # Errors
     /// No such port; no room; no VLAN where the switch knows VLANs, or one where it knows none.

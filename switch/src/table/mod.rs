@@ -184,7 +184,7 @@ impl Table {
         Learned::Moved
     }
 
-    /// Says for good where an address is. False if there is no room for one more.
+    /// Adds a static entry. Returns false if there is no room for one more.
     pub fn set_static(&mut self, vlan: u16, mac: u64, port: PortNumber) -> bool {
         let key = key(vlan, mac);
         let at = self.position(key).or_else(|| {

@@ -107,7 +107,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of a host: port, when it was seen, whether for good.
+/// What is known of a host: port, when it was seen, whether the entry is static.
 type Model = HashMap<(u16, u64), (PortNumber, Tick, bool)>;
 
 proptest! {

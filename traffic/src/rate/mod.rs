@@ -77,7 +77,7 @@ impl Dial {
         Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 
-    /// The same for who makes up for less: at most this, and never more than [`MAX_BEHIND`].
+    /// Makes up for less lag: at most this, and never more than [`MAX_BEHIND`].
     #[must_use]
     pub fn catching_up(self, most_behind: Duration) -> Self {
         Self { most_behind: most_behind.min(MAX_BEHIND), ..self }

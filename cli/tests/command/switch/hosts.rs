@@ -21,7 +21,7 @@ fn all_pairs_of_four_hosts_reach_each_other() {
             }
         }
         let report = running.stop().good();
-        // Neighbours are known for good, so there is nothing but the pings and what was flooded.
+        // Neighbours are permanent entries, so there is nothing but the pings and what was flooded.
         assert_eq!(report["packets"], 2 * 2 * 12, "{report}");
         let flooded: u64 = HOSTS.iter().map(|host| count(&report, host, "flooded")).sum();
         let copies: u64 = HOSTS.iter().map(|host| count(&report, host, "flood_copies")).sum();

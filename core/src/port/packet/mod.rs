@@ -27,7 +27,7 @@
 //! packets when it has come up.
 //!
 //! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback:
-//! sendmmsg is used there, said aloud. Packets are copied into frames once, and the driver reads
+//! sendmmsg is used there, with a notice. Packets are copied into frames once, and the driver reads
 //! them there. A frame has room for what the MTU allowed when the port was opened, 2016 bytes at
 //! least; what is longer is refused, though the MTU may have grown.
 //!

@@ -257,7 +257,7 @@ impl Backend for PacketQueue {
         if ready { self.slept(true).map(Some) } else { Ok(None) }
     }
 
-    /// A block takes milliseconds to come, so there spinning first would be in vain.
+    /// A block takes milliseconds to come, so spinning first gains nothing.
     fn spins(&mut self, wait: Wait) -> bool {
         match &self.receiver {
             Some(Receive::Blocks(_)) => wait == Wait::Spin,

@@ -15,7 +15,7 @@ pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<Ow
     load_for(&xdp(None, frags), name, instructions)
 }
 
-/// The same for one interface of this thread's network namespace, none other: its program may
+/// Loads a program for one interface of this thread's network namespace, none other: its program may
 /// ask the driver for what it knows of a packet (`BPF_F_XDP_DEV_BOUND_ONLY`). Linux 6.3.
 pub(crate) fn load_bound(
     interface: u32,

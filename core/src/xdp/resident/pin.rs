@@ -93,7 +93,7 @@ impl Resident {
         Ok(true)
     }
 
-    /// Whether the program is still on the interface: for who has waited for packets in vain, or
+    /// Whether the program is still on the interface: for a reader to which no packets came, or
     /// sends. One system call, which may wait for a lock (rtnl).
     ///
     /// # Errors

@@ -65,7 +65,7 @@ fn lab() -> Option<Wire> {
     hosts::wire(1)
 }
 
-/// The same for who does not look at the order of packets.
+/// Like `receive`, without a check of the order.
 fn lab_in_any_order() -> Option<Wire> {
     hosts::wire_in_any_order(1)
 }

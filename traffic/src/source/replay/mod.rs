@@ -240,7 +240,7 @@ struct Hand<'a, 'r> {
 }
 
 impl Hand<'_, '_> {
-    /// Puts a packet in, or leaves it out for good. False where it has to wait, and all after it.
+    /// Puts a packet in, or leaves it out. False where it has to wait, and all after it.
     #[inline]
     fn take(&mut self, packet: &Packet<'_>, position: Position) -> bool {
         if self.filled.packets == self.most {

@@ -7,7 +7,7 @@
 //!     | yes                                          |
 //!   somebody's look, where packets are only counted
 //!     |
-//!   act: redirect, drop, or nothing --in vain------. |
+//!   act: redirect, drop, or nothing --no match-----. |
 //!     | done                                       v v
 //!   count; answer the driver                next stage that is present, or the end
 //! ```
