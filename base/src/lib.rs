@@ -1,5 +1,5 @@
 //! The lowest floor of Sluice: rings of slots, the pools and mappings that their bytes lie in, errors and
-//! units. It knows no interface, no file format and no protocol.
+//! units, and views of Ethernet and IP headers. It knows no interface and no file format.
 //!
 //! ```text
 //!   Ring      slots between head and tail, one Meta beside each      ring
@@ -13,6 +13,7 @@
 //! [`RingMut`](ring::RingMut), which the queue of a port lends.
 
 pub mod error;
+pub mod headers;
 pub mod memory;
 pub mod ring;
 pub mod socket_file;

@@ -86,6 +86,7 @@
 //! | --- | --- |
 //! | [`error`] | what went wrong, on what, and the remedy |
 //! | [`units`] | sizes, times and counts as people write them |
+//! | [`headers`] | where the Ethernet, VLAN and IP headers of a frame lie |
 //! | [`memory`] | who owns the bytes: mappings, the pool |
 //! | [`ring`] | slots, cursors, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
@@ -109,7 +110,7 @@ pub mod port;
 pub mod xdp;
 
 #[doc(inline)]
-pub use sluicegate_base::{Error, Result, error, socket_file, units};
+pub use sluicegate_base::{Error, Result, error, headers, socket_file, units};
 #[doc(inline)]
 pub use sluicegate_filter as filter;
 #[doc(inline)]

@@ -21,7 +21,6 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
-mod headers;
 pub mod live;
 pub mod plan;
 pub mod rate;
@@ -29,3 +28,5 @@ pub mod rewrite;
 pub mod show;
 pub mod source;
 pub mod spec;
+#[cfg(test)]
+mod test_frame;

@@ -4,8 +4,8 @@
 //! end. It is not searched for: bytes that look like one are in any traffic.
 
 use super::stamp::Stamp;
-use crate::headers::{Extension, V4, ethertype, protocol};
 use crate::plan::fold;
+use sluicegate_base::headers::{Ipv4Header, Ipv6Extension, ethertype, protocol};
 
 /// Headers that are gone through. Each may have a checksum over all that is behind it: a long frame of
 /// nothing but headers would take milliseconds.
@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
                 ethertype::ETHERNET => self.ether(),
                 ethertype::IPV6 => self.ipv6(),
                 ethertype::MPLS => self.mpls(),
-                tag if ethertype::TAGS.contains(&tag) => self.vlan(),
+                tag if ethertype::VLAN_TAGS.contains(&tag) => self.vlan(),
                 _ => None,
             },
             Next::Ip(number) => match number {
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
                 protocol::UDP => self.udp(),
                 protocol::GRE => self.gre(),
                 protocol::ICMPV6 => self.icmp(Some(protocol::ICMPV6)),
-                number if Extension::is_one(number) => self.extension(number),
+                number if Ipv6Extension::is_extension(number) => self.extension(number),
                 _ => None,
             },
             Next::Vxlan => self.take(8).map(|_| Next::Ether),
@@ -185,7 +185,8 @@ impl<'a> Walk<'a> {
     fn ipv4(&mut self) -> Option<Next> {
         let fixed = self.rest.first_chunk::<20>()?;
         let addresses = sum(&fixed[12..20]);
-        let Some(ip) = V4::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes) else {
+        let Some(ip) = Ipv4Header::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes)
+        else {
             self.worsen(Condition::Corrupt);
             return None;
         };
@@ -208,7 +209,7 @@ impl<'a> Walk<'a> {
     }
 
     fn extension(&mut self, kind: u8) -> Option<Next> {
-        let extension = Extension::read(kind, self.rest)?;
+        let extension = Ipv6Extension::read(kind, self.rest)?;
         self.take(extension.bytes)?;
         if let Some(below) = &mut self.below {
             below.fragment |= extension.fragment;

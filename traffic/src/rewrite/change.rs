@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::rules::{Mac, Rewrite};
-use crate::headers::{self, Headers, Ip, be16, ethertype, protocol};
 use crate::plan::fold;
+use sluicegate_base::headers::{self, Headers, Ip, be16, ethertype, protocol};
 
 impl Rewrite {
     /// Changes a frame's addresses in place. What is cut off stays away, and what cannot be made out
@@ -13,7 +13,7 @@ impl Rewrite {
         let Some(found) = headers::find(frame) else { return };
         self.change_ethernet(frame);
         if found.ethertype == ethertype::ARP {
-            self.change_arp(frame, found.at);
+            self.change_arp(frame, found.network);
         } else if self.changes_ip()
             && let Some(ip) = &found.ip
         {
@@ -57,10 +57,10 @@ impl Rewrite {
             return;
         }
         if found.ethertype == ethertype::IPV4 {
-            correct(frame, found.at + 10, difference);
+            correct(frame, found.network + 10, difference);
         }
         // A checksum behind a routing header knows the last address of the way, not this one.
-        let covered = if ip.on_the_way { before } else { difference };
+        let covered = if ip.segments_left { before } else { difference };
         if let Some((kind, at)) = &ip.transport {
             correct_transport(&mut frame[at.clone()], *kind, covered);
         }
@@ -269,18 +269,18 @@ mod tests {
     #[test]
     fn checksums_that_say_nothing_or_are_not_there_stay() {
         let other = rewrite(&["198.18.0.0/16=192.0.2.0/24"]);
-        let without = headers::tests::frame(0, false, 17, &[4, 0, 0, 9, 0, 8, 0, 0]);
+        let without = crate::test_frame::frame(0, false, 17, &[4, 0, 0, 9, 0, 8, 0, 0]);
         let mut changed = without.clone();
         other.apply(&mut changed);
         assert_eq!(changed[40..42], [0, 0], "UDP without a checksum");
         assert_eq!(changed[26..30], [192, 0, 2, 1]);
         // A piece from the middle: what stands where TCP's checksum would is payload.
-        let mut piece = headers::tests::frame(0, false, 6, &[7; 40]);
+        let mut piece = crate::test_frame::frame(0, false, 6, &[7; 40]);
         piece[20..22].copy_from_slice(&[0, 9]);
         other.apply(&mut piece);
         assert_eq!(piece[34..], [7; 40]);
         // What follows a packet is padding.
-        let mut padded = headers::tests::frame(0, false, 6, &[]);
+        let mut padded = crate::test_frame::frame(0, false, 6, &[]);
         padded.resize(60, 9);
         other.apply(&mut padded);
         assert_eq!(padded[34..], [9; 26]);
@@ -291,7 +291,7 @@ mod tests {
         let mut routed = vec![17, 0, 0, 1];
         routed.extend([0; 4]);
         routed.extend([4, 0, 0, 9, 0, 8, 0x12, 0x34]);
-        let whole = headers::tests::frame(0, true, 43, &routed);
+        let whole = crate::test_frame::frame(0, true, 43, &routed);
         let sum = |rules: &[&str]| {
             let mut frame = whole.clone();
             rewrite(rules).apply(&mut frame);

@@ -11,10 +11,10 @@ use etherparse::{
 
 use super::transport::{Upper, upper};
 use crate::analyse::Stamp;
-use crate::headers::{Extension, ethertype, protocol};
 use crate::plan::fold;
 use crate::spec::layer::Protocol;
 use crate::spec::value::Value;
+use sluicegate_base::headers::{Ipv6Extension, ethertype, protocol};
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl<'a> Decoder<'a> {
                 ethertype::ETHERNET => self.ether(),
                 ethertype::IPV6 => self.ipv6(),
                 ethertype::MPLS => self.mpls(),
-                number if ethertype::TAGS.contains(&number) => self.vlan(),
+                number if ethertype::VLAN_TAGS.contains(&number) => self.vlan(),
                 _ => None,
             },
             NextHeader::Ip(number) => match number {
@@ -218,7 +218,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn extension(&mut self, number: u8, name: &str) -> Option<NextHeader> {
-        let Extension { bytes, next, .. } = Extension::read(number, self.rest)?;
+        let Ipv6Extension { bytes, next, .. } = Ipv6Extension::read(number, self.rest)?;
         let &[_, _, kind, left, ..] = self.rest else { return None };
         let next_name = named("ipv6", "next-header", next.into());
         let detail = match name {
@@ -231,8 +231,8 @@ impl<'a> Decoder<'a> {
     }
 
     fn fragment(&mut self) -> Option<NextHeader> {
-        let Extension { next, fragment, first, .. } =
-            Extension::read(protocol::FRAGMENT, self.rest)?;
+        let Ipv6Extension { next, fragment, first, .. } =
+            Ipv6Extension::read(protocol::FRAGMENT, self.rest)?;
         let &[_, _, high, low, a, b, c, d] = self.take(8)? else { return None };
         let word = u16::from_be_bytes([high, low]);
         let offset = word & !7;

@@ -3,8 +3,8 @@
 use etherparse::{TcpHeaderSlice, TcpOptionElement, UdpHeaderSlice};
 
 use super::decode::{Decoder, checksum, named, words};
-use crate::headers::protocol;
 use crate::plan::fold;
+use sluicegate_base::headers::protocol;
 
 /// IANA's port of VXLAN.
 const VXLAN_PORT: u16 = 4789;

@@ -5,7 +5,7 @@ use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
 
 use super::layout::{CORRUPT, INTACT, UNCHECKED, word};
 use super::{Piece, STATE};
-use crate::headers::{ethertype, protocol};
+use sluicegate_base::headers::{ethertype, protocol};
 
 /// Points to the header at hand.
 const AT: Reg = R1;
@@ -79,7 +79,7 @@ impl Piece<'_> {
         let untagged = self.asm.label();
         for _ in 0..TAGS {
             let tag = self.asm.label();
-            for kind in ethertype::TAGS {
+            for kind in ethertype::VLAN_TAGS {
                 self.asm.jeq(NEXT, be(kind), tag);
             }
             self.asm.jump(untagged);

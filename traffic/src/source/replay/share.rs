@@ -4,7 +4,7 @@
 //! nowhere, and no packet goes from one CPU's cache to another's; what it costs is to read the file
 //! as often as there are workers, which takes a fraction of what sending takes.
 
-use crate::headers::{self, Ip, protocol};
+use sluicegate_base::headers::{self, Ip, protocol};
 
 /// One worker's part of a file's packets.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ fn mix(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::tests::frame;
+    use crate::test_frame::frame;
 
     /// The same packet on its way back.
     fn reversed(frame: &[u8], v6: bool) -> Vec<u8> {

@@ -1,73 +1,85 @@
-//! Headers of frames that are there already: where they lie, and what IP's say of what is behind.
+//! Header views: where the Ethernet, VLAN and IP headers of a frame lie, and what they carry.
 //!
-//! Nothing here believes a frame: what is cut off, or too short for what it says it is, is not found.
+//! Lengths in a frame are checked against its end: a header that is cut off, or too short, is not found.
 
 use std::ops::Range;
 
 /// EtherTypes (IEEE 802).
-pub(crate) mod ethertype {
-    pub(crate) const IPV4: u16 = 0x0800;
-    pub(crate) const ARP: u16 = 0x0806;
-    /// Ethernet in something else.
-    pub(crate) const ETHERNET: u16 = 0x6558;
-    pub(crate) const IPV6: u16 = 0x86dd;
-    pub(crate) const MPLS: u16 = 0x8847;
-    pub(crate) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+#[allow(missing_docs, reason = "the names are the registry's")]
+pub mod ethertype {
+    pub const IPV4: u16 = 0x0800;
+    pub const ARP: u16 = 0x0806;
+    /// An Ethernet frame inside a tunnel (transparent Ethernet bridging).
+    pub const ETHERNET: u16 = 0x6558;
+    /// The VLAN tag of IEEE 802.1Q.
+    pub const VLAN: u16 = 0x8100;
+    pub const IPV6: u16 = 0x86dd;
+    pub const MPLS: u16 = 0x8847;
+    /// The outer VLAN tag of IEEE 802.1ad (QinQ).
+    pub const SERVICE_VLAN: u16 = 0x88a8;
+    /// VLAN tags: 802.1Q, 802.1ad, and the outer tag in use before it.
+    pub const VLAN_TAGS: [u16; 3] = [VLAN, SERVICE_VLAN, 0x9100];
 }
 
 /// Protocol numbers of IP (IANA).
-pub(crate) mod protocol {
-    pub(crate) const HOP_BY_HOP: u8 = 0;
-    pub(crate) const ICMP: u8 = 1;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const DCCP: u8 = 33;
-    pub(crate) const ROUTING: u8 = 43;
-    pub(crate) const FRAGMENT: u8 = 44;
-    pub(crate) const GRE: u8 = 47;
-    pub(crate) const AUTHENTICATION: u8 = 51;
-    pub(crate) const ICMPV6: u8 = 58;
-    pub(crate) const DESTINATION: u8 = 60;
-    pub(crate) const SCTP: u8 = 132;
-    pub(crate) const UDP_LITE: u8 = 136;
+#[allow(missing_docs, reason = "the names are the registry's")]
+pub mod protocol {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ICMP: u8 = 1;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const DCCP: u8 = 33;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const GRE: u8 = 47;
+    pub const AUTHENTICATION: u8 = 51;
+    pub const ICMPV6: u8 = 58;
+    pub const DESTINATION: u8 = 60;
+    pub const SCTP: u8 = 132;
+    pub const UDP_LITE: u8 = 136;
 }
 
-/// What comes before the first address.
-pub(crate) const TYPE_AT: usize = 12;
+/// Bytes of both MAC addresses, which come before the EtherType and every VLAN tag.
+pub const MAC_ADDRESSES_BYTES: usize = 12;
+/// Bytes of an Ethernet header without tags.
+pub const ETHERNET_BYTES: usize = 14;
+/// Bytes of a VLAN tag: EtherType and tag control information.
+pub const VLAN_TAG_BYTES: usize = 4;
 
-/// A frame's headers behind its VLAN tags.
+/// The headers of an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Headers {
-    /// What the frame carries.
-    pub(crate) ethertype: u16,
-    /// Where that begins; at most the frame's end.
-    pub(crate) at: usize,
-    /// The IP packet's, if it is one.
-    pub(crate) ip: Option<Ip>,
+pub struct Headers {
+    /// The EtherType behind all VLAN tags.
+    pub ethertype: u16,
+    /// Where the network header begins; at most the frame's end.
+    pub network: usize,
+    /// The IP header, if the frame has one.
+    pub ip: Option<Ip>,
 }
 
-/// What matters of an IP header.
+/// An IP header, with IPv6's extension headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ip {
-    /// Where the addresses are: 4 or 16 bytes each.
-    pub(crate) source: Range<usize>,
-    pub(crate) destination: Range<usize>,
-    /// It is a piece of a datagram.
-    pub(crate) fragment: bool,
-    /// The protocol and the bytes of what the packet carries: none in pieces after the first.
-    pub(crate) transport: Option<(u8, Range<usize>)>,
-    /// The destination is one on the way (IPv6's routing header): checksums are of the last one.
-    pub(crate) on_the_way: bool,
+pub struct Ip {
+    /// Where the source address lies in the frame: 4 or 16 bytes.
+    pub source: Range<usize>,
+    /// Where the destination address lies.
+    pub destination: Range<usize>,
+    /// The packet is a fragment.
+    pub fragment: bool,
+    /// The protocol and the bytes of the payload; none in fragments after the first.
+    pub transport: Option<(u8, Range<usize>)>,
+    /// A routing header of IPv6 has segments left: checksums cover the last destination, not this one.
+    pub segments_left: bool,
 }
 
-/// Finds them; none in what is too short for Ethernet.
+/// Finds the headers of a frame. None if it is too short for Ethernet.
 #[inline]
-pub(crate) fn find(frame: &[u8]) -> Option<Headers> {
-    let mut at = TYPE_AT;
+pub fn find(frame: &[u8]) -> Option<Headers> {
+    let mut at = MAC_ADDRESSES_BYTES;
     let mut ethertype = be16(frame, at)?;
-    while ethertype::TAGS.contains(&ethertype) {
-        let Some(inner) = be16(frame, at + 4) else { break };
-        at += 4;
+    while ethertype::VLAN_TAGS.contains(&ethertype) {
+        let Some(inner) = be16(frame, at + VLAN_TAG_BYTES) else { break };
+        at += VLAN_TAG_BYTES;
         ethertype = inner;
     }
     at += 2;
@@ -76,27 +88,28 @@ pub(crate) fn find(frame: &[u8]) -> Option<Headers> {
         ethertype::IPV6 => ipv6(frame, at),
         _ => None,
     };
-    Some(Headers { ethertype, at, ip })
+    Some(Headers { ethertype, network: at, ip })
 }
 
-/// What an IPv4 header says of itself and of what is behind it.
+/// The fields of an IPv4 header that lead to its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct V4 {
-    /// Its own bytes, at least 20.
-    pub(crate) header_bytes: usize,
-    /// The packet's; 0 where the card was to cut it up.
-    pub(crate) total_bytes: usize,
-    pub(crate) protocol: u8,
-    /// It is of a piece of a datagram.
-    pub(crate) fragment: bool,
-    /// It is of the first piece, or of the whole: what it carries begins behind it.
-    pub(crate) first: bool,
+pub struct Ipv4Header {
+    /// Bytes of the header, at least 20.
+    pub header_bytes: usize,
+    /// Bytes of the packet; 0 if the card splits it later (TSO).
+    pub total_bytes: usize,
+    /// The protocol of the payload.
+    pub protocol: u8,
+    /// The packet is a fragment.
+    pub fragment: bool,
+    /// The packet is whole or the first fragment: the payload's header follows.
+    pub first: bool,
 }
 
-impl V4 {
-    /// Reads the part that every header has. None if that is no header.
+impl Ipv4Header {
+    /// Reads a header's fixed part. None if it is not IPv4's.
     #[inline]
-    pub(crate) fn read(header: &[u8; 20]) -> Option<Self> {
+    pub fn read(header: &[u8; 20]) -> Option<Self> {
         let header_bytes = usize::from(header[0] & 0xf) * 4;
         let place = u16::from_be_bytes([header[6], header[7]]);
         (header[0] >> 4 == 4 && header_bytes >= 20).then(|| Self {
@@ -109,31 +122,31 @@ impl V4 {
     }
 }
 
-/// What a header says that stands between IPv6's own and what the packet carries.
+/// An extension header of IPv6 (RFC 8200).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extension {
-    /// Its bytes, at least 8.
-    pub(crate) bytes: usize,
-    /// The protocol behind it.
-    pub(crate) next: u8,
-    /// It is of a piece of a datagram.
-    pub(crate) fragment: bool,
-    /// What the packet carries begins behind it, or behind one after it.
-    pub(crate) first: bool,
-    /// The packet is on its way to an address that is not yet its destination.
-    pub(crate) on_the_way: bool,
+pub struct Ipv6Extension {
+    /// Bytes of the header, at least 8.
+    pub bytes: usize,
+    /// The protocol of the next header.
+    pub next: u8,
+    /// The packet is a fragment.
+    pub fragment: bool,
+    /// The packet is whole or the first fragment.
+    pub first: bool,
+    /// A routing header with segments left.
+    pub segments_left: bool,
 }
 
-impl Extension {
-    /// Whether a protocol is one of these.
+impl Ipv6Extension {
+    /// Whether a protocol number is an extension header's.
     #[inline]
-    pub(crate) fn is_one(kind: u8) -> bool {
+    pub fn is_extension(kind: u8) -> bool {
         use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
         matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
     }
 
-    /// Reads one of a kind, of which the first 8 bytes are there.
-    pub(crate) fn read(kind: u8, header: &[u8]) -> Option<Self> {
+    /// Reads an extension header of the protocol number `kind`. None if it has fewer than 8 bytes.
+    pub fn read(kind: u8, header: &[u8]) -> Option<Self> {
         use protocol::{AUTHENTICATION, FRAGMENT, ROUTING};
         let header: &[u8; 8] = header.first_chunk()?;
         let length = usize::from(header[1]);
@@ -150,14 +163,14 @@ impl Extension {
             next: header[0],
             fragment: place & 0xfff9 != 0,
             first: place & 0xfff8 == 0,
-            on_the_way: kind == ROUTING && header[3] > 0,
+            segments_left: kind == ROUTING && header[3] > 0,
         })
     }
 }
 
 #[inline]
 fn ipv4(frame: &[u8], at: usize) -> Option<Ip> {
-    let header = V4::read(frame.get(at..)?.first_chunk()?)?;
+    let header = Ipv4Header::read(frame.get(at..)?.first_chunk()?)?;
     let end = match header.total_bytes {
         0 => frame.len(),
         bytes => frame.len().min(at + bytes),
@@ -169,7 +182,7 @@ fn ipv4(frame: &[u8], at: usize) -> Option<Ip> {
         destination: at + 16..at + 20,
         fragment: header.fragment,
         transport: begins.then_some((header.protocol, carried)),
-        on_the_way: false,
+        segments_left: false,
     })
 }
 
@@ -187,23 +200,23 @@ fn ipv6(frame: &[u8], at: usize) -> Option<Ip> {
         destination: at + 24..at + 40,
         fragment: false,
         transport: None,
-        on_the_way: false,
+        segments_left: false,
     };
     ip.transport = behind_extensions(&frame[..end], header[6], at + 40, &mut ip);
     Some(ip)
 }
 
-/// Steps over IPv6's extension headers to what the packet carries.
+/// Steps over IPv6's extension headers to the payload.
 fn behind_extensions(
     packet: &[u8],
     mut next: u8,
     mut at: usize,
     ip: &mut Ip,
 ) -> Option<(u8, Range<usize>)> {
-    while Extension::is_one(next) {
-        let extension = Extension::read(next, packet.get(at..)?)?;
+    while Ipv6Extension::is_extension(next) {
+        let extension = Ipv6Extension::read(next, packet.get(at..)?)?;
         ip.fragment |= extension.fragment;
-        ip.on_the_way |= extension.on_the_way;
+        ip.segments_left |= extension.segments_left;
         if !extension.first {
             return None;
         }
@@ -213,19 +226,19 @@ fn behind_extensions(
     (at <= packet.len()).then_some((next, at..packet.len()))
 }
 
-/// Two bytes as a number, if they are there.
+/// The big-endian number at `at`, if both its bytes exist.
 #[inline]
-pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     let pair = bytes.get(at..)?.first_chunk()?;
     Some(u16::from_be_bytes(*pair))
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// A frame to 198.18.0.2 or 2001:db8::2 that carries so many bytes of a protocol.
-    pub(crate) fn frame(tags: usize, v6: bool, protocol: u8, carried: &[u8]) -> Vec<u8> {
+    /// A frame to 198.18.0.2 or 2001:db8::2 with a payload.
+    fn frame(tags: usize, v6: bool, protocol: u8, carried: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         (0..tags).for_each(|_| frame.extend([0x81, 0, 0, 7]));
         if v6 {
@@ -249,7 +262,7 @@ pub(crate) mod tests {
         let plain = frame(0, false, 17, &[0; 8]);
         let found = find(&plain).unwrap();
         let ip = found.ip.unwrap();
-        assert_eq!((found.at, ip.transport), (14, Some((17, 34..42))));
+        assert_eq!((found.network, ip.transport), (14, Some((17, 34..42))));
         for tags in 1..4 {
             let ip = find(&frame(tags, false, 17, &[0; 8])).unwrap().ip.unwrap();
             let at = 34 + 4 * tags;
@@ -258,7 +271,7 @@ pub(crate) mod tests {
         let mut routed = vec![43, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 1, 0, 0, 0, 0];
         routed.extend([0; 8]);
         let ip = find(&frame(0, true, 0, &routed)).unwrap().ip.unwrap();
-        assert_eq!((ip.transport, ip.on_the_way), (Some((17, 70..78)), true));
+        assert_eq!((ip.transport, ip.segments_left), (Some((17, 70..78)), true));
         let later_piece = [17, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4];
         let ip = find(&frame(0, true, 44, &later_piece)).unwrap().ip.unwrap();
         assert_eq!((ip.transport, ip.fragment), (None, true));
