@@ -261,7 +261,6 @@ fn memif_ring() {
     let config = PoolConfig {
         buffers: 128,
         buffer_bytes: BUFFER_BYTES.into(),
-        ring_area_bytes: 16_384,
         ..PoolConfig::default()
     };
     let pool = Pool::new(config).unwrap();

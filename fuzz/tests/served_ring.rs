@@ -7,8 +7,8 @@ mod program;
 use bolero::TypeGenerator;
 use program::{Memory, Ring, echo, field};
 use sluicegate::Error;
-use sluicegate::memory::PoolConfig;
-use sluicegate::port::{OpenOptions, Region, Served};
+use sluicegate::port::OpenOptions;
+use sluicegate_netmap::{Region, RegionConfig, Served};
 
 const BUFFERS: u32 = 64;
 const SLOTS: u32 = 8;
@@ -66,7 +66,7 @@ enum Step {
 }
 
 fn serve() -> (Region, Vec<Served>) {
-    let config = PoolConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..PoolConfig::default() };
+    let config = RegionConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..RegionConfig::default() };
     let region = Region::new(config).unwrap();
     let name = format!("null:/0-1?slots={SLOTS}").parse().unwrap();
     let (_, queues) = region.open(&name, &OpenOptions::default()).unwrap();

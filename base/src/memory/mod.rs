@@ -1,7 +1,7 @@
-//! Who owns the bytes: mappings, and the pool of packet buffers carved out of one.
+//! Memory: mappings, and the pool of packet buffers in one.
 
 mod mmap;
 mod pool;
 
 pub use mmap::{Mmap, PAGE_BYTES};
-pub use pool::{Pool, PoolConfig, RING_ALIGNMENT, prefetch, prefetch_to_write};
+pub use pool::{Pool, PoolConfig, prefetch, prefetch_to_write};

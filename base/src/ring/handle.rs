@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use super::meta::Meta;
 use super::packet::Packet;
-use super::ring::{Filled, Ring, Swapped};
+use super::{Filled, Ring, Slot, Swapped};
 
 /// A ring to work on, lent by the queue of a port. To look, it is a [`Ring`].
 #[derive(Debug)]
@@ -67,6 +67,40 @@ impl<'a> RingMut<'a> {
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         self.0.assert_owned(index);
         self.0.set_bytes(index, bytes, continues);
+    }
+
+    /// Takes the buffer out of a slot the program owns: the caller holds it from now on, and the slot has
+    /// none until [`fill_at`](Self::fill_at) gives it one.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn take(&mut self, index: u32) -> Slot {
+        self.0.assert_owned(index);
+        self.0.take(index)
+    }
+
+    /// Exchanges the buffer of a slot the program owns, with a packet at `offset`. Returns the buffer that
+    /// the slot held before, which the caller holds from now on.
+    ///
+    /// # Panics
+    /// If the buffer ends before the packet, or on a slot the program does not own.
+    ///
+    /// # Safety
+    /// The caller alone holds `buffer`, which is of the ring's pool or 0, and holds it no longer after this.
+    #[inline]
+    #[allow(unsafe_code, reason = "buffers change hands by number")]
+    pub unsafe fn fill_at(
+        &mut self,
+        index: u32,
+        buffer: u32,
+        offset: u16,
+        bytes: u16,
+        continues: bool,
+    ) -> u32 {
+        self.0.assert_owned(index);
+        // SAFETY: the caller's contract.
+        unsafe { self.0.fill_at(index, buffer, offset, bytes, continues) }
     }
 
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them

@@ -1,25 +1,412 @@
-//! What a program sees of every source and sink: a ring of slots, metadata beside them.
+//! A ring: slots in a circle, two cursors, one owner for each slot at each moment.
+//!
+//! ```text
+//!                  head                       tail
+//!                    v                          v
+//!   +----+----+----+----+----+----+----+----+----+----+----+----+
+//!   | b  | b  | b  | p  | p  | p  | p  | p  | b  | b  | b  | b  |
+//!   +----+----+----+----+----+----+----+----+----+----+----+----+
+//!                    <----- the program's ---->
+//!         <- the backend's ->                  <- the backend's ->
+//! ```
+//!
+//! The program owns the slots in [head, tail), circularly; the backend owns the rest. The program moves
+//! head (gives slots back). The backend moves tail (gives slots out), and only inside `sync`, which borrows
+//! the queue mutably: while the program holds a slice of a packet, no sync can run, so no byte changes
+//! under it. The semantics are netmap's; the memory layout that netmap programs see is not this one.
+//!
+//! | | receive ring | transmit ring |
+//! | --- | --- | --- |
+//! | slots in [head, tail) | packets to look at | room for packets to send |
+//! | program moves head past a slot | has seen the packet | wants it sent |
+//! | backend moves tail past a slot | a packet has arrived | an old one has left |
+//! | at the start | none | all but one |
+//!
+//! One slot always stays with the backend, so that head = tail means "none". A slot of a pool ring names a
+//! buffer that it alone holds, whether the program or the backend owns the slot. An INDIRECT slot points at
+//! bytes of the backend's (a kernel block, a file's buffer), valid until the sync after the program has
+//! given the slot back.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::memory::Pool;
 
 mod atomics;
+mod backend;
 pub mod cursor;
+mod exchange;
 mod handle;
-mod image;
-mod layout;
-mod lent_buffers;
 mod meta;
 mod packet;
-#[allow(clippy::module_inception, reason = "the noun and its folder share a name")]
-mod ring;
-mod served;
+mod slot;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub use atomics::{AtomicU16, AtomicU32, Ordering, fence};
+pub use exchange::{Filled, Swapped};
 pub use handle::RingMut;
-pub use image::ImageFault;
-pub use layout::{RingHeader, Slot, flags};
-pub use lent_buffers::LentBuffers;
 pub use meta::{Direction, Interface, LINKTYPE_ETHERNET, Meta, TimestampSource, now_ns};
 pub use packet::{Packet, Segments};
-pub use ring::{Filled, Packets, Ring, Swapped};
-pub use served::{Incoming, Outgoing};
+pub use slot::{Slot, flags};
 pub use wait::{Readiness, Wait};
+
+/// A receive or transmit ring. One thread has it at a time.
+#[derive(Debug)]
+pub struct Ring {
+    slots: Box<[Slot]>,
+    /// One beside each slot.
+    metas: Box<[Meta]>,
+    /// The first slot that the program owns.
+    head: u32,
+    /// The first slot that the program does not own.
+    tail: u32,
+    transmits: bool,
+    pool: Arc<Pool>,
+}
+
+impl Ring {
+    /// A receive ring of `num_slots` slots, a pool buffer in each.
+    ///
+    /// # Errors
+    /// No slots, or the pool has fewer buffers.
+    pub fn receive(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, false, true)
+    }
+
+    /// A receive ring whose slots will all be INDIRECT: it takes no buffers.
+    ///
+    /// # Errors
+    /// No slots.
+    pub fn receive_indirect(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, false, false)
+    }
+
+    /// A transmit ring of `num_slots` slots, a pool buffer in each.
+    ///
+    /// # Errors
+    /// No slots, or the pool has fewer buffers.
+    pub fn transmit(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
+        Self::new(pool, num_slots, true, true)
+    }
+
+    /// A ring that never holds a packet, for the direction that a queue does not have.
+    pub fn absent(pool: &Arc<Pool>) -> Result<Self> {
+        Self::new(pool, 1, false, false)
+    }
+
+    fn new(pool: &Arc<Pool>, num_slots: u32, transmits: bool, buffers: bool) -> Result<Self> {
+        if num_slots == 0 {
+            return Err(Error::Usage("a ring of 0 slots: use at least 2".into()));
+        }
+        let n = num_slots as usize;
+        let taken = if buffers { pool.take(n)? } else { vec![0; n] };
+        Ok(Self {
+            slots: taken.into_iter().map(|buf| Slot { buf, ..Slot::default() }).collect(),
+            metas: vec![Meta::default(); n].into(),
+            head: 0,
+            tail: if transmits { num_slots - 1 } else { 0 },
+            transmits,
+            pool: Arc::clone(pool),
+        })
+    }
+
+    /// Slots in the ring; it holds one packet fewer.
+    #[inline]
+    pub fn num_slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// The first slot the program owns.
+    #[inline]
+    pub fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// The first slot the program does not own.
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Slots the program owns: packets to look at, or room to send.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.distance(self.head(), self.tail())
+    }
+
+    /// Slots the backend owns and may hand out.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.num_slots() - 1 - self.available()
+    }
+
+    /// Steps from one slot to another, going up.
+    #[inline]
+    pub fn distance(&self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { to + self.num_slots() - from }
+    }
+
+    /// The slot after this one.
+    #[inline]
+    pub fn next(&self, index: u32) -> u32 {
+        if index + 1 >= self.num_slots() { 0 } else { index + 1 }
+    }
+
+    /// The slot `n` steps after this one; `n` is at most the number of slots.
+    #[inline]
+    pub fn after(&self, index: u32, n: u32) -> u32 {
+        let sum = index + n;
+        if sum >= self.num_slots() { sum - self.num_slots() } else { sum }
+    }
+
+    /// The slot before this one.
+    #[inline]
+    pub fn before(&self, index: u32) -> u32 {
+        if index == 0 { self.num_slots() - 1 } else { index - 1 }
+    }
+
+    /// Bytes in the buffer of each slot that has one.
+    #[inline]
+    pub fn buffer_bytes(&self) -> u32 {
+        self.pool.buffer_bytes()
+    }
+
+    /// The slot at an index below [`num_slots`](Self::num_slots), whoever owns it.
+    #[inline]
+    pub fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    /// The metadata beside a slot.
+    #[inline]
+    pub fn meta(&self, index: u32) -> &Meta {
+        &self.metas[index as usize]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// The metadata beside a slot, to write.
+    #[inline]
+    pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
+        &mut self.metas[index as usize]
+    }
+
+    /// Whether the program owns a slot.
+    #[inline]
+    fn owns(&self, index: u32) -> bool {
+        index < self.num_slots() && self.distance(self.head(), index) < self.available()
+    }
+
+    #[inline]
+    pub(super) fn assert_owned(&self, index: u32) {
+        assert!(self.owns(index), "slot {index} is the backend's");
+    }
+
+    /// The bytes in a slot the program owns.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn bytes(&self, index: u32) -> &[u8] {
+        self.assert_owned(index);
+        // SAFETY: the program owns the slot.
+        unsafe { self.bytes_unchecked(index) }
+    }
+
+    /// # Safety
+    /// `index` is below `num_slots`, and the program owns the slot, or the backend knows that
+    /// its bytes are valid and unchanging.
+    #[inline]
+    pub unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
+        debug_assert!(index < self.num_slots());
+        // SAFETY: the caller's contract: the index is in range.
+        let slot = unsafe { self.slots.get_unchecked(index as usize) };
+        let start = self.start_of(slot);
+        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and
+        // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
+        // an INDIRECT range was vouched for by `point`. Both stay valid and unchanged while
+        // `self` is borrowed, for only a sync or `&mut self` changes them; of a region's buffers
+        // (port::Region) another process may change the bytes, and backends only copy them.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
+    }
+
+    /// The bytes in a slot the program owns, to rewrite in place.
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
+        self.assert_owned(index);
+        let slot = self.slot(index);
+        let (start, len) = (self.start_of(slot), usize::from(slot.len));
+        // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+
+    /// The whole buffer of a slot the program owns, to build a packet in; empty where the slot
+    /// has none. Follow with [`set_bytes`](Self::set_bytes).
+    ///
+    /// # Panics
+    /// On a slot the program does not own.
+    #[inline]
+    pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
+        self.assert_owned(index);
+        self.start_at_zero(index);
+        // SAFETY: the program owns the slot.
+        unsafe { self.buffer_unchecked(index) }
+    }
+
+    /// # Safety
+    /// As [`bytes_unchecked`](Self::bytes_unchecked).
+    #[inline]
+    pub unsafe fn buffer_unchecked(&mut self, index: u32) -> &mut [u8] {
+        let buf = self.slot(index).buf;
+        let len = if buf == 0 { 0 } else { self.pool.buffer_bytes() as usize };
+        // SAFETY: buffer `buf` is held by this slot alone and has `buffer_bytes` bytes;
+        // `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
+    }
+
+    #[inline]
+    fn start_of(&self, slot: &Slot) -> NonNull<u8> {
+        if slot.is_indirect()
+            && let Some(start) =
+                NonNull::new(std::ptr::with_exposed_provenance_mut(slot.ptr as usize))
+        {
+            return start;
+        }
+        let offset = usize::from(slot.offset());
+        self.pool.address(slot.buf).map_addr(|buffer| buffer.saturating_add(offset))
+    }
+
+    /// Has what a slot's buffer holds start at its first byte. What an INDIRECT slot points at
+    /// stays: its length belongs to its address.
+    #[inline]
+    fn start_at_zero(&mut self, index: u32) {
+        let slot = self.slot_mut(index);
+        if !slot.is_indirect() {
+            slot.ptr = 0;
+        }
+    }
+
+    /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next.
+    /// Where the packet starts stays as it is.
+    ///
+    /// # Panics
+    /// If the buffer ends before.
+    #[inline]
+    pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
+        let limit = self.pool.buffer_bytes();
+        let slot = self.slot_mut(index);
+        let offset = slot.offset();
+        assert_fits(slot.buf, offset, bytes, limit);
+        slot.ptr = u64::from(offset);
+        slot.len = bytes;
+        slot.flags = if continues { flags::MOREFRAG } else { 0 };
+    }
+
+    /// The packets the program owns, first to last. Give them back with
+    /// [`release`](super::RingMut::release).
+    #[inline]
+    pub fn packets(&self) -> Packets<'_> {
+        Packets { ring: self, at: self.head(), left: self.available() }
+    }
+
+    /// Gives `n` slots back to the backend: seen, or to be sent.
+    ///
+    /// # Panics
+    /// If the program owns fewer.
+    #[inline]
+    pub fn release(&mut self, n: u32) {
+        assert!(n <= self.available(), "releasing {n} slots, owning {}", self.available());
+        self.head = self.after(self.head, n);
+    }
+
+    /// Whether two rings share a pool, so that slots can be swapped between them.
+    #[inline]
+    pub fn shares_pool(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
+    }
+
+    /// Whether its buffers are those of this pool.
+    #[inline]
+    pub fn uses_pool(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// The packets of a transmit ring that the program has given since its head was here, before
+    /// they are synced: to look at what is sent as it is sent. Whole packets only.
+    ///
+    /// # Panics
+    /// On a receive ring; if there is no such slot.
+    #[inline]
+    pub fn submitted_since(&self, head: u32) -> Packets<'_> {
+        self.pending_tx(head)
+    }
+}
+
+#[inline]
+fn assert_fits(buffer: u32, offset: u16, bytes: u16, limit: u32) {
+    assert!(
+        buffer != 0 && u32::from(offset) + u32::from(bytes) <= limit,
+        "{bytes} bytes at {offset} in buffer {buffer} of {limit}"
+    );
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: a slot alone holds its buffer, and the slots end here.
+        unsafe { self.pool.give(self.slots.iter().map(|slot| slot.buf).filter(|&buf| buf != 0)) };
+    }
+}
+
+/// The packets in a ring; see [`Ring::packets`].
+///
+/// Whoever makes one knows that the bytes of the `left` slots from `at` on are valid, and that
+/// nobody writes them while the ring is borrowed.
+#[derive(Clone, Debug)]
+pub struct Packets<'a> {
+    ring: &'a Ring,
+    at: u32,
+    left: u32,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        let (ring, first) = (self.ring, self.at);
+        self.at = ring.next(first);
+        self.left -= 1;
+        // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, which
+        // can change neither cursor nor slot while borrowed; or slots of a transmit ring, whose
+        // pool buffers nobody writes while the ring is borrowed.
+        let head = unsafe { ring.bytes_unchecked(first) };
+        if !ring.slot(first).continues() {
+            return Some(Packet::new(ring.meta(first), head));
+        }
+        let next = self.at;
+        let mut more = 0;
+        let mut continues = true;
+        while continues && self.left > 0 {
+            continues = ring.slot(self.at).continues();
+            self.at = ring.next(self.at);
+            self.left -= 1;
+            more += 1;
+        }
+        // SAFETY: the slots that follow were walked over just now, so what holds for the first
+        // holds for them.
+        Some(unsafe { Packet::in_slots(ring.meta(first), head, ring, next, more) })
+    }
+}

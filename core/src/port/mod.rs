@@ -22,7 +22,6 @@ mod packet;
 mod pcap;
 mod pool_sizing;
 mod queue;
-mod served;
 mod tap;
 mod wait;
 mod watch;
@@ -34,7 +33,6 @@ pub use host::{HostFlows, detach_host, host_left, host_owner};
 pub use name::{Kind, PortName};
 pub use packet::RETIRE;
 pub use queue::{Batch, Queue, QueueStats};
-pub use served::{Region, Served};
 pub use wait::wait_any;
 
 pub use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};

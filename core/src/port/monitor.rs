@@ -68,8 +68,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let readers = begin(&mut client, &watch, name)?;
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
-    let pool =
-        PoolRequirements::of_queues(readers.len() as u32, slots, slots, buffer_bytes).pool()?;
+    let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
     let client = Arc::new(client);
     // A socket may be anybody's.
     let whose = name.option("socket").unwrap_or(whose);

@@ -28,7 +28,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         Some(pool) => pool.clone(),
         None => {
             let queues = numbers.clone().count() as u32;
-            PoolRequirements::usual(queues, slots * 2, slots).pool()?
+            PoolRequirements::usual(queues, slots * 2).pool()?
         }
     };
     let interface = Interface {

@@ -1,37 +1,34 @@
-//! Several ports in one pool: what is forwarded between them is swapped, and not copied.
+//! Several ports in one pool: packets move between them by swapping buffers.
 
 use std::sync::Arc;
 
 use super::{Kind, OpenOptions, Port, PortName, Use, memif, xdp};
 use crate::error::Result;
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::Ring;
 
-/// Slots of a ring where the name does not say.
+/// Slots of a ring without `slots=`.
 const DEFAULT_SLOTS: u64 = 512;
 
-/// What a port takes of a pool.
+/// The buffers that a port takes from a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PoolRequirements {
     pub buffers: u32,
-    /// What a buffer has at least.
+    /// The least size of a buffer.
     pub buffer_bytes: u32,
-    pub ring_area_bytes: usize,
 }
 
 impl PoolRequirements {
-    /// Those of so many queues, each with so many buffers, and two rings of so many slots.
-    pub fn of_queues(queues: u32, buffers: u32, slots: u32, buffer_bytes: u32) -> Self {
-        let ring_area_bytes = queues as usize * 2 * Ring::area_bytes(slots);
-        Self { buffers: buffers.saturating_mul(queues), buffer_bytes, ring_area_bytes }
+    /// The requirements of `queues` queues of `buffers` buffers each.
+    pub fn of_queues(queues: u32, buffers: u32, buffer_bytes: u32) -> Self {
+        Self { buffers: buffers.saturating_mul(queues), buffer_bytes }
     }
 
-    /// The same with buffers of the usual size.
-    pub fn usual(queues: u32, buffers: u32, slots: u32) -> Self {
-        Self::of_queues(queues, buffers, slots, PoolConfig::default().buffer_bytes)
+    /// Like `of_queues`, with buffers of the usual size.
+    pub fn usual(queues: u32, buffers: u32) -> Self {
+        Self::of_queues(queues, buffers, PoolConfig::default().buffer_bytes)
     }
 
-    /// Those of a port, before it is opened.
+    /// The requirements of a port that is not open yet.
     fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         if name.kind() == Kind::Xdp {
             return xdp::needs(name, options);
@@ -41,21 +38,20 @@ impl PoolRequirements {
         }
         let slots = name.count("slots", 1..=1 << 20)?.unwrap_or(DEFAULT_SLOTS) as u32;
         let queues = name.queues().map_or(options.queues.max(1), |queues| queues.count() as u32);
-        Ok(Self::usual(queues, slots * 2, slots))
+        Ok(Self::usual(queues, slots * 2))
     }
 
     fn and(self, other: Self) -> Self {
         Self {
             buffers: self.buffers.saturating_add(other.buffers),
             buffer_bytes: self.buffer_bytes.max(other.buffer_bytes),
-            ring_area_bytes: self.ring_area_bytes + other.ring_area_bytes,
         }
     }
 
-    /// A pool that has it.
+    /// Makes a pool of this size.
     pub fn pool(self) -> Result<Arc<Pool>> {
-        let Self { buffers, buffer_bytes, ring_area_bytes } = self;
-        Pool::new(PoolConfig { buffers, buffer_bytes, ring_area_bytes, ..PoolConfig::default() })
+        let Self { buffers, buffer_bytes } = self;
+        Pool::new(PoolConfig { buffers, buffer_bytes, ..PoolConfig::default() })
     }
 }
 

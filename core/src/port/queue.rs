@@ -171,11 +171,6 @@ impl Queue {
         (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))
     }
 
-    /// Both rings themselves, for who serves them to another process.
-    pub(super) fn own_rings(&mut self) -> (&mut Ring, &mut Ring) {
-        (&mut self.rx, &mut self.tx)
-    }
-
     /// Takes back the slots the program has released and fills the ring with what has
     /// arrived. Never waits. Returns how many slots are new.
     ///

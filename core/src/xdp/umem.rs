@@ -241,8 +241,7 @@ mod tests {
     use super::*;
 
     fn umem(buffer_bytes: u32) -> Result<Umem> {
-        let config =
-            PoolConfig { buffers: 98, buffer_bytes, ring_area_bytes: 4096, huge_pages: false };
+        let config = PoolConfig { buffers: 98, buffer_bytes, huge_pages: false };
         Umem::new(&Pool::new(config).unwrap())
     }
 

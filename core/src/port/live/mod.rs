@@ -74,7 +74,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     check_memory(name, &config, &interface, count)?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
-        None => PoolRequirements::usual(count as u32, config.slots, config.slots).pool()?,
+        None => PoolRequirements::usual(count as u32, config.slots).pool()?,
     };
     // A program sends to an interface of the namespace that it is run in.
     let senders = netns::run_in(netns, || {

@@ -187,15 +187,10 @@ fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
     }
 }
 
-/// Returns the buffers and the ring area that the port takes of a pool.
+/// Returns the buffers that the port takes from a pool.
 pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = MemifConfig::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
     let Settings { queues, buffer_bytes, .. } = config.settings;
-    Ok(PoolRequirements::of_queues(
-        queues.into(),
-        directions * config.slots,
-        config.slots,
-        buffer_bytes,
-    ))
+    Ok(PoolRequirements::of_queues(queues.into(), directions * config.slots, buffer_bytes))
 }

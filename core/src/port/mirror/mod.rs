@@ -148,7 +148,7 @@ impl CopyJob<'_> {
         let (copies, readers) = Copies::new(geometry, &self.name.short(), self.cells_option())?;
         let pool = match &options.pool {
             Some(pool) => Arc::clone(pool),
-            None => PoolRequirements::usual(geometry.rings, 0, self.size.slots).pool()?,
+            None => PoolRequirements::usual(geometry.rings, 0).pool()?,
         };
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());

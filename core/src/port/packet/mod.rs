@@ -285,5 +285,5 @@ fn own_pool(config: &PacketConfig, usage: Use, queues: usize) -> Result<Arc<Pool
         Use::Both => 2,
         Use::Receive | Use::Send => 1,
     };
-    PoolRequirements::usual(queues as u32, rings * config.slots, config.slots).pool()
+    PoolRequirements::usual(queues as u32, rings * config.slots).pool()
 }

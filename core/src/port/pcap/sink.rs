@@ -59,7 +59,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
     let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
-        None => PoolRequirements::usual(1, slots, slots).pool()?,
+        None => PoolRequirements::usual(1, slots).pool()?,
     };
     let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
     if u64::from(slots) < needed {

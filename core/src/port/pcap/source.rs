@@ -54,7 +54,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
         // Room for the ring alone: no slot has a buffer.
-        None => PoolRequirements::usual(1, 0, slots).pool()?,
+        None => PoolRequirements::usual(1, 0).pool()?,
     };
     let mut source = Source {
         name: name.to_string(),

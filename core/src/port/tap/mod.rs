@@ -134,7 +134,7 @@ impl TapRings {
                 let buffers = if usage == Use::Both { 2 * slots } else { slots };
                 let usual = PoolConfig::default().buffer_bytes;
                 let bytes = frame_bytes.next_multiple_of(64).max(usual);
-                PoolRequirements::of_queues(queues as u32, buffers, slots, bytes).pool()?
+                PoolRequirements::of_queues(queues as u32, buffers, bytes).pool()?
             }
         };
         let least = slots_for(MAX_BYTES, pool.buffer_bytes()) + 1;

@@ -283,8 +283,7 @@ fn redirect(
         _promiscuous: promiscuous.transpose()?,
     };
     stage.complete(program.as_ref().map(AsFd::as_fd))?;
-    let pool =
-        Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
+    let pool = Pool::new(PoolConfig { buffers: 0, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = described(&source);
     let mode = mode_name(resident.mode());

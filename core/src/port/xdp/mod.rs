@@ -314,7 +314,7 @@ fn needs_of(
 ) -> PoolRequirements {
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
     // Sending without copying may take some frames more for the fill ring.
-    PoolRequirements::of_queues(queues, frames + 64, config.slots, buffer_bytes)
+    PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
 }
 
 /// What a port that packets come to, or go out by, takes of a pool. How many queues a driver adds
@@ -369,8 +369,7 @@ fn count_in_kernel(
         let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
         stage.complete(program.as_ref().map(AsFd::as_fd))?;
     }
-    let pool =
-        Pool::new(PoolConfig { buffers: 0, ring_area_bytes: 4096, ..PoolConfig::default() })?;
+    let pool = Pool::new(PoolConfig { buffers: 0, ..PoolConfig::default() })?;
     let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
     let described = in_kernel::described(&interface);
     let mode = mode_name(resident.mode());

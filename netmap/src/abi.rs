@@ -1,71 +1,38 @@
-//! The ring as it lies in memory: netmap's `struct netmap_ring` and `struct netmap_slot`
-//! (sys/net/netmap.h, API 14), so that a netmap program can be served by sharing it.
+//! netmap's `struct netmap_ring` and `struct netmap_slot` (sys/net/netmap.h, API 14).
 
 use std::mem::{offset_of, size_of};
 
-/// Flags of a [`Slot`], with netmap's values.
+/// Flags of a [`Slot`], with netmap's values and meanings.
 pub mod flags {
     /// The slot's buffer was exchanged since the last sync.
     pub const BUF_CHANGED: u16 = 1;
-    /// The program wants to know when the slot has left; nothing here tells it apart.
+    /// The program wants to know when the slot was sent; accepted and without effect.
     pub const REPORT: u16 = 2;
-    /// The packet is to go on to the host; unused so far.
+    /// The packet is to be passed to the host; accepted and without effect.
     pub const FORWARD: u16 = 4;
-    /// A switch shall not learn from the packet; unused so far.
+    /// A switch shall not learn from the packet; accepted and without effect.
     pub const NO_LEARN: u16 = 8;
-    /// The bytes are where `ptr` says, not in the pool: look or copy, but do not swap.
+    /// The bytes are at `ptr`. Refused: it would be an address of the server's.
     pub const INDIRECT: u16 = 0x10;
-    /// The packet goes on in the next slot.
+    /// The packet continues in the next slot.
     pub const MOREFRAG: u16 = 0x20;
 }
 
-/// One place in a ring: 16 bytes that name a packet's bytes.
-///
-/// Only the ring changes a slot, so that a buffer number is never in two slots and `ptr` never
-/// comes from outside. `ptr` is an address in an INDIRECT slot; in any other it is where in the
-/// buffer the packet starts (netmap's offset).
+/// One place in a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
-    pub(super) buf: u32,
-    pub(super) len: u16,
-    pub(super) flags: u16,
-    pub(super) ptr: u64,
-}
-
-impl Slot {
-    /// The pool's number for the slot's buffer; 0 for none.
-    pub fn buffer(&self) -> u32 {
-        self.buf
-    }
-
-    /// Bytes of the packet in this slot.
-    pub fn bytes(&self) -> u16 {
-        self.len
-    }
-
-    /// Where in the slot's buffer the packet starts; 0 where the bytes are outside the pool.
-    pub fn offset(&self) -> u16 {
-        if self.is_indirect() { 0 } else { self.ptr as u16 }
-    }
-
+    /// The number of the slot's buffer.
+    pub buf_idx: u32,
+    /// Bytes of the packet.
+    pub len: u16,
     /// See [`flags`].
-    pub fn flags(&self) -> u16 {
-        self.flags
-    }
-
-    /// The packet goes on in the next slot.
-    pub fn continues(&self) -> bool {
-        self.flags & flags::MOREFRAG != 0
-    }
-
-    /// The bytes are outside the pool.
-    pub fn is_indirect(&self) -> bool {
-        self.flags & flags::INDIRECT != 0
-    }
+    pub flags: u16,
+    /// Where in the buffer the packet starts.
+    pub ptr: u64,
 }
 
-/// The head of a ring; `num_slots` slots follow it.
+/// The header of a ring; `num_slots` slots follow it.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct RingHeader {
@@ -81,18 +48,18 @@ pub struct RingHeader {
     pub dir: u16,
     /// The program's: first slot it still owns.
     pub head: u32,
-    /// The program's: where it has looked to; wakes when `cur != tail`.
+    /// The program's: up to where it has looked; it wakes when `cur != tail`.
     pub cur: u32,
     /// The backend's: first slot the program does not own.
     pub tail: u32,
-    /// Ring flags of netmap; unused so far.
+    /// Flags of the ring; without effect.
     pub flags: u32,
     _pad: u32,
     /// Time of the last sync: seconds, microseconds.
     pub ts: [i64; 2],
     /// Which bits of a slot's `ptr` are an offset into the buffer.
     pub offset_mask: u64,
-    /// Alignment of buffers: none asked for.
+    /// Alignment of buffers; 0 for none.
     pub buf_align: u64,
     _pad2: [u64; 7],
     /// Scratch that netmap's `lb` uses between processes.
@@ -101,7 +68,7 @@ pub struct RingHeader {
 
 const _: () = {
     assert!(size_of::<Slot>() == 16);
-    assert!(offset_of!(Slot, buf) == 0);
+    assert!(offset_of!(Slot, buf_idx) == 0);
     assert!(offset_of!(Slot, len) == 4);
     assert!(offset_of!(Slot, flags) == 6);
     assert!(offset_of!(Slot, ptr) == 8);
@@ -124,17 +91,22 @@ const _: () = {
 };
 
 impl RingHeader {
-    /// A header with every slot the backend's.
-    pub(super) fn new(buf_ofs: i64, num_slots: u32, nr_buf_size: u32, transmit: bool) -> Self {
+    /// A header whose slots are all the server's, with all cursors at `start`.
+    pub(crate) fn new(
+        buf_ofs: i64,
+        (num_slots, nr_buf_size): (u32, u32),
+        (ringid, transmits): (u16, bool),
+        start: u32,
+    ) -> Self {
         Self {
             buf_ofs,
             num_slots,
             nr_buf_size,
-            ringid: 0,
-            dir: if transmit { 0 } else { 1 },
-            head: 0,
-            cur: 0,
-            tail: if transmit { num_slots - 1 } else { 0 },
+            ringid,
+            dir: if transmits { 0 } else { 1 },
+            head: start,
+            cur: start,
+            tail: start,
             flags: 0,
             _pad: 0,
             ts: [0; 2],

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sluicegate::port::{OpenOptions, Region, Served};
+use sluicegate::port::OpenOptions;
 use sluicegate::{Error, error};
+use sluicegate_netmap::{Region, Served};
 
 use crate::buffers::Buffers;
 use crate::corruptions::rows;

@@ -1,10 +1,10 @@
-//! Which buffers a program of another process holds: one bit each.
+//! The buffers that a program in another process holds: one bit each.
 //!
-//! The program says by which number it gives a buffer back, and may say what it likes. A number
-//! counts once: whoever clears its bit has the buffer, and who finds the bit cleared has been told
-//! of a buffer twice, or of one that the program never had.
+//! The program names the buffer that it gives back, and may name any. A number counts once: the thread that
+//! clears its bit has the buffer. A bit that is clear already means a buffer that was given back twice, or
+//! that the program never had.
 
-use super::{AtomicU32, Ordering};
+use sluicegate_base::ring::{AtomicU32, Ordering};
 
 const BITS: u32 = u32::BITS;
 
@@ -20,16 +20,15 @@ impl LentBuffers {
         Self { words: (0..buffers.div_ceil(BITS)).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// The program has a buffer from now on. Release: pairs with `take_back`, by whichever ring the
-    /// buffer comes back, and publishes what its holder did with it before.
+    /// Lends a buffer to the program. Release: pairs with `take_back`, by any ring, and publishes what the
+    /// last holder wrote.
     #[inline]
     pub fn lend(&self, buffer: u32) {
         let before = self.word(buffer).fetch_or(bit(buffer), Ordering::Release);
         debug_assert!(before & bit(buffer) == 0, "buffer {buffer} has two holders");
     }
 
-    /// The program has given a buffer back, and the caller holds it; false if it had none of that
-    /// number. Acquire: pairs with `lend`.
+    /// Takes a buffer back for the caller; false if the program did not hold it. Acquire: pairs with `lend`.
     #[inline]
     pub fn take_back(&self, buffer: u32) -> bool {
         let word = self.words.get((buffer / BITS) as usize);
@@ -69,7 +68,7 @@ mod tests {
             assert!(held.take_back(buffer) && !held.take_back(buffer), "{buffer}");
         }
         assert!(!held.take_back(3), "it was never lent");
-        assert!(!held.take_back(u32::MAX), "there is no such buffer");
+        assert!(!held.take_back(u32::MAX), "no such buffer");
         held.lend(5);
         held.lend(64);
         assert_eq!(held.drain(), [5, 64]);
@@ -86,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    /// A buffer's byte, which only its holder may write: loom finds two who do.
+    /// A buffer's byte, which only its holder may write: loom finds two holders.
     struct Byte(UnsafeCell<u8>);
 
-    // SAFETY: that nobody writes it beside another is what loom looks at.
+    // SAFETY: loom checks that two threads never write it at once.
     unsafe impl Send for Byte {}
     // SAFETY: as above.
     unsafe impl Sync for Byte {}
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_what_a_buffers_last_holder_wrote_the_next_one_sees() {
+    fn loom_the_next_holder_of_a_buffer_sees_what_the_last_one_wrote() {
         loom::model(|| {
             let shared = Arc::new((LentBuffers::none_of(8), Byte(UnsafeCell::new(0))));
             let others = Arc::clone(&shared);
@@ -123,7 +122,7 @@ mod tests {
                 others.1.0.with_mut(|_| ());
                 others.0.lend(3);
             });
-            // The program may say the number before it has it.
+            // The program may name the buffer before it has it.
             if shared.0.take_back(3) {
                 shared.1.0.with_mut(|_| ());
             }

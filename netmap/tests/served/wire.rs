@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Queue, Region, Served, Use};
+use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet};
+use sluicegate_netmap::{Region, Served};
 
 use crate::corruptions::rows;
 use crate::program::{Memory, Ring, echo, field};

@@ -1,7 +1,6 @@
 //! What brings a packet into a transmit ring: an exchange of buffers, a copy, or building it there.
 
-use super::{Ring, Slot, flags};
-use crate::ring::Packet;
+use super::{Packet, Ring, Slot, flags};
 
 /// What was moved by exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +26,7 @@ impl Ring {
     /// Whether a packet could be pushed if the ring had nothing else to hold.
     #[inline]
     pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
-        self.slots_for(packet) < self.num_slots
+        self.slots_for(packet) < self.num_slots()
     }
 
     #[inline]

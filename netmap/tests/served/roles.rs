@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sluicegate::port::{Region, Served};
+use sluicegate_netmap::{Region, Served};
 
 use crate::buffers::Buffers;
 use crate::corruptions::{rows, write_all_else};

@@ -16,9 +16,8 @@ impl Ring {
     /// On a receive ring, whose slots the kernel may be writing; if there is no such slot.
     #[inline]
     pub fn pending_tx(&self, from: u32) -> Packets<'_> {
-        // SAFETY: as in `head`.
-        assert!(unsafe { (*self.header.as_ptr()).dir } == 0, "a receive ring has nothing to send");
-        assert!(from < self.num_slots, "slot {from} of {}", self.num_slots);
+        assert!(self.transmits, "a receive ring has nothing to send");
+        assert!(from < self.num_slots(), "slot {from} of {}", self.num_slots());
         Packets { ring: self, at: from, left: self.whole_slots(from, u32::MAX) }
     }
 
@@ -36,9 +35,9 @@ impl Ring {
     /// taken every slot the program can give and still goes on.
     #[inline]
     pub fn is_endless(&self, from: u32) -> bool {
-        self.distance(from, self.head()) == self.num_slots - 1
+        self.distance(from, self.head()) == self.num_slots() - 1
             && self.pending_tx(from).left == 0
-            && self.num_slots > 1
+            && self.num_slots() > 1
     }
 
     /// Hands the slots before `tail` to the program.
@@ -47,9 +46,8 @@ impl Ring {
     /// If there is no such slot.
     #[inline]
     pub fn publish(&mut self, tail: u32) {
-        assert!(tail < self.num_slots, "slot {tail} of {}", self.num_slots);
-        // SAFETY: as in `head`; `&mut self` makes it the only access.
-        unsafe { self.header.as_mut() }.tail = tail;
+        assert!(tail < self.num_slots(), "slot {tail} of {}", self.num_slots());
+        self.tail = tail;
     }
 
     /// The whole buffer of the slot at the tail, where the backend has room: the next to be filled.

@@ -1,0 +1,34 @@
+//! Rings in netmap's memory layout, shared with a program in another process that is not trusted.
+//!
+//! ```text
+//!   the server's memory                the region: a memory file that both map
+//!   +-----------------+  hand_out      +--------------------------------+
+//!   | Ring: slots,    | -------------> | images: netmap_ring, slots     |  abi, image, ring_area
+//!   | metadata        | <------------- |                                |
+//!   +-----------------+  take_back     +--------------------------------+
+//!     ^ sync             transfer      | buffers                        |
+//!     v                                +--------------------------------+
+//!   backend of a port                    one bit each for those that the program has: lent_buffers
+//! ```
+//!
+//! [`Region::open`] opens a port for the program; [`Served`] syncs one of its queues:
+//!
+//! ```
+//! use sluicegate::port::OpenOptions;
+//! use sluicegate_netmap::{Region, RegionConfig};
+//!
+//! let region = Region::new(RegionConfig::default())?;
+//! let (_, mut queues) = region.open(&"null:".parse()?, &OpenOptions::default())?;
+//! assert_eq!(queues[0].sync_rx()?, 511, "slots that the program sees, at rx_offset() of fd()");
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
+#![deny(unsafe_code)]
+
+pub mod abi;
+mod image;
+mod lent_buffers;
+mod region;
+mod ring_area;
+mod transfer;
+
+pub use region::{Region, RegionConfig, Served};

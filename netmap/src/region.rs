@@ -1,0 +1,264 @@
+//! Queues whose rings a program in another process has.
+//!
+//! A [`Region`] is the memory of one such program: images of rings, and buffers. The program maps it and works
+//! on the images as on any ring. In the server's process, a [`Served`] has the queue with its own rings, which
+//! are in no memory of the program's. When the program asks for a sync, it carries slots between the two.
+//!
+//! The program may write anything into its memory at any time. What it gives back is copied once and checked:
+//! its cursors, and of each slot the buffer (one that it has, and gives back once), where the packet starts, how
+//! long it is, its flags. An invalid value ends the queue with an error; other queues and other regions go on.
+//!
+//! Two rules make that sound. All ports of a region are served: none lends a slice of a buffer that the program
+//! may be writing. And no backend lets the bytes of a packet decide where it reads or writes: it copies them,
+//! or the kernel does.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluicegate::port::{OpenOptions, Port, PortName, Queue, QueueStats};
+use sluicegate_base::memory::PoolConfig;
+use sluicegate_base::ring::{Readiness, Wait};
+use sluicegate_base::{Error, Result};
+
+use crate::image::ImageFault;
+use crate::lent_buffers::LentBuffers;
+use crate::ring_area::RingArea;
+use crate::transfer::{Incoming, Outgoing};
+
+/// The size of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionConfig {
+    /// Buffers. A receive ring takes one a slot besides those of its port.
+    pub buffers: u32,
+    /// Bytes in each: a multiple of 64, and of 2048 or 4096 if AF_XDP uses the region.
+    pub buffer_bytes: u32,
+    /// Room for the images of rings, in bytes.
+    pub ring_area_bytes: usize,
+}
+
+impl Default for RegionConfig {
+    fn default() -> Self {
+        let PoolConfig { buffers, buffer_bytes, .. } = PoolConfig::default();
+        Self { buffers, buffer_bytes, ring_area_bytes: 1 << 20 }
+    }
+}
+
+/// The memory that one program in another process shares: its rings and its buffers.
+#[derive(Clone, Debug)]
+pub struct Region {
+    shared: Arc<ServedState>,
+}
+
+#[derive(Debug)]
+struct ServedState {
+    area: Arc<RingArea>,
+    lent: Arc<LentBuffers>,
+    /// Queues that the program has.
+    queues: Mutex<usize>,
+}
+
+impl Region {
+    /// Makes a region, of ordinary pages: a program could take away some of huge ones.
+    ///
+    /// # Errors
+    /// Not enough memory, or an invalid size.
+    pub fn new(config: RegionConfig) -> Result<Self> {
+        let RegionConfig { buffers, buffer_bytes, ring_area_bytes } = config;
+        let pool = PoolConfig { buffers, buffer_bytes, huge_pages: false };
+        let area = Arc::new(RingArea::new(pool, ring_area_bytes)?);
+        let lent = Arc::new(LentBuffers::none_of(area.pool().buffers()));
+        Ok(Self { shared: Arc::new(ServedState { area, lent, queues: Mutex::new(0) }) })
+    }
+
+    /// Opens a port for the program, in the region's pool: the port, and its queues. Packets swap between all
+    /// ports of one region.
+    ///
+    /// # Errors
+    /// As [`Port::open`]; too few buffers in the region, or too little room for rings.
+    pub fn open(&self, name: &PortName, options: &OpenOptions) -> Result<(Port, Vec<Served>)> {
+        let options =
+            OpenOptions { pool: Some(Arc::clone(self.shared.area.pool())), ..options.clone() };
+        let mut port = Port::open(name, &options)?;
+        let queues = std::mem::take(&mut port.queues).into_iter();
+        let served = queues.map(|queue| Served::new(name, queue, self)).collect::<Result<_>>()?;
+        Ok((port, served))
+    }
+
+    /// The memory file, to hand to the program. Its size is sealed.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.area.pool().file()
+    }
+
+    /// Bytes that the program maps.
+    pub fn bytes(&self) -> usize {
+        self.shared.area.pool().bytes()
+    }
+
+    /// Free buffers: all of them, when no queue is served.
+    pub fn free_buffers(&self) -> usize {
+        self.shared.area.pool().free_buffers()
+    }
+
+    /// Queues that the program has. None is opened or closed while the lock is held.
+    fn queues(&self) -> MutexGuard<'_, usize> {
+        self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A queue that a program in another process has, on the server's side. The server calls it when the program
+/// asks for a sync.
+#[derive(Debug)]
+pub struct Served {
+    /// For messages: "xdp:eth0, queue 0".
+    object: String,
+    rx: Incoming,
+    tx: Outgoing,
+    queue: Queue,
+    /// The fault that ended the queue, and the ring it was in.
+    ended: Option<(&'static str, ImageFault)>,
+    // Last: the rings return their buffers before the last queue drains what the program has.
+    _hold: Hold,
+}
+
+/// A queue's hold on its region. The last one takes back the program's buffers.
+#[derive(Debug)]
+struct Hold(Region);
+
+impl Hold {
+    fn new(region: &Region) -> Self {
+        *region.queues() += 1;
+        Self(region.clone())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let ServedState { area, lent, .. } = &*self.0.shared;
+        let mut queues = self.0.queues();
+        *queues -= 1;
+        // Under the lock: a queue that is opened now hands out buffers that are not to be drained.
+        if *queues == 0 {
+            // SAFETY: `lent` has the buffers that the program was lent and has not given back; with the last
+            // queue its images end, so it cannot give them back any more.
+            #[allow(unsafe_code, reason = "buffers change hands by number")]
+            unsafe {
+                area.pool().give(lent.drain())
+            };
+        }
+    }
+}
+
+impl Served {
+    fn new(name: &PortName, mut queue: Queue, region: &Region) -> Result<Self> {
+        let hold = Hold::new(region);
+        let ServedState { area, lent, .. } = &*region.shared;
+        let number = queue.number();
+        let rx = Incoming::new(&queue.rx_mut(), number, area, lent)?;
+        let tx = Outgoing::new(&mut queue.tx_mut(), number, area, lent)?;
+        Ok(Self {
+            object: format!("{}, queue {number}", name.short()),
+            rx,
+            tx,
+            queue,
+            ended: None,
+            _hold: hold,
+        })
+    }
+
+    /// Where the receive ring's image begins in the region: an [`abi::RingHeader`](crate::abi::RingHeader) with
+    /// `dir` 1, which has the offset of the buffers, and slots.
+    pub fn rx_offset(&self) -> usize {
+        self.rx.offset()
+    }
+
+    /// Where the transmit ring's image begins in the region.
+    pub fn tx_offset(&self) -> usize {
+        self.tx.offset()
+    }
+
+    /// Takes back the receive slots that the program has released, and hands out what has arrived.
+    /// Never waits. Returns how many slots are new.
+    ///
+    /// # Errors
+    /// As [`Queue::sync_rx`]; [`Error::Corrupt`] if the program has written an invalid value, now or before.
+    pub fn sync_rx(&mut self) -> Result<u32> {
+        self.check_alive()?;
+        self.rx.take_back().map_err(|fault| self.end("receive", fault))?;
+        let synced = self.queue.sync_rx();
+        let new = self.rx.hand_out(&mut self.queue.rx_mut());
+        synced.map(|_| new)
+    }
+
+    /// Sends what the program has released, and hands out the room in the ring. Never waits, except for a disk.
+    /// Returns how many slots are new.
+    ///
+    /// # Errors
+    /// As [`Queue::sync_tx`]; [`Error::Corrupt`] if the program has written an invalid value, now or before:
+    /// then nothing is sent of what it has released since the last call.
+    pub fn sync_tx(&mut self) -> Result<u32> {
+        self.check_alive()?;
+        let taken = self.tx.take_back(&mut self.queue.tx_mut());
+        taken.map_err(|fault| self.end("transmit", fault))?;
+        let synced = self.queue.sync_tx();
+        let new = self.tx.hand_out(&mut self.queue.tx_mut());
+        synced.map(|_| new)
+    }
+
+    /// Waits until a packet can be received, as [`Queue::wait_rx`].
+    ///
+    /// # Errors
+    /// As [`Queue::wait_rx`].
+    pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
+        self.queue.wait_rx(wait, timeout)
+    }
+
+    /// Checks the state of the source, as [`Queue::check`].
+    ///
+    /// # Errors
+    /// As [`Queue::check`].
+    pub fn check(&mut self) -> Result<()> {
+        self.queue.check()
+    }
+
+    /// Lets nothing more in, as [`Queue::stop_rx`].
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn stop_rx(&mut self) -> Result<()> {
+        self.queue.stop_rx()
+    }
+
+    /// What the backend has counted so far.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn stats(&mut self) -> Result<QueueStats> {
+        self.queue.stats()
+    }
+
+    /// Packets that were dropped because they need more slots than the receive ring has.
+    pub fn too_long(&self) -> u64 {
+        self.rx.too_long
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        match &self.ended {
+            Some((ring, fault)) => Err(self.corrupt(ring, fault)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the queue: it takes no more packets from the host.
+    fn end(&mut self, ring: &'static str, fault: ImageFault) -> Error {
+        let error = self.corrupt(ring, &fault);
+        self.ended = Some((ring, fault));
+        // Its packets fall to the host at the latest when it is dropped.
+        let _ = self.queue.stop_rx();
+        error
+    }
+
+    fn corrupt(&self, ring: &str, fault: &ImageFault) -> Error {
+        Error::Corrupt { ring: format!("{}, {ring} ring", self.object), fault: fault.to_string() }
+    }
+}
