@@ -1,7 +1,4 @@
-//! What can go wrong, and what to do about it.
-//!
-//! Every message names the operation, the object it was done to, the reason, and, where
-//! there is one, the remedy. [`Error::kind`] sorts errors by who can mend them.
+//! Errors: each message names the operation, its object, the reason, and the remedy if one exists.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -10,40 +7,40 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An operation that failed, on what, why, and the remedy.
+/// A failed operation, its object, the reason, and the remedy.
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{operation} {object}: {source}{}", then(.remedy))]
     System {
-        /// What was attempted, as a verb: "bind", "map".
+        /// The operation, as a verb: "bind", "map".
         operation: &'static str,
-        /// What it was attempted on: "packet:eth0", "/tmp/a.pcap".
+        /// Its object: "packet:eth0", "/tmp/a.pcap".
         object: String,
         /// The kernel's answer.
         source: io::Error,
-        /// What the user can do; empty where there is nothing to say.
+        /// The remedy; empty if none is known.
         remedy: String,
     },
 
     /// A file cannot be opened, read or written.
     #[error("{operation} {}: {source}{}", .path.display(), then(.remedy))]
     Path {
-        /// What was attempted, as a verb: "open".
+        /// The operation, as a verb: "open".
         operation: &'static str,
         /// The file.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
-        /// What the user can do; empty where there is nothing to say.
+        /// The remedy; empty if none is known.
         remedy: String,
     },
 
     /// The process lacks a capability.
     #[error("{operation} needs {capability}: {remedy}")]
     Privilege {
-        /// What was attempted: "opening packet:eth0".
+        /// The operation: "opening packet:eth0".
         operation: String,
         /// The capability's name: "CAP_NET_RAW".
         capability: &'static str,
@@ -56,7 +53,7 @@ pub enum Error {
     Unsupported {
         /// The feature, with the kernel that has it: "PACKET_FANOUT (Linux 3.1)".
         feature: String,
-        /// What to use in its place.
+        /// The replacement to use.
         remedy: String,
     },
 
@@ -65,7 +62,7 @@ pub enum Error {
     Port {
         /// The name as the user wrote it.
         port: String,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and the valid form.
         reason: String,
     },
 
@@ -80,14 +77,14 @@ pub enum Error {
         column: Option<usize>,
     },
 
-    /// A file is not what it should be.
+    /// A file is malformed.
     #[error("{}: {reason} (at byte {offset})", .path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// Where in the (uncompressed) file.
         offset: u64,
-        /// What is wrong there.
+        /// The fault.
         reason: String,
     },
 
@@ -100,7 +97,7 @@ pub enum Error {
         remedy: String,
     },
 
-    /// A program of another process has written into its ring what cannot be.
+    /// A program in another process has written an invalid value into its ring.
     #[error("{ring}: {fault}; the queue has ended: open it anew for the program")]
     Corrupt {
         /// The ring: "xdp:eth0, queue 0, receive ring".
@@ -114,7 +111,7 @@ pub enum Error {
     Usage(String),
 }
 
-/// Who can mend an error.
+/// The kinds of errors, by the person or setting that can mend them; each is an exit status of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The input is wrong: a name, an option, an expression.
@@ -133,7 +130,7 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Who can mend it.
+    /// Returns the kind of this error.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
@@ -181,7 +178,7 @@ impl Error {
         Self::system(operation, path.display().to_string(), source).remedy(remedy)
     }
 
-    /// The same error with what to do about it. Only a system error and that of a path take one.
+    /// Adds a remedy to a system or path error; other errors stay as they are.
     #[must_use]
     pub fn remedy(mut self, text: impl Into<String>) -> Self {
         if let Self::System { remedy, .. } | Self::Path { remedy, .. } = &mut self {
@@ -190,7 +187,7 @@ impl Error {
         self
     }
 
-    /// The error of who used an interface that was removed.
+    /// The error for an interface that was removed while in use.
     pub fn removed(object: impl Into<String>) -> Self {
         let remedy = "the interface was removed; start again when it is back".into();
         Self::Gone { object: object.into(), remedy }

@@ -138,7 +138,7 @@ pub struct Ipv6Extension {
 }
 
 impl Ipv6Extension {
-    /// Whether a protocol number is an extension header's.
+    /// Returns true for the protocol number of an extension header.
     #[inline]
     pub fn is_extension(kind: u8) -> bool {
         use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};

@@ -1,4 +1,4 @@
-//! Sockets whose address is a file (unix(7)): who listens at one, and whose it is.
+//! UNIX sockets with a file name (unix(7)): listening at one, and telling a stale file from one in use.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
@@ -122,7 +122,7 @@ pub fn socket_path(command: &str, name: &str) -> Result<PathBuf> {
     Ok(Path::new(RUNNING).join(command).join(name).join(SOCKET))
 }
 
-/// Whether a socket's folder is there for it alone, as that of [`socket_path`] is.
+/// Returns true if a socket's folder holds nothing else, as that of [`socket_path`].
 pub fn is_folder_of_one(path: &Path) -> bool {
     let inner = path.strip_prefix(RUNNING).map(|inner| inner.components().collect::<Vec<_>>());
     matches!(
@@ -148,11 +148,10 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Has a socket listen at a path, with so many who may wait. A file that nobody listens at any
-    /// more is replaced.
+    /// Makes a socket listen at a path, with a backlog of `waiting`. A stale file is replaced.
     ///
     /// # Errors
-    /// EADDRINUSE: somebody listens there, or it is no socket.
+    /// EADDRINUSE: another process listens there, or the file is not a socket.
     pub fn listen(socket: &OwnedFd, path: &Path, waiting: i32) -> Result<Self, Errno> {
         // One after the other: a socket that another has bound and does not listen at yet looks as
         // if it was left behind.
@@ -188,14 +187,14 @@ impl Drop for SocketFile {
         }
         drop(listening);
         if self.identity.is_some() && identity(&self.path) == self.identity {
-            // A process without the right to leaves it: whoever listens there next replaces it.
+            // A process without the permission leaves it; the next one that listens there replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// The right to look whether a file is stale and to take its place; without it where it cannot be
-/// had, for whoever may read a folder may hold it.
+/// Locks the folder, so that only one process at a time checks for a stale file and replaces it. None after a
+/// timeout: any process that may read the folder can hold the lock.
 fn turn(path: &Path) -> Option<File> {
     let folder = File::open(folder(path)).ok()?;
     let end = Instant::now() + PATIENCE;
@@ -208,8 +207,8 @@ fn turn(path: &Path) -> Option<File> {
     Some(folder)
 }
 
-/// Whether a file is the socket of a process that has ended without removing it. What is no socket
-/// refuses connections as well (net/unix/af_unix.c, `unix_find_bsd`), and is nobody's to take.
+/// Returns true if a file is the socket of a process that ended without removing it. Other files refuse
+/// connections as well (net/unix/af_unix.c, `unix_find_bsd`), and stay.
 fn is_stale(path: &Path, kind: SockType) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     // A full queue of those who wait is no refusal, and is not waited for.
@@ -233,8 +232,7 @@ fn errno(error: io::Error) -> Errno {
     }
 }
 
-/// Leaves a file behind, as who listened there and was killed: also where a child of another test, which has
-/// yet to become its command, has the socket still.
+/// Leaves a file behind like a killed process, even if a forked child of another test still has the socket.
 #[cfg(test)]
 fn leave_behind(path: &Path) {
     use nix::sys::socket::{Shutdown, shutdown};

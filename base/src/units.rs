@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What an input should have been.
+/// The form that an input should have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{right}")]
 pub struct NotUnderstood {

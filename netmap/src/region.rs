@@ -229,7 +229,7 @@ impl Served {
         self.queue.stop_rx()
     }
 
-    /// What the backend has counted so far.
+    /// The counters of the backend.
     ///
     /// # Errors
     /// The kernel refused.

@@ -1,7 +1,7 @@
 //! A mapping that unmaps itself.
 //!
-//! [`Mmap`] hands out addresses, never slices: whoever shares the memory with the kernel or
-//! with another process knows when which byte may be read, and proves it there.
+//! [`Mmap`] gives addresses, never slices: the module that shares the memory with the kernel or another
+//! process proves when each byte may be read.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;

@@ -189,7 +189,7 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Like [`prefetch`], for a write: the other CPU gives the line up.
+/// Prefetches a cache line for a write: the other CPU gives it up.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -31,8 +31,8 @@ impl Ring {
         slots
     }
 
-    /// Whether the packet that begins at `from` in a transmit ring can never be whole: it has
-    /// taken every slot the program can give and still goes on.
+    /// Returns true if the packet that begins at `from` in a transmit ring can never be complete: it has taken
+    /// every slot that the program can give and still continues.
     #[inline]
     pub fn is_endless(&self, from: u32) -> bool {
         self.distance(from, self.head()) == self.num_slots() - 1

@@ -101,7 +101,7 @@ impl<I: Index> Cursor<I> {
         Self { entries, first: start, end, ahead, faults: 0, _index: PhantomData }
     }
 
-    /// How many entries are ours, as far as known: room to produce, or what is there to consume.
+    /// The entries that this side owns, as far as it knows: room to produce, or entries to consume.
     #[inline]
     pub fn known(&self) -> u32 {
         steps::<I>(self.first, self.end)

@@ -1,8 +1,8 @@
-//! What brings a packet into a transmit ring: an exchange of buffers, a copy, or building it there.
+//! Three ways to put packets into a transmit ring: exchange buffers, copy, build in place.
 
 use super::{Packet, Ring, Slot, flags};
 
-/// What was moved by exchange.
+/// Counts of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swapped {
     /// Slots that changed their buffers.
@@ -13,7 +13,7 @@ pub struct Swapped {
     pub bytes: u64,
 }
 
-/// What was put into a transmit ring.
+/// Counts of packets put into a transmit ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     /// Packets.
@@ -23,7 +23,7 @@ pub struct Filled {
 }
 
 impl Ring {
-    /// Whether a packet could be pushed if the ring had nothing else to hold.
+    /// Returns true if the packet fits into an empty ring.
     #[inline]
     pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
         self.slots_for(packet) < self.num_slots()
@@ -153,7 +153,7 @@ impl Ring {
         swapped
     }
 
-    /// Whether a packet that goes on behind a slot can be exchanged to its end, which is in the ring.
+    /// Returns true if all further slots of a packet can be exchanged; its last one is in the ring.
     #[cold]
     fn can_swap_rest(&self, from_index: u32, to: &Self, to_index: u32) -> bool {
         let (mut from_index, mut to_index) = (from_index, to_index);
@@ -199,7 +199,7 @@ impl Ring {
     }
 }
 
-/// Whether two slots hold buffers of their own.
+/// Returns true if both slots hold buffers of their own.
 #[inline]
 fn can_swap(source: &Slot, target: &Slot) -> bool {
     !source.is_indirect() && source.buf != 0 && target.buf != 0

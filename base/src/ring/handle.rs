@@ -141,7 +141,7 @@ impl<'a> RingMut<'a> {
         self.swap_packets(to, max).slots
     }
 
-    /// The same, with all that was moved.
+    /// Moves packets like [`swap_into`](Self::swap_into), and returns all counts.
     #[inline]
     pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
         self.0.swap_into(to.0, max)

@@ -1,4 +1,4 @@
-//! What is known of a packet besides its bytes.
+//! Metadata of a packet: time, length on the wire, VLAN tag, hash, direction, interface.
 
 use std::mem::size_of;
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ pub struct Meta {
     /// Which of the port's interfaces it belongs to: 0 but for files that hold several,
     /// and `packet:any`.
     pub interface: u32,
-    /// Who took the time.
+    /// The source of the time.
     pub timestamp_source: TimestampSource,
     /// Which way it went.
     pub direction: Direction,
@@ -32,11 +32,11 @@ pub struct Meta {
 
 const _: () = assert!(size_of::<Meta>() == 32);
 
-/// Who took a packet's time.
+/// The source of a packet's timestamp.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampSource {
-    /// Nobody: the time is 0.
+    /// None: the time is 0.
     #[default]
     None,
     /// The kernel, on the way up.
@@ -58,7 +58,7 @@ pub fn now_ns() -> u64 {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// Nobody said.
+    /// The backend does not report it.
     #[default]
     Unknown,
     /// Towards the host, or past it in promiscuous mode.
@@ -67,16 +67,16 @@ pub enum Direction {
     Out,
 }
 
-/// What a packet's [`Meta::interface`](super::Meta::interface) refers to.
+/// An interface of a port or file; [`Meta::interface`] is its index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its name: "eth0"; empty where a file does not say.
     pub name: String,
-    /// What its packets begin with: a LINKTYPE_ number (tcpdump.org's list); 1 is Ethernet.
+    /// The link type of its packets: a LINKTYPE_ number (tcpdump.org); 1 is Ethernet.
     pub link_type: u16,
     /// The most bytes of a packet that are kept; 0 means no limit.
     pub snaplen: u32,
-    /// Anything more there is to say of it, its clock for example.
+    /// A comment, for example on its clock.
     pub comment: String,
 }
 

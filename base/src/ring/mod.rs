@@ -175,7 +175,7 @@ impl Ring {
         self.pool.buffer_bytes()
     }
 
-    /// The slot at an index below [`num_slots`](Self::num_slots), whoever owns it.
+    /// The slot at an index below [`num_slots`](Self::num_slots), owned by either side.
     #[inline]
     pub fn slot(&self, index: u32) -> &Slot {
         &self.slots[index as usize]
@@ -198,7 +198,7 @@ impl Ring {
         &mut self.metas[index as usize]
     }
 
-    /// Whether the program owns a slot.
+    /// Returns true if the program owns the slot.
     #[inline]
     fn owns(&self, index: u32) -> bool {
         index < self.num_slots() && self.distance(self.head(), index) < self.available()
@@ -286,8 +286,8 @@ impl Ring {
         self.pool.address(slot.buf).map_addr(|buffer| buffer.saturating_add(offset))
     }
 
-    /// Has what a slot's buffer holds start at its first byte. What an INDIRECT slot points at
-    /// stays: its length belongs to its address.
+    /// Moves the start of a packet to the first byte of its buffer. An INDIRECT slot stays as it is: its length
+    /// belongs to its address.
     #[inline]
     fn start_at_zero(&mut self, index: u32) {
         let slot = self.slot_mut(index);
@@ -296,8 +296,8 @@ impl Ring {
         }
     }
 
-    /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next.
-    /// Where the packet starts stays as it is.
+    /// Sets how many bytes of a slot's buffer are packet, and whether the packet continues in the next slot.
+    /// The packet's offset stays as it is.
     ///
     /// # Panics
     /// If the buffer ends before.
@@ -329,13 +329,13 @@ impl Ring {
         self.head = self.after(self.head, n);
     }
 
-    /// Whether two rings share a pool, so that slots can be swapped between them.
+    /// Returns true if two rings share a pool, so that slots can be swapped between them.
     #[inline]
     pub fn shares_pool(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &other.pool)
     }
 
-    /// Whether its buffers are those of this pool.
+    /// Returns true if the buffers are those of this pool.
     #[inline]
     pub fn uses_pool(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
@@ -369,8 +369,8 @@ impl Drop for Ring {
 
 /// The packets in a ring; see [`Ring::packets`].
 ///
-/// Whoever makes one knows that the bytes of the `left` slots from `at` on are valid, and that
-/// nobody writes them while the ring is borrowed.
+/// Invariant: the bytes of the `left` slots from `at` on are valid, and nothing writes them while the ring is
+/// borrowed.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     ring: &'a Ring,

@@ -35,13 +35,13 @@ impl<'a> Packet<'a> {
         Self { meta, head, rest: Some((ring, next, more)) }
     }
 
-    /// What is known besides the bytes.
+    /// The metadata.
     #[inline]
     pub fn meta(&self) -> &'a Meta {
         self.meta
     }
 
-    /// The same packet with other metadata.
+    /// Returns the packet with other metadata.
     #[inline]
     pub fn with_meta<'b>(&self, meta: &'b Meta) -> Packet<'b>
     where

@@ -166,7 +166,7 @@ fn a_packet_of_which_a_slot_has_to_be_copied_stays_whole() {
             let at = rx.tail();
             rx.fill(at, 1, continues, Meta::default());
             if number == indirect {
-                // SAFETY: the byte is there until the end of the test, and nobody else's.
+                // SAFETY: the byte lives until the end of the test, and nothing else uses it.
                 unsafe { rx.point(at, NonNull::from(&mut bytes).cast(), 1, continues) };
             }
             rx.publish(rx.next(at));
@@ -216,7 +216,7 @@ fn a_packet_that_fills_the_ring_and_goes_on_is_known_as_endless() {
     assert_eq!(ring.pending_tx(0).count(), 0);
 }
 
-/// What a slot says of its buffer, in one line.
+/// The fields of a slot.
 fn told(ring: &Ring, index: u32) -> (u32, u16, u16, bool) {
     let slot = ring.slot(index);
     (slot.buffer(), slot.offset(), slot.bytes(), slot.continues())

@@ -12,7 +12,7 @@ pub enum Wait {
     Spin,
     /// Sleeps in poll(2) at once: least processor time.
     Sleep,
-    /// Looks again for so long, then sleeps.
+    /// Spins for this time, then sleeps.
     Adaptive(Duration),
 }
 
@@ -36,13 +36,13 @@ impl FromStr for Wait {
     }
 }
 
-/// What waiting ended with.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// There is something to sync.
+    /// A sync has something to do.
     Ready,
     /// The time is up.
     TimedOut,
-    /// The interface has gone down; when it comes up again, packets come again.
+    /// The interface went down. Packets come again when it is up.
     Down,
 }

@@ -1,4 +1,4 @@
-//! Everything that a program can write into its ring that cannot be, and what it gets for it.
+//! Every invalid value that a program can write into its ring, and the error for it.
 
 use std::fmt::Display;
 
@@ -8,9 +8,9 @@ use crate::program::{Ring, field};
 /// One corruption.
 pub struct Row {
     pub sentence: &'static str,
-    /// What is written into a ring that has some slots to give back.
+    /// Writes into a ring with slots to give back.
     pub write: Box<dyn Fn(Ring<'_>)>,
-    /// What the error says: the slot, the field, the value.
+    /// The error: slot, field, value.
     pub says: String,
     /// It can be wrong only where the program does not have all slots that it can have.
     pub in_part: bool,
@@ -31,13 +31,13 @@ fn slot<T: Copy>(ring: Ring<'_>, field: usize, value: T) {
     ring.give(2);
 }
 
-/// The first slot has so many bytes of its buffer, from `ptr` on.
+/// The first slot has `len` bytes of its buffer, from `ptr` on.
 fn extent(ring: Ring<'_>, ptr: u64, len: u16) {
     ring.set_slot(ring.head(), field::PTR, ptr);
     slot(ring, field::LEN, len);
 }
 
-/// A field of a slot has a value that cannot be, whatever the others have.
+/// One field of a slot has an invalid value.
 fn value<T: Copy + Display + 'static>(
     sentence: &'static str,
     (name, field): (&str, usize),
@@ -142,7 +142,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// What the server never looks at: the program harms nobody but itself.
+/// Fields that the server never reads: the program harms only itself.
 pub fn write_all_else(ring: Ring<'_>) {
     ring.set(BUF_OFS, i64::MIN);
     ring.set(field::NUM_SLOTS, u32::MAX);

@@ -1,4 +1,4 @@
-//! What the program's process does: this test binary once more, with a role.
+//! The program's process: this test binary once more, with a role.
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::corruptions::{rows, write_all_else};
 use crate::program::{Memory, Ring, echo, field};
 
 const ROLE: &str = "SLUICE_TEST_ROLE";
-/// Whoever plays a role ends after this time, though nobody ends it.
+/// A process with a role ends by itself after this time.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// Starts a process that has a region, and two rings of it, to play a role there.
@@ -43,7 +43,7 @@ fn program() {
     }
 }
 
-/// Sends back what comes, so many packets.
+/// Echoes `packets` packets.
 fn echo_on(rx: Ring<'_>, tx: Ring<'_>, packets: u32) {
     let (mut left, end) = (packets, Instant::now() + LIMIT);
     while left > 0 && Instant::now() < end {
@@ -55,7 +55,7 @@ fn echo_on(rx: Ring<'_>, tx: Ring<'_>, packets: u32) {
 }
 
 /// Writes into any slot at any time until it is killed, something and something else over it, for
-/// the server to see one, the other, or some of each. By an even seed nothing that cannot be, by an
+/// the server to see one, the other, or some of each. With an even seed only valid values, with an
 /// odd one whatever it likes.
 fn scribble(buffers: &Buffers<'_>, rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
     let (mut random, end) = (Random(seed), Instant::now() + LIMIT);

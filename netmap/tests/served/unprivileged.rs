@@ -84,7 +84,7 @@ fn packet(bytes: u32) -> impl Iterator<Item = u8> {
     (0..bytes).map(move |i| (i * 7 + bytes) as u8)
 }
 
-/// What a program sees of them that gives slots back in turns as told.
+/// The rings as seen by a program that gives slots back in the given turns.
 fn seen(lengths: &[u32], slots: u32, turns: &[u32]) -> Vec<Vec<u8>> {
     let file = capture(lengths);
     let name = format!("pcap:{}?slots={slots}", file.path().display());
@@ -193,11 +193,11 @@ fn a_number_given_back_counts_once() {
     tx.give(1);
     queues[0].sync_tx().unwrap();
     // It is handed out again behind the others, and is not the program's to give before.
-    let gone: u32 = tx.slot(0, field::BUF);
+    let taken: u32 = tx.slot(0, field::BUF);
     tx.give(1);
     queues[0].sync_tx().unwrap();
     let mine: u32 = tx.slot(tx.head(), field::BUF);
-    assert_ne!(gone, mine);
+    assert_ne!(taken, mine);
     tx.set_slot(tx.head(), field::BUF, mine);
     tx.set_slot(tx.after(tx.head(), 1), field::BUF, mine);
     tx.give(2);

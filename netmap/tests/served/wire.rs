@@ -48,7 +48,7 @@ fn program(lab: &Lab, name: &str) -> (Region, Vec<Served>) {
     served(name, &options(lab, "right", Use::Both))
 }
 
-/// What goes on all the while: another program that sends back what it gets, and pings.
+/// Background traffic: another program that echoes packets, and pings.
 struct Others {
     pings: std::process::Child,
     program: std::process::Child,
@@ -108,7 +108,7 @@ impl Others {
     }
 }
 
-/// Sends one packet of each flow, and has the queues take them until all have come: how many each then
+/// Sends one packet of each flow, and syncs the queues until all have come: how many each then
 /// has. Where the first one was ended, until those of the second have, and no more.
 fn offer(
     wire: &mut Queue,
