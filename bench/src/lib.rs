@@ -10,8 +10,7 @@
 //!
 //! | module | what it knows |
 //! | --- | --- |
-//! | [`suite`] | which steps there are, and with what they are run |
-//! | [`peers`] | others' programs on the same work, a file each |
+//! | [`suite`] | the steps, Sluice's and other programs' (peers), and their settings |
 //! | [`step`] | what runs at which end, and how its packets are counted |
 //! | [`rounds`] | the turns, their progress, and what is left of them |
 //! | [`testbed`] | two interfaces that are joined, and the CPUs of both sides |
@@ -46,7 +45,6 @@ pub mod measure;
 pub mod measurement;
 pub mod ndr;
 pub mod page;
-pub mod peers;
 pub mod process;
 pub mod process_output;
 pub mod profile;

@@ -7,12 +7,12 @@ use crate::failure::Failure;
 use crate::instructions::{Counted, HotLoop};
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
-use crate::peers::Presence;
 use crate::process::SLUICE;
 use crate::rounds::{Bench, Measured, Results};
 use crate::statistics::Spread;
 use crate::step::Setting;
 use crate::suite::Kind;
+use crate::suite::peers::Presence;
 
 /// What a bench has shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

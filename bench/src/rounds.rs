@@ -10,7 +10,7 @@ use crate::cpu_distance::CpuDistance;
 use crate::failure::Failure;
 use crate::measure::{Conditions, measure};
 use crate::measurement::Measurement;
-use crate::peers;
+use crate::process::{self, find};
 use crate::profile::Profiler;
 use crate::step::{Setting, Step};
 use crate::suite::{self, Kind, Sweep};
@@ -153,8 +153,8 @@ fn config(kind: Kind, setting: &Setting) -> TestbedConfig {
 
 /// A program that a step needs and that is not there, with the way to get it.
 fn missing(step: &Step) -> Option<String> {
-    let name = step.needs().find(|name| peers::find(name).is_none())?;
-    Some(peers::missing(name))
+    let name = step.needs().find(|name| find(name).is_none())?;
+    Some(process::missing(name))
 }
 
 /// How long the rest takes, by what turns have taken so far.

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::peers::{find, missing};
-use crate::process::{BEGUN, COUNTING, Program, Ready};
+use crate::process::{BEGUN, COUNTING, Program, Ready, find, missing};
 use crate::process_output::Count;
 use crate::rounds::BenchObserver;
 use crate::testbed::{Cpus, End, Testbed};

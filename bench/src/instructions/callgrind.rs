@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use super::{Length, Loop, Unit};
 use crate::failure::Failure;
-use crate::peers;
-use crate::process::{BEGUN, Program, Running};
+use crate::process::{BEGUN, Program, Running, find, missing};
 use crate::process_output::Count;
 use crate::rounds::BenchObserver;
 use crate::suite::{self, StepContext};
@@ -54,8 +53,8 @@ impl Loop for InUserSpace {
     }
 
     fn count(&self, place: &StepContext<'_>, watch: &dyn BenchObserver) -> Result<Length, Failure> {
-        if peers::find(VALGRIND).is_none() {
-            return Err(Failure::of(peers::missing(VALGRIND)));
+        if find(VALGRIND).is_none() {
+            return Err(Failure::of(missing(VALGRIND)));
         }
         let [few, many] = self.packets;
         let least = self.run(few, place, watch)?;

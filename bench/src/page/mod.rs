@@ -10,10 +10,10 @@ mod text;
 use std::fmt::Write;
 
 use crate::measurement::{Cause, Explanation, Figures};
-use crate::peers::{PeerState, Presence};
 use crate::report::{Report, StepReport, Suite};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
+use crate::suite::peers::{PeerState, Presence};
 use bar::Bar;
 use text::Escaped;
 

@@ -169,3 +169,29 @@ fn scratch(name: &str) -> Result<File> {
     let failed = |error| Error::system("keep the output of", name, error);
     tempfile::tempfile().map_err(failed)
 }
+
+/// The path of a command; none where it is not installed.
+pub fn find(command: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+/// The error that a command is not installed, with its remedy.
+pub fn missing(command: &str) -> String {
+    format!("{command} is not installed: {}", remedy(command))
+}
+
+/// The command that installs a command.
+pub fn remedy(command: &str) -> String {
+    let package = match command {
+        "tc" | "ip" => "iproute2",
+        "iptables-restore" => "iptables",
+        "xdp-trafficgen" | "xdp-filter" => "xdp-tools",
+        "nft" => "nftables",
+        "dumpcap" => "wireshark-common",
+        "trafgen" => "netsniff-ng",
+        "dpdk-testpmd" => "dpdk-dev",
+        other => other,
+    };
+    format!("apt-get install {package}")
+}

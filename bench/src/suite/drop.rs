@@ -1,7 +1,6 @@
 //! Dropping: where on its way a packet that nobody wants is thrown away, and what that costs.
 
 use super::{StepContext, count};
-use crate::peers::firewalls::{iptables, nftables};
 use crate::process::{Input, Program, Ready, quoted};
 use crate::process_output::Count;
 use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
@@ -75,6 +74,66 @@ fn no_listener(place: &StepContext<'_>) -> Step {
     let tally =
         Tally::Says(Program::tool("cat", ["/proc/net/snmp"]), Count::Below("Udp:", "NoPorts"));
     by_kernel("linux", "no listener", place.plain(), tally)
+}
+
+/// The table that a step of nftables creates and deletes.
+const TABLE: &str = "sluice_bench";
+
+/// Rules of nftables as a list, in the prerouting hook and at the interface's ingress; at the ingress also
+/// as one set.
+fn nftables(place: &StepContext<'_>) -> Vec<Step> {
+    let rules = rules(place);
+    let raw = "type filter hook prerouting priority raw;";
+    let ingress = format!("type filter hook ingress device \"{}\" priority filter;", place.right());
+    let each = ["", "udp dport %s counter name dropped drop", ""];
+    let set = ["udp dport {\n", "%s,", "} counter name dropped drop\n"];
+    let mut steps = vec![
+        nft_step(place, "nftables, raw prerouting", "ip", raw, each),
+        nft_step(place, "nftables, netdev ingress", "netdev", &ingress, each),
+    ];
+    if rules > 1 {
+        steps.push(nft_step(place, "nftables, netdev ingress, a set", "netdev", &ingress, set));
+    }
+    steps
+}
+
+/// An nftables table with one chain. `rules_` is the text before the rules, the line of a rule, and the text
+/// after them.
+fn nft_step(
+    place: &StepContext<'_>,
+    name: &str,
+    family: &str,
+    hook: &str,
+    rules_: [&str; 3],
+) -> Step {
+    let [before, line, after] = rules_;
+    let head = format!("table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n");
+    let (before, after) = (format!("{head}{before}"), format!("{after}}}\n}}\n"));
+    let table = listed(rules(place), &before, line, &after);
+    let tally = Tally::Says(
+        Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
+        Count::After("packets "),
+    );
+    let setting = Setting { rules: Some(rules(place)), ..place.plain() };
+    by_kernel("nftables", name, setting, tally).with(
+        order(Program::tool("nft", ["-f", "-"]).reading(table)),
+        order(Program::tool("nft", ["delete", "table", family, TABLE])),
+    )
+}
+
+/// Rules of iptables in the table raw, the first table that a packet to the host meets.
+fn iptables(place: &StepContext<'_>) -> Vec<Step> {
+    let rules = rules(place);
+    let table = listed(rules, "*raw\n", "-A PREROUTING -p udp --dport %s -j DROP", "COMMIT\n");
+    let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table);
+    let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-w"];
+    let tally = Tally::Says(Program::tool("iptables", list), Count::Before("DROP"));
+    let setting = Setting { rules: Some(rules), ..place.plain() };
+    let flush = Program::tool("iptables", ["-t", "raw", "-F", "PREROUTING", "-w"]);
+    vec![
+        by_kernel("iptables", "iptables, raw PREROUTING", setting, tally)
+            .with(order(restore), order(flush)),
+    ]
 }
 
 /// By tc's flower classifier, which keeps rules of one form in a hash table.

@@ -1,10 +1,12 @@
 //! Suites: one kind of work each, done in one way after the other, from the simplest to the
 //! fastest.
 
-pub(crate) mod drop;
-pub(crate) mod forward;
-pub(crate) mod pipe;
+mod drop;
+mod forward;
+pub mod peers;
+mod pipe;
 mod rx;
+mod testpmd;
 mod tx;
 
 use std::fmt;
@@ -12,7 +14,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::peers;
 use crate::process::{BEGUN, COUNTING, Program, Ready};
 use crate::process_output::Count;
 use crate::step::{Job, Order, Setting, Step};
@@ -144,7 +145,7 @@ pub fn steps<'a, E>(
             Kind::Pipe => pipe::steps(&place),
         };
         if with_peers {
-            new.extend(peers::ALL.iter().flat_map(|peer| peer.steps(kind, &place)));
+            new.extend(peers::steps(kind, &place));
         }
         // Between interfaces that somebody else uses nothing is changed.
         new.retain(|step| place.testbed.is_ours() || !step.changes_host());
@@ -206,6 +207,18 @@ impl StepContext<'_> {
         let make = Order { end: End::Left, program: make };
         let remove = Order { end: End::Left, program: Program::tool("rm", ["-f", &file]) };
         step.with(make, remove)
+    }
+
+    /// Where received packets are written to.
+    fn received_file(&self) -> String {
+        self.testbed.file("received")
+    }
+
+    /// A step that leaves a file, which is removed afterwards.
+    fn removing(&self, file: &str, mut step: Step) -> Step {
+        let program = Program::tool("rm", ["-f", file]);
+        step.tidy.push(Order { end: End::Right, program });
+        step
     }
 
     /// The setting of a step that has one CPU, and no choice of batches or rules.

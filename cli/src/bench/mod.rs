@@ -16,10 +16,9 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use sluicegate_bench::instructions;
-use sluicegate_bench::peers;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::suite::Kind;
+use sluicegate_bench::suite::{Kind, peers};
 
 use crate::signals::Signals;
 
