@@ -67,6 +67,16 @@ impl Program {
         self.needs.unwrap_or(&self.name)
     }
 
+    /// Sets a flag of the command, in place of an earlier value.
+    #[must_use]
+    pub fn set(mut self, flag: &str, value: &str) -> Self {
+        match self.arguments.iter().position(|argument| argument == flag) {
+            Some(at) => self.arguments[at + 1] = value.to_owned(),
+            None => self.arguments.extend([flag.to_owned(), value.to_owned()]),
+        }
+        self
+    }
+
     /// Adds arguments.
     #[must_use]
     pub fn and<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {

@@ -1,6 +1,8 @@
 //! Receiving: from a system call a packet to counting where the packet comes in.
 
 use super::{StepContext, count};
+use crate::process::{COUNTING, Program};
+use crate::process_output::Count;
 use crate::step::{Intake, Job, Setting, Step, To, Way};
 use crate::testbed::list;
 
@@ -23,7 +25,19 @@ pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
         queued(place, "AF_XDP, spin", &af_xdp, &["--wait", "spin"]),
         queued(place, "xdp: taken by XDP", &xdp, &[]),
         step(place, "counted in XDP", plain, &format!("{xdp}?action=drop"), &[]),
+        step(place, "analyzed in XDP", plain, &format!("{xdp}?action=drop"), &["--analyze"]),
+        capture(place, "pcapng"),
+        capture(place, "pcap"),
     ]
+}
+
+/// Writes to a file of this format.
+fn capture(place: &StepContext<'_>, format: &str) -> Step {
+    let file = place.received_file();
+    let program = Program::sluice(["capture", &format!("packet:{}", place.right()), "-w", &file])
+        .and(["--format", format, "--json", "--interval", "200ms"]);
+    let job = Job { program, cpu: place.receiver(), ready: COUNTING, count: Some(Count::COUNTED) };
+    place.removing(&file, of(&format!("capture to {format}"), place.plain(), job))
 }
 
 fn step(place: &StepContext<'_>, name: &str, setting: Setting, port: &str, flags: &[&str]) -> Step {

@@ -41,7 +41,13 @@ pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
         steps.push(live_ring(place));
     }
     steps.push(place.with_capture_file(replay(place)));
-    steps.push(live(place));
+    steps.push(live(place, "live frames", &[]));
+    let random = [("--src", "198.18.0.0/16"), ("--sport", "1024-65535")];
+    steps.push(live(place, "live frames, random source", &random));
+    if place.setting.size == 60 {
+        let imix = [random[0], random[1], ("--size", "imix")];
+        steps.push(live(place, "live frames, random source, IMIX", &imix));
+    }
     steps
 }
 
@@ -106,11 +112,14 @@ fn replay(place: &StepContext<'_>) -> Step {
 }
 
 /// Frames made in the kernel, on each CPU.
-fn live(place: &StepContext<'_>) -> Step {
+fn live(place: &StepContext<'_>, name: &str, packets: &[(&str, &str)]) -> Step {
     let cpus = place.cpus.senders(place.setting.cores);
     let threads = cpus.len().to_string();
     let flags = ["--method", "live", "--cpus", &list(&cpus), "--threads", &threads];
-    let job = generate(place, place.left(), flags);
+    let mut job = generate(place, place.left(), flags);
+    for (flag, value) in packets {
+        job.program = job.program.set(flag, value);
+    }
     let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
-    Step::new("sluice", "live frames", setting, Way::Send(job))
+    Step::new("sluice", name, setting, Way::Send(job))
 }
