@@ -3,8 +3,7 @@
 # make lint    formatting, clippy, documentation, scripts
 # make bench   ten minutes: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
 # make bench-record  writes that file anew, from a run of the same kind
-# make readme  the table and the chart in README.md, of that file; bench-record does it, too
-# make bench-tables  the tables of docs/bench.md, measured again: RUNS=5 SECONDS=3
+# make readme  the tables and the chart of README.md and docs/bench.md, of that file; bench-record does it, too
 # make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make install the command, into PREFIX/bin
 
@@ -21,7 +20,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench bench-record bench-run readme bench-tables vm-test install clean
+.PHONY: all setup demo test lint bench bench-record bench-run readme vm-test install clean
 
 all:
 	$(RELEASE)
@@ -54,12 +53,7 @@ bench-run: setup
 readme:
 	$(RELEASE)
 	$(SLUICE) bench show docs/bench.json --markdown README.md --svg docs/bench.svg
-
-bench-tables: setup
-	$(RELEASE)
-	$(SUDO) ./scripts/bench.sh
-	$(SUDO) ./scripts/bench-send.sh
-	$(SUDO) ./scripts/bench-forward.sh
+	$(SLUICE) bench show docs/bench.json --markdown docs/bench.md
 
 vm-test: setup
 	./scripts/vm-test.sh

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# For demo.sh and bench.sh, which read it in: a lab of their own with a sender in it, and its
+# For demo.sh, which reads it in: a lab of their own with a sender in it, and its
 # removal whatever happens. They set `name` first, the word for what they are, and `send_cpu`,
 # the sender's CPU, which may be empty; `queues` of the link, if it shall have more than one; `shape`
 # of the lab, if it shall be another than a pair.

@@ -1,38 +1,49 @@
-//! Bars and the steps that they are about as a table in Markdown, in its place in a document.
+//! Tables in Markdown, written between two marks of a document: the thresholds, or all steps.
 
 use std::fmt::{self, Display, Write};
 
 use crate::check::{Checked, check};
 use crate::report::Report;
-use crate::show::short;
+use crate::show::{of_share, short};
 use crate::statistics::Spread;
 
-/// The marks of the place.
+/// The mark before the table of thresholds, or of hot loops.
 const BEGIN: &str = "<!-- bench -->";
+/// The mark before the tables of all steps.
+const BEGIN_ALL: &str = "<!-- bench: all steps -->";
+/// The mark after the tables.
 const END: &str = "<!-- /bench -->";
 
-/// A document that has a place for the table.
+/// A document with the two marks.
 #[derive(Debug)]
 pub struct Document {
     before: String,
+    begin: &'static str,
     after: String,
 }
 
 impl Document {
-    /// None where it has not both marks.
+    /// Parses a document; none if a mark is missing.
     pub fn of(text: &str) -> Option<Self> {
-        // A line of its own: where it is spoken of, it stands within one.
+        // A mark begins a line; within one it is only mentioned.
         let is_line = |at: usize| at == 0 || text[..at].ends_with('\n');
-        let (at, _) = text.match_indices(BEGIN).find(|&(at, _)| is_line(at))?;
-        let (before, rest) = (&text[..at], &text[at + BEGIN.len()..]);
+        let (at, begin) = [BEGIN, BEGIN_ALL].into_iter().find_map(|begin| {
+            let (at, _) = text.match_indices(begin).find(|&(at, _)| is_line(at))?;
+            Some((at, begin))
+        })?;
+        let (before, rest) = (&text[..at], &text[at + begin.len()..]);
         let (_, after) = rest.split_once(END)?;
-        Some(Self { before: before.into(), after: after.into() })
+        Some(Self { before: before.into(), begin, after: after.into() })
     }
 
     /// The document with the table of this report, in place of one that it had.
     pub fn with(&self, report: &Report) -> String {
-        let Self { before, after } = self;
-        format!("{before}{BEGIN}\n{}\n{END}{after}", table(report))
+        let Self { before, begin, after } = self;
+        let tables = match *begin == BEGIN_ALL {
+            true => of_steps(report),
+            false => table(report),
+        };
+        format!("{before}{begin}\n{tables}\n{END}{after}")
     }
 }
 
@@ -72,6 +83,37 @@ fn of_thresholds(report: &Report) -> String {
             threshold.to,
             shown(ratio)
         );
+    }
+    text
+}
+
+/// All steps, a table for each suite.
+fn of_steps(report: &Report) -> String {
+    let mut text = about(report);
+    for suite in &report.suites {
+        let _ = write!(
+            text,
+            "\n### {}\n\n| | Mpps | ratio to {} | lost | CPU ns a packet |\n\
+             | --- | ---: | ---: | ---: | ---: |\n",
+            suite.suite.title(),
+            Plain(&suite.reference)
+        );
+        for step in &suite.steps {
+            let remark = step.setting.remark();
+            let comma = if remark.is_empty() { "" } else { ", " };
+            let figures = step.figures;
+            let lost = figures.and_then(|it| it.lost).map(|it| of_share(it.median, 1));
+            let cpu_ns = figures.and_then(|it| it.cpu_ns).map(|it| format!("{:.0}", it.median));
+            let _ = writeln!(
+                text,
+                "| {}{comma}{remark} | {} | {} | {} | {} |",
+                Plain(&step.step),
+                shown(figures.map(|it| it.mpps)),
+                step.ratio.map_or_else(|| "–".into(), |it| short(it.median)),
+                lost.as_deref().unwrap_or("–"),
+                cpu_ns.as_deref().unwrap_or("–"),
+            );
+        }
     }
     text
 }
@@ -141,6 +183,17 @@ mod tests {
         for text in ["", "<!-- bench -->", "<!-- /bench -->\n<!-- bench -->"] {
             assert!(Document::of(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_document_can_have_all_steps() {
+        let report = report(Kind::Rx, &[("recv", 0.5), ("TPACKET_V3 ring", 1.0)]);
+        let shown = Document::of("<!-- bench: all steps -->\n<!-- /bench -->").unwrap();
+        let shown = shown.with(&report);
+        assert!(shown.starts_with("<!-- bench: all steps -->\nMillions"), "{shown}");
+        assert!(shown.contains("\n### Receiving\n"), "{shown}");
+        assert!(shown.contains("\n| recv | 0.500 (0.500–0.500) | 0.500 | – | – |\n"), "{shown}");
+        assert_eq!(Document::of(&shown).unwrap().with(&report), shown);
     }
 
     #[test]

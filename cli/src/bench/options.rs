@@ -71,8 +71,8 @@ pub struct OutputOptions {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Write the ratios that are to be kept, or hot loops where nothing else was measured, as a table
-    /// into a Markdown document, between its lines <!-- bench --> and <!-- /bench -->
+    /// Write tables into a Markdown document: the thresholds (or hot loops) between its lines <!-- bench -->
+    /// and <!-- /bench -->, or all steps between <!-- bench: all steps --> and <!-- /bench -->
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
 
