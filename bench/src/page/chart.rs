@@ -5,15 +5,18 @@
 
 use std::fmt::Write;
 
-use super::bar::Bar;
-use super::text::Escaped;
-use super::{COLOURS, add};
+use super::{Bar, COLOURS, Escaped, add};
 use crate::check::THRESHOLDS;
 use crate::report::{Report, StepReport, Suite};
 use crate::show::short;
 use crate::statistics::Spread;
 
-const STYLE: &str = include_str!("chart.css");
+const STYLE: &str = "\
+text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.heading { font-weight: 600; font-size: 13px; }
+.faint { fill: var(--faint); }
+.name, .value { text-anchor: end; }
+.paper { fill: var(--paper); }\n";
 /// Units across, which are pixels where there is room for it.
 const WIDTH: f64 = 480.0;
 /// Where names end, to the left of the bars.

@@ -3,19 +3,15 @@
 //! Each step is a bar, drawn as SVG, with its spread; colours follow the browser's light or dark, and
 //! the layout its width.
 
-mod bar;
 pub mod chart;
-mod text;
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Write};
 
 use crate::measurement::{Cause, Explanation, Figures};
 use crate::report::{Report, StepReport, Suite};
 use crate::show::{of_share, short};
 use crate::statistics::Spread;
 use crate::suite::peers::{PeerState, Presence};
-use bar::Bar;
-use text::Escaped;
 
 /// Colours in light and dark, of bars too.
 const COLOURS: &str = include_str!("colours.css");
@@ -206,6 +202,64 @@ fn peers(report: &Report, out: &mut String) {
     add!(out, "</ul>");
 }
 
+/// A bar, as shapes of SVG from the origin to the right. Its colours are in colours.css.
+pub struct Bar<'a> {
+    /// Whose step it is: "sluice", "linux", or a peer's name.
+    pub by: &'a str,
+    /// The rate.
+    pub mpps: Spread,
+    /// The rate of the longest bar there can be,
+    pub most: f64,
+    /// and so many units long that is.
+    pub across: f64,
+    /// Units from its top to its bottom.
+    pub height: f64,
+}
+
+impl Display for Bar<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = match self.by {
+            "sluice" => "sluice",
+            "linux" => "linux",
+            _ => "peer",
+        };
+        let at = |value: f64| value / self.most * self.across;
+        let Spread { median, min, max } = self.mpps;
+        // What is next to nothing is seen all the same.
+        let (length, height) = (at(median).max(2.0), self.height);
+        let (min, max) = (at(min), at(max));
+        let (top, middle, bottom) = (height / 4.0, height / 2.0, height * 0.75);
+        write!(
+            f,
+            "<rect class=\"{class}\" width=\"{length:.1}\" height=\"{height}\"/>\
+             <path class=\"spread\" d=\"M{min:.1} {middle}H{max:.1}\
+             M{min:.1} {top}V{bottom}M{max:.1} {top}V{bottom}\"/>"
+        )
+    }
+}
+
+/// Text, with the characters that would be markup written otherwise, and those that XML cannot have
+/// replaced.
+pub struct Escaped<'a>(pub &'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\n' | '\t' => f.write_char(c)?,
+                '\u{fffe}' | '\u{ffff}' => f.write_char(char::REPLACEMENT_CHARACTER)?,
+                _ if c.is_control() => f.write_char(char::REPLACEMENT_CHARACTER)?,
+                _ => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,5 +307,11 @@ mod tests {
                 + page.matches(&format!("<{name} ")).count();
             assert_eq!(opened, page.matches(&format!("</{name}>")).count(), "{name}");
         }
+    }
+
+    #[test]
+    fn text_is_no_markup() {
+        assert_eq!(Escaped("a<b & \"c\">").to_string(), "a&lt;b &amp; &quot;c&quot;&gt;");
+        assert_eq!(Escaped("a\0\u{1b}\u{ffff}\nb").to_string(), "a\u{fffd}\u{fffd}\u{fffd}\nb");
     }
 }
