@@ -39,10 +39,6 @@ pub struct Recording {
     pub clock: TimeUnit,
     /// How long each place took, in the clock's unit, or how often a thread left its CPU there.
     pub stacks: HashMap<Stack, u64>,
-    /// Samples of time.
-    pub samples: u64,
-    /// Samples that were lost for want of room.
-    pub lost: u64,
     pub processes: HashMap<u32, Process>,
     pub kernel: Kernel,
     /// Context switches of each CPU.
@@ -52,11 +48,9 @@ pub struct Recording {
 impl Recording {
     fn add(&mut self, record: PerfRecord, events: &Events) {
         match record {
-            PerfRecord::Lost(count) => self.lost += count,
             PerfRecord::Symbol { address, bytes, name } => self.kernel.add(address, bytes, name),
             PerfRecord::Sample(sample) => {
                 let Some(what) = events.what(&sample) else { return };
-                self.samples += u64::from(what == EventKind::Time);
                 let process = self.processes.entry(sample.process).or_insert_with(|| Process {
                     name: name_of(sample.process),
                     mappings: Vec::new(),
@@ -110,8 +104,6 @@ impl Collector {
         let recording = Recording {
             clock: events.clock,
             stacks: HashMap::new(),
-            samples: 0,
-            lost: 0,
             processes: HashMap::new(),
             kernel,
             switches: Vec::new(),

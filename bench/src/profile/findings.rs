@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::functions::Cause;
 use super::named::{CodeLocation, Part};
 use super::perf::EventKind;
-use super::table::{self, Stage, Wait};
+use super::table::{self, Cause, Stage, Wait};
 use crate::measurement;
 
 /// Functions that a report names for each cause.
@@ -77,12 +76,8 @@ pub struct Cpu {
     pub dropped: u64,
     /// Times that its receive softirq ran out of budget.
     pub squeezed: u64,
-    /// Interrupts it took.
-    pub interrupts: u64,
     /// Times that it went from one thread to another.
     pub switches: u64,
-    /// What it did most, the largest share first.
-    pub causes: Vec<(String, f64)>,
 }
 
 /// Why threads of a process left their CPUs.
@@ -101,7 +96,6 @@ impl Findings {
     /// took.
     pub fn of(places: &[CodeLocation], cpus: Vec<Cpu>, seconds: f64) -> Self {
         let mut causes: HashMap<Cause, HashMap<Key, f64>> = HashMap::new();
-        let mut by_cpu: HashMap<(u32, Cause), f64> = HashMap::new();
         let mut waits: HashMap<(String, Wait), f64> = HashMap::new();
         let mut findings = Self { cpus, ..Self::default() };
         for place in places {
@@ -113,7 +107,6 @@ impl Findings {
                 }
                 EventKind::Time => {
                     let (cause, key) = cause(place);
-                    *by_cpu.entry((place.cpu, cause)).or_default() += place.weight;
                     let share = place.weight / 1e9 / seconds;
                     if let Some(cpu) = findings.cpus.iter_mut().find(|cpu| cpu.cpu == place.cpu) {
                         cpu.add(place, cause, share);
@@ -121,16 +114,6 @@ impl Findings {
                     *causes.entry(cause).or_default().entry(key).or_default() += place.weight;
                 }
             }
-        }
-        for cpu in &mut findings.cpus {
-            let mut most: Vec<(&(u32, Cause), &f64)> = by_cpu
-                .iter()
-                .filter(|((number, cause), _)| *number == cpu.cpu && *cause != Cause::Idle)
-                .collect();
-            most.sort_by(|a, b| b.1.total_cmp(a.1));
-            let share = |ns: &f64| ns / 1e9 / seconds;
-            cpu.causes =
-                most.iter().take(3).map(|((_, c), ns)| (c.name().to_owned(), share(ns))).collect();
         }
         findings.causes = causes.into_iter().map(found).collect();
         findings.causes.sort_by(|a, b| b.ns.total_cmp(&a.ns));
@@ -343,7 +326,6 @@ pub mod tests {
         let [first, second] = &findings.cpus[..] else { panic!("two CPUs") };
         assert_eq!((first.receive, first.sender), (0.3, 0.6));
         assert!((first.busy - 0.91).abs() < 1e-9 && (second.busy - 0.3).abs() < 1e-9);
-        assert_eq!(second.causes[0].0, "copying");
     }
 
     #[test]

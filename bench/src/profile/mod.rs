@@ -14,19 +14,18 @@
 mod advice;
 mod collect;
 mod findings;
-mod functions;
 mod named;
 mod names;
 mod perf;
-mod spread;
+mod perf_event;
 mod table;
 
 use sluicegate::error::Result;
+use sluicegate::link::{Rates, Sample, Sampler};
 
 use collect::{Collector, Recording};
-use findings::Findings;
-pub use findings::{Cpu, Waits};
-use spread::SampledCounters;
+pub use findings::Waits;
+use findings::{Cpu, Findings};
 pub use table::Wait;
 
 use crate::measurement::Cause;
@@ -59,18 +58,8 @@ pub struct Achieved {
 /// Where the time went.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// What measured it: `cycles`, or `cpu-clock` where the machine does not count them.
-    pub clock: String,
-    /// Seconds that it took.
-    pub elapsed_s: f64,
-    /// Samples taken, and those lost for want of room.
-    pub samples: u64,
-    /// See there.
-    pub lost_samples: u64,
     /// The largest share first.
     pub causes: Vec<Cause>,
-    /// By number.
-    pub cpus: Vec<Cpu>,
     /// Why threads left their CPUs, the most frequent first.
     pub waits: Vec<Waits>,
     /// What to do about it; none where nothing stands out.
@@ -83,7 +72,7 @@ pub struct Profile {
 #[derive(Debug)]
 pub struct Profiler {
     collector: Collector,
-    before: SampledCounters,
+    before: Sample,
 }
 
 impl Profiler {
@@ -94,7 +83,7 @@ impl Profiler {
     /// says what to do, and a bench can go on without.
     pub fn start() -> Result<Self> {
         let collector = Collector::start(PER_SECOND)?;
-        Ok(Self { collector, before: SampledCounters::read()? })
+        Ok(Self { collector, before: counters()? })
     }
 
     /// Ends. The processes should be there until now, for their names.
@@ -102,7 +91,7 @@ impl Profiler {
     /// # Errors
     /// The kernel does not answer.
     pub fn stop(self) -> Result<Recorded> {
-        let after = SampledCounters::read()?;
+        let after = counters()?;
         let recording = self.collector.stop()?;
         Ok(Recorded { recording, before: self.before, after })
     }
@@ -112,34 +101,44 @@ impl Profiler {
 #[derive(Debug)]
 pub struct Recorded {
     recording: Recording,
-    before: SampledCounters,
-    after: SampledCounters,
+    before: Sample,
+    after: Sample,
 }
 
 impl Recorded {
     /// Says where the time went, and what to do about it.
     pub fn explain(&self, who: &Who, achieved: Achieved) -> Profile {
         let Self { recording, before, after } = self;
-        let seconds = after.seconds_since(before);
-        let mut cpus = after.since(before);
-        for (number, switches) in &recording.switches {
-            if let Some(cpu) = cpus.iter_mut().find(|cpu| cpu.cpu == *number) {
-                cpu.switches = *switches;
-            }
-        }
-        let places = named::named(recording, who, &after.busy_ns_since(before));
-        let mut findings = Findings::of(&places, cpus, seconds);
+        let rates = Rates::between(before, after);
+        let seconds = rates.seconds;
+        let whole = |rate: f64| (rate * seconds).round() as u64;
+        let switches = |cpu| {
+            let of = recording.switches.iter().find(|(number, _)| *number == cpu);
+            of.map_or(0, |(_, switches)| *switches)
+        };
+        let cpus = rates.cpus.iter().map(|cpu| Cpu {
+            cpu: cpu.cpu,
+            processed: whole(cpu.processed),
+            dropped: whole(cpu.dropped),
+            squeezed: whole(cpu.time_squeeze),
+            switches: switches(cpu.cpu),
+            ..Cpu::default()
+        });
+        let busy_ns = rates.cpus.iter().map(|cpu| (cpu.cpu, cpu.busy * seconds * 1e9)).collect();
+        let places = named::named(recording, who, &busy_ns);
+        let mut findings = Findings::of(&places, cpus.collect(), seconds);
         (findings.packets, findings.lost) = (achieved.packets, achieved.lost);
         Profile {
-            clock: recording.clock.name().into(),
-            elapsed_s: seconds,
-            samples: recording.samples,
-            lost_samples: recording.lost,
             causes: findings.report(),
             advice: advice::advice(&findings),
             doubt: advice::doubt(&findings),
-            cpus: findings.cpus,
             waits: findings.waits,
         }
     }
+}
+
+/// The kernel's counters of all CPUs now.
+fn counters() -> Result<Sample> {
+    // Every sample has the counters of all CPUs, whatever the interface.
+    Sampler::open(None, &["lo".into()])?.sample()
 }

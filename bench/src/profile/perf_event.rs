@@ -208,7 +208,6 @@ pub mod sample {
 
 /// Kinds of records.
 pub mod record {
-    pub const LOST: u32 = 2;
     pub const SAMPLE: u32 = 9;
     pub const KERNEL_SYMBOL: u32 = 17;
 }
