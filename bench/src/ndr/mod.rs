@@ -4,18 +4,14 @@
 //!   search --> Trial: offer packets of a size at a rate --> sent, received, latencies
 //!                |
 //!                +-- wire: sluice generate --stamp --> the device --> sluice count --analyze
-//!                +-- model: a device in the mind, for tests
+//!                +-- trial::mock: a simulated device, for tests
 //! ```
 //!
 //! | module | section | what it finds |
 //! | --- | --- | --- |
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
-//! | [`curve`] | 26.2, 26.3 | latency at shares of it; loss at shares of the most that can be offered |
-//! | [`trial`] | 26.4 | the longest burst that comes through whole |
+//! | [`trial`] | 26.2 to 26.4 | latency, loss, and the longest burst without loss |
 
-pub mod curve;
-#[cfg(test)]
-mod model;
 pub mod search;
 pub mod trial;
 pub mod wire;
@@ -23,10 +19,8 @@ pub mod wire;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use curve::{LatencyAt, LossAt};
 use search::{Goal, SearchResult};
-use trial::BackToBack;
-use trial::Trial;
+use trial::{BackToBack, LatencyAt, LossAt, Trial};
 
 /// What is to be found out.
 #[derive(Clone, Debug)]
@@ -103,9 +97,9 @@ fn one(trial: &mut dyn Trial, settings: &NdrSettings, of: &mut OfSize) -> Result
     search::throughput(trial, size, goal, &mut of.found)?;
     let SearchResult { throughput, most_pps, .. } = of.found;
     if let Some(throughput) = throughput {
-        curve::latency(trial, size, throughput.pps, loads, goal.time, &mut of.latency)?;
+        trial::latency(trial, size, throughput.pps, loads, goal.time, &mut of.latency)?;
     }
-    curve::loss(trial, size, most_pps, goal.time, &mut of.loss)?;
+    trial::loss(trial, size, most_pps, goal.time, &mut of.loss)?;
     // A burst has no rate to be near to: a fiftieth is near enough.
     let resolution = goal.resolution.max(0.02);
     let Goal { loss, confirm, .. } = *goal;
@@ -125,7 +119,7 @@ impl NdrResults {
 mod tests {
     use std::time::Duration;
 
-    use super::model::{Lab, MockDevice};
+    use super::trial::mock::{Lab, MockDevice};
     use super::trial::{Latency, Offer, TrialOutcome};
     use super::*;
 

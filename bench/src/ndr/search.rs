@@ -228,7 +228,7 @@ impl Search<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::model::{Lab, MockDevice};
+    use super::super::trial::mock::{Lab, MockDevice};
     use super::*;
 
     const GOAL: Goal = Goal {

@@ -1,4 +1,5 @@
-//! One trial: packets are offered to a device, and counted behind it.
+//! One trial, in which packets are offered to a device and counted behind it; and what trials show of latency (RFC
+//! 2544, 26.2), frame loss (26.3) and bursts (26.4).
 
 use std::time::Duration;
 
@@ -129,9 +130,149 @@ pub fn back_to_back(
     }
 }
 
+/// How long packets take at a share of the throughput.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyAt {
+    /// The share, from 0 to 1.
+    pub of_throughput: f64,
+    /// What was offered, in packets a second.
+    pub offered_pps: f64,
+    /// What it took.
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+/// What is lost at a share of the most that can be offered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LossAt {
+    /// The share, from 0 to 1.
+    pub of_most: f64,
+    /// What was offered, in packets a second.
+    pub offered_pps: f64,
+    /// The share of that which was lost, from 0 to 1.
+    pub lost: f64,
+}
+
+/// Latency at these shares of a throughput. `points` has what is known, also where there is an error.
+///
+/// # Errors
+/// A trial could not be done.
+pub fn latency(
+    trial: &mut dyn Trial,
+    bytes: u32,
+    throughput_pps: f64,
+    shares: &[f64],
+    time: Duration,
+    points: &mut Vec<LatencyAt>,
+) -> Result<(), Failure> {
+    for &of_throughput in shares {
+        let rate = Some(throughput_pps * of_throughput);
+        let outcome = trial.offer(&Offer { bytes, rate, until: Until::Time(time) })?;
+        let offered_pps = outcome.offered_pps();
+        let point = |latency| LatencyAt { of_throughput, offered_pps, latency };
+        points.extend(outcome.latency.map(point));
+    }
+    Ok(())
+}
+
+/// Frame loss from the most that can be offered downwards, a tenth a step, until two steps in a row
+/// are without. `points` has what is known, also where there is an error.
+///
+/// # Errors
+/// A trial could not be done.
+pub fn loss(
+    trial: &mut dyn Trial,
+    bytes: u32,
+    most_pps: f64,
+    time: Duration,
+    points: &mut Vec<LossAt>,
+) -> Result<(), Failure> {
+    for tenths in (1..=10).rev() {
+        let of_most = f64::from(tenths) / 10.0;
+        let rate = (tenths < 10).then_some(most_pps * of_most);
+        let outcome = trial.offer(&Offer { bytes, rate, until: Until::Time(time) })?;
+        let (offered_pps, lost) = (outcome.offered_pps(), outcome.lost());
+        points.push(LossAt { of_most, offered_pps, lost });
+        if let [.., before, last] = points[..]
+            && before.lost == 0.0
+            && last.lost == 0.0
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Simulated devices.
+#[cfg(test)]
+pub(crate) mod mock {
+    use super::{Failure, Offer, Trial, TrialOutcome, Until};
+
+    /// What a device does with what it is offered.
+    #[derive(Clone, Copy, Debug)]
+    pub enum MockDevice {
+        /// It passes so many packets a second.
+        Limit { pps: f64 },
+        /// It does so, and holds as many as its buffer takes.
+        Buffer { pps: f64, buffer: f64 },
+        /// Its limit is another in each trial, up to this share more or less.
+        Drift { pps: f64, drift: f64 },
+        /// It loses this share.
+        Loss { share: f64 },
+    }
+
+    /// A device, and a sender with a limit of its own, in packets a second.
+    #[derive(Debug)]
+    pub struct Lab {
+        device: MockDevice,
+        sender_pps: f64,
+        trials: u32,
+        /// Of so many trials one is the only one in which the sender keeps to its rate; 0 where it always
+        /// does.
+        late: u32,
+    }
+
+    impl Lab {
+        pub fn new(device: MockDevice, sender_pps: f64) -> Self {
+            Self { device, sender_pps, trials: 0, late: 0 }
+        }
+
+        /// With a sender that is often late, and leaves out what it missed.
+        pub fn late(self, late: u32) -> Self {
+            Self { late, ..self }
+        }
+    }
+
+    impl Trial for Lab {
+        fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
+            self.trials += 1;
+            let late = self.late > 0 && !self.trials.is_multiple_of(self.late);
+            let kept = if late { 0.9 } else { 1.0 };
+            let rate = offer.rate.map_or(f64::INFINITY, |rate| rate * kept).min(self.sender_pps);
+            let (sent, seconds) = match offer.until {
+                Until::Time(time) => ((rate * time.as_secs_f64()).floor(), time.as_secs_f64()),
+                Until::Packets(packets) => (packets as f64, packets as f64 / rate),
+            };
+            let passes = match self.device {
+                MockDevice::Limit { pps } => pps * seconds,
+                MockDevice::Buffer { pps, buffer } => pps * seconds + buffer,
+                MockDevice::Drift { pps, drift } => {
+                    // Around the circle in steps that never come to the same place again.
+                    let swing = (f64::from(self.trials) * 2.4).sin();
+                    pps * (1.0 + drift * swing) * seconds
+                }
+                MockDevice::Loss { share } => sent * (1.0 - share),
+            };
+            let received = sent.min(passes.floor());
+            let (sent, received) = (sent as u64, received as u64);
+            Ok(TrialOutcome { sent, received, seconds, latency: None })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Lab, MockDevice};
+    use super::mock::{Lab, MockDevice};
     use super::*;
 
     #[test]
@@ -154,5 +295,27 @@ mod tests {
             let found = back_to_back(&mut lab, 60, 1e6, 0.0, 0.01, time).unwrap();
             assert_eq!(found, BackToBack { packets, longest_tried: true }, "{ms} ms");
         }
+    }
+
+    fn points(device: MockDevice) -> Vec<LossAt> {
+        let mut points = Vec::new();
+        loss(&mut Lab::new(device, 1e6), 60, 1e6, Duration::from_secs(1), &mut points).unwrap();
+        points
+    }
+
+    #[test]
+    fn loss_is_followed_down_until_there_is_none() {
+        let points = points(MockDevice::Limit { pps: 0.75e6 });
+        let seen: Vec<(f64, f64)> = points.iter().map(|it| (it.of_most, it.lost)).collect();
+        assert_eq!(seen.len(), 5, "{seen:?}");
+        assert_eq!(seen[0], (1.0, 0.25));
+        assert_eq!(seen[4], (0.6, 0.0));
+    }
+
+    #[test]
+    fn a_loss_that_never_ends_is_followed_to_the_end() {
+        let points = points(MockDevice::Loss { share: 0.001 });
+        assert_eq!(points.len(), 10);
+        assert!(points.iter().all(|it| (it.lost - 0.001).abs() < 1e-4), "{points:?}");
     }
 }
