@@ -1,15 +1,13 @@
 //! `sluice bench`: what each way of receiving, sending, dropping and passing on costs, step by step, in
 //! a lab of its own or between two interfaces.
 
+mod baseline;
 mod check;
 mod cost;
-mod end;
-mod listener;
 mod ndr;
 mod options;
 mod output;
 mod progress;
-mod relay;
 mod table;
 
 use std::path::PathBuf;
@@ -76,13 +74,13 @@ enum BenchCommand {
     Cost(cost::Args),
     /// The relay that forwarders are measured beside.
     #[command(hide = true)]
-    Relay(relay::Args),
+    Relay(baseline::RelayArgs),
     /// The step "listener in user space": reads a UDP socket, and forgets.
     #[command(hide = true)]
-    Listener(listener::Args),
+    Listener(baseline::ListenerArgs),
     /// Steps between two programs: an end that sends, or receives, a call a packet.
     #[command(hide = true)]
-    End(end::Args),
+    End(baseline::EndArgs),
 }
 
 #[derive(clap::Args)]
@@ -109,9 +107,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         BenchCommand::Show(args) => show(&args),
         BenchCommand::Ndr(args) => ndr::run(&args),
         BenchCommand::Cost(args) => cost::run(&args),
-        BenchCommand::Relay(args) => relay::run(&args),
-        BenchCommand::Listener(args) => listener::run(&args),
-        BenchCommand::End(args) => end::run(&args),
+        BenchCommand::Relay(args) => baseline::relay(&args),
+        BenchCommand::Listener(args) => baseline::listener(&args),
+        BenchCommand::End(args) => baseline::end(&args),
     }
 }
 

@@ -1,14 +1,98 @@
-//! The lowest steps between two programs: one writes each packet to a pipe or a Unix socket, the other
-//! reads each.
+//! Hidden commands that steps are compared with: a UDP listener, a relay of two ports by one thread and poll(2), and
+//! the two ends of a pipe or a Unix socket with a system call a packet.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write, stdout};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate::error::Error;
+use sluicegate::forward::forward;
+use sluicegate::link::pin_thread;
+use sluicegate::port::{OpenOptions as PortOptions, Port, PortName, Queue, Use, wait_any};
+use sluicegate::ring::Wait;
+use sluicegate_bench::cost::RELAYING;
+
+use crate::signals::Signals;
+
+/// How often the listener and the relay check for a signal.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+pub struct ListenerArgs {
+    /// The UDP port
+    #[arg(long, value_name = "PORT")]
+    port: u16,
+}
+
+/// Reads until a signal comes; then prints how many datagrams there were.
+pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
+    let signals = Signals::catch()?;
+    let failed = |error| Error::system("listen on", format!("UDP port {}", args.port), error);
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, args.port)).map_err(failed)?;
+    socket.set_read_timeout(Some(LOOK)).map_err(failed)?;
+    writeln!(stdout(), "listening")?;
+    let mut received = 0_u64;
+    let mut bytes = [0; 2048];
+    loop {
+        match socket.recv(&mut bytes) {
+            Ok(_) => received += 1,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if signals.take() {
+                    break;
+                }
+            }
+            Err(error) => return Err(failed(error).into()),
+        }
+        // Now and then, for it is no part of the work.
+        if received.is_multiple_of(1024) && signals.take() {
+            break;
+        }
+    }
+    writeln!(stdout(), "{}", json!({ "received": received }))?;
+    Ok(())
+}
+
+#[derive(clap::Args)]
+pub struct RelayArgs {
+    /// The two ports, of one queue each
+    #[arg(value_name = "PORT", num_args = 2)]
+    ports: Vec<PortName>,
+
+    /// The CPU to run on
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+}
+
+/// Moves what comes in at one port to the other, both ways, until a signal comes.
+pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
+    let signals = Signals::catch()?;
+    args.cpu.map_or(Ok(()), pin_thread)?;
+    let wanted: Vec<_> = args.ports.iter().map(|name| (name.clone(), Use::Both)).collect();
+    let mut ports = Port::open_all(&wanted, &PortOptions { queues: 1, ..PortOptions::default() })?;
+    let mut queues: Vec<&mut Queue> = ports.iter_mut().flat_map(|port| &mut port.queues).collect();
+    let [left, right] = &mut queues[..] else {
+        return Err(Error::Usage("a relay has two ports of one queue each".into()).into());
+    };
+    writeln!(stdout(), "{RELAYING}")?;
+    while !signals.take() {
+        if pass(left, right)? + pass(right, left)? == 0 {
+            wait_any(&mut [left, right], Wait::Sleep, LOOK)?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves what has come. Returns how many packets.
+fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
+    from.sync_rx()?;
+    let moved = forward(from.rx_mut(), to.tx_mut());
+    to.sync_tx()?;
+    Ok(moved.packets())
+}
 
 /// How often a receiver tells its rate.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -16,7 +100,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const BATCH: u64 = 1024;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub struct EndArgs {
     /// Whether it sends or receives
     #[arg(value_name = "send|receive", value_parser = ["send", "receive"])]
     what: String,
@@ -78,7 +162,7 @@ impl PipeEnd {
 }
 
 /// Sends or receives until it is ended, or the other end is gone.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn end(args: &EndArgs) -> anyhow::Result<()> {
     let sends = args.what == "send";
     let mut end = PipeEnd::open(&args.way, sends)?;
     let mut packet = vec![0; args.size];
