@@ -19,14 +19,14 @@ use crate::testbed::{Cpus, Side, Testbed, TestbedConfig};
 /// The longest frame that an MTU of 1500 allows.
 const ORDINARY: u32 = 1514;
 
-/// What a bench is to do.
+/// The plan of a bench.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The suites.
     pub kinds: Vec<Kind>,
     /// Which of their steps, by name; all if absent.
     pub only: Option<fn(Kind, &str) -> bool>,
-    /// Whether peers are compared with.
+    /// Include peers.
     pub with_peers: bool,
     /// How many rounds.
     pub rounds: u32,
@@ -34,7 +34,7 @@ pub struct Bench {
     pub time: Duration,
     /// With what.
     pub sweep: Sweep,
-    /// Whether is told where the time went.
+    /// Sample where the CPU time goes.
     pub causes: bool,
     /// Two interfaces to use in place of a lab.
     pub between: Option<(Side, Side)>,
@@ -51,19 +51,19 @@ pub struct Measured {
     pub turns: Vec<(u32, Result<Measurement, Failure>)>,
 }
 
-/// What a bench has brought.
+/// The results of a bench.
 #[derive(Debug)]
 pub struct Results {
     /// The steps, suite by suite.
     pub measured: Vec<Measured>,
-    /// Whether every step has had all its turns.
+    /// True if every step has had all its turns.
     pub complete: bool,
-    /// What was to be said of all of it.
+    /// Notes on the whole bench.
     pub notes: Vec<String>,
 }
 
 impl Bench {
-    /// Runs all turns, until they are over or whoever watches wants to stop.
+    /// Runs all turns, until the last or until the observer stops the bench.
     ///
     /// # Errors
     /// The beds cannot be made.
@@ -190,7 +190,7 @@ impl TimeLeft {
     }
 }
 
-/// Who waits for a bench.
+/// An observer of a bench, which can stop it.
 pub trait BenchObserver {
     /// Waits; false where no more is wanted.
     fn wait(&self, time: Duration) -> bool;
@@ -213,7 +213,7 @@ pub trait BenchObserver {
 /// How far a bench is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// What comes now: a step, and its setting.
+    /// The step that begins, and its setting.
     pub step: &'a str,
     /// Turns that are over.
     pub done: usize,
@@ -223,7 +223,7 @@ pub struct Progress<'a> {
     pub left: Duration,
 }
 
-/// Who waits to the end and looks at nothing.
+/// An observer that ignores progress and never stops the bench.
 #[derive(Clone, Copy, Debug)]
 pub struct Patient;
 

@@ -9,7 +9,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A share in percent, with so many digits behind the point; what is not nothing does not look like it.
+/// A share in percent with this number of decimals; a share above zero is never shown as zero.
 pub fn of_share(share: f64, digits: usize) -> String {
     let least = 0.1_f64.powi(i32::try_from(digits).unwrap_or(i32::MAX));
     match share * 100.0 {

@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values; none of no values, or where one is no number.
+    /// The spread of values; none if there are no values or one is NaN.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
@@ -45,7 +45,7 @@ impl Spread {
         }))
     }
 
-    /// Whether both cover a value in common: what lies apart by more than that has moved.
+    /// True if the two spreads overlap.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.min <= other.max && other.min <= self.max
     }

@@ -6,7 +6,7 @@ use crate::process::{Program, Ready, SLUICE};
 use crate::process_output::Count;
 use crate::testbed::End;
 
-/// What a step is run with. What it does not depend on is absent, so that nothing is run twice.
+/// The parameters of a step. A parameter that it does not depend on is absent, so that nothing runs twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Bytes of a frame, without its check sequence.
@@ -35,7 +35,7 @@ impl Setting {
         title
     }
 
-    /// What is particular about it, for a step's name: "2 cores, 100 rules".
+    /// The parameters that differ from the plain ones: "2 cores, 100 rules".
     pub fn remark(&self) -> String {
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let mut words = Vec::new();
@@ -52,15 +52,15 @@ impl Setting {
 pub struct Step {
     /// Its name, in the words of the field: "recvmmsg".
     pub name: String,
-    /// Whose program it is: "sluice", "linux" where it is the kernel alone, or a peer's name.
+    /// The owner of the program: "sluice", "linux" for the kernel alone, or a peer's name.
     pub by: &'static str,
-    /// What it is run with.
+    /// Its parameters.
     pub setting: Setting,
-    /// What is done before.
+    /// Commands that run before.
     pub prepare: Vec<Order>,
-    /// What is done behind it, whatever became of it.
+    /// Commands that run afterwards, even after a failure.
     pub tidy: Vec<Order>,
-    /// What is measured.
+    /// How it is measured.
     pub way: Way,
 }
 
@@ -94,7 +94,7 @@ impl Step {
             .filter(|name| *name != SLUICE)
     }
 
-    /// What to type to have the same, at its end of the testbed, in whose folder its files are.
+    /// The shell command that does the same, at its end of the testbed and in the testbed's directory.
     pub fn command(&self) -> String {
         let orders = self.prepare.iter().map(|order| order.program.typed(None));
         // Two jobs run at the same time.
@@ -155,23 +155,23 @@ impl Way {
 /// Two programs and what is between them.
 #[derive(Clone, Debug)]
 pub struct Pipe {
-    /// Who sends; none where the receiver makes what it gets.
+    /// The sender; none if the receiver creates its own packets.
     pub sender: Option<Job>,
     /// Who receives, and tells its rate now and then: [`Job::count`] is where it does, in packets a
     /// second.
     pub receiver: Job,
-    /// Who is started first: the one that the other looks for.
+    /// The end that is started first: the other one connects to it.
     pub first: End,
 }
 
-/// Who gets packets, and who counts them.
+/// The receiver of packets, and the source of their count.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    /// What runs; none where the kernel does everything.
+    /// The program; none if the kernel does everything.
     pub job: Option<Job>,
     /// Where it runs: at the right end, or where packets are passed on.
     pub at: End,
-    /// Who knows how many arrived, where that is not the job: asked before and after.
+    /// The source of the count, read before and after; none if the job reports it.
     pub tally: Option<Tally>,
     /// To whom packets are sent.
     pub to: To,
@@ -197,7 +197,7 @@ impl Intake {
 /// To whom packets are sent, on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// Nobody that is there, as on a mirror port: the host drops them early.
+    /// An address without a host, as on a mirror port: the receiving host drops them early.
     Nobody,
     /// The host at the right end.
     Host,
@@ -205,7 +205,7 @@ pub enum To {
     Router,
 }
 
-/// Who knows how many packets have come to the right end so far.
+/// The source of the number of packets that have arrived at the right end.
 #[derive(Clone, Debug)]
 pub enum Tally {
     /// A program, and where in its output the number is.

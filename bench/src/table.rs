@@ -118,7 +118,7 @@ fn of_steps(report: &Report) -> String {
     text
 }
 
-/// What was sent, how often, when and where.
+/// One sentence on frame size, rounds, machine and date.
 fn about(report: &Report) -> String {
     let Report { rounds, seconds, complete, .. } = report;
     let sizes = report.suites.iter().flat_map(|suite| &suite.steps);

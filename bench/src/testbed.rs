@@ -98,7 +98,7 @@ pub struct Testbed {
     folder: TempDir,
 }
 
-/// What a testbed has to be like, where it is made.
+/// The properties of a testbed that is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TestbedConfig {
     /// Queues of each interface.
@@ -143,7 +143,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Of two interfaces that are there. Nothing about them is changed.
+    /// A testbed of two existing interfaces, which stay unchanged.
     ///
     /// # Errors
     /// One of them is not there, or has no Ethernet address; both are the same.
@@ -168,7 +168,7 @@ impl Testbed {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Whether it was made for this, so that anything about it may be changed.
+    /// True if the bench created it, so that steps may change it.
     pub fn is_ours(&self) -> bool {
         self.lab.is_some()
     }
@@ -229,7 +229,7 @@ pub const NOBODY: &str = "02:00:00:00:00:99";
 /// The IPv4 address that packets are sent to.
 pub const ADDRESS: &str = "198.18.0.2";
 
-/// Sends UDP packets of so many bytes to an Ethernet address, into a port.
+/// The command that sends UDP packets of a size to an Ethernet address, into a port.
 pub fn generate(port: &str, bytes: u32, to: &str) -> Program {
     Program::sluice(["generate", port, "--json", "--size", &bytes.to_string(), "--dmac", to]).and([
         "--src",

@@ -17,7 +17,7 @@ use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate_bench::profile::{Achieved, Profile, Profiler, Wait as Reason, Who};
 
-/// What a child is to be, in its environment.
+/// The environment variable with a child's role.
 const ROLE: &str = "SLUICE_TEST_ROLE";
 /// The longest that a child works whose parent has forgotten it.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -167,7 +167,7 @@ fn an_extra_copy_is_named() {
 #[test]
 fn packets_that_all_come_to_one_cpu_are_named() {
     let Some(lab) = lab() else { return };
-    // Packets of whoever else uses this machine may come to the other CPU meanwhile: then it is not so.
+    // Packets of other programs on this machine may arrive on the other CPU meanwhile: try again.
     let mut said = Vec::new();
     let named = (0..5).any(|_| {
         said.push(profile(&lab, None).advice.unwrap_or_default());

@@ -172,7 +172,7 @@ fn classic(ports: &[u32]) -> String {
     format!("{},{}", program.len(), program.join(","))
 }
 
-/// What makes tc look at packets where they come in.
+/// The tc command that adds the ingress hook.
 fn clsact(place: &StepContext<'_>) -> String {
     format!("qdisc add dev {} clsact\n", place.right())
 }
@@ -202,7 +202,7 @@ fn xdp(place: &StepContext<'_>) -> Option<Step> {
     (rules <= FILTER_MAX).then(|| Step::new("sluice", "XDP", setting, Way::Receive(intake)))
 }
 
-/// The same of all that comes.
+/// Drops all packets in XDP.
 fn all(place: &StepContext<'_>) -> Step {
     let port = format!("xdp:{}?action=drop", place.right());
     let intake = Intake::of(count(place, &port, [""; 0]), To::Host);

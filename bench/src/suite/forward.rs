@@ -1,4 +1,4 @@
-//! Passing on: from one veth to another, on a host between who sends and who receives.
+//! Forwarding: from one veth to another, on a host between the sender and the receiver.
 
 use sluicegate::xdp::live;
 

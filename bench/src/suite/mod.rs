@@ -39,7 +39,7 @@ impl Kind {
     /// All there are, in the order in which they are measured.
     pub const ALL: [Self; 5] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe];
 
-    /// What it is, as a heading.
+    /// Its heading in reports.
     pub fn title(self) -> &'static str {
         match self {
             Self::Rx => "Receiving",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Whether it takes a host between the two that send and receive.
+    /// True if it needs a host between the sender and the receiver.
     pub fn needs_middle(self) -> bool {
         self == Self::Forward
     }
@@ -165,7 +165,7 @@ pub struct StepContext<'a> {
     pub testbed: &'a Testbed,
     /// The CPUs of both sides.
     pub cpus: &'a Cpus,
-    /// What is wanted; a step takes of it what it depends on.
+    /// The requested parameters; a step uses those it depends on.
     pub setting: Setting,
 }
 

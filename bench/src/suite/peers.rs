@@ -54,7 +54,7 @@ pub struct Presence {
     pub state: PeerState,
 }
 
-/// Whether a peer is installed.
+/// The installation state of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerState {

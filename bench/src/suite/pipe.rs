@@ -1,6 +1,6 @@
 //! Between two programs: a call a packet, then memory that both have.
 //!
-//! Who sends is on the first CPU, who receives on the next.
+//! The sender runs on the first CPU, the receiver on the next.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
 pub struct Member {
     /// Its role: `server` is the one that the other looks for.
     pub role: &'static str,
-    /// What runs there.
+    /// Its program.
     pub job: Job,
 }
 

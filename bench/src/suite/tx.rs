@@ -56,7 +56,7 @@ fn slots_each(place: &StepContext<'_>) -> u32 {
     place.setting.size.div_ceil(2048)
 }
 
-/// The same with a queueing discipline; a veth has none (noqueue) by itself.
+/// Adds a queueing discipline to a step; a veth has none (noqueue) by default.
 fn through(discipline: &str, place: &StepContext<'_>, step: Step) -> Step {
     let tc = |arguments: &[&str]| Order {
         end: End::Left,

@@ -161,7 +161,7 @@ impl PipeEnd {
     }
 }
 
-/// Sends or receives until it is ended, or the other end is gone.
+/// Sends or receives until a signal comes or the other end closes.
 pub fn end(args: &EndArgs) -> anyhow::Result<()> {
     let sends = args.what == "send";
     let mut end = PipeEnd::open(&args.way, sends)?;
@@ -182,7 +182,7 @@ pub fn end(args: &EndArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What a receiver tells now and then.
+/// One line of a receiver's periodic output.
 struct Rate {
     begun: Instant,
     last: Instant,
@@ -223,6 +223,6 @@ mod tests {
         let mut packet = [0; 9000];
         assert_eq!(end.receive(&mut packet).unwrap(), 9000);
         rest.join().unwrap();
-        assert_eq!(end.receive(&mut packet).unwrap(), 0, "the other end is gone");
+        assert_eq!(end.receive(&mut packet).unwrap(), 0, "the other end is closed");
     }
 }

@@ -98,10 +98,10 @@ struct NdrReport<'a> {
     version: &'static str,
     date: String,
     machine: Machine,
-    /// What may be lost, and how near the answer is, as shares.
+    /// The accepted loss and the resolution, as shares.
     loss: f64,
     resolution: f64,
-    /// Of a trial, and of the one that confirms.
+    /// Durations of a trial and of the confirming trial.
     seconds: f64,
     confirm_seconds: f64,
     #[serde(flatten)]

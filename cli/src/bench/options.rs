@@ -1,4 +1,4 @@
-//! What to bench, as the command line says it.
+//! The flags of the suites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Options {
         Kind::ALL.into_iter().filter(there).collect()
     }
 
-    /// What is to be done.
+    /// The plan that the flags describe.
     pub fn bench(&self, kinds: Vec<Kind>) -> Result<Bench, Error> {
         Ok(Bench {
             kinds,

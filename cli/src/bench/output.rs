@@ -25,7 +25,7 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// First of all: what cannot be read or written is told before minutes have gone by.
+    /// Opens all files before the bench starts, so that an error is reported at once.
     pub fn prepare(shown: &'a OutputOptions) -> anyhow::Result<Self> {
         let before = shown.compare.as_deref().map(read).transpose()?;
         let html = shown.html.as_deref().map(Written::create).transpose()?;
@@ -67,7 +67,7 @@ pub fn tell_moved(moved: &[Moved], json: bool) -> io::Result<()> {
     }
 }
 
-/// A file that is written to in the end. One that is there stays as it is until then.
+/// A file that is written at the end. An existing file stays unchanged until then.
 struct Written<'a> {
     path: &'a Path,
     file: File,
