@@ -1,4 +1,4 @@
-//! What this project means to keep: ratios of steps, each with a threshold.
+//! Ratios of steps that this project guarantees, each with a threshold.
 //!
 //! A threshold is a ratio within one run, so that neither the machine nor its moods are in it. Peers are
 //! compared with on the same work: where nothing else is said, the threshold is not to be slower.
@@ -59,7 +59,7 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(Kind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
 ];
 
-/// What thresholds are measured with: the plainest of each.
+/// The parameters that thresholds are measured with.
 pub fn sweep() -> Sweep {
     Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
 }
@@ -78,7 +78,7 @@ pub struct Checked {
     /// The threshold.
     #[serde(flatten)]
     pub threshold: Threshold,
-    /// Whether it is reached.
+    /// The verdict.
     pub verdict: Verdict,
     /// The ratio, over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct Checked {
     pub reason: Option<String>,
 }
 
-/// Whether a threshold is reached.
+/// The verdict on a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -101,7 +101,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// What a report says of each threshold whose suite it has.
+/// Checks the thresholds of all suites in a report.
 pub fn check(report: &Report) -> Vec<Checked> {
     let there =
         |threshold: &&Threshold| report.suites.iter().any(|suite| suite.suite == threshold.suite);

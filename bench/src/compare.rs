@@ -18,17 +18,17 @@ pub struct Moved {
     pub kind: Option<Kind>,
     /// The step, with what is particular about its setting; the loop.
     pub name: String,
-    /// Whether it is Sluice's own.
+    /// True for Sluice's own steps.
     pub ours: bool,
-    /// What moved.
+    /// The quantity that moved.
     pub what: Metric,
-    /// What it was.
+    /// Its earlier value.
     pub before: Spread,
-    /// What it is, or why it could not be run.
+    /// Its value now, or the reason why it failed.
     pub now: Result<Spread, String>,
 }
 
-/// What is compared.
+/// The kinds of compared quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// A step's rate, to that of the reference where both reports have it. Machines and their moods
@@ -37,7 +37,7 @@ pub enum Metric {
     /// A step's rate in Mpps: of the reference itself, whose ratio is always 1, and where there is no
     /// ratio.
     Rate,
-    /// How long a hot loop is. Whoever else uses the machine does not change it.
+    /// The length of a hot loop, which does not depend on the load of the machine.
     Instructions,
 }
 

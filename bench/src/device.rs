@@ -1,4 +1,4 @@
-//! What the host between two others can be: a device that passes on what it gets.
+//! The host between two others as a device that forwards: a bridge or a router.
 
 use std::str::FromStr;
 
@@ -74,7 +74,7 @@ impl Device {
 }
 
 fn no_middle() -> Error {
-    Error::Usage("there is no host between two interfaces that are there already".into())
+    Error::Usage("there is no host between two existing interfaces".into())
 }
 
 fn forward(
@@ -92,7 +92,7 @@ fn forward(
     Ok(running)
 }
 
-/// What makes the host in the middle a bridge.
+/// Commands that make the host in the middle a bridge.
 pub fn bridge(line: &Line) -> Vec<Order> {
     [
         "link add bridge type bridge".to_owned(),
@@ -104,7 +104,7 @@ pub fn bridge(line: &Line) -> Vec<Order> {
     .into()
 }
 
-/// What takes the bridge away.
+/// The command that removes the bridge.
 pub fn no_bridge() -> Order {
     ip("link del bridge")
 }
@@ -119,7 +119,7 @@ pub fn router(line: &Line, address: &str, mac: &str) -> Vec<Order> {
     ]
 }
 
-/// What makes it none again.
+/// Commands that undo [`router`].
 pub fn no_router(line: &Line, address: &str) -> [Order; 3] {
     let out = &line.to;
     [

@@ -5,15 +5,15 @@ use sluicegate::error::{Error, Kind};
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Whoever watches wants no more.
+    /// The observer stopped the bench.
     #[error("stopped before anything was measured")]
     Stopped,
     /// The step could not be run, or what it said makes no sense.
     #[error("{reason}")]
     Step {
-        /// Who can mend it.
+        /// The kind of error, which decides the exit status.
         kind: Kind,
-        /// What went wrong.
+        /// The message.
         reason: String,
     },
 }
@@ -24,7 +24,7 @@ impl Failure {
         Self::Step { kind: Kind::Runtime, reason: reason.into() }
     }
 
-    /// Who can mend it; nobody has to where it was stopped.
+    /// The kind of error; none after a stop.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             Self::Stopped => None,

@@ -1,4 +1,4 @@
-//! What each way of receiving, sending, dropping and passing on packets costs, and why.
+//! Measures the cost of each way of receiving, sending, dropping and forwarding packets, and explains it.
 //!
 //! ```text
 //!   suites, peers --> steps --> rounds: every step has its turn

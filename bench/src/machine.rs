@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct Machine {
     /// CPUs that are in use.
     pub cpus: u32,
-    /// What they are, as the kernel names them; empty where it does not.
+    /// The CPU model; empty if the kernel does not name it.
     pub model: String,
-    /// Whether it is a virtual machine, as far as the CPU tells.
+    /// True if the CPU reports a hypervisor.
     pub virtual_machine: bool,
     /// The kernel's release.
     pub kernel: String,

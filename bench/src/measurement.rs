@@ -1,4 +1,4 @@
-//! What is measured of a step: in one round, and over all of them.
+//! Measurements of a step: of one round, and over all rounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl Figures<Spread> {
     }
 }
 
-/// What one step showed in one round.
+/// The measurement of one step in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// How fast it was.
@@ -59,13 +59,13 @@ pub struct Measurement {
 /// Where the CPUs' time went, as far as that was looked at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// What each CPU did meanwhile, whoever had it.
+    /// The load of each CPU during the step, by all programs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<CpuShare>,
     /// Where the time went, the largest share first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub causes: Vec<Cause>,
-    /// What to do about it, in a sentence.
+    /// One sentence of advice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
     /// Why the causes are doubtful, where they are.
@@ -73,7 +73,7 @@ pub struct Explanation {
     pub doubt: Option<String>,
 }
 
-/// What one CPU did while a step ran.
+/// The load of one CPU during a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuShare {
     /// Its number.

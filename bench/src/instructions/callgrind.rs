@@ -23,7 +23,7 @@ const INSTRUCTIONS: Count = Count::After("Collected :");
 /// A loop.
 pub struct InUserSpace {
     pub name: &'static str,
-    /// What `sluice` is to do.
+    /// The arguments of `sluice`.
     pub arguments: &'static [&'static str],
     /// For how many packets: few, and many.
     pub packets: [u32; 2],
@@ -65,7 +65,7 @@ impl Loop for InUserSpace {
 }
 
 impl InUserSpace {
-    /// Runs it for so many packets; the instructions that took.
+    /// Runs it for a number of packets, and returns the number of instructions.
     fn run(
         &self,
         packets: u32,

@@ -31,9 +31,9 @@ pub struct HotLoop {
     /// Which: "receive: ring of a packet socket".
     #[serde(rename = "loop")]
     pub name: String,
-    /// What to type to have it run.
+    /// The command that runs it.
     pub command: String,
-    /// What its instructions are counted of.
+    /// The unit of the count.
     pub of: Unit,
     /// How long it is; absent where that could not be counted.
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub struct HotLoop {
     pub failed: Option<String>,
 }
 
-/// What instructions are counted of.
+/// The unit that instructions are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -83,12 +83,12 @@ impl HotLoop {
     }
 }
 
-/// What was counted.
+/// The counted loops.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     /// The loops.
     pub loops: Vec<HotLoop>,
-    /// False where whoever watches wanted no more.
+    /// False if the observer stopped the count.
     pub complete: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Counted {
 trait Loop {
     fn name(&self) -> &'static str;
 
-    /// What has it run.
+    /// The command that runs it.
     fn command(&self, place: &StepContext<'_>) -> Program;
 
     fn unit(&self) -> Unit;
@@ -104,7 +104,7 @@ trait Loop {
     /// Counts.
     ///
     /// # Errors
-    /// It cannot be run; whoever watches wants to stop.
+    /// It cannot be run, or the observer stopped it.
     fn count(&self, place: &StepContext<'_>, watch: &dyn BenchObserver) -> Result<Length, Failure>;
 }
 

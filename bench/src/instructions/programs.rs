@@ -15,7 +15,7 @@ use crate::rounds::BenchObserver;
 use crate::suite::{self, StepContext};
 use crate::testbed::End;
 
-/// What receives where it is the sender that is looked at.
+/// The receiving port while a sender's program is examined.
 pub const DROP: &str = "xdp:right0?action=drop";
 /// How long packets are sent meanwhile.
 const SENDING: Duration = Duration::from_millis(300);
@@ -28,7 +28,7 @@ pub struct KernelProgram {
     pub owner: Owner,
 }
 
-/// Who has the program.
+/// The owner of the program.
 pub enum Owner {
     /// `sluice count` of this port.
     Receives(&'static str),

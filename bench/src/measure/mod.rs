@@ -22,7 +22,7 @@ pub struct Conditions {
     pub time: Duration,
     /// The CPUs of the two sides.
     pub cpus: Cpus,
-    /// Whether is told where the time went.
+    /// Sample where the CPU time goes.
     pub causes: bool,
     /// The longest that a cache line takes between CPUs that are near each other.
     pub near: Duration,
@@ -31,7 +31,7 @@ pub struct Conditions {
 /// Runs a step once.
 ///
 /// # Errors
-/// The step could not be run, or whoever watches wants to stop. What it changed is undone.
+/// The step could not be run, or the observer stopped it. Its changes are undone.
 pub fn measure(
     testbed: &Testbed,
     step: &Step,
@@ -47,7 +47,7 @@ pub fn measure(
     }
 }
 
-/// Where a step runs now, how, and who waits for it.
+/// The testbed, conditions and observer of a turn.
 #[derive(Clone, Copy)]
 struct TurnContext<'a> {
     testbed: &'a Testbed,
@@ -90,7 +90,7 @@ impl Drop for Tidied<'_> {
     }
 }
 
-/// What the CPUs do, from its making to its end.
+/// A running measurement of all CPUs.
 struct Load {
     sampler: Sampler,
     before: Sample,
@@ -98,7 +98,7 @@ struct Load {
     profiler: Option<Profiler>,
 }
 
-/// What they did.
+/// A finished measurement of all CPUs.
 struct Loaded {
     before: Sample,
     after: Sample,
@@ -158,7 +158,7 @@ fn seen_in_xdp(testbed: &Testbed) -> Result<u64, Failure> {
         use sluicegate::xdp::resident::Resident;
         Ok(Resident::find(&interface)?.map(|resident| resident.total().packets))
     })?;
-    total.ok_or_else(|| Failure::of(format!("the XDP program on {} is gone", side.interface)))
+    total.ok_or_else(|| Failure::of(format!("the XDP program on {} was removed", side.interface)))
 }
 
 /// Packets in millions a second.

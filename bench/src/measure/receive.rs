@@ -14,7 +14,7 @@ use crate::step::{Intake, Setting, Step, Tally, To};
 use crate::testbed::{End, Line, Testbed};
 use crate::testbed::{NOBODY, from_left};
 
-/// What is under way when the sender has ended arrives within this time, and is dealt with.
+/// The time in which the last packets arrive after the sender has ended.
 const DRAIN: Duration = Duration::from_millis(500);
 
 impl TurnContext<'_> {
@@ -65,7 +65,7 @@ impl TurnContext<'_> {
     }
 }
 
-/// What the job says at its end.
+/// The count that the job reports at its end.
 fn counted(intake: &Intake, said: Option<&ProcessOutput>) -> Result<u64, Failure> {
     let (Some(job), Some(said)) = (&intake.job, said) else {
         return Err(Failure::of("nobody counts what arrives"));
@@ -76,7 +76,7 @@ fn counted(intake: &Intake, said: Option<&ProcessOutput>) -> Result<u64, Failure
     })
 }
 
-/// What a tally says now.
+/// Reads a tally.
 fn asked(testbed: &Testbed, tally: Option<&Tally>) -> Result<Option<u64>, Failure> {
     let (program, count) = match tally {
         None => return Ok(None),
@@ -108,7 +108,7 @@ fn sender(
     Ok(program.and(["--method", method, "--duration", &seconds]))
 }
 
-/// What a sender has sent, and in which time.
+/// The sender's count and its time.
 struct Sent {
     pid: u32,
     packets: u64,

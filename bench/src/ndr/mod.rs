@@ -22,12 +22,12 @@ use crate::failure::Failure;
 use search::{Goal, SearchResult};
 use trial::{BackToBack, LatencyAt, LossAt, Trial};
 
-/// What is to be found out.
+/// The parameters of a test.
 #[derive(Clone, Debug)]
 pub struct NdrSettings {
     /// Bytes of frames, without their check sequence.
     pub sizes: Vec<u32>,
-    /// What counts as throughput.
+    /// The definition of throughput.
     pub goal: Goal,
     /// At which shares of it latency is measured, from 0 to 1.
     pub loads: Vec<f64>,
@@ -43,7 +43,7 @@ impl NdrSettings {
     }
 }
 
-/// What was found out.
+/// The results of a test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NdrResults {
     /// By size of frames, in the order that was asked for.
@@ -52,7 +52,7 @@ pub struct NdrResults {
     pub complete: bool,
 }
 
-/// What was found out with frames of one size.
+/// The results for one frame size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OfSize {
     /// Bytes of a frame, without its check sequence.
@@ -109,7 +109,7 @@ fn one(trial: &mut dyn Trial, settings: &NdrSettings, of: &mut OfSize) -> Result
 }
 
 impl NdrResults {
-    /// Whether not even one trial was over.
+    /// True if no trial has finished.
     pub fn are_none(&self) -> bool {
         self.sizes.iter().all(|of_size| of_size.found.trials.is_empty())
     }

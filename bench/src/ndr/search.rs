@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::failure::Failure;
 
-/// What counts as having found it.
+/// The goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// The share of packets that may be lost, from 0 to 1.
@@ -33,7 +33,7 @@ pub struct Throughput {
     pub sender_limits: bool,
 }
 
-/// What a search has found, so far or in the end.
+/// The result of a search, possibly partial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SearchResult {
     /// The fastest rate that was kept up; absent where packets are lost at any, or it is not known yet.
@@ -48,10 +48,10 @@ pub struct SearchResult {
 /// One trial and what came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// What was asked of the sender, in packets a second; absent for as fast as it could.
+    /// The requested rate in packets a second; absent for full speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_pps: Option<f64>,
-    /// What it offered.
+    /// The offered rate.
     pub offered_pps: f64,
     /// The share that was lost, from 0 to 1.
     pub lost: f64,
@@ -92,12 +92,12 @@ const FULL_SPEED: f64 = f64::INFINITY;
 /// A rate that a device kept up.
 #[derive(Clone, Copy)]
 struct Passed {
-    /// What the sender was asked for.
+    /// The requested rate.
     target_pps: f64,
-    /// What it offered.
+    /// The offered rate.
     pps: f64,
     lost: f64,
-    /// Whether that is near enough to what was asked for.
+    /// True if the offered rate is close enough to the requested one.
     kept: bool,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// What is offered to a device.
+/// The packets offered to a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {
     /// Bytes of a frame, without its check sequence.
@@ -23,11 +23,11 @@ pub struct Offer {
 pub enum Until {
     /// After this time.
     Time(Duration),
-    /// After so many packets.
+    /// After this number of packets.
     Packets(u64),
 }
 
-/// What came of an offer, once the device had nothing more to give.
+/// The outcome of a trial, after the device has drained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrialOutcome {
     /// Packets that went to the device.
@@ -65,12 +65,12 @@ impl TrialOutcome {
     }
 }
 
-/// Whoever can try what a device does.
+/// A way to run trials on a device.
 pub trait Trial {
     /// Offers packets, waits until all that the device still holds has come out, and counts.
     ///
     /// # Errors
-    /// There was no trial: a program failed, or whoever watches wants no more.
+    /// A program failed, or the observer stopped the test.
     fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure>;
 }
 
@@ -135,9 +135,9 @@ pub fn back_to_back(
 pub struct LatencyAt {
     /// The share, from 0 to 1.
     pub of_throughput: f64,
-    /// What was offered, in packets a second.
+    /// The offered rate in packets a second.
     pub offered_pps: f64,
-    /// What it took.
+    /// The latency at this rate.
     #[serde(flatten)]
     pub latency: Latency,
 }
@@ -147,7 +147,7 @@ pub struct LatencyAt {
 pub struct LossAt {
     /// The share, from 0 to 1.
     pub of_most: f64,
-    /// What was offered, in packets a second.
+    /// The offered rate in packets a second.
     pub offered_pps: f64,
     /// The share of that which was lost, from 0 to 1.
     pub lost: f64,
