@@ -7,6 +7,8 @@ cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 scripts/floors.sh
+# Folders whose wording is mended; the others follow.
+scripts/language.sh base netmap
 shellcheck -x scripts/*.sh scripts/vm/*.sh scripts/vm/init .ci/run
 if cargo deny --version >/dev/null 2>&1; then
     cargo deny --offline check bans licenses sources
