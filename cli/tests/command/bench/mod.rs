@@ -72,11 +72,11 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// Checks the steps of the only suite; those that a kernel or a machine without their tools cannot
-/// have are named. The names of those that were measured.
+/// have are named. Returns the names of the steps that were measured.
 fn measured(report: &Value) -> Vec<String> {
     assert_eq!(report["complete"], true);
     let steps = report["suites"][0]["steps"].as_array().unwrap();
-    let mut names = Vec::new();
+    let (mut names, mut with_losses) = (Vec::new(), 0);
     for step in steps {
         let name = step["step"].as_str().unwrap();
         if let Some(reason) = step["failed"].as_str() {
@@ -87,10 +87,15 @@ fn measured(report: &Value) -> Vec<String> {
         }
         let turn = &step["turns"][0];
         assert!(turn["mpps"].as_f64().unwrap() > 0.0, "{step}");
-        assert!((0.0..=1.0).contains(&turn["lost"].as_f64().unwrap_or(0.0)), "{step}");
+        // Senders whose packets a peer makes have no count of what they sent.
+        if !turn["lost"].is_null() {
+            assert!((0.0..=1.0).contains(&turn["lost"].as_f64().unwrap()), "{step}");
+            with_losses += 1;
+        }
         assert_eq!(step["mpps"]["median"], turn["mpps"], "{step}");
         names.push(name.to_owned());
     }
+    assert!(with_losses > 0 || report["suites"][0]["suite"] == "pipe", "{report}");
     names
 }
 
