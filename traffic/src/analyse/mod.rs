@@ -1,14 +1,14 @@
-//! What became of stamped packets on their way: which were lost, came twice, late, out of order
-//! or corrupt, and how long they took.
+//! Analyses stamped packets: losses, duplicates, late, reordered and corrupt packets, and one-way
+//! delays.
 //!
 //! ```text
 //!   frame --> walk: headers, checksums --> stamp --> track: which numbers came --.
 //!                                            `----> delays: how long it took ----+--> Analysis
 //! ```
 //!
-//! Each queue has an [`Analyser`] of its own, which sees a part of the packets where there are
-//! several. A number that one of them misses another may have: so what is lost is reckoned at
-//! the end, from the first and the last number that came and how many different ones there were.
+//! Each queue has its own [`Analyser`], which sees a part of the packets. A number missing in one
+//! queue may have arrived in another, so losses are computed at the end, from the first and last
+//! number and the count of different ones.
 
 mod kernel;
 mod report;
@@ -125,13 +125,13 @@ impl Analyser {
         true
     }
 
-    /// What it has seen so far.
+    /// Returns the counts so far.
     pub fn share(&self) -> Share {
         let delays = (0..=u8::MAX).zip(&self.delays).filter(|(_, delays)| delays.is_any());
         Share { delays: delays.map(|(n, delays)| (n, delays.clone())).collect(), ..self.counts() }
     }
 
-    /// The same without times on the way: there is less to copy.
+    /// Returns the counts without delays, which are large to copy.
     pub fn counts(&self) -> Share {
         let tracks = self.tracks.iter().map(|(stamp, track)| TrackShare {
             stream: stamp.stream,

@@ -1,37 +1,37 @@
-//! What came of it all: of every stream, and of each worker in it, over all queues.
+//! Merges the counts of all queues into a report by stream and worker.
 
 use std::collections::BTreeMap;
 
 use super::track::{NumberRun, StreamCounts};
 use crate::rate::Latencies;
 
-/// What one queue has seen, or one CPU.
+/// The counts of one queue or CPU.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
     /// The packets of each worker in each stream.
     pub tracks: Vec<TrackShare>,
-    /// Times on the way, by stream.
+    /// Delays by stream.
     pub delays: BTreeMap<u8, Delays>,
-    /// What is of no stream.
+    /// Packets that belong to no stream.
     pub others: Others,
 }
 
-/// What one queue has seen of a worker's packets in a stream, or a part of that.
+/// The counts of one queue for one worker in a stream.
 #[derive(Clone, Debug, Default)]
 pub struct TrackShare {
     /// The stream's number.
     pub stream: u8,
     /// The worker's.
     pub worker: u8,
-    /// What came.
+    /// Packet counts.
     pub counts: StreamCounts,
-    /// The sender's runs that can be told apart,
+    /// The sender's distinguishable runs.
     pub runs: Vec<NumberRun>,
-    /// what was lost in others before these, and how many they were.
+    /// Packets lost in earlier runs, and the number of those runs.
     pub forgotten: (u64, u64),
 }
 
-/// Packets that are of no stream.
+/// Packets that belong to no stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
     /// Without a stamp where one would stand.
@@ -44,7 +44,7 @@ pub struct Others {
     pub unchecked: u64,
 }
 
-/// How long packets were on their way.
+/// One-way delays of packets.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
     /// Those that could be told.
@@ -71,7 +71,7 @@ impl Delays {
         }
     }
 
-    /// Whether anything was counted.
+    /// Reports whether a packet was counted.
     pub fn is_any(&self) -> bool {
         self.other_clock > 0 || self.times.count() > 0
     }
@@ -94,7 +94,7 @@ impl Delays {
     }
 }
 
-/// What came of all packets.
+/// The analysis of all packets.
 #[derive(Clone, Debug, Default)]
 pub struct Analysis {
     /// Of each stream, in the order of their numbers.
@@ -103,7 +103,7 @@ pub struct Analysis {
     pub others: Others,
 }
 
-/// What came of a stream.
+/// The analysis of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamAnalysis {
     /// Its number.
@@ -114,12 +114,12 @@ pub struct StreamAnalysis {
     pub delays: Delays,
 }
 
-/// What came of a worker's packets in a stream.
+/// The analysis of a worker's packets in a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerAnalysis {
     /// The worker's number.
     pub worker: u8,
-    /// What came.
+    /// Packet counts.
     pub counts: StreamCounts,
     /// Numbers between the first and the last that did not come, or came corrupt.
     pub lost: u64,
@@ -129,12 +129,12 @@ pub struct WorkerAnalysis {
     pub last: u32,
     /// How often the sender started over.
     pub restarts: u64,
-    /// How many queues or CPUs have seen some of it.
+    /// Number of queues or CPUs that received some of the packets.
     pub ways: u64,
 }
 
 impl Analysis {
-    /// Puts together what all queues have seen.
+    /// Merges the counts of all queues.
     pub fn of<'a>(shares: impl IntoIterator<Item = &'a Share>) -> Self {
         let mut tracks: BTreeMap<(u8, u8), Vec<&TrackShare>> = BTreeMap::new();
         let mut delays: BTreeMap<u8, Delays> = BTreeMap::new();

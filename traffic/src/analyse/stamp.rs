@@ -1,6 +1,6 @@
-//! The stamp: what a receiver knows a packet by (docs/generate.md).
+//! The stamp that identifies a packet to the receiver (docs/generate.md).
 
-/// What the stamp of a packet says.
+/// The fields of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The stream's number in its specification.

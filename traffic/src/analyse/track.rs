@@ -1,20 +1,18 @@
-//! The packets of one worker in one stream: which came, which did not, in what order.
+//! Tracks the packets of one worker in one stream: received, missing, reordered.
 
 use std::cmp::Ordering;
 
-/// How far behind the highest number a packet may be and still be told from one that came twice.
+/// How far behind the highest number a packet may be and still be distinguished from a duplicate.
 pub const WINDOW: u64 = 65_536;
 
-/// Stamps have so many numbers; then they start over.
+/// The count of numbers in a stamp, after which they wrap.
 const ROUND: u64 = 1 << 32;
 
 /// Numbers are counted from here, so that there are some before the first.
 const BEGIN: u64 = ROUND;
 
-/// What came of one run of a sender: until it starts over.
-///
-/// Numbers go on where those of 32 bits start over. They begin at 2³², so that a packet from before
-/// the first one that came has a number, too.
+/// One run of a sender, until it restarts. Numbers continue where those of 32 bits wrap. They begin
+/// at 2³², so that a packet sent before the first one received has a number, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRun {
     /// The lowest number that came,
@@ -36,16 +34,16 @@ impl NumberRun {
         (self.last + 1).saturating_sub(self.first).saturating_sub(self.different)
     }
 
-    /// Whether a packet is of another run: made later, and yet with a number no higher. One that is
-    /// a little ahead has gone past 2³².
+    /// Reports whether a packet belongs to another run: made later, with a number no higher. A
+    /// number slightly ahead has wrapped past 2³².
     fn is_over(&self, number: u32, time_ns: u64) -> bool {
         let last = self.last as u32;
         let ahead = u64::from(number.wrapping_sub(last));
         time_ns > self.last_ns && number <= last && !(1..WINDOW).contains(&ahead)
     }
 
-    /// Adds what came of the same run another way, of which the lowest number was made no earlier.
-    /// `None`, with nothing changed, if it is another run.
+    /// Merges the counts of the same run in another queue, whose lowest number was made no earlier.
+    /// Returns `None` and changes nothing if it is another run.
     pub fn join(&mut self, other: &Self) -> Option<()> {
         if self.is_over(other.first as u32, other.first_ns) {
             return None;
@@ -90,19 +88,19 @@ impl NumberRun {
 /// Counts of a worker's packets in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounts {
-    /// Packets that came, intact as far as could be told.
+    /// Packets received, intact as far as their headers tell.
     pub received: u64,
-    /// Of these, packets that came once more.
+    /// Received packets with a number received before.
     pub duplicates: u64,
-    /// Of these, packets that came after one with a higher number (RFC 4737).
+    /// Received packets that followed one with a higher number (RFC 4737).
     pub reordered: u64,
-    /// Of these, packets too far behind to be told from duplicates.
+    /// Received packets too far behind to be distinguished from duplicates.
     pub late: u64,
-    /// Packets, not of these, that came with a wrong checksum or length.
+    /// Packets received with a wrong checksum or length; not in `received`.
     pub corrupt: u64,
 }
 
-/// Which numbers came.
+/// The numbers received.
 #[derive(Clone, Debug)]
 pub struct Track {
     /// A bit for each number of the window, by the number modulo its size.
@@ -110,9 +108,9 @@ pub struct Track {
     run: Option<NumberRun>,
     /// Runs that have ended, but for the first where they are too many.
     ended: Vec<NumberRun>,
-    /// What was lost in those, and how many they were.
+    /// Packets lost in runs no longer stored, and the number of those runs.
     forgotten: (u64, u64),
-    /// What came.
+    /// Packet counts.
     pub counts: StreamCounts,
 }
 
@@ -197,7 +195,7 @@ impl Track {
         self.ended.iter().chain(&self.run).copied()
     }
 
-    /// What was lost in runs before these, and how many they were.
+    /// Packets lost in runs before these, and the number of those runs.
     pub fn forgotten(&self) -> (u64, u64) {
         self.forgotten
     }

@@ -1,14 +1,13 @@
-//! From the first header of a frame to its stamp, and whether all on the way is as it was sent.
-//!
-//! Headers are gone through one by one, each as the one before says; the stamp stands where they
-//! end. It is not searched for: bytes that look like one are in any traffic.
+//! Walks a frame's headers to its stamp, and checks lengths and checksums. The stamp follows the
+//! last header; the walk does not search for it because any traffic may contain bytes that look
+//! like one.
 
 use super::stamp::Stamp;
 use crate::plan::fold;
 use sluicegate_base::headers::{Ipv4Header, Ipv6Extension, ethertype, protocol};
 
-/// Headers that are gone through. Each may have a checksum over all that is behind it: a long frame of
-/// nothing but headers would take milliseconds.
+/// The most headers walked. Each may have a checksum over the rest of the frame: a long frame of
+/// headers only would take milliseconds.
 const HEADERS_MAX: usize = 64;
 
 /// IANA's ports of what is in UDP.
@@ -16,7 +15,7 @@ const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 const GRE_PORT: u16 = 4754;
 
-/// Whether a frame is as it was sent, as far as its headers can tell.
+/// A frame's integrity, as far as its headers tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Lengths agree, and every checksum there is is right.
@@ -27,7 +26,7 @@ pub enum Condition {
     Corrupt,
 }
 
-/// What was found in a frame.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The stamp, if there is one.
@@ -36,7 +35,7 @@ pub struct Found {
     pub condition: Condition,
 }
 
-/// Goes through an Ethernet frame. `whole` says that none of its end was cut off.
+/// Walks an Ethernet frame. `whole` means that the capture did not truncate it.
 #[inline]
 pub fn look(frame: &[u8], whole: bool) -> Found {
     let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact };
@@ -51,7 +50,7 @@ pub fn look(frame: &[u8], whole: bool) -> Found {
     Found { stamp: None, condition: walk.condition }
 }
 
-/// What follows.
+/// The next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Ether,
@@ -64,7 +63,7 @@ enum Next {
     Data,
 }
 
-/// What is below a transport's header.
+/// The IP header below a transport header.
 #[derive(Clone, Copy, Debug)]
 struct Below {
     /// The sum of the addresses.
@@ -74,7 +73,7 @@ struct Below {
 }
 
 struct Walk<'a> {
-    /// What is left, as far as the headers say that it goes.
+    /// Bytes that no header has taken, up to the length that headers give.
     rest: &'a [u8],
     whole: bool,
     below: Option<Below>,
@@ -82,7 +81,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Reads a header, and says what comes behind it; `None` if there is none.
+    /// Reads a header and returns the next one; `None` if it is invalid.
     fn header(&mut self, next: Next) -> Option<Next> {
         match next {
             Next::Ether => self.ether(),
@@ -123,7 +122,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What is behind so many bytes of the rest does not belong to it.
+    /// Limits the rest to the length that a header gives.
     #[inline]
     fn cut(&mut self, bytes: usize) {
         match self.rest.get(..bytes) {

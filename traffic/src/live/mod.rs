@@ -1,7 +1,6 @@
-//! Live frames: packets that a program makes in the kernel, and sends at once.
-//!
-//! A plan becomes straight-line eBPF ([`program`](self)): no packet is interpreted. Several
-//! workers have a program each, with its own sheet of counters and its own thread.
+//! Live frames: packets that an eBPF program makes in the kernel and sends at once. A plan becomes
+//! straight-line code ([`program`](self)): no packet is interpreted. Each worker has its own
+//! program, counters and thread.
 
 pub(crate) mod arith;
 mod pace;
@@ -58,7 +57,7 @@ pub struct Sending {
     worker: (u32, u32),
 }
 
-/// What a worker has done so far.
+/// Counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets handed to the interface.
@@ -156,7 +155,7 @@ impl Live {
         Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
     }
 
-    /// As [`Sending::set_pace`].
+    /// Sets the pace, as [`Sending::set_pace`].
     pub fn set_pace(&self, pace: Pace) {
         if self.paced {
             set_period(&self.sheet, pace.period(), self.worker);
@@ -173,7 +172,7 @@ impl Sending {
         }
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         let count = |word: i16| self.sheet.get(word as usize / 8);
         Counters {
@@ -184,7 +183,7 @@ impl Sending {
         }
     }
 
-    /// What became of the packets handed to the interface: exact once it has been ended.
+    /// Returns the fate of packets handed to the interface; exact after the end.
     pub fn redirects(&self) -> RedirectCounts {
         self.running.redirects()
     }
@@ -195,13 +194,13 @@ impl Sending {
         Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| self.sheet.get(index)))
     }
 
-    /// Whether it cannot go on: it has ended, and not all is sent.
+    /// Reports whether it failed: it ended before all packets were sent.
     pub fn has_failed(&self) -> bool {
         let Counters { packets, refused, .. } = self.counters();
         self.running.is_finished() && self.limit.is_none_or(|limit| packets + refused < limit)
     }
 
-    /// Whether nothing more will be sent: all packets are, or it failed.
+    /// Reports whether it sends nothing more: it is done, or failed.
     pub fn is_finished(&self) -> bool {
         let all = |limit| self.counters().packets >= limit;
         self.running.is_finished() || self.limit.is_some_and(all)
@@ -218,7 +217,8 @@ impl Sending {
         self.running.busy()
     }
 
-    /// Tells it to end, and does not wait for that: who ends several tells all of them first.
+    /// Requests the end without waiting. To end several senders, request each before waiting for
+    /// one.
     pub fn tell(&self) {
         self.running.tell();
     }
@@ -240,16 +240,16 @@ fn rest(sheet: &SharedCounters) -> u64 {
         let rarely = !idle.is_zero() && get(word::PERIOD) > 2 * NEAR;
         return if rarely { FEW_RUNS } else { u64::MAX };
     }
-    // Until the program has looked anew nobody knows.
+    // The idle time is unknown until the program runs again.
     sheet.set(word::IDLE as usize / 8, 0);
-    // Who ends it, wakes it.
+    // A request to end unparks the thread.
     std::thread::park_timeout((idle - NEAR / 2).min(MAX_SLEEP));
     // A look is enough where it goes on sleeping.
     if idle > MAX_SLEEP + NEAR { 1 } else { FEW_RUNS }
 }
 
-/// How often the program runs where so many packets are left: seldom, towards the end, so that the
-/// run's time is not much longer than theirs.
+/// The number of runs for the packets left: few towards the end, so that the run does not outlast
+/// them by long.
 fn until_end(sheet: &SharedCounters, left: u64) -> u64 {
     let get = |word: i16| sheet.get(word as usize / 8);
     let left_ns = (left / get(word::BURST).max(1)).saturating_mul(get(word::PERIOD));

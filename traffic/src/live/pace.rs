@@ -14,9 +14,9 @@ use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers
 /// leave alone.
 ///
-/// The timetable is that of [`Timetable`](crate::rate::Timetable), and its words are in the sheet.
-/// The period is read each time, so that it can be changed meanwhile. Who is no more than
-/// `most_behind` late makes up for it.
+/// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared
+/// memory. The program reads the period each time because it may change. It makes up for a delay of
+/// at most `most_behind`.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
     // It is MAX_BEHIND or less, which 32 bits hold.
     let most_behind = most_behind.as_nanos() as i32;
@@ -96,7 +96,8 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
     asm.place(same);
 }
 
-/// R1, when the next burst is due of who is behind at the time R0, by the period R4 in place of R5.
+/// Computes in R1 when the next burst is due after a change of period from R5 to R4, for a worker
+/// behind at time R0.
 fn stay_behind(asm: &mut Assembler, most: i32) {
     let [too_far, near] = asm.labels();
     asm.mov(R3, R0);

@@ -6,9 +6,9 @@
 //!                                                                    --> count --> redirect
 //! ```
 //!
-//! Live frames keep what they held before, changed perhaps by who received them last. So each run
-//! writes the frame's first bytes whole, up to [`REWRITTEN`]; what lies behind stays, and with
-//! several streams, whose packets take the place of one another, it is copied from the sheet.
+//! Live frames keep their previous content, which their last receiver may have changed. So each run
+//! writes the frame's first bytes, up to [`REWRITTEN`]. The bytes behind stay; with several
+//! streams, whose packets replace one another, the program copies them from the shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -38,7 +38,7 @@ const LENGTH: i16 = -8;
 const FLOW: i16 = -16;
 const WORDS: i16 = -24;
 
-/// Who makes the packets, and where they go.
+/// A program to generate: plan, worker and target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
@@ -46,7 +46,7 @@ pub(super) struct MakeJob<'a> {
     pub workers: u32,
     /// Where they leave; the sheet is the same wherever that is.
     pub exit: Option<&'a Exit>,
-    /// Of those that keep to a timetable, how far behind it is made up for.
+    /// With a timetable, the longest delay that the program makes up for.
     pub most_behind: Option<Duration>,
 }
 
@@ -61,7 +61,8 @@ struct Lane<'a> {
     template: Option<Table>,
 }
 
-/// What is more than a program can have: offsets in it have 16 bits, and its stack 512 bytes.
+/// Returns the plan's property that exceeds a program's limits: 16-bit offsets and 512 bytes of
+/// stack.
 pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
     const MAX_STREAMS: usize = 4000;
     const MAX_WORDS: u16 = 60;
@@ -77,7 +78,7 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
     }
 }
 
-/// What stands in the sheet before the first packet.
+/// Returns the shared memory's initial content.
 pub(super) fn sheet(job: &MakeJob<'_>) -> Vec<u64> {
     let mut writer = ProgramWriter::new(*job, None);
     // Tables are found while writing; without a map the program itself is of no use.
@@ -204,7 +205,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, SHEET + word, R1);
     }
 
-    /// The packet's number, and its flow's if somebody asks for it.
+    /// Loads the packet's number, and its flow's if the stream uses it.
     fn take_number(&mut self, lane: &Lane<'_>) {
         let place = SHEET + lane.number as i16;
         self.asm.load(Size::DW, NUMBER, place);
@@ -257,7 +258,7 @@ impl<'a> ProgramWriter<'a> {
         FP + (WORDS - 8 * i16::from(before + draw.word))
     }
 
-    /// Makes the frame as long as it is to be, and has R8 point to it.
+    /// Sets the frame's length, and points R8 to its start.
     fn set_length(&mut self, lane: &Lane<'_>) {
         let longest = lane.stream.template.len() as i32;
         match &lane.stream.sizes {

@@ -1,4 +1,4 @@
-//! What stands where in the memory that a program shares with us.
+//! Layout of the memory that a program shares with this process.
 
 use crate::plan::Plan;
 use crate::rate::Gaps;
@@ -92,7 +92,7 @@ impl SharedCounters {
         }))
     }
 
-    /// What it holds at the start.
+    /// Returns the initial content.
     pub fn words(&self) -> &[u64] {
         &self.words
     }

@@ -1,4 +1,4 @@
-//! The packets of a plan in memory, one after the other.
+//! Builds the packets of a plan in memory.
 
 use std::borrow::Borrow;
 
@@ -18,7 +18,7 @@ pub struct Frames<P> {
     time_ns: fn() -> u64,
 }
 
-/// How far a stream is.
+/// A stream's progress.
 #[derive(Clone, Debug)]
 struct StreamProgress {
     packets: Key,
@@ -30,8 +30,8 @@ struct StreamProgress {
     own: OwnFlows,
 }
 
-/// The flows of a stream that a worker has, and whose turn it is. Counted, for a division takes longer
-/// than all else that is done for a plain packet.
+/// The flows of a stream that belong to a worker. A counter selects the next one: a division takes
+/// longer than the rest of a plain packet.
 #[derive(Clone, Copy, Debug)]
 struct OwnFlows {
     first: u64,
@@ -41,7 +41,7 @@ struct OwnFlows {
     turn: u64,
 }
 
-/// What edits and checksums of one packet go by.
+/// The inputs of one packet's edits and checksums.
 struct Moment<'a> {
     worker: u32,
     number: u64,
@@ -138,7 +138,7 @@ impl OwnFlows {
 }
 
 impl Stream {
-    /// Whether its packets differ in more than their length.
+    /// Reports whether packets differ in more than their length.
     #[inline]
     fn changes(&self) -> bool {
         !self.edits.is_empty() || !self.sums.is_empty()

@@ -1,6 +1,6 @@
 //! Random numbers without a state: a hash of a key and a number.
 
-/// What the random numbers of one stream follow from.
+/// The key of a stream's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub u64);
 

@@ -1,5 +1,5 @@
-//! A plan: what is sent, worked out. Which bytes of a frame stay, which change from packet to
-//! packet and how, and which checksums follow from them.
+//! A plan of traffic: the constant bytes of frames, the edits from packet to packet, and the
+//! checksums that depend on them.
 //!
 //! ```text
 //!   specification --> plan --+--> Frames: the packets in memory, one after the other
@@ -22,10 +22,10 @@ pub use frames::{Frames, fold};
 pub(crate) use hash::constants;
 pub use hash::{Key, hash};
 
-/// What is sent, worked out.
+/// A plan of the packets to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What the random numbers follow from.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// The kinds of packets.
     pub streams: Vec<Stream>,
@@ -36,7 +36,7 @@ pub struct Plan {
 /// One kind of packets: the same layers, with other numbers in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// What it is called in reports.
+    /// The stream's name in reports.
     pub name: String,
     /// The longest frame, with zeros where an edit or a checksum goes. Shorter ones are its
     /// beginning.
@@ -47,7 +47,7 @@ pub struct Stream {
     pub flows: u32,
     /// How many random numbers of 64 bits a packet needs, and a flow.
     pub words: Words,
-    /// What changes. No two of them touch the same byte.
+    /// Fields that change. No two edits touch the same byte.
     pub edits: Vec<Edit>,
     /// Checksums, the inner before the outer.
     pub sums: Vec<Sum>,
@@ -89,7 +89,7 @@ pub struct Edit {
     pub bytes: u8,
     /// The bits that stay.
     pub keep: u64,
-    /// What is put beside them.
+    /// The changing bits.
     pub parts: Vec<Part>,
 }
 
@@ -100,7 +100,7 @@ pub struct Part {
     pub mask: u64,
     /// How far from the right they stand.
     pub shift: u8,
-    /// What is added to the source's number.
+    /// Added to the source's number.
     pub base: u64,
     /// Where the number comes from.
     pub source: FieldSource,
@@ -125,7 +125,7 @@ pub enum FieldSource {
     },
     /// The frame's bytes less `headers`: what a length field says.
     Length {
-        /// What is before the part that it counts.
+        /// Bytes before the part that the length counts.
         headers: u16,
     },
     /// The packet's number in its stream and worker.
@@ -147,7 +147,7 @@ pub struct Index {
     pub random: Option<Draw>,
 }
 
-/// Whether something changes with the packet or only with the flow.
+/// The index of a change: packet or flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// Every packet has its own.
@@ -175,22 +175,22 @@ pub struct Sum {
     /// Where sizes vary, what to add for a size: the sum of the template's bytes that are in such
     /// a frame; the first for the shortest frame. Empty if it is the same for all.
     pub by_size: Vec<u16>,
-    /// What changes in it.
+    /// Edits and sums that the checksum covers.
     pub terms: Vec<Term>,
-    /// What becomes of the result.
+    /// The last step of the checksum.
     pub finish: Finish,
 }
 
-/// What an edit or another checksum adds to a sum.
+/// The contribution of an edit or another checksum to a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// What is added.
+    /// The number added.
     pub of: Operand,
     /// It begins at an odd offset from where the sum begins.
     pub odd: bool,
 }
 
-/// What a sum depends on.
+/// A number that a sum depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// An edit, by its index.
@@ -199,12 +199,12 @@ pub enum Operand {
     Sum(u16),
     /// A length that is in no edit, or a second time in a pseudo header: [`FieldSource::Length`].
     Length {
-        /// What is before the part that it counts.
+        /// Bytes before the part that the length counts.
         headers: u16,
     },
 }
 
-/// What becomes of a checksum.
+/// The last step of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// It is right.
@@ -227,7 +227,7 @@ impl Sizes {
 }
 
 impl Stream {
-    /// Whether anything depends on the flow.
+    /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let by_flow = |part: &Part| match &part.source {
             FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => {

@@ -22,14 +22,14 @@ pub struct Pace {
     pub burst: u32,
 }
 
-/// What a pace is of. Mostly packets; where their lengths differ and bits are to be even, bytes.
+/// The unit of a pace: packets, or bytes where lengths differ and bits should be spread evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A packet.
     Packet,
     /// A byte.
     Byte {
-        /// What counts besides each packet's own.
+        /// Bytes counted per packet in addition to its own.
         besides: u32,
     },
 }
@@ -37,19 +37,19 @@ pub enum Unit {
 impl Unit {
     /// With what is around each frame on the wire: preamble and start 8, check sequence 4, gap 12.
     pub const BYTE_OF_LAYER1: Self = Self::Byte { besides: 24 };
-    /// Of the frames themselves.
+    /// The frames' bytes alone.
     pub const BYTE_OF_LAYER2: Self = Self::Byte { besides: 0 };
 }
 
 /// How far behind a sender may be and still make up for it, unless less is said
 /// ([`Dial::catching_up`]). Beyond, it starts its timetable anew.
 pub const MAX_BEHIND: Duration = Duration::from_millis(100);
-/// Who is behind when another pace begins stays so by as many packets, unless they would take longer
-/// then than is made up for; not where periods are longer than this, a minute.
+/// A change of pace keeps a worker's delay in packets, limited to the time that is made up for, if
+/// its period is shorter than this (a minute).
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
-    /// Bursts of so many packets, from each one's begin so long to the next one's.
+    /// Creates a pace of bursts of `burst` packets, `gap` from start to start.
     pub fn of_bursts(burst: u32, gap: Duration) -> Self {
         Self { pps: f64::from(burst) / gap.as_secs_f64(), burst }
     }
@@ -86,13 +86,13 @@ impl Dial {
     /// Another pace from now on.
     pub fn set(&self, pace: Pace) {
         let Period { ns, fraction } = pace.period();
-        // Both pair with the loads of `period`. Nothing else is published, and who sees one of the
-        // two before the other is wrong by less than a ns once.
+        // Both pair with the loads of `period`. Nothing else is published. A reader that sees one
+        // of the two before the other is wrong by less than a ns once.
         self.shared.fraction.store(fraction.into(), Ordering::Relaxed);
         self.shared.ns.store(ns, Ordering::Relaxed);
     }
 
-    /// From one burst to the next, whoever sends it.
+    /// Returns the period from burst to burst over all workers.
     #[inline]
     pub fn period(&self) -> Period {
         // Both pair with the stores of `set`.

@@ -1,4 +1,4 @@
-//! From one burst to the next.
+//! The period from burst to burst.
 
 use super::Pace;
 
@@ -19,14 +19,14 @@ impl Period {
     /// this, so that sums of a few times and periods always fit.
     pub const NEVER: Self = Self { ns: 1 << 60, fraction: 0 };
 
-    /// Whether nothing is due any more: a pause.
+    /// Reports whether the period is a pause.
     #[inline]
     pub fn is_never(self) -> bool {
         self.ns >= Self::NEVER.ns
     }
 
-    /// So many times as long: of each of several workers that take turns. What is not never does not
-    /// become so: its first burst is due.
+    /// Multiplies the period, for workers that take turns. A finite period stays below
+    /// [`Period::NEVER`], so that its first burst is due.
     pub fn times(self, count: u32) -> Self {
         if self.is_never() {
             return Self::NEVER;

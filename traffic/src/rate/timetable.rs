@@ -9,7 +9,7 @@ pub struct Timetable {
     dial: Dial,
     worker: u32,
     workers: u32,
-    /// What the dial said when it was last looked at.
+    /// The dial's period when it was last read.
     asked: Period,
     /// From one of this worker's bursts to its next.
     period: Period,
@@ -73,8 +73,8 @@ impl Timetable {
         if self.period.is_never() { 0 } else { self.open.min(most) }
     }
 
-    /// A new timetable: the next burst is due its period after the last, or if that has passed,
-    /// now. Who is behind already stays so, by as many packets.
+    /// Follows a change of pace: the next burst is due its period after the last, or now if that
+    /// has passed. A delay stays, counted in packets.
     fn change(&mut self, asked: Period, now_ns: u64) {
         let before = std::mem::replace(&mut self.period, asked.times(self.workers));
         self.asked = asked;
@@ -93,7 +93,7 @@ impl Timetable {
         });
     }
 
-    /// How far behind it is now who was so far behind by another period.
+    /// Returns the delay after a change of pace, from the delay before it.
     fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
         let most = self.dial.most_behind().as_nanos() as u64;
         // No product has more than 64 bits.
@@ -109,7 +109,7 @@ impl Timetable {
         self.period.part_ns(self.worker, self.workers)
     }
 
-    /// So many of the packets that were due are sent.
+    /// Records that packets that were due are sent.
     pub fn sent(&mut self, packets: u32) {
         self.open -= packets.min(self.open);
     }

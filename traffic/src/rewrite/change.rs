@@ -28,8 +28,8 @@ impl Rewrite {
         change_mac(source, |mac| self.source.unwrap_or(self.mac(mac)));
     }
 
-    /// Of ARP for Ethernet and IPv4 (RFC 826): who asks is who sends; who is asked is nobody yet in a
-    /// question.
+    /// Rewrites ARP for Ethernet and IPv4 (RFC 826): the sender's addresses, and the target's; a
+    /// request has no target MAC yet.
     fn change_arp(&self, frame: &mut [u8], at: usize) {
         const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
         let Some(packet) = frame.get_mut(at..at + 28).filter(|packet| packet.starts_with(&HEAD))
@@ -86,7 +86,7 @@ fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
     }
 }
 
-/// What stays adds nothing.
+/// Adds a change of bytes; equal bytes add nothing.
 fn note(difference: &mut Difference, before: &[u8], now: &[u8]) {
     if before != now {
         difference.change(before, now);
@@ -118,7 +118,7 @@ fn correct(bytes: &mut [u8], at: usize, difference: Difference) {
     }
 }
 
-/// What words added up before and add up now, of those that have changed.
+/// The difference that changed words make in a checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference(u64);
 
@@ -130,7 +130,7 @@ impl Difference {
         self.0 += words(now).map(u64::from).sum::<u64>();
     }
 
-    /// Whether nothing has changed.
+    /// Reports whether no word has changed.
     pub(super) fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::super::Rule;
     use super::*;
 
-    /// What a packet is, without its addresses.
+    /// A packet without its addresses.
     #[derive(Clone, Debug)]
     struct PacketKind {
         v6: bool,

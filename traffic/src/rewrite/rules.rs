@@ -34,10 +34,10 @@ pub enum Rule {
 /// From one prefix to another, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefixes<N> {
-    /// What an address must have under the mask to be changed.
+    /// Required bits of an address under the mask.
     from: N,
     from_mask: N,
-    /// What it gets under the other.
+    /// New bits under the other mask.
     to: N,
     to_mask: N,
 }
@@ -68,12 +68,12 @@ impl Rewrite {
         }
     }
 
-    /// Whether it changes nothing.
+    /// Reports whether there are no rules.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it may change addresses behind Ethernet's.
+    /// Reports whether a rule may change addresses above Ethernet's.
     pub(super) fn changes_ip(&self) -> bool {
         !(self.v4.is_empty() && self.v6.is_empty())
     }

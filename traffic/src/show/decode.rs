@@ -1,7 +1,5 @@
-//! What headers there are in a packet.
-//!
-//! The bytes are read as a receiver would, without a look at the specification: so what is
-//! shown is what is sent.
+//! Decodes the headers of a packet as a receiver would, without the specification: the listing
+//! shows what is sent.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +14,7 @@ use crate::spec::layer::Protocol;
 use crate::spec::value::Value;
 use sluicegate_base::headers::{Ipv6Extension, ethertype, protocol};
 
-/// What follows.
+/// The next header to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextHeader {
     Ether,
@@ -37,15 +35,15 @@ pub(super) struct Below {
 }
 
 pub(super) struct Decoder<'a> {
-    /// What is left, as far as the headers say that it goes.
+    /// Bytes that no decoded header has taken, without padding.
     pub(super) rest: &'a [u8],
-    /// Bytes behind that.
+    /// Bytes after the length that the headers give.
     padding: usize,
     pub(super) below: Option<Below>,
     lines: Vec<(String, String)>,
 }
 
-/// A line for each header and what is left behind them; `stamped` says that there is a stamp.
+/// Returns one line per header, then the payload; `stamped` packets carry a stamp.
 pub(super) fn decode(frame: &[u8], stamped: bool) -> Vec<(String, String)> {
     let mut decoder = Decoder { rest: frame, padding: 0, below: None, lines: Vec::new() };
     let mut next = NextHeader::Ether;
@@ -97,7 +95,7 @@ impl<'a> Decoder<'a> {
         self.lines.push((name.to_owned(), text));
     }
 
-    /// What is behind so many bytes of the rest does not belong to it.
+    /// Limits the rest to the length that a header gives; the remainder is padding.
     fn cut(&mut self, bytes: usize) {
         let cut = self.rest.len().min(bytes);
         self.padding += self.rest.len() - cut;
@@ -130,7 +128,7 @@ impl<'a> Decoder<'a> {
         let bottom = word & 0x100 != 0;
         let stack = if bottom { ", bottom of the stack" } else { "" };
         self.say("mpls", format!("label {label}, tc {tc}, ttl {ttl}{stack}"));
-        // What a label is for nobody says; a receiver guesses by the first bits, too (RFC 4928).
+        // A label does not name its content; receivers guess from the first bits, too (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
             (false, _) => NextHeader::Type(ethertype::MPLS),
             (true, 4) => NextHeader::Type(ethertype::IPV4),
@@ -272,7 +270,7 @@ impl<'a> Decoder<'a> {
         Some(NextHeader::Ether)
     }
 
-    /// What is left behind the headers.
+    /// Adds lines for the stamp, payload and padding after the headers.
     fn data(&mut self, stamped: bool) {
         if stamped && let Some(text) = stamp(self.rest) {
             self.say("stamp", text);

@@ -1,5 +1,4 @@
-//! What will be sent, for people: each stream in a few lines, then the first packets, decoded
-//! and as bytes.
+//! Prints streams in a few lines each, then the first packets, decoded and as bytes.
 //!
 //! | module | what it knows |
 //! | --- | --- |
@@ -91,7 +90,7 @@ fn wrapped(text: &str) -> Vec<String> {
 
 /// Bytes a line of a dump.
 const BYTES_A_LINE: usize = 16;
-/// What the bytes of a line take: eight times four digits and a blank.
+/// Width of a line's bytes: eight groups of four digits and a blank.
 const WIDTH: usize = 40;
 
 /// Writes bytes as tcpdump -X does.

@@ -10,9 +10,9 @@ use crate::spec::protocols::bytes::Hex;
 use crate::spec::value::{Set, Value};
 use crate::spec::{Spec, Stream};
 
-/// Of a list, bytes or a text this many are shown.
+/// The number of list values, bytes or characters shown.
 const SHOWN: usize = 8;
-/// Fields that are shown though nothing was said of them.
+/// Fields that are shown even where the specification does not set them.
 const ALWAYS: &[&str] =
     &["src", "dst", "sport", "dport", "spa", "tpa", "op", "type", "flags", "vni", "label"];
 

@@ -1,4 +1,4 @@
-//! What is above IP.
+//! Decodes the headers above IP.
 
 use etherparse::{TcpHeaderSlice, TcpOptionElement, UdpHeaderSlice};
 
@@ -9,7 +9,7 @@ use sluicegate_base::headers::protocol;
 /// IANA's port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
 
-/// What follows.
+/// The content of a transport header's payload.
 pub(super) enum Upper {
     Vxlan,
     Data,

@@ -35,7 +35,7 @@ impl LeftOut {
         self.too_long + self.too_short + self.other_link_type
     }
 
-    /// The same of two sources.
+    /// Adds the counts of two sources.
     pub fn plus(self, other: Self) -> Self {
         Self {
             too_long: self.too_long + other.too_long,
@@ -48,7 +48,7 @@ impl LeftOut {
 
 /// How long before its time a sleeper is woken: the kernel may take as long.
 const WAKE_BEFORE: Duration = Duration::from_millis(1);
-/// The longest sleep: who sleeps does not see that it is to end.
+/// The longest sleep: a sleeping worker does not notice a stop request.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sleeps where something is far from being due, and spins where it is near.
@@ -69,10 +69,10 @@ pub trait Source: Send {
     /// It cannot go on.
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled>;
 
-    /// What was put into the ring has been handed over, at this time.
+    /// Records the time at which the packets in the ring were handed over.
     fn handed_over(&mut self, _now_ns: u64) {}
 
-    /// Nothing was due: waits until something may be, for some 20 ms at most.
+    /// Waits when nothing was due, at most about 20 ms.
     ///
     /// # Errors
     /// What it reads from cannot be waited for.
@@ -81,10 +81,10 @@ pub trait Source: Send {
         Ok(())
     }
 
-    /// Whether there are no more.
+    /// Reports whether the source is exhausted.
     fn is_finished(&self) -> bool;
 
-    /// Why there are no more, where that is no good reason; once.
+    /// Takes the error that ended the source early.
     fn failure(&mut self) -> Option<Error> {
         None
     }
@@ -111,7 +111,7 @@ pub(super) struct Filler {
 }
 
 impl Filler {
-    /// Of these packets, of which none is longer than `longest` bytes.
+    /// Creates a filler for packets of at most `longest` bytes.
     pub fn new(frames: Frames<Arc<Plan>>, longest: usize) -> Self {
         Self { frames, long: vec![0; longest], waiting: 0, too_long: 0 }
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a specification, and where it says so.
+//! Errors in a specification, and their positions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub(crate) struct Origin {
     pub(crate) text: Arc<str>,
 }
 
-/// What is wrong, before it is known how the text looks there.
+/// An error before its position is looked up in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) place: Position,
     /// Of what: "stream dns: udp.sport".
     pub(crate) object: String,
-    /// What is wrong, and what would be right.
+    /// The error and its remedy.
     pub(crate) problem: String,
 }
 
@@ -42,7 +42,7 @@ impl Fault {
         Self { place: place.clone(), object: object.into(), problem: problem.into() }
     }
 
-    /// The same, of a part of `whole`.
+    /// Prefixes the object with the `whole` that it belongs to.
     pub(crate) fn within(mut self, whole: &str) -> Self {
         self.object = match self.object.as_str() {
             "" => whole.to_owned(),
@@ -52,7 +52,7 @@ impl Fault {
     }
 }
 
-/// What is wrong with a specification: the line, the field, what would be right.
+/// An error in a specification: line, field and remedy.
 ///
 /// ```
 /// use sluicegate_traffic::spec::Spec;
@@ -83,7 +83,7 @@ impl SpecError {
         self.line
     }
 
-    /// What is wrong: "stream dns: udp.sport".
+    /// The object of the error: "stream dns: udp.sport".
     pub fn object(&self) -> &str {
         &self.object
     }

@@ -286,7 +286,7 @@ fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
     size.map_err(|problem| Fault::new(&Position::Text(value.span()), "size", problem))
 }
 
-/// What was said of a field.
+/// Reads the TOML value of a field.
 fn said(value: &Spanned<DeValue>) -> Result<Said, String> {
     Ok(match value.get_ref() {
         DeValue::String(text) => Said::Text(text.clone().into_owned()),

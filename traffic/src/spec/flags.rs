@@ -1,7 +1,7 @@
 //! A specification from flags of a command, and flags that change one.
 //!
-//! Both say fields of layers, in the words of a file: a stream from flags is one of which only
-//! the layers are there, and which the flags then change.
+//! Both set fields of layers with the same syntax as a file: flags alone create a stream of default
+//! layers, then change it.
 
 use std::path::Path;
 
@@ -21,9 +21,9 @@ use super::value::{Set, Value};
 use super::{Spec, Stream};
 use crate::plan::Per;
 
-/// What a user says by flags. What is not said is left as it is, or has its default: UDP from
-/// 198.18.0.1 to 198.18.0.2 (2001:db8::1 and ::2 where one of them is of IPv6), ports 9
-/// (discard), frames as short as can be.
+/// Flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
+/// 198.18.0.2 (2001:db8::1 and ::2 if either address is IPv6), ports 9 (discard), the shortest
+/// frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--size`: bytes of a frame without the frame check sequence, like `60`, `60,512,1514`,
@@ -144,7 +144,7 @@ impl Flags {
         })
     }
 
-    /// Whether a flag makes the packets of flows differ.
+    /// Reports whether a flag makes the packets of flows differ.
     fn varies(&self) -> bool {
         let said = ROWS.iter().filter_map(|row| (row.said)(self));
         // Only of what stays is the text a single number or address.
@@ -157,7 +157,7 @@ impl Flags {
 
     fn change(&self, streams: &mut [Stream]) -> Result<(), Fault> {
         if self.proto.is_some() {
-            let problem = "the layers are there already: leave it out";
+            let problem = "the specification sets the layers: leave it out";
             return Err(Fault::new(&Position::Flag("--proto"), "", problem));
         }
         if self.flows == Some(0) {

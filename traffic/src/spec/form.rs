@@ -22,7 +22,7 @@ pub(crate) enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
-    /// What stands for it in a word of such letters; several, if it has several.
+    /// Letters for the flag in a word like `SA`.
     pub(crate) letters: &'static str,
     pub(crate) bit: u64,
 }
@@ -43,7 +43,7 @@ impl Form {
         u128::MAX >> (128 - u32::from(self.bits()))
     }
 
-    /// The same without names.
+    /// Returns the form without names.
     pub(crate) fn nameless(self) -> Self {
         match self {
             Self::Number { bits, .. } => Self::Number { bits, names: &[] },
@@ -51,13 +51,13 @@ impl Form {
         }
     }
 
-    /// Whether `/` and a number of bits may follow.
+    /// Reports whether `/` and a prefix length may follow.
     pub(crate) fn is_address(self) -> bool {
         matches!(self, Self::Mac | Self::Ipv4 | Self::Ipv6)
     }
 
-    /// How many of the lower bits change together where others than a power of two are there:
-    /// an edit of a plan has no more.
+    /// The number of lower bits that change together in a range that is not a power of two: an edit
+    /// of a plan holds no more.
     pub(crate) fn unit_bits(self) -> u8 {
         match self {
             Self::Mac => 32,
@@ -66,7 +66,7 @@ impl Form {
         }
     }
 
-    /// What a number of this form looks like, for messages.
+    /// Describes a valid number for messages.
     pub(crate) fn right(self) -> String {
         match self {
             Self::Number { names: [], .. } => self.range(),

@@ -21,7 +21,7 @@ pub(crate) struct Header<'a> {
     at: usize,
 }
 
-/// What a checksum is over.
+/// The bytes that a checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cover {
     /// The header alone.
@@ -60,7 +60,7 @@ impl<'a> Header<'a> {
         (layer.protocol.lay)(&mut header)
     }
 
-    /// What was said of a field.
+    /// Returns the setting of a field.
     pub(crate) fn setting(&self, name: &str) -> Option<&'a Setting> {
         self.layer.setting(name)
     }
@@ -214,7 +214,7 @@ impl<'a> Header<'a> {
         self.says_next(name, |known| known.ip.map(u128::from), EXPERIMENTAL)
     }
 
-    /// What is wrong with a field.
+    /// Creates an error about a field.
     pub(crate) fn fault(&self, setting: &Setting, problem: impl Into<String>) -> Fault {
         self.layer.fault(setting, problem)
     }

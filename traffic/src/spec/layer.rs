@@ -1,4 +1,4 @@
-//! What layers there are, and their fields.
+//! Layers and their fields.
 //!
 //! Each protocol is a row of [`PROTOCOLS`], made in a file of its own below `protocols/`: its
 //! fields with their places in the header, and a function that fills in what follows from the
@@ -38,7 +38,7 @@ pub(crate) const PROTOCOLS: &[&Protocol] = &[
 
 /// A kind of layer.
 pub(crate) struct Protocol {
-    /// What it is called in a specification.
+    /// Its name in a specification.
     pub(crate) name: &'static str,
     /// Bytes of the header without anything optional.
     pub(crate) bytes: usize,
@@ -70,12 +70,12 @@ pub(crate) struct Field {
     pub(crate) takes: Takes,
     /// Where it stands; none if the protocol's function puts it in its place.
     pub(crate) bits: Option<Bits>,
-    /// What it is if nothing is said, in the field's own words; empty for zero, or for what the
-    /// protocol's function finds out.
+    /// The default in the field's syntax; empty for zero, or if the protocol's function computes
+    /// it.
     pub(crate) default: &'static str,
 }
 
-/// What may be said of a field.
+/// The kind of setting that a field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     /// A value.
@@ -153,7 +153,7 @@ impl Field {
         Self { takes: Takes::Checksum, ..Self::number("checksum", at, 2) }
     }
 
-    /// What has no place of its own in the header.
+    /// A field without a fixed offset in the header.
     pub(crate) const fn special(name: &'static str, takes: Takes) -> Self {
         Self { name, takes, bits: None, default: "" }
     }
@@ -189,7 +189,7 @@ pub(crate) struct Layer {
     pub(crate) place: Position,
 }
 
-/// What is said of a field.
+/// A field's setting and its position in the specification.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) field: &'static Field,
@@ -261,7 +261,7 @@ impl Layer {
         }
     }
 
-    /// What is wrong with a field of it.
+    /// Creates an error about a field of the layer.
     pub(crate) fn fault(&self, setting: &Setting, problem: impl Into<String>) -> Fault {
         let object = format!("{}.{}", self.protocol.name, setting.field.name);
         Fault::new(&setting.place, object, problem)

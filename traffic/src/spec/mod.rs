@@ -1,4 +1,4 @@
-//! What is to be sent, as people say it: streams of layers with fields.
+//! Specifications of traffic: streams of layers with fields.
 //!
 //! ```text
 //!   TOML --> file --+
@@ -14,7 +14,7 @@
 //! | `protocols` | one file a protocol family: fields, and what follows from other layers |
 //! | `header`, `build` | headers, payload, edits and checksums: from layers to a plan |
 //! | `file`, `flags`, `said` | where a specification comes from |
-//! | `profiles` | specifications that are there already |
+//! | `profiles` | built-in specifications |
 //! | `fault` | what is wrong, and where |
 //!
 //! ```
@@ -63,11 +63,10 @@ const MAX_STREAMS: usize = 4096;
 /// The most memory that templates, sizes, lists and sums of a plan take.
 const MAX_BYTES: usize = 64 << 20;
 
-/// What is to be sent, as it was said.
+/// A specification of traffic.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What random numbers follow from; 0 if nothing is said. The same seed gives the same
-    /// packets.
+    /// Seed of the random numbers; `None` is 0. The same seed gives the same packets.
     pub seed: Option<u64>,
     pub(crate) streams: Vec<Stream>,
     origin: Origin,
@@ -81,7 +80,7 @@ pub(crate) struct Stream {
     weight: u32,
     pub(crate) flows: u32,
     pub(crate) size: Option<(Size, Position)>,
-    /// Whether frames without a size are made long enough for Ethernet.
+    /// Frames without a size are padded to the Ethernet minimum.
     pad: bool,
     pub(crate) layers: Vec<Layer>,
     place: Position,
@@ -140,7 +139,7 @@ impl Spec {
         self.build(of).map_err(|fault| self.origin.locate(fault))
     }
 
-    /// Whether packets of a stream carry a stamp.
+    /// Reports whether packets of a stream carry a stamp.
     pub(crate) fn is_stamped(&self, stream: usize) -> bool {
         let layers = self.streams.get(stream).map_or(&[][..], |stream| &stream.layers);
         layers.iter().any(|layer| layer.protocol.is(&protocols::bytes::STAMP))

@@ -1,5 +1,5 @@
-//! Specifications that are there already: attacks, mixes, standard tests. Their files are
-//! `traffic/profiles/*.toml`, to be copied and changed.
+//! Built-in specifications: attacks, mixes, standard tests. Their files, `traffic/profiles/*.toml`,
+//! are meant to be copied and changed.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Spec, file};
 /// A specification with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// What it is called.
+    /// The profile's name.
     pub name: &'static str,
     /// The file.
     pub text: &'static str,
@@ -50,14 +50,14 @@ impl Profile {
         Self { name, text: RFC2544, size: Some(size) }
     }
 
-    /// What it is, in a line: the file's first.
+    /// A one-line description: the file's first line.
     pub fn about(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
     }
 }
 
 impl Spec {
-    /// A specification that is there already.
+    /// Returns the built-in specification `name`.
     ///
     /// # Errors
     /// There is none of this name: the error lists those there are.

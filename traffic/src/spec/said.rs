@@ -1,4 +1,4 @@
-//! What was said of a field, by a file or by a flag, becomes what it means.
+//! Converts a setting from a file or flag into a field's type.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use super::protocols::bytes::{MAX_BYTES, hex};
 use super::protocols::tcp::TcpOption;
 use super::value::Value;
 
-/// What was said of a field.
+/// A setting as a file or flag writes it.
 #[derive(Clone, Debug)]
 pub(super) enum Said {
     Text(String),
@@ -38,7 +38,8 @@ impl Said {
     }
 }
 
-/// What it means of this field; `Err` says what would be right. Files are found from `base`.
+/// Converts a setting to the field's type; `Err` describes a valid one. Files are relative to
+/// `base`.
 pub(super) fn meant(field: &Field, said: &Said, base: &Path) -> Result<Given, String> {
     let not = |right: &str| Err(format!("{} is not {right}", said.what()));
     Ok(match (field.takes, said) {

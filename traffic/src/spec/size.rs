@@ -59,7 +59,7 @@ impl Size {
             }
         };
         if size.bounds().0 == 0 {
-            return Err("a frame without a byte cannot be".into());
+            return Err("a frame has at least one byte".into());
         }
         Ok(size)
     }
@@ -104,8 +104,8 @@ fn mix(text: &str) -> Result<Size, String> {
     turns.map(|_| Size::Mix(weights))
 }
 
-/// Whose turn it is, over and over: each as often as its weight says, and well mixed. At every
-/// turn each is given its weight, and the one that has most pays for all.
+/// Distributes turns by weight and mixes them well: at every turn each index gains its weight as
+/// credit, and the one with most credit takes the turn and pays the total.
 pub(super) fn turns_of(weights: &[u32]) -> Result<Vec<u16>, String> {
     let common = weights.iter().fold(0, |a, b| gcd(a, *b)).max(1);
     let weights: Vec<_> = weights.iter().map(|weight| i64::from(weight / common)).collect();
@@ -178,8 +178,8 @@ mod tests {
     fn what_is_wrong_is_told() {
         let rows = [
             ("nothing", "", "a size is like 60"),
-            ("no byte", "0", "a frame without a byte"),
-            ("no byte among others", "60,0", "a frame without a byte"),
+            ("no byte", "0", "at least one byte"),
+            ("no byte among others", "60,0", "at least one byte"),
             ("too long", "65536", "65536 is too much"),
             ("by flow", "flow:60,70", "by the packet"),
             ("a list at random", "any:60,70", "in turn"),

@@ -32,10 +32,10 @@ use crate::plan::Per;
 /// The most numbers in a list: they stand in memory, and in the kernel's.
 const MAX_LIST: usize = 65_536;
 
-/// What a field has in the packets.
+/// The values of a field over all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// What it goes by. A number that stays goes by the packet.
+    /// The index: packet or flow. A constant counts as per packet.
     pub(crate) per: Per,
     pub(crate) set: Set,
 }
@@ -92,7 +92,7 @@ impl Value {
         Ok(Self { per, set })
     }
 
-    /// What is not a list.
+    /// Parses a value that is not a list.
     fn span(text: &str, form: Form) -> Result<Set, String> {
         if let Some((first, rest)) = text.split_once("..") {
             return counter(first, rest, form);
@@ -117,8 +117,8 @@ impl Value {
         if let Set::One(number) = self.set { Some(number) } else { None }
     }
 
-    /// Whether some packet may have such a number there. Of counters and random numbers it is
-    /// supposed.
+    /// Reports whether a packet may have a number that `such` accepts; assumed of counters and
+    /// random numbers.
     pub(crate) fn may_be(&self, such: impl Fn(u128) -> bool) -> bool {
         match &self.set {
             Set::One(number) => such(*number),

@@ -36,7 +36,7 @@ fn trial(fragments: bool) -> Option<(InKernel, ProgTestRun)> {
     Some((kernel, trial))
 }
 
-/// Whether this is root.
+/// Reports whether the test runs as root.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
 }
@@ -54,7 +54,7 @@ fn frames(spec: &str, worker: u32, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(next).collect()
 }
 
-/// What both say of the same packets; `None` without the privilege.
+/// Counts the same packets with both analysers; `None` without the privilege.
 fn both(packets: &[Vec<u8>]) -> Option<[Analysis; 2]> {
     let (kernel, trial) = trial(false)?;
     let mut analyser = Analyser::new(|| 0);

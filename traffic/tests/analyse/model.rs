@@ -8,15 +8,15 @@ use sluicegate_traffic::analyse::{
     WorkerAnalysis,
 };
 
-/// What happens to a packet on its way.
+/// An event on a packet's path.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     Comes,
     IsLost,
     ComesTwice,
-    /// It is overtaken by so many.
+    /// This number of packets overtake it.
     Waits(u16),
-    /// It comes again after so many.
+    /// A duplicate arrives after this number of packets.
     ComesAgain(u16),
 }
 
@@ -48,7 +48,7 @@ pub fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
     moments.into_iter().map(|(_, number)| number).collect()
 }
 
-/// What a model says of numbers that do not start over, in the order in which they come.
+/// Counts numbers that do not wrap, in the order of arrival.
 fn model(numbers: impl IntoIterator<Item = u64>) -> (StreamCounts, u64) {
     let (mut counts, mut seen) = (StreamCounts::default(), HashSet::new());
     let (mut first, mut last) = (u64::MAX, 0);
@@ -70,8 +70,8 @@ fn stamped(number: u32, time_ns: u64) -> Found {
     Found { stamp: Some(stamp), condition: Condition::Intact }
 }
 
-/// What analysers say together, each of the numbers that come to it; the time of a packet follows
-/// from its number.
+/// Merges analysers that each receive the numbers of one queue. A number determines its packet's
+/// time.
 fn analysed(first: u32, queues: &[Vec<u32>]) -> WorkerAnalysis {
     let shares: Vec<Share> = queues
         .iter()

@@ -60,7 +60,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
     }
 }
 
-/// At so many units a second.
+/// A tempo of this number of units a second.
 pub fn paced(pps: f64, of: Unit) -> Tempo {
     Tempo::Paced { dial: Dial::new(Pace { pps, burst: 1 }), of }
 }
@@ -76,7 +76,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Whose packets go nowhere.
+    /// Creates a target that discards packets.
     pub fn of(source: Replay) -> Self {
         Self::to(source, "null:")
     }
@@ -87,7 +87,7 @@ impl Worker {
         Self { source, queue: port.queues.remove(0) }
     }
 
-    /// What it sends at a time.
+    /// Packets sent per batch.
     pub fn at(&mut self, now_ns: u64) -> Filled {
         let mut all = Filled::default();
         loop {
@@ -108,7 +108,7 @@ pub fn only(file: &Path, options: &ReplayOptions) -> Worker {
     Worker::of(Replay::open(&name(file), options, 1).unwrap().remove(0))
 }
 
-/// Replays a file by so many workers, as fast as can be: what each sent, and its error's text.
+/// Replays a file by `workers` workers as fast as possible: the packets of each, and its error.
 pub fn sent(
     folder: &Path,
     file: &Path,
@@ -138,7 +138,7 @@ pub fn sent(
     all.into_iter().enumerate().map(end).collect()
 }
 
-/// What a file holds, and whether it ends well.
+/// Returns a file's packets, and whether the file ends cleanly.
 pub fn read(path: &Path) -> (Vec<Recorded>, bool) {
     if path.metadata().unwrap().len() == 0 {
         // Nothing was sent there.

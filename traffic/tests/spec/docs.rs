@@ -17,7 +17,7 @@ fn page() -> Option<String> {
     page
 }
 
-/// What is between backquotes.
+/// Returns the text between backquotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }

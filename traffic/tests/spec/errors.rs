@@ -1,4 +1,4 @@
-//! What is wrong with wrong specifications is told, with its line and its field.
+//! Errors name the line and field of an invalid specification.
 
 use std::path::Path;
 

@@ -189,5 +189,5 @@ fn a_wrong_flag_is_named() {
     }
     let mut profile = Spec::profile("imix").unwrap();
     let error = profile.apply(&Flags { proto: some("tcp"), ..none }).unwrap_err();
-    assert_eq!(error.to_string(), "--proto: the layers are there already: leave it out");
+    assert_eq!(error.to_string(), "--proto: the specification sets the layers: leave it out");
 }

@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// What packets may have in a field.
+/// The values that packets may have in a field.
 #[derive(Debug)]
 pub struct Allowed {
     pub layer: usize,
@@ -57,7 +57,7 @@ pub struct Made {
     pub flows: u32,
     /// The frame's sizes, the least and the most.
     pub sizes: (usize, usize),
-    /// Whether a part of it goes by chance.
+    /// Reports whether a part of it is random.
     pub random: bool,
 }
 
@@ -196,7 +196,7 @@ fn fields(
     said
 }
 
-/// What makes a header longer; gives how much.
+/// Writes a field that lengthens the header; returns the added bytes.
 fn more(random: &mut Random, layer: &str, fields: &mut Vec<String>) -> usize {
     let words = fields.len();
     let mut add = |said: &str, bytes| {

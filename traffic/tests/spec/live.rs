@@ -66,7 +66,7 @@ const SPECS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Whether this is root.
+/// Reports whether the test runs as root.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
 }
@@ -76,7 +76,7 @@ fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
     dialled(plan, worker, pace.map(Dial::new))
 }
 
-/// The same, whose pace is a dial's.
+/// Sends at a dial's pace.
 fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> {
     // No packet is sent, so no interface needs to be there.
     let interface = Interface { index: 1, ..Interface::default() };
@@ -91,7 +91,7 @@ fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> 
     }
 }
 
-/// Whether a packet says when it was made: no two are the same then.
+/// Reports whether a packet carries its time: then no two packets are equal.
 fn is_timed(plan: &Plan) -> bool {
     let edits = plan.streams.iter().flat_map(|stream| &stream.edits);
     edits.flat_map(|edit| &edit.parts).any(|part| part.source == FieldSource::Time)

@@ -18,7 +18,7 @@ mod tshark;
 use sluicegate_traffic::plan::{Frames, Plan};
 use sluicegate_traffic::spec::{Defaults, Spec};
 
-/// What becomes of a specification.
+/// Plans a valid specification.
 fn plan(text: &str) -> Plan {
     let spec = Spec::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     spec.plan(&Defaults::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))

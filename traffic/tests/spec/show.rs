@@ -1,4 +1,4 @@
-//! What is shown of packets is what is in them.
+//! The listing of a packet matches the packet.
 
 use std::process::Command;
 

@@ -6,7 +6,7 @@ use sluicegate_traffic::spec::{Defaults, Spec};
 
 use crate::generate::Random;
 
-/// How many are tried. So many that some hundreds make packets.
+/// Specifications tried; some hundreds of them are valid.
 const TRIED: u64 = 5_000;
 
 /// Layers that may follow each other.
@@ -84,7 +84,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("udp", "port"),
 ];
 
-/// What may be said of one of them.
+/// Writes a setting for one of them.
 const VALUES: &[&str] = &[
     "0",
     "1",

@@ -1,4 +1,4 @@
-//! What Wireshark's dissectors say of the packets: written by others, from the same RFCs.
+//! Compares packets with Wireshark's dissectors, an independent implementation of the same RFCs.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ pub fn write(path: &Path, packets: &[Vec<u8>]) {
     file.close_tx().unwrap();
 }
 
-/// What tshark says of each packet, in these fields.
+/// Returns the fields that tshark prints of each packet.
 pub fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(path).args(["-T", "fields", "-E", "separator=|"]);

@@ -6,7 +6,7 @@ use sluicegate::link::{self, Lab};
 
 use crate::support::*;
 
-/// What `left0` sends is sent slowly enough for a busy machine.
+/// A rate slow enough for a busy machine.
 const SLOWLY: [&str; 4] = ["--rate", "20kpps", "--count", "32"];
 
 fn mac_of_right(lab: &Lab) -> [u8; 6] {

@@ -148,7 +148,7 @@ fn who_waits_for_an_hour_can_be_asked_to_end() {
 }
 
 #[test]
-fn whoever_ends_it_leaves_an_interface_as_it_was() {
+fn an_ended_replay_leaves_the_interface_as_it_was() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("recorded.pcap");

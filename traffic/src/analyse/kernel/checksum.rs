@@ -11,7 +11,7 @@ use crate::live::arith;
 /// Points this far before what is to be added next: the last bytes are read with some before them.
 const AT: Reg = R1;
 const BEFORE: i16 = 8;
-/// So many bytes are left.
+/// The number of bytes left.
 const LEFT: Reg = R2;
 /// The sum of every other number: two sums need not wait for each other.
 const OTHER_SUM: Reg = R0;
@@ -53,7 +53,7 @@ impl Piece<'_> {
         self.asm.store(Size::DW, STATE + word::CONDITION, UNCHECKED);
     }
 
-    /// Adds so many bytes; on at `fewer` if there are not as many.
+    /// Adds `bytes` bytes; jumps to `fewer` if fewer are left.
     fn step(&mut self, bytes: i16, fewer: Label, unchecked: Label) {
         let asm = &mut self.asm;
         asm.jlt(LEFT, i32::from(bytes), fewer);

@@ -14,7 +14,7 @@ const BYTES: Reg = R2;
 /// The sum so far: of numbers of 32 bits as they stand in memory. What is wanted of it is whether it
 /// is all ones, and that is so in whatever order the machine reads (RFC 1071, 2 (B)).
 pub(super) const SUM: Reg = R3;
-/// What comes next: an EtherType as it stands in the frame, an IP protocol.
+/// The next header: an EtherType in network order, or an IP protocol.
 const NEXT: Reg = R4;
 
 /// Tags that are stepped over.
@@ -50,7 +50,7 @@ impl Piece<'_> {
         self.asm.jump(self.unstamped);
     }
 
-    /// On at `unstamped` if there are not so many bytes. R0 is lost.
+    /// Jumps to `unstamped` if fewer than `bytes` bytes are left. Clobbers R0.
     fn need(&mut self, bytes: i32) {
         self.asm.mov(R0, AT);
         self.asm.add(R0, bytes);
@@ -66,7 +66,7 @@ impl Piece<'_> {
         self.asm.place(worse);
     }
 
-    /// SUM = the sum, or more, of so many words from there on. R0 is lost.
+    /// Adds `words` words from there on to SUM. Clobbers R0.
     fn sum(&mut self, from: i16, words: i16) {
         for word in 0..words {
             self.asm.load(Size::W, R0, AT + (from + word * 4));
@@ -173,7 +173,7 @@ impl Piece<'_> {
         self.pseudo_header(TCP, check, judged);
     }
 
-    /// Looks whether as many bytes are there as the IP header says.
+    /// Checks that the packet has the length in its IP header.
     fn enough(&mut self) {
         let [enough, corrupt] = self.asm.labels();
         self.asm.mov(R0, self.frame.end);

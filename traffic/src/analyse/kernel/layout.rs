@@ -1,5 +1,5 @@
-//! What stands where in the memory that the program shares with us: for each CPU the same, one after
-//! the other, in words of 64 bits.
+//! Layout of the memory that the program shares with this process: one block per CPU, in words of
+//! 64 bits.
 
 use crate::rate::Latencies;
 
@@ -17,9 +17,9 @@ pub(super) mod word {
     pub const CORRUPT: i16 = 8;
     /// Stamped ones that there is no room for.
     pub const UNTRACKED: i16 = 16;
-    /// Stamped ones of which not all was there that a checksum covers.
+    /// Stamped packets that were truncated within a checksum's coverage.
     pub const UNCHECKED: i16 = 24;
-    /// Of the packet at hand: the bytes before its transport header,
+    /// The current packet: bytes before its transport header,
     pub const UPPER_AT: i16 = 32;
     /// the bytes from there on,
     pub const UPPER_BYTES: i16 = 40;

@@ -64,7 +64,7 @@ impl InKernel {
         Ok(Self { counters, cpus })
     }
 
-    /// What each CPU has seen so far, of those that have seen anything.
+    /// Returns the counts of each CPU that received packets.
     pub fn shares(&self) -> Vec<Share> {
         (0..self.cpus).map(|cpu| self.share(cpu)).collect()
     }

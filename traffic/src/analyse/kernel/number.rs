@@ -277,7 +277,7 @@ impl Piece<'_> {
     }
 }
 
-/// One of so many packets is asked: 2 to this.
+/// The program measures one packet in 2 to this.
 const SAMPLE_BITS: i32 = 4;
 /// Spreads numbers over all of 32 bits, so that no pattern in the traffic meets one in the choice.
 const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();

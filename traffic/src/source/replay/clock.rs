@@ -1,7 +1,6 @@
-//! When the packets of a replay are due.
-//!
-//! Each packet's time follows from its [`Position`] alone and from when the replay began: what comes late
-//! makes nothing after it late, and all workers keep one timetable though each sends but a part.
+//! Computes when the packets of a replay are due. A packet's time follows from its [`Position`] and
+//! the start of the replay alone: a late packet delays no other, and all workers share one
+//! timetable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,12 +9,13 @@ use super::Tempo;
 use super::position::Position;
 use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
 
-/// When a replay began, for all its workers. Each number says all by itself, so no order is needed.
+/// The start of a replay, shared by its workers. Each number is complete by itself, so relaxed
+/// ordering suffices.
 #[derive(Debug)]
 pub(super) struct ReplayStart {
-    /// Workers that have not come yet.
+    /// Workers that have not arrived yet.
     missing: AtomicU32,
-    /// By the clock that never goes back; 0 until all workers are there.
+    /// Monotonic time of the start; 0 until all workers have arrived.
     at_ns: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ impl ReplayStart {
         Arc::new(Self { missing: AtomicU32::new(workers), at_ns: AtomicU64::new(0) })
     }
 
-    /// A worker is ready, once; the last one's time is the beginning.
+    /// Counts a worker as ready; the last one sets the start.
     fn arrive(&self, now_ns: u64) {
         if self.missing.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.at_ns.store(now_ns.max(1), Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl ReplayStart {
         Some(self.at_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
     }
 
-    /// Puts the beginning off; whether nobody has put it off further.
+    /// Postpones the start. Returns whether no other worker postponed it further.
     fn put_off(&self, to_ns: u64) -> bool {
         self.at_ns.fetch_max(to_ns, Ordering::Relaxed) < to_ns
     }
@@ -47,9 +47,9 @@ pub(super) struct ReplayClock {
     timing: Timing,
     start: Arc<ReplayStart>,
     arrived: bool,
-    /// When the first packet was found to be due that was not yet.
+    /// When the first packet that had to wait is due.
     next_ns: Option<u64>,
-    /// When the packets were due that are in the ring and not handed over.
+    /// Due times of packets that are in the ring and not handed over.
     on_the_way: Vec<u64>,
     gaps: Gaps,
     restarts: u64,
@@ -68,7 +68,7 @@ impl ReplayClock {
         }
     }
 
-    /// When it all began; none before all workers are there.
+    /// Returns the start; `None` until all workers have arrived.
     #[inline]
     pub(super) fn begun(&mut self, now_ns: u64) -> Option<u64> {
         if !self.arrived {
@@ -83,12 +83,12 @@ impl ReplayClock {
         Some(begun)
     }
 
-    /// Whether all workers are there.
+    /// Reports whether all workers have arrived.
     pub(super) fn has_begun(&self) -> bool {
         self.start.at().is_some()
     }
 
-    /// Whether what stands at a position is due now; if so, when it was.
+    /// Returns the due time of a position if that time has come.
     #[inline]
     pub(super) fn is_due(&mut self, position: Position, begun_ns: u64, now_ns: u64) -> Option<u64> {
         let due = match &self.timing {
@@ -102,8 +102,8 @@ impl ReplayClock {
         None
     }
 
-    /// A packet that was due goes into the ring. Where that is too late to make up for it, the whole
-    /// timetable is put off.
+    /// Records that a due packet enters the ring. Postpones the whole timetable if the delay is too
+    /// long to make up for.
     #[inline]
     pub(super) fn sent(&mut self, due_ns: u64, begun_ns: u64, now_ns: u64) -> u64 {
         if let Timing::Top = self.timing {
@@ -118,7 +118,7 @@ impl ReplayClock {
         self.start.at().unwrap_or(begun_ns)
     }
 
-    /// What went into the ring has been handed over.
+    /// Records the lateness of the packets handed over.
     #[inline]
     pub(super) fn handed_over(&mut self, now_ns: u64) {
         for due in self.on_the_way.drain(..) {
@@ -126,7 +126,7 @@ impl ReplayClock {
         }
     }
 
-    /// When something will be due, as far as that is known; nothing is before.
+    /// When the next packet is due, where that is known.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
@@ -140,7 +140,7 @@ impl ReplayClock {
     }
 }
 
-/// How long after the beginning packets are due.
+/// Time from the start of the replay to a packet.
 #[derive(Debug)]
 enum Timing {
     Recorded(f64),
@@ -168,15 +168,15 @@ impl Timing {
     }
 }
 
-/// A pace that may change: since it did so last, so many units have been due.
+/// A pace that may change, with the units that were due before its last change.
 #[derive(Debug)]
 struct Pacing {
     dial: Dial,
     of: Unit,
-    /// What the dial said when it was last looked at.
+    /// The dial's period when it was last read.
     asked: Period,
     unit_ns: f64,
-    /// When that was, after the beginning, and what was due until then.
+    /// The time of the last change since the start, and the units due by then.
     since_ns: u64,
     before: f64,
 }
@@ -187,8 +187,7 @@ impl Pacing {
         Self { dial, of, asked, unit_ns: nanoseconds(asked), since_ns: 0, before: 0.0 }
     }
 
-    /// Looks whether the pace is another now. What was due before stays due when it was; what comes
-    /// after follows at the new one.
+    /// Reads the dial. Due times before a change stay; later ones follow from the new pace.
     #[inline]
     fn look(&mut self, after_ns: u64) {
         let asked = self.dial.period();

@@ -1,6 +1,5 @@
-//! A file's packets in memory: of one that is sent several times, and is not too large.
-//!
-//! Each worker keeps its own while it sends them for the first time, so that nothing waits for it.
+//! Keeps a file's packets in memory, if it is replayed several times and is small enough. Each
+//! worker keeps its packets while it sends them for the first time.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use sluicegate::ring::{Meta, Packet};
 use super::position::Position;
 use super::{Hand, ReplayOptions};
 
-/// Bytes and packets that are made room for at once: what was kept before never moves.
+/// Bytes and packets allocated at once: a full chunk never moves.
 const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_PACKETS: usize = 1 << 13;
 
@@ -18,19 +17,19 @@ const CHUNK_PACKETS: usize = 1 << 13;
 #[derive(Debug)]
 pub(super) struct Keeping {
     chunks: Vec<Chunk>,
-    /// What all workers' packets take of memory, which each reckons by itself.
+    /// Memory that all workers' packets take; each worker counts it by itself.
     taken: usize,
     most: usize,
 }
 
-/// Some of them, one behind the other.
+/// A chunk of consecutive packets.
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
     entries: Vec<KeptPacket>,
 }
 
-/// A packet: where its bytes are, and what is known of it.
+/// A packet's offset in its chunk, and its metadata.
 #[derive(Debug)]
 struct KeptPacket {
     at: usize,
@@ -42,16 +41,15 @@ struct KeptPacket {
 }
 
 impl Keeping {
-    /// None if it is sent but once, or is too large.
+    /// Returns `None` if the file is sent once or is too large.
     pub(super) fn of(file: &PortName, options: &ReplayOptions) -> Option<Self> {
         let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
         let keeps = options.rounds != 1 && on_disk <= options.keep_bytes as u64;
         keeps.then(|| Self { chunks: Vec::new(), taken: 0, most: options.keep_bytes })
     }
 
-    /// Takes a packet: keeps it if it is this worker's `own`. Of one that does not fit where packets
-    /// are sent to, it is only known that it is there. False if there is no more room, for all workers
-    /// at the same packet.
+    /// Counts a packet, and keeps it if it is this worker's `own`; only the entry of a packet that
+    /// does not fit. Returns false when memory runs out, for all workers at the same packet.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -104,21 +102,22 @@ impl Chunk {
 #[derive(Debug)]
 pub(super) struct Kept {
     chunks: Vec<Chunk>,
-    /// The next packet: its chunk, and which of that.
+    /// The next packet: chunk and index in it.
     next: (usize, usize),
-    /// All packets of the file, the other workers' too.
+    /// The length of a round in the file, other workers' packets included.
     round: Position,
     /// Where this round began.
     base: Position,
-    /// Rounds still to come after this one; none is for ever.
+    /// Rounds after this one; `None` means endless.
     rounds: Option<u64>,
-    /// Packets of all rounds and workers; none is all there are.
+    /// Packet limit over all rounds and workers.
     most: Option<u64>,
     finished: bool,
 }
 
 impl Kept {
-    /// What was kept of a round, to be sent from here on so many times more after this.
+    /// Replays the kept packets of a round from `base` on, with `rounds` more rounds after the
+    /// first.
     pub(super) fn new(
         keeping: Keeping,
         round: Position,
@@ -130,7 +129,7 @@ impl Kept {
         Self { chunks: keeping.chunks, next: (0, 0), round, base, rounds, most, finished }
     }
 
-    /// Gives packets to a hand, until that takes no more or a round is over.
+    /// Gives packets to a hand until it takes no more or the round ends.
     pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
         if self.finished {
             return;

@@ -34,20 +34,20 @@ use streamed::Streamed;
 /// When packets are sent.
 #[derive(Clone, Debug)]
 pub enum Tempo {
-    /// As they were recorded, so many times as fast; above 0.
+    /// As they were recorded, times this speed; above 0.
     Recorded(f64),
     /// At the pace that is set, whenever they were recorded.
     Paced {
-        /// Of all workers together.
+        /// The pace of all workers together.
         dial: Dial,
-        /// What the pace is of.
+        /// The unit that the pace counts.
         of: Unit,
     },
-    /// As fast as can be.
+    /// As fast as possible.
     Top,
 }
 
-/// Two addresses and a type: no frame is shorter.
+/// Two addresses and a type: the shortest frame.
 const ETHERNET_BYTES: usize = 14;
 
 /// How a file is replayed.
@@ -55,25 +55,23 @@ const ETHERNET_BYTES: usize = 14;
 pub struct ReplayOptions {
     /// When its packets are sent.
     pub tempo: Tempo,
-    /// How often; 0 is for ever.
+    /// Number of rounds; 0 is endless.
     pub rounds: u64,
-    /// The most packets of all rounds and workers together.
+    /// Packet limit over all rounds and workers.
     pub packets: Option<u64>,
-    /// The longest packet of an interface that they are for: longer ones are left out, but for an
-    /// 802.1Q tag, and such as are shorter than an Ethernet header. If it says none, none is.
+    /// The longest packet that the target takes: longer ones are left out, apart from an 802.1Q
+    /// tag, and so are packets shorter than an Ethernet header. `None` leaves out no packet.
     pub most_bytes: Option<usize>,
-    /// What the packets must begin with: those of other interfaces of a file are left out.
+    /// The link type to send; packets of a file's other interfaces are left out.
     pub link_type: u16,
-    /// The addresses they get.
+    /// Address changes.
     pub rewrite: Arc<Rewrite>,
-    /// How much memory a file may take that is sent in several rounds; a larger one is read in each.
+    /// Memory limit for a file that is sent in several rounds; a larger file is read in each round.
     pub keep_bytes: usize,
 }
 
-/// One worker's part of a file, once or several times.
-///
-/// An error of the file ends nothing at once: what came before it is sent, by all workers, and
-/// [`failure`](Source::failure) has it then.
+/// One worker's part of a file. A read error does not end a replay at once: all workers send the
+/// packets before it, then [`failure`](Source::failure) returns it.
 #[derive(Debug)]
 pub struct Replay {
     packets: Packets,
@@ -83,7 +81,7 @@ pub struct Replay {
     left_out: LeftOut,
 }
 
-/// Where packets come from.
+/// The source of the packets.
 #[derive(Debug)]
 enum Packets {
     Streamed(Box<Streamed>),
@@ -91,20 +89,19 @@ enum Packets {
 }
 
 impl ReplayOptions {
-    /// Rounds after the first; none is for ever.
+    /// Rounds after the first; `None` means endless.
     fn further_rounds(&self) -> Option<u64> {
         (self.rounds > 0).then(|| self.rounds - 1)
     }
 }
 
 impl Replay {
-    /// Whether a file can be sent by so many workers, as far as that can be told without taking packets
-    /// out of a pipe: before anything is opened to send to. `link_type` is what they must begin with,
-    /// where that is known.
+    /// Checks that `workers` workers can replay a file, before a port is opened and without reading
+    /// from a pipe. Checks `link_type` if it is known.
     ///
     /// # Errors
-    /// It cannot be read, has none of these, or is to be read several times, by workers or in rounds,
-    /// and is no file on a disk.
+    /// The file is unreadable, has no packet of this link type, or is a pipe that rounds or workers
+    /// would read several times.
     pub fn check(file: &PortName, rounds: u64, workers: u32, link_type: Option<u16>) -> Result<()> {
         if is_on_disk(file)? {
             return reading::check(file, link_type);
@@ -118,10 +115,10 @@ impl Replay {
         Err(file.error(format!("{what}, and {remedy}")))
     }
 
-    /// Opens a `pcap:` port's file for so many workers, each with a part of its flows.
+    /// Opens a `pcap:` port's file for `workers` workers, each with a part of its flows.
     ///
     /// # Errors
-    /// As those of [`check`](Self::check); its filter makes no sense.
+    /// The errors of [`check`](Self::check); an invalid filter.
     pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
         Self::check(file, options.rounds, workers, Some(options.link_type))?;
         let start = ReplayStart::of(workers);
@@ -140,7 +137,7 @@ impl Replay {
     }
 }
 
-/// Whether it can be read more than once: a pipe cannot.
+/// Reports whether the file can be read more than once: a pipe cannot.
 fn is_on_disk(file: &PortName) -> Result<bool> {
     let path = Path::new(file.name());
     if file.name() == "-" {
@@ -187,7 +184,7 @@ impl Source for Replay {
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
         match (self.clock.next_ns(), &mut self.packets) {
-            // Others are still to come, and may want this CPU for it.
+            // Other workers may need this CPU to arrive.
             _ if !self.clock.has_begun() => std::thread::yield_now(),
             (Some(due_ns), _) => super::rest_until(due_ns, now_ns),
             (None, Packets::Streamed(streamed)) => streamed.wait(MAX_SLEEP)?,
@@ -225,7 +222,7 @@ impl Source for Replay {
     }
 }
 
-/// What puts packets into a ring, when they are due.
+/// Puts packets into a transmit ring when they are due.
 struct Hand<'a, 'r> {
     ring: &'a mut RingMut<'r>,
     /// Packets it may put in.
@@ -240,7 +237,8 @@ struct Hand<'a, 'r> {
 }
 
 impl Hand<'_, '_> {
-    /// Puts a packet in, or leaves it out. False where it has to wait, and all after it.
+    /// Puts a packet into the ring, or leaves it out. Returns false if it and all later packets
+    /// have to wait.
     #[inline]
     fn take(&mut self, packet: &Packet<'_>, position: Position) -> bool {
         if self.filled.packets == self.most {
@@ -250,7 +248,7 @@ impl Hand<'_, '_> {
             return false;
         };
         if packet.meta().interface != 0 {
-            // Where it is sent to, there is but one.
+            // The target has one interface.
             let mut meta = *packet.meta();
             meta.interface = 0;
             return self.take(&packet.with_meta(&meta), position);
@@ -276,7 +274,7 @@ impl Hand<'_, '_> {
         true
     }
 
-    /// To the longest packet an 802.1Q tag does not count, and no other.
+    /// An 802.1Q tag does not count towards the longest packet; a second tag does.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
         const TAG_BYTES: usize = 4;

@@ -1,21 +1,21 @@
-//! How far a replay has come in its file: in time, packets and bytes.
+//! Tracks how far a replay has come in its file: in time, packets and bytes.
 
 use sluicegate::ring::{Meta, TimestampSource};
 
-/// Where a packet stands among all of a replay: what came before it.
+/// A packet's position in a replay: the sum of what precedes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Since the first packet, by the file's times.
+    /// Time since the first packet, by the file's timestamps.
     pub(super) ns: u64,
     pub(super) packets: u64,
     pub(super) bytes: u64,
 }
 
-/// Between two rounds of a file whose packets were all recorded at one time, or which has but one.
+/// Gap between rounds of a file that spans no time.
 const BETWEEN_ROUNDS_NS: u64 = 1_000_000_000;
 
 impl Position {
-    /// Of a packet of a round that began here.
+    /// The position of a packet within a round that began here.
     #[inline]
     pub(super) fn plus(self, within: Self) -> Self {
         Self {
@@ -25,8 +25,7 @@ impl Position {
         }
     }
 
-    /// Where the next round begins, after one from here that ended with its last packet: after a gap
-    /// as long as those in the file are on average.
+    /// The start of the next round: after the mean gap of the file.
     pub(super) fn after_round(self, round: Self) -> Self {
         let gap = match round.ns.checked_div(round.packets.saturating_sub(1)) {
             None | Some(0) if round.ns == 0 => BETWEEN_ROUNDS_NS,
@@ -45,8 +44,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Where the next packet stands. Time does not go back: what was recorded before the packet in
-    /// front of it is due with that, and so is what has no time.
+    /// The next packet's position. Time never goes back: a packet with an earlier timestamp, or
+    /// none, is due with the packet before it.
     #[inline]
     pub(super) fn position(&self, meta: &Meta) -> Position {
         let since_first = match (self.first_ns, meta.timestamp_source) {
@@ -58,7 +57,7 @@ impl Round {
         Position { ns: self.passed.ns.max(since_first), ..self.passed }
     }
 
-    /// Goes on behind a packet of so many bytes, which stands at its position.
+    /// Advances behind a packet at `position`.
     #[inline]
     pub(super) fn pass(&mut self, position: Position, meta: &Meta, bytes: usize) {
         if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
@@ -71,7 +70,7 @@ impl Round {
         };
     }
 
-    /// What has been passed so far.
+    /// The position after the last packet passed.
     pub(super) fn passed(&self) -> Position {
         self.passed
     }

@@ -1,4 +1,4 @@
-//! A file that is being read: its packets in a ring, with the addresses that they are to have.
+//! Reads a file's packets into a ring and changes their addresses there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub(super) struct Reading {
     rewrite: Option<Arc<Rewrite>>,
 }
 
-/// Whether there is more to come.
+/// State of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
     /// Packets are in the ring.
     Here,
-    /// Not yet.
+    /// No packet yet.
     Later,
-    /// No.
+    /// The file has ended.
     Never,
 }
 
@@ -39,7 +39,7 @@ impl Reading {
         Ok(Self { queue, link_type: options.link_type, rewrite })
     }
 
-    /// Reads on where all packets that were read have been seen. An error comes after the packets
+    /// Reads on once all packets in the ring are released. Reports an error after the packets
     /// before it.
     pub(super) fn go_on(&mut self) -> Result<More> {
         if self.queue.rx().available() > 0 {
@@ -58,13 +58,13 @@ impl Reading {
         self.queue.wait_rx(policy, timeout).map(|_| ())
     }
 
-    /// What has been read and not seen.
+    /// The packets read and not released.
     #[inline]
     pub(super) fn ring(&self) -> &Ring {
         self.queue.rx()
     }
 
-    /// So many slots have been seen.
+    /// Releases slots.
     pub(super) fn release(&mut self, slots: u32) {
         self.queue.rx_mut().release(slots);
     }
@@ -73,20 +73,20 @@ impl Reading {
         self.queue.interfaces()
     }
 
-    /// Whether all packets so far can be sent: mostly there is one interface, and nothing to ask of
-    /// each packet.
+    /// Reports whether all interfaces so far have the link type to send: then no packet needs a
+    /// check.
     pub(super) fn all_fit(&self) -> bool {
         self.interfaces().iter().all(|interface| interface.link_type == self.link_type)
     }
 
-    /// Whether a packet begins as those do that are sent.
+    /// Reports whether a packet has the link type to send.
     #[inline]
     pub(super) fn fits(&self, meta: &Meta) -> bool {
         let interface = self.interfaces().get(meta.interface as usize);
         interface.is_some_and(|interface| interface.link_type == self.link_type)
     }
 
-    /// Gives the packets in the ring their other addresses, where they lie.
+    /// Rewrites the addresses of the packets in the ring in place.
     fn change_addresses(&mut self) {
         let Some(rewrite) = self.rewrite.clone() else { return };
         let mut at = self.ring().head();
@@ -101,11 +101,8 @@ impl Reading {
     }
 }
 
-/// Looks for an interface of a link type in a file, as far into it as that takes; without one, whether
-/// it is a capture at all.
-///
-/// # Errors
-/// There is none; the file cannot be read.
+/// Searches a file for an interface of a link type, reading as far as needed; without a link type,
+/// checks that the file is a capture.
 pub(super) fn check(file: &PortName, link_type: Option<u16>) -> Result<()> {
     let mut reader = Reader::open(Path::new(file.name()))?;
     let Some(link_type) = link_type else { return Ok(()) };

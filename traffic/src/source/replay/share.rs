@@ -1,8 +1,6 @@
-//! Which worker sends which packets of a file: all of a flow the same one, so that they stay in order.
-//!
-//! Each worker reads the file itself and passes by what is others'. So workers wait for each other
-//! nowhere, and no packet goes from one CPU's cache to another's; what it costs is to read the file
-//! as often as there are workers, which takes a fraction of what sending takes.
+//! Assigns flows to workers, so that the packets of a flow stay in order. Each worker reads the
+//! whole file and skips other workers' packets: no worker waits for another and no packet moves
+//! between CPU caches. Reading costs a fraction of sending.
 
 use sluicegate_base::headers::{self, Ip, protocol};
 
@@ -18,27 +16,26 @@ impl Share {
         Self { worker, workers }
     }
 
-    /// Whether this worker sends a packet.
+    /// Reports whether this worker sends a packet.
     #[inline]
     pub(super) fn takes(&self, frame: &[u8]) -> bool {
         self.workers == 1 || of(frame, self.workers) == self.worker
     }
 
-    /// Whether it sees to what is nobody's, so that it is counted once.
+    /// Reports whether this worker counts packets that no worker sends.
     pub(super) fn is_first(&self) -> bool {
         self.worker == 0
     }
 }
 
-/// Which of so many workers sends a packet.
+/// Returns the worker, of `workers`, that sends a packet.
 #[inline]
 pub(super) fn of(frame: &[u8], workers: u32) -> u32 {
     ((u64::from(flow(frame)) * u64::from(workers)) >> 32) as u32
 }
 
-/// A number that the packets of a flow have in common, in both directions: of addresses, ports and
-/// protocol. Pieces of a datagram have no ports but the first, so all go by addresses alone; what is
-/// no IP goes by Ethernet's addresses and type.
+/// Hashes addresses, ports and protocol, alike for both directions of a flow. Fragments go by
+/// addresses alone because only the first has ports; non-IP packets by MAC addresses and EtherType.
 #[inline]
 fn flow(frame: &[u8]) -> u32 {
     let Some(found) = headers::find(frame) else { return 0 };
@@ -65,7 +62,7 @@ fn ports(frame: &[u8], ip: &Ip) -> u64 {
     }
 }
 
-/// Of two addresses, whichever comes first, and what else tells flows apart.
+/// Hashes two addresses in either order, and `more`.
 #[inline]
 fn both(a: &[u8], b: &[u8], more: u64) -> u32 {
     let whole = mix(folded(a).wrapping_add(folded(b)) ^ more.rotate_left(17));
@@ -92,7 +89,7 @@ mod tests {
     use super::*;
     use crate::test_frame::frame;
 
-    /// The same packet on its way back.
+    /// Swaps addresses and ports.
     fn reversed(frame: &[u8], v6: bool) -> Vec<u8> {
         let mut back = frame.to_vec();
         let (at, bytes) = if v6 { (22, 16) } else { (26, 4) };

@@ -1,4 +1,4 @@
-//! A file's packets as they are read: round after round, or once, to go on from memory.
+//! Replays a file's packets as they are read, in each round or in the first only.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use super::{Hand, ReplayOptions};
 pub(super) struct Streamed {
     file: PortName,
     options: ReplayOptions,
-    /// None when all has been read.
+    /// `None` at the end of the file.
     reading: Option<Reading>,
     share: Share,
-    /// Rounds still to come after this one; none is for ever.
+    /// Rounds after this one; `None` means endless.
     rounds: Option<u64>,
-    /// Packets of the file still to come, others' too; none is all there are.
+    /// Packets still to come, other workers' included; `None` means all of the file.
     left: Option<u64>,
     /// Where this round began.
     base: Position,
     round: Round,
-    /// Whether a packet has been met that can be sent; without any the file is refused in the end.
+    /// A packet of the right link type was read; a file without one is refused at its end.
     any: bool,
     /// The packets of the first round, where there are more rounds and memory for it.
     keeping: Option<Keeping>,
-    /// What goes on in place of this.
+    /// The kept packets, which replace this source.
     kept: Option<Kept>,
     failure: Option<Error>,
 }
@@ -53,8 +53,8 @@ impl Streamed {
         })
     }
 
-    /// Gives packets of this worker's to a hand, until that takes no more of those that have been
-    /// read.
+    /// Gives this worker's packets to a hand, until the hand takes no more or all packets read are
+    /// used.
     pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
         if let Err(error) = self.read() {
             self.failure = Some(error);
@@ -71,7 +71,7 @@ impl Streamed {
             let position = self.round.position(meta);
             let fits = all_fit || reading.fits(meta);
             self.any |= fits;
-            // What is nobody's the first worker counts.
+            // The first worker counts packets that no worker sends.
             let own = if fits { self.share.takes(packet.head()) } else { self.share.is_first() };
             if !fits {
                 hand.left_out.other_link_type += u64::from(own);
@@ -93,7 +93,7 @@ impl Streamed {
         }
     }
 
-    /// Has packets in the reader's ring, where there are any.
+    /// Reads packets into the reader's ring.
     fn read(&mut self) -> Result<()> {
         let Some(reading) = &mut self.reading else { return Ok(()) };
         if reading.go_on()? != More::Never {
@@ -105,7 +105,7 @@ impl Streamed {
             return Err(reading::refusal(&self.file, met, self.options.link_type));
         }
         self.reading = None;
-        // A round without packets would be followed by nothing else.
+        // A round without packets would repeat for ever.
         if self.rounds != Some(0) && self.any {
             self.rounds = self.rounds.map(|rounds| rounds - 1);
             self.base = self.base.after_round(passed);
@@ -128,7 +128,7 @@ impl Streamed {
         }
     }
 
-    /// What sends the rounds after the first, once that is over.
+    /// Takes the source of the rounds after the first.
     pub(super) fn take_kept(&mut self) -> Option<Kept> {
         self.kept.take()
     }
@@ -137,7 +137,7 @@ impl Streamed {
         self.reading.is_none()
     }
 
-    /// What ended the reading before its time.
+    /// Takes the error that ended the file early.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }

@@ -1,4 +1,4 @@
-//! What changes in a frame: values become edits.
+//! Turns the values that change in a frame into edits.
 //!
 //! An edit has at most eight bytes, and a number in it at most 64 bits. So a MAC address is one
 //! of two bytes and one of four; an IPv6 address two of eight, or, where the lower bits of a
@@ -122,7 +122,7 @@ impl Edits<'_> {
         Ok(())
     }
 
-    /// What changes the lowest piece alone.
+    /// Adds an edit of the lowest piece alone.
     fn steps(&mut self, bits: Bits, first: u128, source: FieldSource) {
         write_bits(self.template, bits, first);
         if let Some(piece) = EditPiece::of(bits, if bits.cell == 6 { 4 } else { 8 }).first() {

@@ -1,9 +1,9 @@
-//! What follows the headers.
+//! The payload after the headers.
 
 use crate::plan::{Key, hash};
 use crate::spec::fault::Position;
 
-/// What follows the headers: as much of it as the frame has room for.
+/// The payload of a frame, cut or repeated to the frame's size.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fill {
     pub(crate) content: Content,
@@ -36,7 +36,7 @@ impl Fill {
         }
     }
 
-    /// Whether it is what makes a frame long enough for Ethernet.
+    /// Reports whether the payload grows to the minimum Ethernet frame.
     pub(super) fn fills(&self) -> bool {
         self.length.is_none() && matches!(self.content, Content::Zeros | Content::Random)
     }

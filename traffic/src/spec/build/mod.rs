@@ -36,13 +36,13 @@ pub(crate) struct Draft {
     pub(crate) stream: usize,
     /// The headers' bytes.
     pub(crate) bytes: Vec<u8>,
-    /// What is to be in them besides.
+    /// Fields that change or depend on the frame's length.
     changes: Vec<Laid>,
     /// Checksums, the outer before the inner.
     pub(crate) sums: Vec<SumOf>,
     /// The IP header directly below, extension headers aside.
     pub(crate) ip: Option<Ip>,
-    /// What follows the headers.
+    /// The payload after the headers.
     pub(crate) fill: Option<Fill>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Laid {
     pub(crate) what: What,
 }
 
-/// What is in bits of a frame.
+/// The content of a field.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Number(u128),
@@ -63,13 +63,13 @@ pub(crate) enum What {
     FieldSource(FieldSource),
 }
 
-/// What a layer above IP has to know of it.
+/// An IP header as the layer above needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
     pub(crate) version: u8,
     /// Where its addresses stand, one after the other.
     pub(crate) addresses: Range<usize>,
-    /// Whether packets may be fragments.
+    /// Packets may be fragments.
     pub(crate) fragment: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Ip {
 #[derive(Clone, Debug)]
 pub(crate) struct SumOf {
     pub(crate) at: usize,
-    /// What it covers.
+    /// The first byte covered.
     pub(crate) from: usize,
     /// To the end of what the headers carry, if nothing is said.
     pub(crate) to: Option<usize>,
@@ -149,7 +149,7 @@ fn lay(index: usize, stream: &Stream, defaults: &Defaults) -> Result<Draft, Faul
     Ok(draft)
 }
 
-/// What stands where in a stream, headers apart.
+/// Checks the order of a stream's layers.
 fn check_order(stream: &Stream) -> Result<(), Fault> {
     let layers = &stream.layers;
     let Some(first) = layers.first() else {

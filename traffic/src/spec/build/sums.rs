@@ -65,7 +65,7 @@ impl Summing<'_> {
         Sum { at: self.sum.at as u16, constant, by_size, terms, finish: self.sum.finish }
     }
 
-    /// What changes between where the sum begins and where it ends.
+    /// Returns the edits and sums that lie in the bytes covered.
     fn covered(&self) -> Vec<Term> {
         let to = self.sum.to.unwrap_or(self.template.len());
         let mut terms = self.edited(self.sum.from, to);

@@ -24,8 +24,8 @@ pub(crate) const RAW: Protocol = Protocol {
     },
 };
 
-/// What a receiver knows a packet by: `Sl`, the number of the stream, the worker, the packet's
-/// number in both, and when it was made.
+/// Identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
+/// transmit time.
 pub(crate) const STAMP: Protocol =
     Protocol { name: "stamp", bytes: 16, fields: &[], known_as: KnownAs::NOTHING, lay: stamp };
 
@@ -95,17 +95,17 @@ fn payload(header: &mut Header) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether it is no header that a header could name.
+/// Reports whether the layer is data, which no header below can name.
 pub(crate) fn is_data(protocol: &Protocol) -> bool {
     [&RAW, &STAMP, &PAYLOAD].iter().any(|data| protocol.is(data))
 }
 
-/// Whether a frame may begin with it.
+/// Reports whether a frame may begin with the layer.
 pub(crate) fn may_be_first(protocol: &Protocol) -> bool {
     protocol.is(&ethernet::ETHER) || protocol.is(&RAW)
 }
 
-/// Whether the one may follow the other, whatever headers say of each other.
+/// Reports whether `above` may follow `below`, whatever the headers' types are.
 pub(crate) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
     match () {
         () if below.is(&PAYLOAD) => false,

@@ -68,14 +68,14 @@ pub(crate) const VLAN: Protocol = Protocol {
 const TPID: Takes =
     Takes::Value(Form::Number { bits: 16, names: &[("dot1q", DOT1Q), ("dot1ad", DOT1AD)] });
 
-/// What the header below says of a tag with these layers above: of two tags the outer is the
-/// provider's (IEEE 802.1ad).
+/// The EtherType of a tag below these layers: the outer of two tags is the provider's (IEEE
+/// 802.1ad).
 pub(crate) fn tpid(above: &[Layer]) -> u128 {
     let outer = above.first().is_some_and(|layer| layer.protocol.is(&VLAN));
     u128::from(if outer { DOT1AD } else { DOT1Q })
 }
 
-/// What a tag is stands in the layer below: which has to have a place for it.
+/// Checks that the layer below a tag has a type field for the tag's TPID.
 pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
     let Some(setting) = tag.setting("tpid") else { return Ok(()) };
     let types = ["type", "protocol"];

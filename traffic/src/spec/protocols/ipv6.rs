@@ -94,8 +94,7 @@ fn routing(header: &mut Header) -> Result<(), Fault> {
     extension(header)
 }
 
-/// What all but fragments have at the end: a length in steps of eight bytes, the first not
-/// counted.
+/// Finishes an extension header that has a length: in units of eight bytes, without the first.
 fn extension(header: &mut Header) -> Result<(), Fault> {
     header.fill_to_multiple(8);
     header.auto("length", header.bytes() as u128 / 8 - 1);

@@ -18,7 +18,7 @@ pub(crate) const GRE: Protocol = Protocol {
         Field::part("has-seq", 0, 2, 12, 1),
         Field::part("version", 0, 2, 0, 3),
         Field::number("protocol", 2, 2),
-        // These are there if something is said of them.
+        // Present only if the specification sets them.
         Field::special("checksum", Takes::Checksum),
         Field::special("key", WORD),
         Field::special("seq", WORD),
@@ -60,7 +60,7 @@ pub(crate) const VXLAN: Protocol = Protocol {
     name: "vxlan",
     bytes: 8,
     fields: &[
-        // The network's number is there.
+        // The VNI is valid.
         Field::number("flags", 0, 1).or("0x08"),
         Field::part("vni", 4, 4, 8, 24).or("1"),
     ],

@@ -6,7 +6,7 @@ use crate::spec::fault::Fault;
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Field, KnownAs, Protocol};
 
-/// What is sent there is thrown away (RFC 863).
+/// The discard port (RFC 863).
 const DISCARD: u128 = 9;
 
 pub(crate) const UDP: Protocol = Protocol {
