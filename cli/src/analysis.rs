@@ -1,4 +1,4 @@
-//! What `count --analyze` has found, as JSON and for people.
+//! Reports the results of `count --analyze`, as JSON and as text.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which way packets are sent: the one asked for, or the fastest that works, with the reason.
+//! Chooses how to send: the method asked for, or the fastest that works.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -59,15 +59,15 @@ impl FromStr for Method {
     }
 }
 
-/// How to send, as the user has it.
+/// A send method and its environment.
 pub struct SendMethod<'a> {
-    /// To what.
+    /// The target.
     pub port: &'a PortName,
-    /// Which way, where the port leaves it open.
+    /// The method, where the port leaves a choice.
     pub method: Method,
     /// Threads, CPUs, the network namespace.
     pub common: &'a Common,
-    /// How fast.
+    /// The rate.
     pub steering: Option<&'a Steering>,
 }
 
@@ -197,13 +197,13 @@ impl SendMethod<'_> {
     }
 }
 
-/// Whether a port is an interface's name alone: options and queues are those of `packet:`.
+/// Reports whether a port is a plain interface name: options and queues belong to `packet:`.
 fn leaves_choice(port: &PortName) -> bool {
     port.is_bare() && port.to_string() == port.name()
 }
 
-/// What keeps a plan's packets from being live frames: they have one page, with what the kernel puts
-/// beside them, and no more than the MTU allows (linux/netdevice.h, `xdp_ok_fwd_dev`).
+/// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU
+/// (linux/netdevice.h, `xdp_ok_fwd_dev`).
 fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
     const HEADERS: usize = 14 + 4;
     let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADERS);

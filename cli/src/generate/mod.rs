@@ -38,7 +38,8 @@ Fields: 9 fixed, 9,10,53 in turn, 1024-65535 at random, 198.18.0.0/16 at random 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to send to: eth0 (the fastest way there is), packet:eth0, xdp:eth0, tap:tap0, pcap:FILE, null:
+    /// Target: eth0 (the fastest method available), packet:eth0, xdp:eth0, tap:tap0, pcap:FILE,
+    /// null:
     #[arg(required_unless_present = "show")]
     port: Option<PortName>,
 

@@ -1,5 +1,4 @@
-//! What to send, as the command line says it: a file, a profile, flags, or flags that change one of
-//! the former.
+//! The traffic flags of the command line: a file, a profile, or flags, which may change either.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -75,13 +74,13 @@ pub struct SpecArgs {
     #[arg(long)]
     stamp: bool,
 
-    /// What random fields follow from: the same seed gives the same packets
+    /// Seed of random fields: the same seed gives the same packets
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
 impl SpecArgs {
-    /// The specification that they mean.
+    /// Builds the specification.
     ///
     /// # Errors
     /// What is wrong, with its line or its flag.

@@ -1,11 +1,11 @@
-//! Which addresses packets get, by flags and by a file.
+//! Address rules from flags and a file.
 
 use std::path::{Path, PathBuf};
 
 use sluicegate::error::{Error, Result};
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
-/// What is written in place of a packet's addresses.
+/// Flags that rewrite addresses.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Addresses")]
 pub struct Addresses {
@@ -30,7 +30,7 @@ pub struct Addresses {
     dmac: Option<Dmac>,
 }
 
-/// The destination address that all frames get.
+/// The destination MAC of all frames.
 #[derive(Clone, Copy, Debug)]
 enum Dmac {
     /// The next hop's.
@@ -48,7 +48,7 @@ fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
 }
 
 impl Addresses {
-    /// Whether the next hop's address is to be found.
+    /// Reports whether the next hop's MAC must be resolved.
     pub fn ask_for_next_hop(&self) -> bool {
         matches!(self.dmac, Some(Dmac::Auto))
     }

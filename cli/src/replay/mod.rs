@@ -48,15 +48,14 @@ pub struct Args {
     #[arg(value_name = "FILE", value_parser = file)]
     file: PortName,
 
-    /// What to send to: eth0 (the best way there is), packet:eth0, xdp:eth0, live:eth0, pcap:FILE,
-    /// null:
+    /// Target: eth0 (the best method available), packet:eth0, xdp:eth0, live:eth0, pcap:FILE, null:
     port: PortName,
 
     /// Send only what a pcap-filter expression lets pass
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// So many times as fast as recorded: 2.5, 0.1 [default: 1]
+    /// Speed relative to the recording: 2.5, 0.1 [default: 1]
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
 
@@ -67,7 +66,7 @@ pub struct Args {
     #[command(flatten)]
     changes: Changes,
 
-    /// As fast as can be
+    /// As fast as possible
     #[arg(long)]
     top_speed: bool,
 
@@ -175,7 +174,7 @@ fn most_bytes(interface: &Interface) -> usize {
     interface.mtu as usize + 14
 }
 
-/// Whose packets a file holds that is sent to.
+/// The interface that a written file describes.
 const ETHERNET: Described = Described {
     name: String::new(),
     link_type: LINKTYPE_ETHERNET,

@@ -15,9 +15,7 @@ const SAMPLED: usize = 1000;
 
 /// The MAC that all packets of a file are sent to.
 ///
-/// # Errors
-/// A file that cannot be read twice; no interface to send out of; a next hop that cannot be
-/// resolved.
+/// A file that cannot be read twice; no interface to send out of; a next hop that does not resolve.
 pub fn mac(
     file: &PortName,
     port: &PortName,

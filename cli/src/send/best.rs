@@ -1,17 +1,16 @@
-//! Which port sends best out of an interface that is named alone, for packets of any kind.
-//!
-//! `xdp:` where it sends the program's own buffers (zero-copy), `live:` where speed is wanted and a CPU
-//! can be spared for it, else `packet:`. Whatever was passed over is said, with its reason.
+//! Chooses the port that sends best out of a plain interface name: `xdp:` if zero-copy works,
+//! `live:` if speed matters and each thread can have a spare CPU, else `packet:`. Reports each
+//! method passed over, with the reason.
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{self, xdp_abilities};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
 
-/// What a way is called where another is taken in its place.
+/// The name of zero-copy in the report of a fallback.
 const ZERO_COPY: &str = "AF_XDP zero-copy";
 const LIVE: &str = "live:";
 
-/// What matters most.
+/// The goal of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// How many packets leave.
@@ -21,8 +20,8 @@ pub enum Wish {
     Times,
 }
 
-/// Opens what sends best, or the port as it is where it says how. `options` are those of a port with as
-/// many queues as wanted; `xdp:` has those of the card.
+/// Opens the port that sends best, or the port as it is if it names its method. `options` apply to
+/// a port with as many queues as wanted; `xdp:` has the card's queues.
 ///
 /// # Errors
 /// As of `packet:`, where nothing better goes.
@@ -78,8 +77,8 @@ pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     Port::open(&port, &OpenOptions { queues: 0, ..options.clone() })
 }
 
-/// Opens an interface that is named alone as `live:`, if each of its threads may have a CPU besides
-/// that of who fills the queue.
+/// Opens a plain interface name as `live:`, if each of its threads may have a CPU besides that of
+/// the thread that fills its queue.
 fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
     let port = of_kind(port, Kind::Live)?;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

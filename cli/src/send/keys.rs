@@ -17,7 +17,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use crate::notice;
 use crate::status::Status;
 
-/// What keys do.
+/// Help on the keys.
 const KEYS: &str = "+ and - a tenth, * and / double and half, p pause, q end";
 
 /// A terminal whose keys are read one by one.
@@ -76,12 +76,13 @@ impl Keys {
         }
     }
 
-    /// Whether we are in the foreground: others may neither read from a terminal nor change it.
+    /// Reports whether the process is in the foreground: a background process can neither read nor
+    /// change the terminal.
     fn is_ours(&self) -> bool {
         tcgetpgrp(&self.terminal).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Has keys come one by one; again where a shell has put back its own settings meanwhile.
+    /// Makes the terminal deliver keys one by one; again if a shell has restored its settings.
     fn take_terminal(&mut self) {
         let Ok(now) = tcgetattr(&self.terminal) else { return };
         if !self.is_ours() || !now.local_flags.contains(LocalFlags::ICANON) {

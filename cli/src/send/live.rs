@@ -13,7 +13,7 @@ use sluicegate_traffic::source::LeftOut;
 
 use super::run::{Done, Orders};
 
-/// What sends live frames.
+/// Sends live frames.
 #[derive(Debug)]
 pub struct LiveSender {
     starter: Option<Starter>,
@@ -21,8 +21,8 @@ pub struct LiveSender {
     started: Option<Instant>,
 }
 
-/// A thread that waits in the interface's namespace to start the workers: who has given up privileges
-/// meanwhile enters no other.
+/// A thread that waits in the interface's namespace to start the workers: a process that dropped
+/// its privileges cannot enter the namespace.
 #[derive(Debug)]
 struct Starter {
     orders: SyncSender<Orders>,
@@ -30,7 +30,7 @@ struct Starter {
 }
 
 impl LiveSender {
-    /// Of these programs, a worker each.
+    /// Creates a sender with one worker per program.
     ///
     /// # Errors
     /// The namespace cannot be entered; the system has no thread left.
@@ -59,7 +59,7 @@ impl LiveSender {
         counts.map(|counters| (counters.packets, counters.bytes)).collect()
     }
 
-    /// Whether all workers have sent what they should, or one cannot go on.
+    /// Reports whether all workers are done, or one has failed.
     pub fn is_finished(&self) -> bool {
         let all = self.sending.iter().all(Sending::is_finished);
         all || self.sending.iter().any(Sending::has_failed)
@@ -80,7 +80,7 @@ impl LiveSender {
         Some(ends?.into_iter().max()?.saturating_duration_since(self.started?))
     }
 
-    /// What each worker did.
+    /// Returns each worker's counts.
     pub fn done(&self) -> Vec<Done> {
         self.sending
             .iter()

@@ -1,4 +1,4 @@
-//! How near a sender came to its timetable, as a report says it.
+//! Reports how closely a sender followed its timetable.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::rate::show_rate;
 use super::steering::Steering;
 use crate::units::{show_count, show_duration, show_percent, show_pps};
 
-/// How near a sender came to the rate it was asked for, or to the times that packets have.
+/// How closely a sender followed the rate asked for, or the packets' times.
 #[derive(Clone, Debug, Serialize)]
 pub struct Paced {
-    /// What was asked for; none where packets have times of their own.
+    /// The rate asked for; `None` if packets have their own times.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub asked: Option<TargetRate>,
     /// How late the first packet of a burst was, against the timetable: half of them no later, and

@@ -1,4 +1,4 @@
-//! How fast to send, as people say it.
+//! Rates on the command line and in files.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -57,7 +57,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// What is counted at this rate of packets whose lengths nobody knows before.
+    /// Returns the unit to count where packet lengths are unknown in advance.
     pub fn unit(self) -> Unit {
         match self {
             Self::Packets(_) => Unit::Packet,
@@ -67,12 +67,12 @@ impl Rate {
     }
 }
 
-/// What rates mean for the packets that are sent.
+/// The properties of packets and link that a rate depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// Bytes of a packet, on average; none where nobody knows.
+    /// Mean bytes of a packet, if known.
     pub mean_bytes: Option<f64>,
-    /// What the pace is of.
+    /// The unit that the pace counts.
     pub unit: Unit,
     /// Packets a burst.
     pub burst: u32,
@@ -120,7 +120,7 @@ fn other_unit() -> Error {
     Error::Usage("the rate began as one of bits: give another of the same layer".into())
 }
 
-/// So many a second, of what.
+/// Formats a rate with its unit.
 pub fn show_rate(rate: f64, unit: Unit) -> String {
     match unit {
         Unit::Packet => show_pps(rate).to_string(),
@@ -140,7 +140,7 @@ fn no_lengths() -> Error {
 /// More than any rate needs; what is longer is none.
 const MAX_BYTES: u64 = 100;
 
-/// What a file asks for.
+/// The request in a rate file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
     /// This rate.
@@ -162,8 +162,8 @@ impl RateFile {
         Self { path, seen: None }
     }
 
-    /// What the file asks for, if it says something else than at the last look; or what is wrong
-    /// with it, said once. An empty file is about to be written.
+    /// Returns the file's request if it has changed, or its error, once. Ignores an empty file: its
+    /// writer has just begun.
     pub fn look(&mut self) -> Option<Result<Wanted, String>> {
         let text = self.read();
         let seen = text.as_ref().map(String::clone).map_err(std::io::Error::kind);

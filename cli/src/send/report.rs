@@ -1,4 +1,4 @@
-//! What became of the packets: made, taken, sent.
+//! Reports the packets that a sender attempted, handed over and sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ pub struct SendReport {
     /// It sends live frames, a thread for each worker.
     live: bool,
     cpus: Vec<usize>,
-    /// What packets are called that begin otherwise than those there.
+    /// The name of packets with another link type.
     pub(super) other_link_type: &'static str,
 }
 
 impl SendReport {
-    /// Of a sender that is about to begin.
+    /// Creates the report of a sender that has not started.
     pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
         let report = match sender {
             Sender::Live(_) => Report::of_live(command, port, common),
@@ -118,14 +118,14 @@ impl SendReport {
     }
 }
 
-/// What became of packets that no interface sends.
+/// Describes packets too short for an interface.
 fn too_short(packets: u64, report: &Report) -> String {
     let (count, port) = (show_count(packets), &report.port);
     let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
     format!("{port}: {count} {word} {was} shorter than an Ethernet header and {was} not sent")
 }
 
-/// What to do about packets that are longer than can be sent.
+/// Describes packets that are too long, with a remedy.
 fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let remedy = match report.backend.as_str() {
         _ if live => "raise the interface's MTU; for more than 3368 bytes, use packet: as well",

@@ -20,7 +20,7 @@ use crate::run::{Inquiry, Snapshot, WorkerCounters};
 /// takes; where the ring has room for twice as many and more, half of it. Of those that have a time, only
 /// what is due.
 const BATCH: u32 = 256;
-/// And so many at most.
+/// The upper limit of a batch.
 const BATCH_MAX: u32 = 1024;
 
 /// How long the last packets may take by themselves.
@@ -29,8 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const IMPATIENCE: Duration = Duration::from_millis(40);
 /// Between two looks at what there is to say of the port.
 const NOTICE: Duration = Duration::from_millis(200);
-/// Where nothing has left for so long, whoever takes it is not there: then the next looks are this far
-/// apart.
+/// If no packet leaves for this long, the receiver is absent: the next checks are this far apart.
 const STUCK: Duration = Duration::from_millis(1);
 const STUCK_LOOK: Duration = Duration::from_micros(50);
 /// Between two looks at whether they have left.
@@ -39,14 +38,14 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 /// Gives a worker its packets: its number, and of how many.
 pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
 
-/// What sends through a port.
+/// Sends through a port.
 pub struct RingSender {
     port: Port,
     supply: Supply,
     ends: Arc<AtomicBool>,
-    /// Whether a worker has failed.
+    /// A worker has failed.
     failed: Arc<AtomicBool>,
-    /// What workers' queues had to say, and nobody has said.
+    /// Notices of the workers' queues, not yet taken.
     notices: Arc<Mutex<Vec<String>>>,
     workers: Vec<SendWorker>,
     outcomes: Vec<SenderOutcome>,
@@ -69,8 +68,8 @@ struct SenderOutcome {
     span: Range<Duration>,
     /// It failed in a way that leaves the others nothing to do.
     ends_others: bool,
-    /// Kept until all is told: what a queue leaves behind may hold up others, and who asks for the
-    /// interface's counters.
+    /// Kept until the report is complete: closing a queue may delay other workers and readers of
+    /// the interface's counters.
     _queue: Queue,
 }
 
@@ -140,18 +139,18 @@ impl RingSender {
         self.inquiry.ask(self.workers.iter().map(|worker| &*worker.snapshot));
     }
 
-    /// What each worker has done so far, once they have been asked and have answered; none of one that is
-    /// held up.
+    /// Returns each worker's counts once all asked workers have answered; `None` for a worker that
+    /// is held up.
     pub fn answer(&mut self) -> Option<Vec<Option<Arc<Done>>>> {
         self.inquiry.answer(self.workers.iter().map(|worker| &*worker.snapshot))
     }
 
-    /// What users should know of the port, each once.
+    /// Takes the notices about the port, each once.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether all workers have ended, or one cannot go on.
+    /// Reports whether all workers have ended, or one has failed.
     pub fn is_finished(&self) -> bool {
         let finished =
             |worker: &SendWorker| worker.thread.as_ref().is_none_or(JoinHandle::is_finished);
@@ -182,7 +181,7 @@ impl RingSender {
         Some(ended.saturating_sub(begun))
     }
 
-    /// What each worker did.
+    /// Returns each worker's counts.
     pub fn done(&self) -> Vec<Done> {
         self.outcomes.iter().map(|outcome| outcome.done).collect()
     }
@@ -235,7 +234,7 @@ impl WorkShare {
         SenderOutcome { done, gaps, result, span, ends_others, _queue: self.queue }
     }
 
-    /// What it has done so far, by the queue's counts of now.
+    /// Computes the worker's counts from the queue's current ones.
     fn done(&self, stats: QueueStats, clocks: &ThreadCpuUsage) -> Done {
         let totals = self.counters.totals();
         let never_pushed = self.source.left_out();
@@ -309,7 +308,7 @@ impl WorkShare {
         }
     }
 
-    /// Whether nothing waits in the ring: what does would wait as long as the source rests.
+    /// Reports whether the ring is empty: packets in it would wait while the source rests.
     fn has_sent_all(&mut self) -> bool {
         // One slot is the backend's, always.
         let ring = self.queue.tx_mut();

@@ -1,4 +1,4 @@
-//! The watch over what sends: time, signals, status.
+//! Runs a sender: time limit, signals, status.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::status::Status;
 /// The time between two looks at whether it is over, and at which rate is asked for.
 pub const TICK: Duration = Duration::from_millis(20);
 
-/// What sends.
+/// A sender of either kind.
 pub enum Sender {
     /// Programs in the kernel.
     Live(LiveSender),
@@ -33,7 +33,7 @@ pub enum Sender {
     Ring(RingSender),
 }
 
-/// What its workers are told.
+/// Orders to the workers.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// Packets to send, all workers together.
@@ -42,27 +42,27 @@ pub struct Orders {
     pub cpus: Vec<usize>,
 }
 
-/// What one worker did.
+/// The counts of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     /// Packets it made and handed on, or would have.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, packets that were taken.
+    /// Packets of `packets` that were accepted.
     pub accepted: u64,
-    /// Of these, redirected by XDP: what is known to have become of them, and how many nobody traced.
+    /// The known outcomes of packets redirected by XDP, and the number untraced.
     pub redirects: RedirectCounts,
     pub untraced: u64,
     /// Attempts that the kernel answered with a drop.
     pub rejected: u64,
-    /// Of the others, packets that cannot be sent there.
+    /// Packets not in `packets`, which the target cannot send.
     pub left_out: LeftOut,
-    /// And those that were refused, as far as is known while it sends.
+    /// Packets refused, as far as known during the run.
     pub refused: u64,
-    /// And those that were still to be sent at the end.
+    /// Packets not sent at the end.
     pub unsent: u64,
-    /// And those that were with a peer when it went.
+    /// Packets with a peer when it disconnected.
     pub disconnected: u64,
     /// Times it was too far behind its timetable.
     pub restarts: u64,
@@ -129,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// What users should know of the port, each once.
+    /// Takes the notices about the port, each once.
     fn take_notices(&self) -> Vec<String> {
         match self {
             Self::Live(_) => Vec::new(),
@@ -146,8 +146,8 @@ impl Sender {
         }
     }
 
-    /// What each worker has done so far, once they have been asked and have answered; none of one that is
-    /// held up.
+    /// Returns each worker's counts once all asked workers have answered; `None` for a worker that
+    /// is held up.
     fn answer(&mut self) -> Option<Vec<Option<Arc<Done>>>> {
         match self {
             Self::Live(live) => Some(live.done().into_iter().map(Arc::new).map(Some).collect()),
@@ -155,7 +155,7 @@ impl Sender {
         }
     }
 
-    /// What each worker did.
+    /// Returns each worker's counts.
     pub fn done(&self) -> Vec<Done> {
         match self {
             Self::Live(live) => live.done(),
@@ -172,18 +172,18 @@ impl Sender {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub struct SendOutcome {
     /// From the start to the end.
     pub elapsed: Duration,
-    /// What was said of the port meanwhile.
+    /// Notices about the port during the run.
     pub notices: Vec<String>,
-    /// What failed first.
+    /// The first failure.
     pub result: Result<()>,
 }
 
-/// Sends until all is sent, the time is over, somebody asks for the end, or something fails.
+/// Sends until all is sent, the time is over, a user requests the end, or something fails.
 ///
 /// # Errors
 /// It could not begin.

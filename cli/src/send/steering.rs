@@ -40,13 +40,13 @@ pub struct Steering {
     asked: Pace,
     paused: bool,
     changes: u64,
-    /// What the workers were told last.
+    /// The pace last given to the workers.
     told: Pace,
     dial: Dial,
 }
 
 impl Steering {
-    /// Of a run that is asked for a pace, or for that in a file; none of one without any.
+    /// Creates the steering of a run with a pace or a rate file; `None` without either.
     ///
     /// # Errors
     /// A file without a rate, where nothing else says one; a ramp to nowhere.
@@ -77,7 +77,7 @@ impl Steering {
         Ok(Some(steering))
     }
 
-    /// The same, with workers that make up for no more than this.
+    /// Limits the lag that workers make up for.
     pub fn catching_up(self, most_behind: Duration) -> Self {
         Self { dial: self.dial.catching_up(most_behind), ..self }
     }
@@ -87,7 +87,7 @@ impl Steering {
         self.dial.clone()
     }
 
-    /// What was asked for last: so many a second, of what.
+    /// Returns the rate last asked for, and its unit.
     pub fn asked(&self) -> (f64, Unit) {
         (self.asked.pps, self.measure.unit)
     }
@@ -133,7 +133,7 @@ impl Steering {
         true
     }
 
-    /// What is asked for now, for people.
+    /// Formats the current rate.
     pub fn shown(&self) -> String {
         match self.paused {
             true => "paused".into(),
@@ -175,7 +175,7 @@ impl Steering {
     }
 }
 
-/// What a file asks for where nothing else does.
+/// Reads the initial rate from a file.
 fn first(file: &mut RateFile, measure: &Measure) -> Result<(Pace, bool)> {
     match file.look() {
         Some(Ok(Wanted::Rate(rate))) => Ok((measure.pace(rate)?, false)),

@@ -1,4 +1,4 @@
-//! Where may be sent to.
+//! Targets of a sender, and the check that they may be sent to.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -79,13 +79,13 @@ const CHECK: Duration = Duration::from_millis(500);
 pub struct Carrier {
     presence: LinkState,
     name: String,
-    /// Whether it had one when it was last looked.
+    /// The carrier at the last check.
     there: bool,
     next: Instant,
 }
 
 impl Carrier {
-    /// Of the interface that a port sends to; none for files, or where it cannot be asked.
+    /// Watches the interface that a port sends to; `None` for files, or if the state is unreadable.
     pub fn of(port: &PortName, netns: Option<&str>) -> Option<Self> {
         if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Live) {
             return None;
@@ -95,8 +95,8 @@ impl Carrier {
         Some(Self { presence, name: interface.name, there: true, next: Instant::now() })
     }
 
-    /// What is to be said: that it is gone, or there again. That the interface is down or gone itself,
-    /// its sender says.
+    /// Reports a lost or restored carrier. The sender itself reports an interface that is down or
+    /// removed.
     pub fn look(&mut self) -> Option<String> {
         if Instant::now() < self.next {
             return None;
