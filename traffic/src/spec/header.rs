@@ -4,7 +4,7 @@ use super::Defaults;
 use super::build::{Draft, Ip, Laid, SumOf, What};
 use super::fault::Fault;
 use super::layer::{Bits, Given, KnownAs, Layer, Setting};
-use super::protocols::{bytes, ethernet};
+use super::protocols::{bytes, link};
 use super::value::{Set, Value};
 use crate::plan::Finish;
 
@@ -195,16 +195,16 @@ impl<'a> Header<'a> {
 
     /// Fills in a field that is the EtherType of what follows.
     pub(crate) fn says_ethertype(&mut self, name: &str) -> Result<(), Fault> {
-        let tag = self.next().filter(|next| next.protocol.is(&ethernet::VLAN));
+        let tag = self.next().filter(|next| next.protocol.is(&link::VLAN));
         if let (Some(tag), Some(bits)) = (tag, self.unsaid(name)) {
             // What a tag is, the header before it says.
             match tag.value("tpid") {
                 Some(value) => self.put(bits, value),
-                None => self.put(bits, &ethernet::tpid(&self.above[1..]).into()),
+                None => self.put(bits, &link::tpid(&self.above[1..]).into()),
             }
             return Ok(());
         }
-        self.says_next(name, |known| known.ethertype.map(u128::from), ethernet::EXPERIMENTAL)
+        self.says_next(name, |known| known.ethertype.map(u128::from), link::EXPERIMENTAL)
     }
 
     /// Fills in a field that is the IP protocol of what follows.

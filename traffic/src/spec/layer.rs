@@ -9,26 +9,26 @@ use std::fmt;
 use super::fault::{Fault, Position};
 use super::form::Form;
 use super::header::Header;
-use super::protocols::tcp::TcpOption;
-use super::protocols::{arp, bytes, ethernet, icmp, ipv4, ipv6, mpls, tcp, tunnel, udp};
+use super::protocols::transport::TcpOption;
+use super::protocols::{bytes, ip, link, transport, tunnel};
 use super::value::Value;
 
 /// All there are, from the outside in.
 pub(crate) const PROTOCOLS: &[&Protocol] = &[
-    &ethernet::ETHER,
-    &ethernet::VLAN,
-    &mpls::MPLS,
-    &arp::ARP,
-    &ipv4::IPV4,
-    &ipv6::IPV6,
-    &ipv6::HOP_BY_HOP,
-    &ipv6::ROUTING,
-    &ipv6::FRAGMENT,
-    &ipv6::DESTINATION,
-    &udp::UDP,
-    &tcp::TCP,
-    &icmp::ICMP,
-    &icmp::ICMPV6,
+    &link::ETHER,
+    &link::VLAN,
+    &link::MPLS,
+    &link::ARP,
+    &ip::IPV4,
+    &ip::IPV6,
+    &ip::HOP_BY_HOP,
+    &ip::ROUTING,
+    &ip::FRAGMENT,
+    &ip::DESTINATION,
+    &transport::UDP,
+    &transport::TCP,
+    &transport::ICMP,
+    &transport::ICMPV6,
     &tunnel::GRE,
     &tunnel::VXLAN,
     &bytes::RAW,

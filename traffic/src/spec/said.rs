@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::layer::{Field, Given, Takes};
 use super::protocols::bytes::{MAX_BYTES, hex};
-use super::protocols::tcp::TcpOption;
+use super::protocols::transport::TcpOption;
 use super::value::Value;
 
 /// A setting as a file or flag writes it.

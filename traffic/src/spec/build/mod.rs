@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::fault::{Fault, Position};
 use super::header::Header;
 use super::layer::Bits;
-use super::protocols::{bytes, ethernet};
+use super::protocols::{bytes, link};
 use super::size::{MAX_FRAME, Size, turns_of};
 use super::value::Value;
 use super::{Defaults, Stream};
@@ -169,7 +169,7 @@ fn check_order(stream: &Stream) -> Result<(), Fault> {
             let problem = format!("nothing but payload follows {}", pair[0].protocol.name);
             return Err(Fault::new(&pair[1].place, pair[1].protocol.name, problem));
         }
-        ethernet::check_tpid(&pair[0], &pair[1])?;
+        link::check_tpid(&pair[0], &pair[1])?;
     }
     Ok(())
 }

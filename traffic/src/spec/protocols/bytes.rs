@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::ethernet;
+use super::link;
 use crate::plan::FieldSource;
 use crate::spec::build::{Content, Fill, What};
 use crate::spec::fault::Fault;
@@ -102,7 +102,7 @@ pub(crate) fn is_data(protocol: &Protocol) -> bool {
 
 /// Reports whether a frame may begin with the layer.
 pub(crate) fn may_be_first(protocol: &Protocol) -> bool {
-    protocol.is(&ethernet::ETHER) || protocol.is(&RAW)
+    protocol.is(&link::ETHER) || protocol.is(&RAW)
 }
 
 /// Reports whether `above` may follow `below`, whatever the headers' types are.

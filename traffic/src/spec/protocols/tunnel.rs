@@ -1,6 +1,6 @@
 //! Tunnels: GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
-use super::ethernet;
+use super::link;
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
 use crate::spec::form::Form;
@@ -70,7 +70,7 @@ pub(crate) const VXLAN: Protocol = Protocol {
 
 fn vxlan(header: &mut Header) -> Result<(), Fault> {
     match header.next() {
-        Some(next) if !next.protocol.is(&ethernet::ETHER) => {
+        Some(next) if !next.protocol.is(&link::ETHER) => {
             let problem = "vxlan carries ether: put it between, or take raw for something else";
             Err(Fault::new(&next.place, next.protocol.name, problem))
         }

@@ -1,6 +1,7 @@
-//! Ethernet and its tags (IEEE 802.3, 802.1Q).
+//! Layers below IP: Ethernet and its tags (IEEE 802.3, 802.1Q), MPLS (RFC 3032, RFC 5462) and ARP
+//! (RFC 826).
 
-use super::{arp, tunnel};
+use super::tunnel;
 use crate::spec::fault::Fault;
 use crate::spec::form::Form;
 use crate::spec::header::Header;
@@ -38,7 +39,7 @@ pub(crate) const ETHER: Protocol = Protocol {
 };
 
 fn ether(header: &mut Header) -> Result<(), Fault> {
-    let asks = header.next().is_some_and(|next| next.protocol.is(&arp::ARP));
+    let asks = header.next().is_some_and(|next| next.protocol.is(&ARP));
     let dst = if asks { [0xff; 6] } else { header.defaults.dmac };
     header.auto("dst", number(dst));
     header.auto("src", number(header.defaults.smac));
@@ -85,5 +86,48 @@ pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
         let problem = format!("it stands in {name} below, which has something else there");
         return Err(tag.fault(setting, problem));
     }
+    Ok(())
+}
+
+pub(crate) const MPLS: Protocol = Protocol {
+    name: "mpls",
+    bytes: 4,
+    fields: &[
+        Field::part("label", 0, 4, 12, 20).or("16"),
+        Field::part("tc", 0, 4, 9, 3),
+        Field::part("bottom", 0, 4, 8, 1),
+        Field::part("ttl", 0, 4, 0, 8).or("64"),
+    ],
+    // By IP: RFC 4023; by UDP: RFC 7510.
+    known_as: KnownAs { ethertype: Some(0x8847), ip: Some(137), port: Some(6635) },
+    lay: mpls,
+};
+
+fn mpls(header: &mut Header) -> Result<(), Fault> {
+    let more = header.next().is_some_and(|next| next.protocol.is(&MPLS));
+    header.auto("bottom", u128::from(!more));
+    Ok(())
+}
+
+pub(crate) const ARP: Protocol = Protocol {
+    name: "arp",
+    bytes: 28,
+    fields: &[
+        Field::number("htype", 0, 2).or("1"),
+        Field::number("ptype", 2, 2).or("0x0800"),
+        Field::number("hlen", 4, 1).or("6"),
+        Field::number("plen", 5, 1).or("4"),
+        Field::number("op", 6, 2).named(&[("request", 1), ("reply", 2)]).or("request"),
+        Field::address("sha", 8, Form::Mac),
+        Field::address("spa", 14, Form::Ipv4).or("198.18.0.1"),
+        Field::address("tha", 18, Form::Mac),
+        Field::address("tpa", 24, Form::Ipv4).or("198.18.0.2"),
+    ],
+    known_as: KnownAs { ethertype: Some(0x0806), ip: None, port: None },
+    lay: arp,
+};
+
+fn arp(header: &mut Header) -> Result<(), Fault> {
+    header.auto("sha", number(header.defaults.smac));
     Ok(())
 }

@@ -1,13 +1,14 @@
-//! TCP (RFC 9293) and its options.
+//! Layers above IP: TCP (RFC 9293) and its options, UDP (RFC 768), ICMP (RFC 792) and ICMPv6
+//! (RFC 4443).
 
-use std::fmt;
-
+use super::tunnel;
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
 use crate::spec::form::{Flag, Form};
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
 use crate::spec::value::Value;
+use std::fmt;
 
 const FLAGS: &[Flag] = &[
     Flag { name: "fin", letters: "F", bit: 0x001 },
@@ -46,10 +47,10 @@ pub(crate) const TCP: Protocol = Protocol {
         Field::special("options", Takes::TcpOptions),
     ],
     known_as: KnownAs { ethertype: None, ip: Some(6), port: None },
-    lay,
+    lay: tcp,
 };
 
-fn lay(header: &mut Header) -> Result<(), Fault> {
+fn tcp(header: &mut Header) -> Result<(), Fault> {
     if let Some(setting) = header.setting("options")
         && let Given::TcpOptions(options) = &setting.given
     {
@@ -151,4 +152,86 @@ impl fmt::Display for TcpOption {
             }
         }
     }
+}
+
+/// The discard port (RFC 863).
+const DISCARD: u128 = 9;
+
+pub(crate) const UDP: Protocol = Protocol {
+    name: "udp",
+    bytes: 8,
+    fields: &[
+        Field::number("sport", 0, 2).or("9"),
+        Field::number("dport", 2, 2),
+        Field::number("length", 4, 2),
+        Field::checksum(6),
+    ],
+    known_as: KnownAs { ethertype: None, ip: Some(17), port: None },
+    lay: udp,
+};
+
+fn udp(header: &mut Header) -> Result<(), Fault> {
+    let port = header.next().and_then(|next| next.protocol.known_as.port);
+    header.auto("dport", port.map_or(DISCARD, u128::from));
+    header.length("length", 0);
+    header.checksum(6, Cover::Upper(17), Finish::NeverZero, is_without(header))
+}
+
+/// Over IPv4 a checksum of zero says that there is none. VXLAN does without (RFC 7348, section
+/// 5), and in a fragment none can be right: it would be the whole datagram's, which nobody sees.
+fn is_without(header: &Header) -> bool {
+    let tunnel = header.next().is_some_and(|next| next.protocol.is(&tunnel::VXLAN));
+    header.ip.as_ref().is_some_and(|ip| ip.version == 4 && (tunnel || ip.fragment))
+}
+
+const TYPES: &[(&str, u64)] = &[
+    ("echo-reply", 0),
+    ("unreachable", 3),
+    ("redirect", 5),
+    ("echo-request", 8),
+    ("time-exceeded", 11),
+    ("parameter-problem", 12),
+    ("timestamp-request", 13),
+    ("timestamp-reply", 14),
+];
+
+const V6_TYPES: &[(&str, u64)] = &[
+    ("unreachable", 1),
+    ("packet-too-big", 2),
+    ("time-exceeded", 3),
+    ("parameter-problem", 4),
+    ("echo-request", 128),
+    ("echo-reply", 129),
+    ("router-solicitation", 133),
+    ("router-advertisement", 134),
+    ("neighbor-solicitation", 135),
+    ("neighbor-advertisement", 136),
+];
+
+pub(crate) const ICMP: Protocol = Protocol {
+    name: "icmp",
+    bytes: 8,
+    fields: &fields(TYPES),
+    known_as: KnownAs { ethertype: None, ip: Some(1), port: None },
+    lay: |header| header.checksum(2, Cover::Rest, Finish::Plain, false),
+};
+
+pub(crate) const ICMPV6: Protocol = Protocol {
+    name: "icmpv6",
+    bytes: 8,
+    fields: &fields(V6_TYPES),
+    known_as: KnownAs { ethertype: None, ip: Some(58), port: None },
+    lay: |header| header.checksum(2, Cover::Upper(58), Finish::Plain, false),
+};
+
+const fn fields(types: &'static [(&'static str, u64)]) -> [Field; 6] {
+    [
+        Field::number("type", 0, 1).named(types).or("echo-request"),
+        Field::number("code", 1, 1),
+        Field::checksum(2),
+        Field::number("id", 4, 2),
+        Field::number("seq", 6, 2),
+        // What other types than echo have there.
+        Field::number("rest", 4, 4),
+    ]
 }

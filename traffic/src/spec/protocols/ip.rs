@@ -1,11 +1,114 @@
-//! IPv6 and its extension headers (RFC 8200).
+//! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200).
 
-use super::{DSCP, ECN, IP_PROTOCOLS};
+use crate::plan::Finish;
 use crate::spec::build::Ip;
 use crate::spec::fault::Fault;
-use crate::spec::form::Form;
-use crate::spec::header::Header;
-use crate::spec::layer::{Field, KnownAs, Protocol, Takes};
+use crate::spec::form::{Flag, Form};
+use crate::spec::header::{Cover, Header};
+use crate::spec::layer::{Bits, Field, KnownAs, Protocol, Takes};
+
+/// Differentiated services (RFC 8126's registry): classes of traffic with names.
+const DSCP: &[(&str, u64)] = &[
+    ("cs0", 0),
+    ("cs1", 8),
+    ("af11", 10),
+    ("af12", 12),
+    ("af13", 14),
+    ("cs2", 16),
+    ("af21", 18),
+    ("af22", 20),
+    ("af23", 22),
+    ("cs3", 24),
+    ("af31", 26),
+    ("af32", 28),
+    ("af33", 30),
+    ("cs4", 32),
+    ("af41", 34),
+    ("af42", 36),
+    ("af43", 38),
+    ("cs5", 40),
+    ("ef", 46),
+    ("cs6", 48),
+    ("cs7", 56),
+];
+
+/// Explicit congestion notification (RFC 3168).
+const ECN: &[(&str, u64)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
+
+/// IP protocols and IPv6 next headers that have names here.
+const IP_PROTOCOLS: &[(&str, u64)] = &[
+    ("hop-by-hop", 0),
+    ("icmp", 1),
+    ("igmp", 2),
+    ("ipip", 4),
+    ("tcp", 6),
+    ("udp", 17),
+    ("ipv6", 41),
+    ("routing", 43),
+    ("fragment", 44),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("destination", 60),
+    ("ospf", 89),
+    ("sctp", 132),
+];
+
+const MORE_FRAGMENTS: u128 = 1;
+
+const FLAGS: &[Flag] = &[
+    Flag { name: "mf", letters: "", bit: MORE_FRAGMENTS as u64 },
+    Flag { name: "df", letters: "", bit: 2 },
+    Flag { name: "reserved", letters: "", bit: 4 },
+];
+
+pub(crate) const IPV4: Protocol = Protocol {
+    name: "ipv4",
+    bytes: 20,
+    fields: &[
+        Field::part("version", 0, 1, 4, 4).or("4"),
+        Field::part("ihl", 0, 1, 0, 4),
+        Field::number("tos", 1, 1),
+        Field::part("dscp", 1, 1, 2, 6).named(DSCP),
+        Field::part("ecn", 1, 1, 0, 2).named(ECN),
+        Field::number("length", 2, 2),
+        Field::number("id", 4, 2),
+        Field {
+            name: "flags",
+            takes: Takes::Value(Form::Flags { bits: 3, names: FLAGS }),
+            bits: Some(Bits { at: 6, cell: 2, shift: 13, width: 3 }),
+            default: "",
+        },
+        Field::part("frag", 6, 2, 0, 13),
+        Field::number("ttl", 8, 1).or("64"),
+        Field::number("protocol", 9, 1).named(IP_PROTOCOLS),
+        Field::checksum(10),
+        Field::address("src", 12, Form::Ipv4).or("198.18.0.1"),
+        Field::address("dst", 16, Form::Ipv4).or("198.18.0.2"),
+        // The header's length has four bits, and counts words.
+        Field::special("options", Takes::Hex(40)),
+    ],
+    known_as: KnownAs { ethertype: Some(0x0800), ip: Some(4), port: None },
+    lay: ipv4,
+};
+
+fn ipv4(header: &mut Header) -> Result<(), Fault> {
+    header.append(header.given_bytes("options").unwrap_or_default());
+    // Zero ends the options.
+    header.fill_to_multiple(4);
+    header.auto("ihl", header.bytes() as u128 / 4);
+    header.length("length", 0);
+    header.says_protocol("protocol")?;
+    header.checksum(10, Cover::Header, Finish::Plain, false)?;
+    let flags = header.layer.value("flags");
+    let frag = header.layer.value("frag");
+    let fragment = flags.is_some_and(|flags| flags.may_be(|bits| bits & MORE_FRAGMENTS != 0))
+        || frag.is_some_and(|frag| frag.may_be(|offset| offset != 0));
+    let addresses = header.at() + 12..header.at() + 20;
+    header.draft.ip = Some(Ip { version: 4, addresses, fragment });
+    Ok(())
+}
 
 pub(crate) const IPV6: Protocol = Protocol {
     name: "ipv6",
@@ -23,10 +126,10 @@ pub(crate) const IPV6: Protocol = Protocol {
         Field::address("dst", 24, Form::Ipv6).or("2001:db8::2"),
     ],
     known_as: KnownAs { ethertype: Some(0x86dd), ip: Some(41), port: None },
-    lay,
+    lay: ipv6,
 };
 
-fn lay(header: &mut Header) -> Result<(), Fault> {
+fn ipv6(header: &mut Header) -> Result<(), Fault> {
     header.length("length", 40);
     header.says_protocol("next-header")?;
     let addresses = header.at() + 8..header.at() + 40;
