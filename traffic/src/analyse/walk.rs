@@ -2,7 +2,7 @@
 //! last header; the walk does not search for it because any traffic may contain bytes that look
 //! like one.
 
-use super::stamp::Stamp;
+use super::Stamp;
 use crate::plan::fold;
 use sluicegate_base::headers::{Ipv4Header, Ipv6Extension, ethertype, protocol};
 

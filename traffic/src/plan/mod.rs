@@ -16,11 +16,10 @@
 //!   of its flow. So any packet can be made without those before it.
 
 mod frames;
-mod hash;
 
-pub use frames::{Frames, fold};
-pub(crate) use hash::constants;
-pub use hash::{Key, hash};
+pub(crate) use frames::constants;
+pub(crate) use frames::words;
+pub use frames::{Frames, Key, fold, hash};
 
 /// A plan of the packets to send.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,22 +1,20 @@
 //! Decodes the headers of a packet as a receiver would, without the specification: the listing
 //! shows what is sent.
 
-use std::net::Ipv4Addr;
-
+use crate::analyse::Stamp;
+use crate::plan::{fold, words};
+use crate::spec::layer::Protocol;
+use crate::spec::value::Value;
 use etherparse::{
     ArpPacketSlice, Ethernet2HeaderSlice, Ipv4HeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice,
 };
-
-use super::transport::{Upper, upper};
-use crate::analyse::Stamp;
-use crate::plan::fold;
-use crate::spec::layer::Protocol;
-use crate::spec::value::Value;
+use etherparse::{TcpHeaderSlice, TcpOptionElement, UdpHeaderSlice};
 use sluicegate_base::headers::{Ipv6Extension, ethertype, protocol};
+use std::net::Ipv4Addr;
 
 /// The next header to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextHeader {
+enum NextHeader {
     Ether,
     /// By EtherType.
     Type(u16),
@@ -28,18 +26,18 @@ pub(super) enum NextHeader {
 
 /// The addresses below: what a checksum covers of them, and whether it may be a part only.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Below {
-    pub(super) sum: u64,
-    pub(super) v6: bool,
-    pub(super) fragment: bool,
+struct Below {
+    sum: u64,
+    v6: bool,
+    fragment: bool,
 }
 
-pub(super) struct Decoder<'a> {
+struct Decoder<'a> {
     /// Bytes that no decoded header has taken, without padding.
-    pub(super) rest: &'a [u8],
+    rest: &'a [u8],
     /// Bytes after the length that the headers give.
     padding: usize,
-    pub(super) below: Option<Below>,
+    below: Option<Below>,
     lines: Vec<(String, String)>,
 }
 
@@ -74,10 +72,7 @@ impl<'a> Decoder<'a> {
                 protocol::FRAGMENT => self.fragment(),
                 protocol::GRE => self.gre(),
                 protocol::DESTINATION => self.extension(number, "destination"),
-                number => match upper(self, number)? {
-                    Upper::Vxlan => Some(NextHeader::Vxlan),
-                    Upper::Data => Some(NextHeader::Data),
-                },
+                number => upper(self, number),
             },
             NextHeader::Vxlan => self.vxlan(),
             NextHeader::Data => None,
@@ -85,13 +80,13 @@ impl<'a> Decoder<'a> {
     }
 
     /// Takes the next bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let (header, rest) = self.rest.split_at_checked(bytes)?;
         self.rest = rest;
         Some(header)
     }
 
-    pub(super) fn say(&mut self, name: &str, text: String) {
+    fn say(&mut self, name: &str, text: String) {
         self.lines.push((name.to_owned(), text));
     }
 
@@ -291,7 +286,7 @@ fn stamp(bytes: &[u8]) -> Option<String> {
 }
 
 /// A number of a field, by its name where it has one.
-pub(super) fn named(protocol: &str, field: &str, number: u128) -> String {
+fn named(protocol: &str, field: &str, number: u128) -> String {
     let field = Protocol::find(protocol).ok().and_then(|protocol| protocol.field(field).ok());
     field.map_or(number.to_string(), |field| Value::from(number).shown(field.form()).to_string())
 }
@@ -309,7 +304,7 @@ fn mac(bytes: [u8; 6]) -> String {
 }
 
 /// A checksum, and whether it is right: then all that it covers, itself too, gives 0xffff.
-pub(super) fn checksum(is: u16, sum: u16) -> String {
+fn checksum(is: u16, sum: u16) -> String {
     match sum {
         0xffff => format!("{is:#06x} (right)"),
         // Without itself, and turned around.
@@ -320,8 +315,94 @@ pub(super) fn checksum(is: u16, sum: u16) -> String {
     }
 }
 
-/// The sum of 16-bit numbers; a last byte alone is the upper half of one.
-pub(super) fn words(bytes: &[u8]) -> u64 {
-    let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
-    bytes.chunks(2).map(word).sum()
+/// IANA's port of VXLAN.
+const VXLAN_PORT: u16 = 4789;
+
+/// Reads a header of an IP protocol, if it is one that is known here.
+fn upper(decoder: &mut Decoder, protocol: u8) -> Option<NextHeader> {
+    match protocol {
+        protocol::ICMP => icmp(decoder, "icmp", None),
+        protocol::TCP => tcp(decoder),
+        protocol::UDP => udp(decoder),
+        protocol::ICMPV6 => icmp(decoder, "icmpv6", Some(protocol)),
+        _ => None,
+    }
+}
+
+/// A checksum of all that is left, with a pseudo header if there is a protocol in it.
+fn rest_checksum(decoder: &Decoder, is: u16, protocol: Option<u8>) -> String {
+    let mut total = words(decoder.rest);
+    if let (Some(protocol), Some(below)) = (protocol, decoder.below) {
+        total += below.sum + u64::from(protocol) + decoder.rest.len() as u64;
+    }
+    if decoder.below.is_some_and(|below| below.fragment) {
+        return format!("{is:#06x} (of the whole, which is not here)");
+    }
+    checksum(is, fold(total))
+}
+
+fn udp(decoder: &mut Decoder) -> Option<NextHeader> {
+    let header = UdpHeaderSlice::from_slice(decoder.rest).ok()?;
+    let (sport, dport) = (header.source_port(), header.destination_port());
+    let right = match header.checksum() {
+        0 if decoder.below.is_some_and(|below| !below.v6) => "none".to_owned(),
+        is => rest_checksum(decoder, is, Some(17)),
+    };
+    decoder.say("udp", format!("{sport} > {dport}, length {}, checksum {right}", header.length()));
+    decoder.take(8)?;
+    Some(if dport == VXLAN_PORT { NextHeader::Vxlan } else { NextHeader::Data })
+}
+
+fn tcp(decoder: &mut Decoder) -> Option<NextHeader> {
+    let header = TcpHeaderSlice::from_slice(decoder.rest).ok()?;
+    let bytes = header.slice();
+    let flags = u16::from_be_bytes([bytes[12], bytes[13]]) & 0x1ff;
+    let mut text = format!(
+        "{} > {}, {}, seq {}, ack {}, window {}",
+        header.source_port(),
+        header.destination_port(),
+        named("tcp", "flags", flags.into()),
+        header.sequence_number(),
+        header.acknowledgment_number(),
+        header.window_size(),
+    );
+    if header.urgent_pointer() != 0 {
+        text += &format!(", urgent {}", header.urgent_pointer());
+    }
+    let options: Vec<_> = header.options_iterator().map_while(Result::ok).map(option).collect();
+    if !options.is_empty() {
+        text += &format!(", options {}", options.join("; "));
+    }
+    text += &format!(", checksum {}", rest_checksum(decoder, header.checksum(), Some(6)));
+    decoder.say("tcp", text);
+    decoder.take(bytes.len())?;
+    Some(NextHeader::Data)
+}
+
+/// An option in the words of a specification.
+fn option(option: TcpOptionElement) -> String {
+    match option {
+        TcpOptionElement::Noop => "nop".into(),
+        TcpOptionElement::MaximumSegmentSize(bytes) => format!("mss={bytes}"),
+        TcpOptionElement::WindowScale(shift) => format!("wscale={shift}"),
+        TcpOptionElement::SelectiveAcknowledgementPermitted => "sack-ok".into(),
+        TcpOptionElement::SelectiveAcknowledgement(..) => "sack".into(),
+        TcpOptionElement::Timestamp(own, other) => format!("timestamps={own} {other}"),
+    }
+}
+
+fn icmp(decoder: &mut Decoder, name: &str, protocol: Option<u8>) -> Option<NextHeader> {
+    let &[kind, code, high, low, a, b, c, d, ..] = decoder.rest else { return None };
+    let right = rest_checksum(decoder, u16::from_be_bytes([high, low]), protocol);
+    let kind = named(name, "type", kind.into());
+    let rest = match kind.as_str() {
+        "echo-request" | "echo-reply" => {
+            let (id, seq) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            format!("id {id}, seq {seq}")
+        }
+        _ => format!("rest {:#010x}", u32::from_be_bytes([a, b, c, d])),
+    };
+    decoder.say(name, format!("{kind}, code {code}, {rest}, checksum {right}"));
+    decoder.take(8)?;
+    Some(NextHeader::Data)
 }

@@ -5,14 +5,8 @@
 //!          --> template of the longest frame --> edits --> checksums, the inner ones first
 //! ```
 
-mod draws;
 mod edits;
-mod fill;
 mod sums;
-
-pub(crate) use fill::{Content, Fill};
-
-use std::ops::Range;
 
 use super::fault::{Fault, Position};
 use super::header::Header;
@@ -21,8 +15,9 @@ use super::protocols::{bytes, link};
 use super::size::{MAX_FRAME, Size, turns_of};
 use super::value::Value;
 use super::{Defaults, Stream};
-use crate::plan::{self, FieldSource, Finish, Sizes};
-use draws::Draws;
+use crate::plan::{self, FieldSource, Finish, Key, Sizes, hash};
+use edits::Draws;
+use std::ops::Range;
 
 /// A frame on Ethernet is not shorter (IEEE 802.3, without the frame check sequence).
 const MIN_FRAME: usize = 60;
@@ -244,4 +239,66 @@ fn sizes(stream: &Stream, draws: &mut Draws) -> Result<Sizes, Fault> {
             Sizes::AtRandom { first: *first, count, draw }
         }
     })
+}
+
+/// The payload of a frame, cut or repeated to the frame's size.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fill {
+    pub(crate) content: Content,
+    /// How long it is where the frame's size says nothing.
+    pub(crate) length: Option<u16>,
+    /// Where that was said.
+    pub(crate) place: Position,
+}
+
+/// The bytes of a payload.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Content {
+    #[default]
+    Zeros,
+    /// These, and zeros behind them.
+    Once(Vec<u8>),
+    /// These, over and over.
+    Pattern(Vec<u8>),
+    /// Random ones, the same in all packets.
+    Random,
+}
+
+impl Fill {
+    /// How long it is where the frame's size says nothing.
+    fn natural_length(&self) -> usize {
+        match (&self.content, self.length) {
+            (_, Some(length)) => length.into(),
+            (Content::Once(bytes) | Content::Pattern(bytes), None) => bytes.len(),
+            (Content::Zeros | Content::Random, None) => 0,
+        }
+    }
+
+    /// Reports whether the payload grows to the minimum Ethernet frame.
+    fn fills(&self) -> bool {
+        self.length.is_none() && matches!(self.content, Content::Zeros | Content::Random)
+    }
+
+    fn put(&self, room: &mut [u8], seed: u64, stream: usize) {
+        match &self.content {
+            Content::Zeros => {}
+            Content::Once(bytes) => {
+                let bytes = &bytes[..bytes.len().min(room.len())];
+                room[..bytes.len()].copy_from_slice(bytes);
+            }
+            Content::Pattern(bytes) => {
+                for (byte, pattern) in room.iter_mut().zip(bytes.iter().cycle()) {
+                    *byte = *pattern;
+                }
+            }
+            Content::Random => {
+                // A worker of its own: none has this number.
+                let key = Key::of_packets(seed, stream, u32::MAX);
+                for (number, bytes) in room.chunks_mut(8).enumerate() {
+                    let random = hash(key, number as u64).to_be_bytes();
+                    bytes.copy_from_slice(&random[..bytes.len()]);
+                }
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Which checksums follow from what.
 
 use super::SumOf;
-use crate::plan::{Edit, Operand, Sizes, Sum, Term, fold};
+use crate::plan::{Edit, Operand, Sizes, Sum, Term, fold, words};
 
 /// Checksums, the inner before the outer. Those that stay are written into the template.
 pub(super) fn sums(
@@ -102,10 +102,4 @@ impl Summing<'_> {
         }
         sums
     }
-}
-
-/// The sum of 16-bit numbers; a last byte alone is the upper half of one.
-fn words(bytes: &[u8]) -> u64 {
-    let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
-    bytes.chunks(2).map(word).sum()
 }
