@@ -1,7 +1,6 @@
 //! `sluice replay`: sends the packets of a capture file again.
 
 mod addresses;
-mod next_hop;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +14,7 @@ use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::rewrite::Rule;
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
-use addresses::Addresses;
+use addresses::{Addresses, next_hop_mac};
 use nix::libc::ARPHRD_ETHER;
 
 use crate::args::Common;
@@ -115,7 +114,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(&file, args.rounds, threads(&args), link_type)?;
     if args.addresses.ask_for_next_hop() {
-        let mac = next_hop::mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
+        let mac = next_hop_mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
     }
     let port = open(&args, wish(&args, steering.as_ref()))?;

@@ -7,10 +7,8 @@
 //!   steering: rate, file, keys, ramp --> dial, which workers look at
 //! ```
 
-mod best;
 mod keys;
 mod live;
-mod paced;
 mod rate;
 mod report;
 mod ring;
@@ -27,15 +25,15 @@ use crate::status::Status;
 use report::SendReport;
 use target::Carrier;
 
-pub use best::{Wish, best, short, zero_copy};
 pub use live::LiveSender;
-pub use paced::Paced;
 pub use rate::{Measure, Rate};
+pub use report::Paced;
 pub use ring::{RingSender, Supply, monotonic_ns};
 pub use run::{Orders, Sender};
 pub use steering::{Changes, Steering};
-pub use target::{common_hop, destination};
-pub use target::{interface_of, link_speed, target};
+pub use target::{
+    Wish, best, common_hop, destination, interface_of, link_speed, short, target, zero_copy,
+};
 
 /// Sends, and says what became of it: all of a command that has opened its sender.
 ///
