@@ -15,10 +15,12 @@ mod report;
 mod track;
 mod walk;
 
+use std::collections::BTreeMap;
+
+use sluicegate::ring::{Packet, TimestampSource};
+
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
-use sluicegate::ring::{Packet, TimestampSource};
-use std::collections::BTreeMap;
 pub use track::{NumberRun, StreamCounts, Track, WINDOW};
 pub use walk::{Condition, Found, look};
 

@@ -1,9 +1,10 @@
 //! Builds the packets of a plan in memory.
 
+use std::borrow::Borrow;
+
 use super::{
     Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term,
 };
-use std::borrow::Borrow;
 
 /// Makes the packets of one worker, of a plan that is borrowed or shared.
 #[derive(Clone, Debug)]

@@ -3,10 +3,11 @@
 mod histogram;
 mod timetable;
 
-pub use histogram::{Gaps, Histogram, Latencies};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+pub use histogram::{Gaps, Histogram, Latencies};
 pub use timetable::Timetable;
 
 /// A pace: a burst of packets, back to back, again and again.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::rules::{Mac, Rewrite};
+use super::{Mac, Rewrite};
 use crate::plan::fold;
 use sluicegate_base::headers::{self, Headers, Ip, be16, ethertype, protocol};
 

@@ -1,16 +1,18 @@
 //! Decodes the headers of a packet as a receiver would, without the specification: the listing
 //! shows what is sent.
 
-use crate::analyse::Stamp;
-use crate::plan::{fold, words};
-use crate::spec::layer::Protocol;
-use crate::spec::value::Value;
+use std::net::Ipv4Addr;
+
 use etherparse::{
     ArpPacketSlice, Ethernet2HeaderSlice, Ipv4HeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice,
 };
 use etherparse::{TcpHeaderSlice, TcpOptionElement, UdpHeaderSlice};
 use sluicegate_base::headers::{Ipv6Extension, ethertype, protocol};
-use std::net::Ipv4Addr;
+
+use crate::analyse::Stamp;
+use crate::plan::{fold, words};
+use crate::spec::layer::Protocol;
+use crate::spec::value::Value;
 
 /// The next header to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

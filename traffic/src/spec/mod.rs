@@ -45,13 +45,15 @@ mod said;
 mod size;
 pub(crate) mod value;
 
+use std::path::Path;
+
 use crate::plan::Plan;
-pub use fault::SpecError;
 use fault::{Fault, Origin, Position};
-pub use flags::Flags;
 use layer::Layer;
 use size::{Size, turns_of};
-use std::path::Path;
+
+pub use fault::SpecError;
+pub use flags::Flags;
 
 /// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.
 const MAX_STREAMS: usize = 4096;

@@ -1,8 +1,11 @@
-//! Files that hold other than Ethernet packets, or longer ones than can be sent.
+//! Files: real captures, other link types, packets too long to send, and other addresses.
 
-use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
-
+use crate::real_captures::real_captures;
 use crate::support::*;
+use sluicegate::file::read::Reader;
+use sluicegate_traffic::rewrite::{Rewrite, Rule};
+use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
+use std::sync::Arc;
 
 /// A pcapng file of an interface for each link type, and packets by their number.
 fn pcapng(link_types: &[u16], packets: &[(u32, &[u8])]) -> Vec<u8> {
@@ -83,4 +86,61 @@ fn what_no_interface_sends_is_left_out() {
     assert_eq!((left_out.too_long, left_out.too_short, left_out.packets()), (1, 3, 4));
     let mut whole = only(&file, &options(Tempo::Top));
     assert_eq!(whole.at(1).packets, 8, "a file takes all");
+}
+
+#[test]
+fn real_captures_are_sent_byte_by_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tried = 0;
+    let captures = real_captures();
+    for path in &captures {
+        let Ok(reader) = Reader::open(path) else { continue };
+        let ethernet = reader.interfaces().iter().all(|interface| interface.link_type == 1);
+        if !ethernet {
+            assert!(Replay::open(&name(path), &options(Tempo::Top), 1).is_err(), "{path:?}");
+            continue;
+        }
+        let (packets, good) = read(path);
+        for workers in [1, 3] {
+            let all = sent(folder.path(), path, &options(Tempo::Top), workers);
+            let bytes = |packets: &[Recorded]| -> Vec<Vec<u8>> {
+                packets.iter().map(|(_, bytes)| bytes.clone()).collect()
+            };
+            let mut came: Vec<_> = all.iter().flat_map(|(packets, _)| bytes(packets)).collect();
+            let mut there = bytes(&packets);
+            if workers > 1 {
+                came.sort();
+                there.sort();
+            }
+            assert!(came == there, "{path:?}, {workers} workers");
+            assert!(all.iter().all(|(_, failure)| failure.is_none() == good), "{path:?}");
+        }
+        tried += 1;
+    }
+    assert!(captures.is_empty() || tried > 100, "{tried}");
+}
+
+#[test]
+fn every_packet_gets_its_other_addresses_once_and_in_every_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mix.pcap");
+    let recorded = mix(600);
+    pcap(&file, 1, &recorded);
+    // Twice applied they would lead further.
+    let rules = ["198.18.0.2=198.18.0.3", "198.18.0.3=198.18.0.4", "198.18.0.1=198.18.0.2"];
+    let rewrite: Rewrite = rules.iter().map(|rule| rule.parse::<Rule>().unwrap()).collect();
+    let rewrite = Arc::new(rewrite);
+    for (workers, keep_bytes) in [(1, 0), (3, 0), (1, 1 << 30), (3, 1 << 30)] {
+        let rewrite = Arc::clone(&rewrite);
+        let options = ReplayOptions { rewrite, rounds: 2, keep_bytes, ..options(Tempo::Top) };
+        let all = sent(folder.path(), &file, &options, workers);
+        let packets: Vec<_> = all.into_iter().flat_map(|(packets, _)| packets).collect();
+        assert_eq!(packets.len(), 1200);
+        for (_, bytes) in packets {
+            assert_eq!(
+                (&bytes[26..30], &bytes[30..34]),
+                (&[198, 18, 0, 2][..], &[198, 18, 0, 3][..])
+            );
+        }
+    }
 }

@@ -1,10 +1,8 @@
 //! Replaying files, at times that are given and not waited for.
 
-mod addresses;
+mod files;
 mod flows;
-mod links;
 #[path = "../../../core/tests/real_captures/mod.rs"]
 mod real_captures;
 mod support;
 mod times;
-mod whole;

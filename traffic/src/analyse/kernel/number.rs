@@ -4,9 +4,7 @@ use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
 
 use super::headers::be;
-use super::layout::{
-    CORRUPT, DELAYS, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, delay, track, word,
-};
+use super::{CORRUPT, DELAYS, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, delay, track, word};
 use super::{Piece, STATE};
 use crate::analyse::report::MAX_NS;
 use crate::analyse::{Stamp, WINDOW};
@@ -296,7 +294,7 @@ impl Piece<'_> {
         asm.call(Helper::KTIME_NS);
         // It was checked before it came to the stack.
         asm.load(Size::DW, DELAY, R10 + STREAM);
-        asm.and(DELAY, super::layout::STREAMS as i32 - 1);
+        asm.and(DELAY, STREAMS as i32 - 1);
         asm.mul(DELAY, delay::BYTES as i32);
         asm.add(DELAY, DELAYS as i32);
         asm.add(DELAY, STATE);

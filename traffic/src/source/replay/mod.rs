@@ -1,10 +1,10 @@
 //! Packets of a capture file, sent again.
 //!
 //! ```text
-//!   file --> reading --> streamed, as it is read --+--> clock: is it due? --> transmit ring
-//!                          |                       |
-//!                          +--> kept, to loop -----+
-//!   share: whose is a packet?    position: what comes before it in the file
+//!   file --> reading, as it is read --+--> clock: is it due? --> transmit ring
+//!               |                     |
+//!               +--> kept, to loop ---+
+//!   share: the worker of a packet    position: the sum of what precedes it in the file
 //! ```
 
 mod clock;
@@ -12,7 +12,6 @@ mod kept;
 mod position;
 mod reading;
 mod share;
-mod streamed;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,8 +27,8 @@ use crate::rewrite::Rewrite;
 use clock::{ReplayClock, ReplayStart};
 use kept::Kept;
 use position::Position;
+use reading::Streamed;
 use share::Share;
-use streamed::Streamed;
 
 /// When packets are sent.
 #[derive(Clone, Debug)]

@@ -8,6 +8,8 @@
 mod edits;
 mod sums;
 
+use std::ops::Range;
+
 use super::fault::{Fault, Position};
 use super::header::Header;
 use super::layer::Bits;
@@ -17,7 +19,6 @@ use super::value::Value;
 use super::{Defaults, Stream};
 use crate::plan::{self, FieldSource, Finish, Key, Sizes, hash};
 use edits::Draws;
-use std::ops::Range;
 
 /// A frame on Ethernet is not shorter (IEEE 802.3, without the frame check sequence).
 const MIN_FRAME: usize = 60;

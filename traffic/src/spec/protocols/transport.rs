@@ -1,6 +1,8 @@
 //! Layers above IP: TCP (RFC 9293) and its options, UDP (RFC 768), ICMP (RFC 792) and ICMPv6
 //! (RFC 4443).
 
+use std::fmt;
+
 use super::tunnel;
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
@@ -8,7 +10,6 @@ use crate::spec::form::{Flag, Form};
 use crate::spec::header::{Cover, Header};
 use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
 use crate::spec::value::Value;
-use std::fmt;
 
 const FLAGS: &[Flag] = &[
     Flag { name: "fin", letters: "F", bit: 0x001 },
