@@ -14,8 +14,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::fault::{Fault, Origin, Position, SpecError};
-use super::layer::{Layer, Protocol};
-use super::said::{Said, meant};
+use super::layer::{Layer, Protocol, RawValue, read_setting};
 use super::size::Size;
 use super::{MAX_STREAMS, Spec, Stream};
 
@@ -173,7 +172,7 @@ impl Walk<'_> {
         let object = format!("{}.{}", protocol.name, field.name);
         let wrong = |problem| Fault::new(&place, &*object, problem);
         let said = said(value).map_err(wrong)?;
-        let given = meant(field, &said, self.base).map_err(wrong)?;
+        let given = read_setting(field, &said, self.base).map_err(wrong)?;
         layer.set(field, given, place);
         Ok(())
     }
@@ -287,13 +286,13 @@ fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
 }
 
 /// Reads the TOML value of a field.
-fn said(value: &Spanned<DeValue>) -> Result<Said, String> {
+fn said(value: &Spanned<DeValue>) -> Result<RawValue, String> {
     Ok(match value.get_ref() {
-        DeValue::String(text) => Said::Text(text.clone().into_owned()),
-        DeValue::Boolean(on) => Said::Switch(*on),
-        DeValue::Array(array) => Said::List(array.iter().map(said).collect::<Result<_, _>>()?),
+        DeValue::String(text) => RawValue::Text(text.clone().into_owned()),
+        DeValue::Boolean(on) => RawValue::Switch(*on),
+        DeValue::Array(array) => RawValue::List(array.iter().map(said).collect::<Result<_, _>>()?),
         DeValue::Integer(number) => match integer(value.get_ref()) {
-            Some(number) => Said::Number(number),
+            Some(number) => RawValue::Number(number),
             None => return Err(format!("{number} is negative, or far too much")),
         },
         DeValue::Float(number) => return Err(format!("{} is not whole", number.as_str())),

@@ -7,12 +7,11 @@ use std::path::Path;
 
 use super::fault::{Fault, Origin, Position, SpecError};
 use super::form::Form;
-use super::layer::{Field, Given, Layer, Protocol};
+use super::layer::{Field, Given, Layer, Protocol, RawValue, read_setting};
 use super::protocols::bytes::{PAYLOAD, STAMP, is_data};
 use super::protocols::ip::{IPV4, IPV6};
 use super::protocols::link::{ETHER, VLAN};
 use super::protocols::transport::{ICMP, ICMPV6, TCP, UDP};
-use super::said::{Said, meant};
 use super::size::Size;
 use super::value::{Set, Value};
 use super::{Spec, Stream};
@@ -210,7 +209,8 @@ impl Flags {
     ) -> Result<(), Fault> {
         let wrong = |problem| Fault::new(place, "", problem);
         let field: &'static Field = layer.protocol.field(name).map_err(wrong)?;
-        let given = meant(field, &Said::Text(text.to_owned()), Path::new("")).map_err(wrong)?;
+        let given =
+            read_setting(field, &RawValue::Text(text.to_owned()), Path::new("")).map_err(wrong)?;
         let given = match given {
             Given::Value(Value { set, per }) => {
                 let tied = self.flows.is_some() && !matches!(set, Set::One(_));
@@ -243,9 +243,9 @@ impl Flags {
         let place = Position::Flag("--payload");
         let wrong = |problem: String| Fault::new(&place, "", problem);
         let (kind, said) = match text.split_once(':') {
-            None if text == "random" => ("random", Said::Switch(true)),
+            None if text == "random" => ("random", RawValue::Switch(true)),
             Some((kind @ ("hex" | "text" | "pattern" | "file"), rest)) => {
-                (kind, Said::Text(rest.to_owned()))
+                (kind, RawValue::Text(rest.to_owned()))
             }
             _ => {
                 let right = "hex:00ff, text:hello, pattern:55aa, file:data or random";
@@ -255,7 +255,11 @@ impl Flags {
         let field = PAYLOAD.fields.iter().find(|field| field.name == kind);
         let Some(field) = field else { return Ok(()) };
         let mut payload = Layer::new(&PAYLOAD, place.clone());
-        payload.set(field, meant(field, &said, Path::new("")).map_err(wrong)?, place.clone());
+        payload.set(
+            field,
+            read_setting(field, &said, Path::new("")).map_err(wrong)?,
+            place.clone(),
+        );
         stream.layers.retain(|layer| !layer.protocol.is(&PAYLOAD));
         stream.layers.push(payload);
         Ok(())

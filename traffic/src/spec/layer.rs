@@ -5,10 +5,14 @@
 //! layers around it.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use super::fault::{Fault, Position};
 use super::form::Form;
 use super::header::Header;
+use super::protocols::bytes::{MAX_BYTES, hex};
 use super::protocols::transport::TcpOption;
 use super::protocols::{bytes, ip, link, transport, tunnel};
 use super::value::Value;
@@ -290,6 +294,102 @@ impl fmt::Debug for Protocol {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         to.write_str(self.name)
     }
+}
+
+/// A setting as a file or flag writes it.
+#[derive(Clone, Debug)]
+pub(super) enum RawValue {
+    Text(String),
+    Number(u128),
+    Switch(bool),
+    List(Vec<RawValue>),
+}
+
+impl RawValue {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Number(_) => "a number",
+            Self::Switch(_) => "true or false",
+            Self::List(_) => "a list",
+        }
+    }
+
+    /// As the text that it would be.
+    fn text(&self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.clone()),
+            Self::Number(number) => Some(number.to_string()),
+            Self::Switch(_) | Self::List(_) => None,
+        }
+    }
+}
+
+/// Converts a setting to the field's type; `Err` describes a valid one. Files are relative to
+/// `base`.
+pub(super) fn read_setting(field: &Field, raw: &RawValue, base: &Path) -> Result<Given, String> {
+    let not = |right: &str| Err(format!("{} is not {right}", raw.kind()));
+    Ok(match (field.takes, raw) {
+        (Takes::Checksum, RawValue::Text(text)) if text == "bad" => Given::Bad,
+        (Takes::Checksum, RawValue::Text(text)) if text == "right" => Given::Right,
+        (Takes::Checksum, raw) => {
+            let hint = |wrong| format!("{wrong}; or right, or bad");
+            Given::Value(value(field, raw).map_err(hint)?)
+        }
+        (Takes::Value(_), raw) => Given::Value(value(field, raw)?),
+        (Takes::Hex(most), RawValue::Text(text)) => Given::Bytes(hex(text, most)?),
+        (Takes::Hex(_), _) => return not("bytes in hexadecimal, like \"00 ff 10\""),
+        (Takes::Text, RawValue::Text(text)) => match text.len() {
+            0..=MAX_BYTES => Given::Bytes(text.clone().into_bytes()),
+            bytes => return Err(format!("these are {bytes} bytes: at most {MAX_BYTES}")),
+        },
+        (Takes::Text, _) => return not("a text"),
+        (Takes::File, RawValue::Text(name)) => Given::Bytes(file(&base.join(name))?),
+        (Takes::File, _) => return not("the name of a file"),
+        (Takes::Switch, RawValue::Switch(on)) => Given::Switch(*on),
+        (Takes::Switch, _) => return not("true or false"),
+        (Takes::TcpOptions, raw) => Given::TcpOptions(options(raw)?),
+    })
+}
+
+fn value(field: &Field, raw: &RawValue) -> Result<Value, String> {
+    let form = field.form();
+    let not = |raw: &RawValue| format!("{} is not {}", raw.kind(), form.right());
+    match raw {
+        RawValue::Number(number) if !form.is_address() => Ok(form.in_range(*number)?.into()),
+        RawValue::Text(text) => Value::parse(text, form),
+        RawValue::List(all) => {
+            let one = |raw: &RawValue| match raw {
+                RawValue::Number(number) if !form.is_address() => form.in_range(*number),
+                RawValue::Text(text) => form.read(text.trim()),
+                _ => Err(not(raw)),
+            };
+            Value::list(all.iter().map(one).collect::<Result<_, _>>()?)
+        }
+        RawValue::Number(_) | RawValue::Switch(_) => Err(not(raw)),
+    }
+}
+
+/// A list of options, or a text with `;` between them.
+fn options(raw: &RawValue) -> Result<Vec<TcpOption>, String> {
+    match raw {
+        RawValue::Text(text) => text.split(';').map(TcpOption::parse).collect(),
+        RawValue::List(all) => {
+            let wrong = |raw: &RawValue| format!("{} is no TCP option", raw.kind());
+            let option = |raw: &RawValue| TcpOption::parse(&raw.text().ok_or_else(|| wrong(raw))?);
+            all.iter().map(option).collect()
+        }
+        _ => Err(format!("{} is no list of TCP options", raw.kind())),
+    }
+}
+
+/// The beginning of a file: as much as a frame has room for.
+fn file(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_BYTES as u64).read_to_end(&mut bytes));
+    let wrong = |error| format!("read {}: {error}", path.display());
+    read.map_err(wrong).map(|_| bytes)
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@
 //! | --- | --- |
 //! | `value`, `form` | the grammar of a field's value; how its numbers are written |
 //! | `size` | how long frames are |
-//! | `layer` | what layers there are: the table |
+//! | `layer` | layers: the table of protocols, and settings of fields |
 //! | `protocols` | one file a protocol family: fields, and what follows from other layers |
 //! | `header`, `build` | headers, payload, edits and checksums: from layers to a plan |
-//! | `file`, `flags`, `said` | where a specification comes from |
+//! | `file`, `flags` | where a specification comes from |
 //! | `fault` | what is wrong, and where |
 //!
 //! ```
@@ -41,7 +41,6 @@ pub(crate) mod form;
 mod header;
 pub(crate) mod layer;
 pub(crate) mod protocols;
-mod said;
 mod size;
 pub(crate) mod value;
 

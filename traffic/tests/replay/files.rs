@@ -1,11 +1,13 @@
 //! Files: real captures, other link types, packets too long to send, and other addresses.
 
-use crate::real_captures::real_captures;
-use crate::support::*;
+use std::sync::Arc;
+
 use sluicegate::file::read::Reader;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
-use std::sync::Arc;
+
+use crate::real_captures::real_captures;
+use crate::support::*;
 
 /// A pcapng file of an interface for each link type, and packets by their number.
 fn pcapng(link_types: &[u16], packets: &[(u32, &[u8])]) -> Vec<u8> {
