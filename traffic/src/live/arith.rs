@@ -215,6 +215,6 @@ pub(super) mod held {
     pub const NUMBER: Reg = Reg::R7;
     /// The start of the packet.
     pub const DATA: Reg = Reg::R8;
-    /// The start of the sheet.
+    /// The start of the shared counters.
     pub const SHEET: Reg = Reg::R9;
 }

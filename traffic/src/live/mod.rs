@@ -3,9 +3,9 @@
 //! program, counters and thread.
 
 pub(crate) mod arith;
+mod counter_layout;
 mod pace;
 mod program;
-mod shared_counters;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use sluicegate::xdp::live::{
 
 use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
+use counter_layout::{CounterLayout, Table, word};
 use program::MakeJob;
-use shared_counters::{Table, word};
 
 /// Runs of the program at first: there is much to do, and to begin a run takes a moment.
 const FIRST_RUNS: u32 = 1 << 20;
@@ -106,7 +106,7 @@ impl Live {
         let maker = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
         Ok(Self {
             sheet: Arc::new(sheet),
-            gaps: shared_counters::SharedCounters::gaps(plan),
+            gaps: CounterLayout::gaps(plan),
             maker,
             exit,
             paced: dial.is_some(),

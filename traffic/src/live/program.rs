@@ -21,8 +21,8 @@ use sluicegate::filter::ebpf::{
 use sluicegate::xdp::live::Exit;
 
 use super::arith::{self, held::*};
+use super::counter_layout::{CounterLayout, Table, word};
 use super::pace;
-use super::shared_counters::{SharedCounters, Table, word};
 use crate::plan::{
     Draw, Edit, FieldSource, Index, Key, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term, fold,
 };
@@ -44,7 +44,7 @@ pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
-    /// Where they leave; the sheet is the same wherever that is.
+    /// The exit; the counters are the same for all exits.
     pub exit: Option<&'a Exit>,
     /// With a timetable, the longest delay that the program makes up for.
     pub most_behind: Option<Duration>,
@@ -55,7 +55,7 @@ struct Lane<'a> {
     stream: &'a Stream,
     packets: Key,
     flows: Key,
-    /// Its number of the next packet, in the sheet.
+    /// Its number of the next packet, in the shared counters.
     number: u32,
     /// The whole template, where frames of other streams take its place.
     template: Option<Table>,
@@ -86,7 +86,7 @@ pub(super) fn sheet(job: &MakeJob<'_>) -> Vec<u64> {
     writer.sheet.words().to_vec()
 }
 
-/// The program, for a map that holds the sheet.
+/// The program, for a map that holds the shared counters.
 pub(super) fn program(job: &MakeJob<'_>, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
     let mut writer = ProgramWriter::new(*job, Some(map.as_fd()));
     writer.write();
@@ -97,7 +97,7 @@ struct ProgramWriter<'a> {
     job: MakeJob<'a>,
     map: Option<BorrowedFd<'a>>,
     asm: Assembler,
-    sheet: SharedCounters,
+    sheet: CounterLayout,
     /// Where a packet that cannot be made ends.
     refused: Label,
 }
@@ -106,7 +106,7 @@ impl<'a> ProgramWriter<'a> {
     fn new(job: MakeJob<'a>, map: Option<BorrowedFd<'a>>) -> Self {
         let mut asm = Assembler::new();
         let refused = asm.label();
-        Self { job, map, asm, sheet: SharedCounters::new(job.plan), refused }
+        Self { job, map, asm, sheet: CounterLayout::new(job.plan), refused }
     }
 
     fn write(&mut self) {
@@ -117,7 +117,7 @@ impl<'a> ProgramWriter<'a> {
             None => self.asm.load_constant(SHEET, 0),
         }
         if let Some(most_behind) = self.job.most_behind {
-            pace::wait_until_due(&mut self.asm, SharedCounters::gaps(plan), most_behind);
+            pace::wait_until_due(&mut self.asm, CounterLayout::gaps(plan), most_behind);
         }
         let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
         self.choose(&streams);
@@ -129,7 +129,7 @@ impl<'a> ProgramWriter<'a> {
                 stream,
                 packets: Key::of_packets(plan.seed, index, self.job.worker),
                 flows: Key::of_flows(plan.seed, index),
-                number: SharedCounters::number_of(index),
+                number: CounterLayout::number_of(index),
                 template,
             });
         }
@@ -198,7 +198,7 @@ impl<'a> ProgramWriter<'a> {
         }
     }
 
-    /// One program runs on one CPU and is all that writes to the sheet: no atomics.
+    /// One program runs on one CPU and is the only writer of this counter: no atomics.
     fn count(&mut self, word: i16, by: i32) {
         self.asm.load(Size::DW, R1, SHEET + word);
         self.asm.add(R1, by);

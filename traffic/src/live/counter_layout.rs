@@ -43,35 +43,35 @@ pub(super) mod word {
     pub const END: usize = 136;
 }
 
-/// A table of numbers of 64 bits, in the sheet.
+/// A table of 64-bit numbers in the shared counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    /// Bytes from the sheet's start.
+    /// Offset in bytes from the start of the counters.
     pub at: u32,
-    /// How many numbers.
+    /// Count of numbers.
     pub count: u32,
 }
 
-/// Where everything is, and what is in it at the start.
+/// The offsets of all words and tables, with their initial content.
 #[derive(Debug, Default)]
-pub(super) struct SharedCounters {
+pub(super) struct CounterLayout {
     words: Vec<u64>,
 }
 
-impl SharedCounters {
-    /// With the counters of a plan's streams, and no table but the histogram of a timetable.
+impl CounterLayout {
+    /// Creates the counters of a plan and its streams, and the histogram of a timetable.
     pub fn new(plan: &Plan) -> Self {
         let mut sheet = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
         sheet.table(std::iter::repeat_n(0, Gaps::CLASSES));
         sheet
     }
 
-    /// The histogram, which is the same for all programs of a plan.
+    /// The histogram, at the same offset in all programs of a plan.
     pub fn gaps(plan: &Plan) -> Table {
         Table { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
     }
 
-    /// Where the number of a stream's next packet stands.
+    /// The offset of the number of a stream's next packet.
     pub fn number_of(stream: usize) -> u32 {
         (word::END + stream * 8) as u32
     }
