@@ -1,5 +1,4 @@
-//! Packets made to a specification, by every sender; replayed from files; and counted at the
-//! other end.
+//! Generates packets from specifications, replays capture files, and analyses received packets.
 //!
 //! ```text
 //!   file, flags --> spec --> plan --+--> frames --> a port's transmit ring --> the wire
@@ -10,14 +9,14 @@
 //!
 //! | module | what it knows |
 //! | --- | --- |
-//! | [`plan`] | what is sent, worked out: what stays of a frame, what changes, and how |
-//! | [`rate`] | how fast, and how near to it |
-//! | [`rewrite`] | other addresses for packets that are sent once more |
-//! | [`source`] | packets for a transmit ring: made to a plan, or read from a file; when they are due |
+//! | [`plan`] | the constant bytes of frames, the edits from packet to packet, checksums |
+//! | [`rate`] | paces, timetables, and lateness against them |
+//! | [`rewrite`] | address rules for packets that are sent again |
+//! | [`source`] | packets for a transmit ring, from a plan or a file, when they are due |
 //! | [`live`] | a plan as a program of the kernel: live frames |
-//! | [`spec`] | what is to be sent, as people say it: a file, flags, profiles |
-//! | [`show`] | what will be sent, for people |
-//! | [`analyse`] | what became of stamped packets on their way |
+//! | [`spec`] | specifications: a file, flags, profiles |
+//! | [`show`] | a listing of streams and packets |
+//! | [`analyse`] | losses, duplicates, order and delays of stamped packets |
 #![forbid(unsafe_code)]
 
 pub mod analyse;

@@ -14,8 +14,8 @@ use crate::spec::{Spec, Stream};
 /// The longest frame: sizes in a plan have 16 bits.
 const LONGEST: usize = 65_535;
 
-/// Writes what is sent: the streams of `spec`, then of `plan`, which was made from it, the first
-/// `packets` packets of the first of one worker. Times in packets are zero.
+/// Writes the streams of `spec`, then the first `packets` packets of `plan`, its plan, as a single
+/// worker sends them. Times in packets are zero.
 ///
 /// # Errors
 /// Only those of `to`.
@@ -52,10 +52,10 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
     Ok(())
 }
 
-/// Where a line goes on in the next.
+/// The longest line before a break.
 const LINE: usize = 84;
 
-/// Layers and what is to be said of them, one below the other.
+/// Writes names and texts in two columns.
 fn write_lines(lines: &[(String, String)], to: &mut dyn Write) -> fmt::Result {
     let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, text) in lines {
@@ -69,7 +69,7 @@ fn write_lines(lines: &[(String, String)], to: &mut dyn Write) -> fmt::Result {
     Ok(())
 }
 
-/// A text in lines, broken behind commas.
+/// Breaks a text into lines after commas.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in text.split_inclusive(", ") {
@@ -106,7 +106,7 @@ fn write_bytes(bytes: &[u8], to: &mut dyn Write) -> fmt::Result {
 
 fn printable(byte: u8) -> char {
     match byte {
-        // As there, a blank is none.
+        // As tcpdump does, show a blank as a dot.
         b'!'..=b'~' => byte.into(),
         _ => '.',
     }
@@ -147,7 +147,7 @@ fn layers(stream: &Stream) -> Vec<(String, String)> {
     stream.layers.iter().map(line).collect()
 }
 
-/// The fields of a layer of which something was said, and those that one would ask for.
+/// Formats a layer's fields: those that are set, and the most important defaults.
 fn fields(layer: &Layer) -> Vec<String> {
     let said = |field: &Field| {
         if let Some(setting) = layer.setting(field.name) {
