@@ -32,15 +32,21 @@
 //!
 //! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
 
-pub mod address;
-pub mod channel;
-pub mod end;
-pub mod handshake;
+mod address;
+mod channel;
+mod end;
+mod handshake;
 mod message;
 mod notifier;
-pub mod receive;
+mod receive;
 mod region;
 mod ring;
 mod send;
 
+pub use address::{Address, Listener};
+pub use channel::{Channel, ChannelEnd, wait};
+pub use end::End;
+pub use handshake::{Connection, Pair, Settings, as_client, as_server};
 pub use message::{AddRing, Hello, Init, MESSAGE_BYTES, Message, ProtocolError};
+pub use receive::{Received, Receiver};
+pub use send::SendCounts;

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::port::{OpenOptions, PortName};
-use sluicegate_memif::handshake::Settings;
+use sluicegate_memif::Settings;
 
 /// Entries of each ring, where nothing is said.
 const DEFAULT_RING: u64 = 1024;

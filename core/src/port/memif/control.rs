@@ -18,10 +18,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, Result};
 use crate::file::threads::without_signals;
 use crate::link::netns;
-use sluicegate_memif::ProtocolError;
-use sluicegate_memif::address::{Address, Listener};
-use sluicegate_memif::channel::{Channel, ChannelEnd, wait};
-use sluicegate_memif::handshake::{Connection, Pair, Settings, as_client, as_server};
+use sluicegate_memif::{
+    Address, Channel, ChannelEnd, Connection, Listener, Pair, ProtocolError, Settings, as_client,
+    as_server, wait,
+};
 
 /// Between two tries to connect to a server that is not there.
 const RETRY: Duration = Duration::from_millis(100);

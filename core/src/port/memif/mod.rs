@@ -50,8 +50,7 @@ use control::{Control, End};
 use queue::Ways;
 use sluicegate_base::memory::Pool;
 use sluicegate_base::ring::{Interface, Ring};
-use sluicegate_memif::address::Address;
-use sluicegate_memif::handshake::Settings;
+use sluicegate_memif::{Address, Settings};
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -107,9 +106,9 @@ const SAME_MOMENT: Duration = Duration::from_secs(1);
 /// Who is at the other end of the socket when a port is opened.
 enum Met {
     /// Nobody has to be: we listen.
-    Server(sluicegate_memif::address::Listener),
+    Server(sluicegate_memif::Listener),
     /// Maybe somebody who listens.
-    Client(Option<sluicegate_memif::channel::Channel>),
+    Client(Option<sluicegate_memif::Channel>),
 }
 
 /// Takes the role that was asked for, or that is left.

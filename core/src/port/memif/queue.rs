@@ -9,10 +9,7 @@ use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
-use sluicegate_memif::ProtocolError;
-use sluicegate_memif::end::End;
-use sluicegate_memif::handshake::Pair;
-use sluicegate_memif::receive::Receiver;
+use sluicegate_memif::{End, Pair, ProtocolError, Receiver};
 
 /// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
 /// wake anybody.
