@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::message::ProtocolError;
 use super::notifier::Notifier;
-use super::region::Regions;
+use super::ring::Regions;
 use super::ring::{Descriptor, Memory, NEXT};
 use sluicegate_base::memory::{prefetch, prefetch_to_write};
 use sluicegate_base::ring::cursor::Cursor;

@@ -18,8 +18,8 @@ use super::channel::{Channel, ChannelEnd};
 use super::end::End;
 use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
 use super::notifier::Notifier;
-use super::region::{MAX_REGIONS, Regions};
 use super::ring::{MAX_LOG2_ENTRIES, Memory, ring_bytes};
+use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 

@@ -13,40 +13,33 @@
 //!                                   <-- tail: packets --------
 //! ```
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! | --- | --- |
 //! | `message` | the messages of the control socket, as bytes |
-//! | `address` | the socket: where it is, who listens there |
-//! | `channel` | messages and descriptors over it |
-//! | `region` | memory that the peer gave, and that is given to it |
-//! | `ring` | a ring's memory: two indices, descriptors |
-//! | `notifier` | how a sleeper is woken |
-//! | `end` | one end of a ring: its entries, their buffers, and whom to tell |
+//! | `channel` | the control socket: its address, messages and descriptors over it |
 //! | `handshake` | from a connected socket to rings, in both roles |
-//! | `send`, `receive` | copying packets into shared buffers, and out of them |
+//! | `ring` | shared regions, and a ring's memory in them: two indices, descriptors |
+//! | `notifier` | wakes the receiver of a ring |
+//! | `end` | one end of a ring: its entries and their buffers |
+//! | `transfer` | copies packets into shared buffers, and out of them |
 //!
-//! The peer is another program, and may be wrong or hostile. What it says is read once, checked, and
-//! only then used; what makes no sense is a [`ProtocolError`], which ends the connection and nothing else.
+//! The peer is another program, and may be wrong or hostile. Each of its values is read once, checked,
+//! and only then used; an invalid one is a [`ProtocolError`], which ends the connection and nothing else.
 //! Packets are copied between shared memory and our own by raw pointers: no Rust reference leads into
 //! memory that the peer can write, and the peer cannot change a packet that was received.
 //!
 //! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
 
-mod address;
 mod channel;
 mod end;
 mod handshake;
 mod message;
 mod notifier;
-mod receive;
-mod region;
 mod ring;
-mod send;
+mod transfer;
 
-pub use address::{Address, Listener};
-pub use channel::{Channel, ChannelEnd, wait};
+pub use channel::{Address, Channel, ChannelEnd, Listener, wait};
 pub use end::End;
 pub use handshake::{Connection, Pair, Settings, as_client, as_server};
 pub use message::{AddRing, Hello, Init, MESSAGE_BYTES, Message, ProtocolError};
-pub use receive::{Received, Receiver};
-pub use send::SendCounts;
+pub use transfer::{Received, Receiver, SendCounts};

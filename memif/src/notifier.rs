@@ -145,7 +145,7 @@ mod loom_tests {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::region::Regions;
+    use super::super::ring::Regions;
     use super::*;
 
     #[test]

@@ -1,0 +1,276 @@
+//! Copies packets from a transmit ring's slots into shared buffers, and from shared buffers into the
+//! slots of a receive ring. The program sees only the copies, which the peer cannot reach.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use super::end::{BATCH, Buffer, End};
+use super::message::ProtocolError;
+use super::ring::{Descriptor, NEXT};
+use sluicegate_base::ring::{Meta, Packet, Ring, TimestampSource, now_ns};
+
+/// Counts of one call to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounts {
+    /// Slots, including those of packets that were too long.
+    pub slots: u32,
+    /// Packets handed to the peer.
+    pub packets: u32,
+    /// Packets with more pieces than the whole ring has entries for.
+    pub too_long: u32,
+}
+
+impl End {
+    /// Copies whole packets from slot `first` on into this end's entries, as many as there is room for.
+    #[inline]
+    pub fn send(&mut self, ring: &Ring, first: u32) -> Result<SendCounts, ProtocolError> {
+        let mut sent = SendCounts::default();
+        let wanted = ring.whole_slots(first, u32::MAX);
+        if wanted == 0 {
+            return Ok(sent);
+        }
+        let mut room = self.claim(wanted)?;
+        let mut used = 0;
+        loop {
+            let at = ring.after(first, sent.slots);
+            let whole = self.copy_whole(ring, at, wanted - sent.slots, used..room);
+            used += whole;
+            sent.slots += whole;
+            sent.packets += whole;
+            let Some(packet) = ring.pending_tx(ring.after(first, sent.slots)).next() else { break };
+            let pieces = self.copy_in_pieces(&packet, used, room)?;
+            if pieces == 0 {
+                // The buffers may be smaller than slots, and a packet take more of them.
+                let all = self.claim(u32::MAX)?;
+                if all > room {
+                    room = all;
+                    continue;
+                }
+            }
+            match pieces {
+                0 if room == self.entries() && used == 0 => {
+                    return Ok(SendCounts { slots: packet.slots(), packets: 0, too_long: 1 });
+                }
+                0 => break,
+                _ => used += pieces,
+            }
+            sent.slots += packet.slots();
+            sent.packets += 1;
+        }
+        self.publish(used);
+        Ok(sent)
+    }
+
+    /// Copies the packets in `slots` slots from `at` on into as many `entries`, up to a packet that lies
+    /// in several slots or is longer than the next buffer. Returns how many they were.
+    #[inline]
+    fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
+        let end = entries.end.min(entries.start.saturating_add(slots));
+        if slots == 0 || ring.slot(at).continues() {
+            return 0;
+        }
+        let mut next = self.rooms(entries.start, end);
+        let mut entry = entries.start;
+        while entry < end {
+            let rooms = next;
+            next = self.rooms(entry + BATCH, end);
+            for room in &rooms[..(end - entry).min(BATCH) as usize] {
+                if ring.slot(at).continues() {
+                    return entry - entries.start;
+                }
+                // SAFETY: the program has given the slot, one of `slots`, to be sent; nobody writes its
+                // bytes while the ring is borrowed.
+                let packet = unsafe { ring.bytes_unchecked(at) };
+                let fits = packet.len() <= room.descriptor.length as usize;
+                let Some(start) = room.start.filter(|_| fits) else {
+                    return entry - entries.start;
+                };
+                // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
+                // packet has no more, and the pool that it lies in is other memory.
+                unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
+                self.fill(entry, room.descriptor, packet.len(), true);
+                at = ring.next(at);
+                entry += 1;
+            }
+        }
+        entry - entries.start
+    }
+
+    /// Copies a packet into the buffers of the entries from `used` on, whatever pieces there are at both
+    /// ends. Returns how many it took; 0 if there are too few.
+    #[inline(never)]
+    fn copy_in_pieces(
+        &mut self,
+        packet: &Packet<'_>,
+        used: u32,
+        room: u32,
+    ) -> Result<u32, ProtocolError> {
+        let mut segments = packet.segments();
+        let mut segment = segments.next().unwrap_or_default();
+        for pieces in 0..room - used {
+            let buffer = self.room(used + pieces);
+            let length = buffer.descriptor.length as usize;
+            let Some(start) = buffer.start.filter(|_| length > 0) else {
+                return Err(self.misplaced(buffer.descriptor));
+            };
+            let mut filled = 0;
+            let ends = loop {
+                let bytes = segment.len().min(length - filled);
+                let (now, later) = segment.split_at(bytes);
+                // SAFETY: `length` bytes from `start` on lie in a region that is mapped, `filled` and
+                // `bytes` together are no more, and the pool that the packet lies in is other memory.
+                unsafe { now.as_ptr().copy_to_nonoverlapping(start.as_ptr().add(filled), bytes) };
+                filled += bytes;
+                segment = later;
+                if !segment.is_empty() {
+                    break false;
+                }
+                match segments.next() {
+                    Some(next) => segment = next,
+                    None => break true,
+                }
+            };
+            self.fill(used + pieces, buffer.descriptor, filled, ends);
+            if ends {
+                return Ok(pieces + 1);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// The receiving end of a ring.
+#[derive(Debug)]
+pub struct Receiver {
+    /// This end of the ring.
+    pub end: End,
+    /// Slots behind the receive ring's tail that hold the beginning of a packet.
+    partial: u32,
+}
+
+/// Counts of one call to receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Pieces that were taken from the peer.
+    pub pieces: u32,
+    /// Slots that are handed to the program.
+    pub slots: u32,
+    /// Packets in them.
+    pub packets: u32,
+}
+
+impl Receiver {
+    /// Starts to receive: a client offers its buffers.
+    pub fn new(mut end: End) -> Self {
+        end.offer();
+        Self { end, partial: 0 }
+    }
+
+    /// Receives up to `max` pieces of packets, as many as the ring has room for. A piece that is longer
+    /// than a slot's buffer goes on in the next slots.
+    ///
+    /// # Errors
+    /// The first piece is invalid. An invalid one behind it is left to the next call.
+    #[inline]
+    pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, ProtocolError> {
+        let room = ring.room();
+        let pieces = self.end.claim((room - self.partial).min(max))?;
+        let mut received = Received::default();
+        if pieces == 0 {
+            return Ok(received);
+        }
+        let now_ns = now_ns();
+        let mut next = self.end.pieces(0, pieces);
+        'batches: while received.pieces < pieces {
+            let batch = next;
+            next = self.end.pieces(received.pieces + BATCH, pieces);
+            for piece in &batch[..(pieces - received.pieces).min(BATCH) as usize] {
+                let (start, slots) = match self.check(ring, piece) {
+                    Ok(it) if received.slots + self.partial + it.1 <= room => it,
+                    Err(breach) if received.pieces == 0 => return Err(breach),
+                    _ => break 'batches,
+                };
+                self.copy(ring, received.slots, (start, piece.descriptor), now_ns);
+                self.end.empty(received.pieces);
+                self.partial += slots;
+                received.pieces += 1;
+                if piece.descriptor.flags & NEXT == 0 {
+                    received.slots += std::mem::take(&mut self.partial);
+                    received.packets += 1;
+                }
+            }
+        }
+        self.end.hand_over(received.pieces);
+        if received.slots > 0 {
+            ring.publish(ring.after(ring.tail(), received.slots));
+        }
+        Ok(received)
+    }
+
+    /// Where a piece lies, and how many slots it takes.
+    ///
+    /// # Errors
+    /// The piece lies nowhere, or its packet takes more slots than the ring can hold.
+    #[inline]
+    fn check(&self, ring: &Ring, piece: &Buffer) -> Result<(NonNull<u8>, u32), ProtocolError> {
+        let Descriptor { flags, length, .. } = piece.descriptor;
+        let Some(start) = piece.start else {
+            return Err(self.end.misplaced(piece.descriptor));
+        };
+        let slots = match slot_bytes(ring) {
+            // Nearly all: without a division.
+            bytes if length <= bytes => 1,
+            bytes => length.div_ceil(bytes),
+        };
+        match self.partial + slots + u32::from(flags & NEXT != 0) < ring.num_slots() {
+            true => Ok((start, slots)),
+            false => Err(ProtocolError("a packet of more pieces than there are slots".into())),
+        }
+    }
+
+    /// Copies a piece into the slots behind those that are filled: `whole` slots of whole packets, and
+    /// the beginning of this one. There is room.
+    #[inline]
+    fn copy(&self, ring: &mut Ring, whole: u32, piece: (NonNull<u8>, Descriptor), now_ns: u64) {
+        let (start, Descriptor { flags, length, .. }) = piece;
+        let first = ring.after(ring.tail(), whole);
+        let mut at = ring.after(first, self.partial);
+        let mut meta = Meta::default();
+        if self.partial == 0 {
+            meta.timestamp_ns = now_ns;
+            meta.timestamp_source = TimestampSource::Software;
+            meta.wire_bytes = length;
+        } else {
+            ring.meta_mut(first).wire_bytes += length;
+        }
+        let mut copied = 0;
+        loop {
+            let bytes = (length - copied).min(slot_bytes(ring));
+            let ends = copied + bytes == length;
+            ring.fill(at, bytes as u16, !ends || flags & NEXT != 0, meta);
+            // SAFETY: the slot is behind the tail, so it and its buffer are the backend's; `fill` has
+            // checked that it has a buffer of at least `bytes` bytes.
+            let buffer = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
+            // SAFETY: `length` bytes from `start` on lie in a region that is mapped, `copied` and `bytes`
+            // together are no more, and the buffer, of a pool of our own, is other memory. The peer may
+            // store there meanwhile: no reference is made, and any bytes are a packet.
+            unsafe {
+                let from = start.as_ptr().add(copied as usize);
+                from.copy_to_nonoverlapping(buffer, bytes as usize);
+            }
+            if ends {
+                break;
+            }
+            copied += bytes;
+            at = ring.next(at);
+            meta = Meta::default();
+        }
+    }
+}
+
+/// The most bytes of a packet that a slot holds.
+#[inline]
+fn slot_bytes(ring: &Ring) -> u32 {
+    ring.buffer_bytes().min(u16::MAX.into())
+}
