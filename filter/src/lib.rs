@@ -18,16 +18,13 @@ pub mod attach;
 pub mod cbpf;
 mod compile;
 pub mod ebpf;
-mod locate;
 mod program;
-mod source;
 mod translate;
 mod vlan;
 
 pub use cbpf::Instruction;
-pub use locate::explain;
-pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
-pub use source::{Skb, VlanTag};
+pub use compile::explain;
+pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program, Skb, VlanTag};
 pub use translate::{Frame, Untranslatable, translate};
 
 use std::fmt;
@@ -86,7 +83,7 @@ impl Filter {
             let compiler = compiler.map_err(|message| refuse(message, None))?;
             let instructions = compiler.compile_with_care(expression).map_err(|message| {
                 let complaint = |trial: &str| compiler.compile(trial, false).err();
-                let column = locate::column(expression, &message, complaint);
+                let column = compile::column(expression, &message, complaint);
                 refuse(message, column)
             })?;
             let program = Program::new(instructions);
@@ -148,7 +145,7 @@ impl Filter {
         self.program
             .ops()
             .iter()
-            .any(|op| matches!(op, cbpf::Op::Load(_, k) if source::is_extension(*k)))
+            .any(|op| matches!(op, cbpf::Op::Load(_, k) if program::is_extension(*k)))
     }
 
     /// The program to attach to a packet socket (AF_PACKET, SOCK_RAW; `SO_ATTACH_FILTER`), where

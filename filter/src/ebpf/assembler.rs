@@ -5,11 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::insn::{
     Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, RightSide, Size, class, part, pseudo,
 };
-use super::layout::{self, Fault, Item};
-
-/// A place in the program to jump to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label(pub(super) usize);
+use super::layout::{self, Fault, Item, Label};
 
 /// A program under construction. Methods add one instruction each (or one wide one), in the
 /// notation of the kernel: the destination first. Those that end in 32 work on the lower 32 bits

@@ -1,6 +1,5 @@
 //! From items with labels to instructions with distances.
 
-use super::assembler::Label;
 use super::insn::{Insn, class, part};
 
 /// The longest program the kernel takes from a privileged user (Linux 5.2,
@@ -33,6 +32,10 @@ pub enum Fault {
     #[error("the program runs past its end")]
     NoEnd,
 }
+
+/// A place in the program to jump to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(pub(super) usize);
 
 /// An instruction whose place is not yet known.
 #[derive(Clone, Copy, Debug)]

@@ -32,9 +32,9 @@ mod assembler;
 mod insn;
 mod layout;
 
-pub use assembler::{Assembler, Label};
+pub use assembler::Assembler;
 pub use insn::{
     Alu, Compare, Helper, Insn, KernelFunction, Memory, RING_BUFFER_FORCE_WAKEUP, Reg, RightSide,
     Size, sk_buff, tc_action, xdp_action, xdp_md,
 };
-pub use layout::{Fault, MAX_INSNS};
+pub use layout::{Fault, Label, MAX_INSNS};

@@ -2,8 +2,7 @@
 
 use crate::cbpf::{CELLS, Op};
 use crate::ebpf::{Assembler, Memory, Reg, Size, xdp_md};
-use crate::program::Program;
-use crate::source::{extension_number, is_extension};
+use crate::program::{Program, extension_number, is_extension};
 
 /// The registers and the stack of the program a filter becomes a part of.
 ///

@@ -26,8 +26,7 @@ use std::ops::Range;
 
 use super::assemble::{Assembler, Label};
 use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
-use super::program::{MAX_KERNEL_INSTRUCTIONS, Program};
-use super::source::is_extension;
+use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
 
 /// Where the tag stands in a frame on the wire.
 const TAG: Range<u32> = 12..16;

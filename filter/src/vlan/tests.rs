@@ -1,5 +1,5 @@
 use super::super::Filter;
-use super::super::source::{Skb, VlanTag};
+use super::super::program::{Skb, VlanTag};
 use super::*;
 use proptest::prelude::*;
 use real_captures::real_captures;
