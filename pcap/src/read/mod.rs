@@ -12,8 +12,6 @@
 //! Nothing is allocated on a file's word: a record's length is checked against libpcap's
 //! limits before the buffer grows to hold it.
 
-mod buffer;
-mod clock;
 mod options;
 mod pcap;
 mod pcapng;

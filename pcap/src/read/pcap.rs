@@ -1,7 +1,7 @@
 //! The pcap format, in every variant libpcap reads (draft-ietf-opsawg-pcap; libpcap's
 //! sf-pcap.c for the variants before it).
 
-use super::buffer::{ByteOrder, Fields};
+use super::source::{ByteOrder, Fields};
 use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};

@@ -1,8 +1,8 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
 
-use super::buffer::{ByteOrder, Fields};
-use super::clock::Resolution;
+use super::options::Resolution;
 use super::options::{Options, describe};
+use super::source::{ByteOrder, Fields};
 use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, TimestampSource};

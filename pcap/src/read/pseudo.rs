@@ -4,7 +4,7 @@
 //! As libpcap does (its `pcap_post_process`), so that a packet has the same bytes whoever reads
 //! it. Where a header breaks off, what there is of it is turned.
 
-use super::buffer::{ByteOrder, Fields};
+use super::source::{ByteOrder, Fields};
 
 const LINUX_SLL: u16 = 113;
 const PFLOG: u16 = 117;

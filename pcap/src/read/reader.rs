@@ -6,12 +6,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::buffer::Buffer;
-use super::buffer::ByteOrder;
 use super::options::{Options, text};
 use super::pcap::{self, Pcap};
 use super::pcapng::PcapNg;
 use super::pseudo::to_host;
+use super::source::Buffer;
+use super::source::ByteOrder;
 use super::source::{ByteSource, Compression};
 use super::{PacketSpan, Parsed};
 use sluicegate_base::error::{Error, Result};

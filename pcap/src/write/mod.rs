@@ -18,7 +18,6 @@
 mod block;
 mod chunk;
 mod config;
-mod name;
 mod order;
 mod output;
 mod pack;

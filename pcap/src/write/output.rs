@@ -12,8 +12,8 @@ use super::super::{Compression, Format};
 use super::block::{self, BlockLayout, InterfaceStats};
 use super::chunk::Chunk;
 use super::config::{OutputConfig, Summary};
-use super::name::{Name, now_ns};
 use super::pack::{FileOffset, Packer, epilogue};
+use super::rotate::{Name, now_ns};
 use super::rotate::{Schedule, Span};
 use super::target::{
     Failure, Piece, Target, TargetProgress, check_directory, lock, open_directory,
