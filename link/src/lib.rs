@@ -9,28 +9,23 @@
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.
 
-mod backlog;
 mod cpu;
 mod driver_stats;
 pub mod ethtool;
 mod interface;
 pub mod lab;
 mod link_state;
-mod names;
 mod netdev;
 mod netlink;
 pub mod netns;
 mod next_hop;
-pub mod process;
 mod rates;
 pub mod records;
-mod routes;
 mod tap;
 mod tc;
 mod tx_counters;
 mod veth;
 
-pub use backlog::{Backlog, Backlogged};
 pub use cpu::{
     Allowed, CpuCounters, ThreadCpuUsage, may_pin, pin_thread, possible_cpus, read as cpu_counters,
 };
@@ -40,19 +35,17 @@ pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 #[cfg(test)]
 pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
-pub use link_state::{LinkState, State};
-pub use names::LinkNames;
+pub use link_state::{LinkNames, LinkState, State};
 pub use netdev::{Metadata, XdpAbilities, transmit_queues, xdp_abilities};
 pub use netlink::Netlink;
 pub use netns::live_namespaces;
-pub use next_hop::{NextHop, NextHops};
+pub use next_hop::{NextHop, NextHops, carries_default_route};
 pub use rates::{
     Counter, CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample,
     Sampler,
 };
-pub use routes::carries_default_route;
 pub use tap::{Making, Tap};
-pub use tc::{FilterPlace, Side, Then};
+pub use tc::{Backlog, Backlogged, FilterPlace, Side, Then};
 pub use tx_counters::{TxCounters, TxCounts};
 pub use veth::VethEnd;
 

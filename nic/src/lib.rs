@@ -1,6 +1,347 @@
-//! Settings of network cards: changed for a time, recorded, and put back, also for a process that was
-//! killed.
+//! Settings of network cards: changed for a time, recorded, and restored, also after a kill.
+//!
+//! So far: the settings that defer interrupts while a process busy-polls a driver.
+//!
+//! ```text
+//!   Deferred::new     record former values and this process --> write the settings
+//!   drop              last process: restore the former values --> remove the record
+//!   killed            restore_interrupts, called by the next process that uses the interface
+//! ```
+//!
+//! Busy polling (SO_PREFER_BUSY_POLL, Linux 5.11) replaces interrupts only where the interface defers
+//! them: for `napi_defer_hard_irqs` polls that find nothing, each `gro_flush_timeout` ns after the
+//! one before. These settings outlive the process that wrote them, so each interface has a record of
+//! its polling processes and the former values, written before any change. A setting that another
+//! program has changed meanwhile is not restored.
+//!
+//! Sources: Documentation/networking/napi.rst and af_xdp.rst, which recommend these values;
+//! Documentation/ABI/testing/sysfs-class-net.
 
-mod interrupts;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-pub use interrupts::{Deferred, restore_interrupts};
+use sluicegate_base::error::{Error, Result};
+use sluicegate_link::live_namespaces;
+use sluicegate_link::records::{Process, RecordDir, Records};
+use sluicegate_link::{Interface, Netlink, netns};
+
+const RECORDS: RecordDir = RecordDir {
+    folder: "/run/sluice/interrupts",
+    lock: "/run/sluice/interrupts.lock",
+    purpose: "putting off the interrupts of an interface, for busy polling,",
+    capability: "CAP_NET_ADMIN and the right to write to /run/sluice",
+};
+
+/// What is raised, and how far: polls that find nothing, and ns between them.
+const SETTINGS: [(&str, u64); 2] = [("napi_defer_hard_irqs", 2), ("gro_flush_timeout", 200_000)];
+
+/// The interrupts of an interface are put off as long as one of these is there.
+#[derive(Debug)]
+pub struct Deferred {
+    files: SysFiles,
+    me: Process,
+    /// Not where the settings were as wanted, and nothing is to be put back.
+    recorded: bool,
+}
+
+impl Deferred {
+    /// Puts the interface's interrupts off, if they are not put off as far or farther already.
+    /// To be called in the interface's network namespace.
+    ///
+    /// # Errors
+    /// The settings or the record cannot be written; nothing is changed then.
+    pub fn new(interface: &Interface) -> Result<Self> {
+        // No Self before it is in the record: dropped, it would take another of this process out.
+        let (files, me) = (SysFiles::of(interface)?, Process::this()?);
+        let records = Records::lock(&RECORDS)?;
+        let mut record = InterruptRecord::load(&records, &files.id).unwrap_or_default();
+        record.interface.clone_from(&interface.name);
+        record.users.retain(|user| user.lives());
+        let mut raised = Vec::new();
+        for ((setting, wanted), former) in SETTINGS.iter().zip(&mut record.former) {
+            let now = files.read(setting).map_err(|e| files.failed("read", setting, e))?;
+            if now < *wanted {
+                let file = files.writer(setting);
+                raised.push((file.map_err(|e| files.failed("set", setting, e))?, setting, wanted));
+                *former = Some(now);
+            } else if now > *wanted {
+                // Somebody else's.
+                *former = None;
+            }
+        }
+        if record.former == [None; 2] {
+            // Somebody wants them so: there is nothing to put back.
+            return Ok(Self { files, me, recorded: false });
+        }
+        record.users.push(me);
+        records.put(&files.id, &record.to_text())?;
+        for (file, setting, wanted) in raised {
+            if let Err(error) = write(file, *wanted) {
+                // Puts back what was raised before.
+                leave(&records, &files, me);
+                return Err(files.failed("set", setting, error));
+            }
+        }
+        Ok(Self { files, me, recorded: true })
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if !self.recorded {
+            return;
+        }
+        // A process that has given its privileges up cannot: whoever comes next does it.
+        if let Ok(records) = Records::lock(&RECORDS) {
+            leave(&records, &self.files, self.me);
+        }
+    }
+}
+
+/// Puts back what processes have left behind that were killed. To be called in the interface's
+/// network namespace. True if there was something. Records of interfaces that were removed, of this
+/// namespace or with theirs, are cleared on the way.
+///
+/// # Errors
+/// The settings or the record cannot be written.
+pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
+    let id = id_of(interface)?;
+    let records = Records::read(&RECORDS);
+    let names = records.names().into_iter();
+    let dead: Vec<String> = names.filter(|name| is_dead(&records, name)).collect();
+    if !dead.is_empty() {
+        // What fails here the next one does.
+        let _ = forget_removed(&dead);
+    }
+    if !dead.contains(&id) {
+        return Ok(false);
+    }
+    let files = SysFiles::of(interface)?;
+    let records = Records::lock(&RECORDS)?;
+    // Again, for another may have been faster.
+    match InterruptRecord::load(&records, &id).filter(InterruptRecord::is_dead) {
+        Some(record) => put_back(&records, &files, &record).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Whether no user of a record lives.
+fn is_dead(records: &Records, name: &str) -> bool {
+    InterruptRecord::load(records, name).is_some_and(|record| record.is_dead())
+}
+
+/// Removes those of some records whose interfaces were removed: this namespace does not have them, or
+/// their namespace does not exist.
+fn forget_removed(dead: &[String]) -> Result<()> {
+    let here = this_netns()?;
+    let interfaces = Netlink::open(None)?.interfaces()?;
+    let namespaces = live_namespaces()
+        .map_err(|e| Error::system("list the network namespaces of", "all processes", e))?;
+    let is_removed = |name: &&String| match parse_id(name) {
+        Some((netns, index)) if netns == here => !interfaces.iter().any(|it| it.index == index),
+        Some((netns, _)) => !namespaces.contains(&netns),
+        None => false,
+    };
+    let removed: Vec<&String> = dead.iter().filter(is_removed).collect();
+    if removed.is_empty() {
+        return Ok(());
+    }
+    let records = Records::lock(&RECORDS)?;
+    // Again, for the numbers may be those of a new interface by now.
+    removed
+        .into_iter()
+        .filter(|name| is_dead(&records, name))
+        .try_for_each(|name| records.forget(name))
+}
+
+/// Takes one user out of the record; the last one puts everything back.
+fn leave(records: &Records, files: &SysFiles, me: Process) {
+    let Some(mut record) = InterruptRecord::load(records, &files.id) else { return };
+    if let Some(at) = record.users.iter().position(|user| *user == me) {
+        record.users.swap_remove(at);
+    }
+    record.users.retain(|user| user.lives());
+    // What fails here stays recorded, for whoever comes next.
+    let _ = match record.users.is_empty() {
+        true => put_back(records, files, &record),
+        false => records.put(&files.id, &record.to_text()),
+    };
+}
+
+/// Writes the former values, where ours still stand, and removes the record.
+fn put_back(records: &Records, files: &SysFiles, record: &InterruptRecord) -> Result<()> {
+    for ((setting, wanted), former) in SETTINGS.iter().zip(record.former) {
+        let Some(former) = former else { continue };
+        let restored = match files.read(setting) {
+            Ok(now) if now == *wanted => files.writer(setting).and_then(|f| write(f, former)),
+            other => other.map(|_| ()),
+        };
+        match restored {
+            // The interface is gone, and its settings with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            other => other.map_err(|e| files.failed("put back", setting, e))?,
+        }
+    }
+    records.forget(&files.id)
+}
+
+/// Which interface: its namespace, and its number there.
+fn id_of(interface: &Interface) -> Result<String> {
+    Ok(format!("{}-{}", this_netns()?, interface.index))
+}
+
+/// The namespace and the interface's number of a record's name.
+fn parse_id(id: &str) -> Option<(u64, u32)> {
+    let (netns, index) = id.split_once('-')?;
+    Some((netns.parse().ok()?, index.parse().ok()?))
+}
+
+/// The number of this thread's network namespace.
+fn this_netns() -> Result<u64> {
+    let netns = fs::metadata("/proc/thread-self/ns/net");
+    Ok(netns.map_err(|e| Error::system("look at", "this network namespace", e))?.ino())
+}
+
+/// What is recorded of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct InterruptRecord {
+    /// Its name, for who reads this.
+    interface: String,
+    /// What is to be put back, in the order of SETTINGS.
+    former: [Option<u64>; 2],
+    /// Who polls; a process that does it twice stands here twice.
+    users: Vec<Process>,
+}
+
+impl InterruptRecord {
+    fn load(records: &Records, id: &str) -> Option<Self> {
+        Self::parse(&records.get(id)?)
+    }
+
+    /// Whether none of its users lives.
+    fn is_dead(&self) -> bool {
+        !self.users.iter().any(|user| user.lives())
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = format!("interface {}\n", self.interface);
+        for ((setting, _), former) in SETTINGS.iter().zip(self.former) {
+            if let Some(former) = former {
+                text += &format!("former {setting} {former}\n");
+            }
+        }
+        for Process { pid, started } in &self.users {
+            text += &format!("user {pid} {started}\n");
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut record = Self::default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["interface", name] => record.interface = name.into(),
+                ["former", setting, value] => {
+                    let at = SETTINGS.iter().position(|(known, _)| *known == setting)?;
+                    record.former[at] = Some(value.parse().ok()?);
+                }
+                ["user", pid, started] => {
+                    let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
+                    record.users.push(Process { pid, started });
+                }
+                _ => return None,
+            }
+        }
+        Some(record)
+    }
+}
+
+/// The interface's settings in sysfs.
+#[derive(Debug)]
+struct SysFiles {
+    /// `/sys/class/net` as the interface's namespace has it, wherever this process is.
+    folder: File,
+    id: String,
+    index: u32,
+    /// For messages.
+    name: String,
+}
+
+impl SysFiles {
+    /// To be called in the interface's network namespace.
+    fn of(interface: &Interface) -> Result<Self> {
+        let (folder, id) = (netns::sysfs_interfaces()?, id_of(interface)?);
+        Ok(Self { folder, id, index: interface.index, name: interface.name.clone() })
+    }
+
+    fn read(&self, setting: &str) -> io::Result<u64> {
+        number(&fs::read_to_string(self.path(setting)?)?)
+    }
+
+    fn writer(&self, setting: &str) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.path(setting)?)
+    }
+
+    /// A setting's file, by the interface's number: its name may have changed.
+    fn path(&self, setting: &str) -> io::Result<PathBuf> {
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        let is_it = |path: &PathBuf| {
+            let index = fs::read_to_string(path.join("ifindex")).and_then(|text| number(&text));
+            index.is_ok_and(|index| index == u64::from(self.index))
+        };
+        let mut there = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let found = there.find(is_it).ok_or(io::ErrorKind::NotFound)?;
+        Ok(found.join(setting))
+    }
+
+    fn failed(&self, operation: &'static str, setting: &str, error: io::Error) -> Error {
+        let object = format!("{setting} of {}", self.name);
+        let [(defer, polls), (timeout, ns)] = SETTINGS;
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                sluicegate_link::refused(operation, object, "CAP_NET_ADMIN", error)
+            }
+            Some(libc::EROFS) => Error::system(operation, object, error).remedy(format!(
+                "busy polling needs it, and /sys is read-only: have it writable, or set \
+                 {defer} to {polls} and {timeout} to {ns} before, or leave busy_poll= out"
+            )),
+            _ => Error::system(operation, object, error),
+        }
+    }
+}
+
+fn number(text: &str) -> io::Result<u64> {
+    text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+fn write(mut file: File, value: u64) -> io::Result<()> {
+    io::Write::write_all(&mut file, value.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
+        let user = |pid| Process { pid, started: 1 << 40 };
+        for (former, users) in
+            [([None, Some(0)], vec![]), ([Some(1), Some(20_000)], vec![user(7), user(8), user(7)])]
+        {
+            let record = InterruptRecord { interface: "eth0".into(), former, users };
+            assert_eq!(InterruptRecord::parse(&record.to_text()), Some(record));
+        }
+        for (sentence, text) in [
+            ("an unknown line", "colour red\n"),
+            ("an unknown setting", "former mtu 1500\n"),
+            ("no number", "former gro_flush_timeout much\n"),
+            ("half a user", "user 7\n"),
+        ] {
+            assert_eq!(InterruptRecord::parse(text), None, "{sentence}");
+        }
+    }
+}

@@ -17,8 +17,6 @@
 //! Linux 5.13 for NAPI on a veth.
 
 mod build;
-#[cfg(test)]
-pub(crate) mod for_tests;
 mod plan;
 mod record;
 
@@ -31,7 +29,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use record::{LabRecord, Registry};
 
 use super::netns;
-use super::process::Process;
+use super::records::Process;
 use sluicegate_base::error::{Error, Result};
 
 /// What lab to make.
@@ -288,6 +286,31 @@ fn remove(registry: &Registry, config: &LabConfig) -> Result<()> {
 
 fn queues(count: u32) -> String {
     format!("{count} {}", if count == 1 { "queue" } else { "queues" })
+}
+
+/// Labs for the unit tests of this crate, or the reason why there is none.
+#[cfg(test)]
+pub(crate) mod for_tests {
+    use super::{Lab, Shape};
+
+    /// Whether a test can make labs and programs; says so if it cannot.
+    pub(crate) fn is_root() -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if !is_root {
+            println!("skipped: needs root; get it by sudo");
+        }
+        is_root
+    }
+
+    /// Two hosts and a link between them.
+    pub(crate) fn lab() -> Option<Lab> {
+        lab_with(1)
+    }
+
+    /// The same with so many queues at each end.
+    pub(crate) fn lab_with(queues: u32) -> Option<Lab> {
+        is_root().then(|| Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab"))
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The labs that are up, recorded one a file under `/run/sluice/labs`.
 
 use super::LabConfig;
-use crate::process::Process;
-use crate::records::{RecordDir, Records};
+use crate::records::{Process, RecordDir, Records};
 use sluicegate_base::error::Result;
 
 const LABS: RecordDir = RecordDir {
