@@ -1,4 +1,4 @@
-//! What a bench has shown: the contract of its JSON (docs/cli.md), written and read back.
+//! What a bench has shown: the contract of its JSON (docs/commands/bench.md), written and read back.
 
 use serde::{Deserialize, Serialize};
 use sluicegate::error;

@@ -1,4 +1,4 @@
-//! How a command that runs answers those who ask it over its control socket (docs/cli.md).
+//! How a command that runs answers those who ask it over its control socket (docs/commands/generate.md).
 
 use serde_json::{Value, json};
 use sluicegate::control::Answer;

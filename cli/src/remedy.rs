@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn every_loss_that_is_documented_has_a_remedy_and_the_other_way_round() {
-        let design = include_str!("../../docs/design.md");
+        let design = include_str!("../../docs/design/accounting.md");
         let losses = documented(design, "loss");
         assert!(losses.len() > 10, "{losses:?}");
         for name in losses.iter().copied().chain(CAUSES.map(|(_, name)| name)) {
@@ -119,7 +119,7 @@ mod tests {
         }
         for (name, _) in REMEDIES {
             let known = losses.contains(name) || CAUSES.iter().any(|(_, cause)| cause == name);
-            assert!(known, "{name} is not in docs/design.md");
+            assert!(known, "{name} is not in docs/design/accounting.md");
         }
     }
 }

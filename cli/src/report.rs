@@ -1,4 +1,4 @@
-//! What a traffic command says at its end: a result as JSON (the contract is docs/cli.md), or
+//! What a traffic command says at its end: a result as JSON (the contract is docs/json.md), or
 //! for people.
 
 use std::io::{self, Write, stderr, stdout};

@@ -1,4 +1,4 @@
-//! What a running switch can be asked for, as a line of JSON, and how it answers (docs/cli.md).
+//! What a running switch can be asked for, as a line of JSON, and how it answers (docs/commands/switch.md).
 
 use std::io::{self, Write, stdout};
 

@@ -143,7 +143,7 @@ fn all_examples_work_as_they_are_typed() {
         ended.out
     };
     let units = text::all(&help);
-    for place in ["README.md", "docs/cli.md", "docs/bench.md", "sluice help capture"] {
+    for place in ["README.md", "docs/commands/lab.md", "docs/bench.md", "sluice help capture"] {
         assert!(units.iter().any(|unit| unit.place == place), "{place} has examples");
     }
     let failed =

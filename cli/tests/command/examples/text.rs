@@ -19,9 +19,7 @@ pub fn root() -> PathBuf {
 /// The examples of README, of all pages in docs, and of the help of all commands; each once.
 pub fn all(sluice: &dyn Fn(&[&str]) -> String) -> Vec<Unit> {
     let mut pages = vec![root().join("README.md")];
-    let docs = std::fs::read_dir(root().join("docs")).unwrap();
-    pages.extend(docs.map(|entry| entry.unwrap().path()));
-    pages.retain(|path| path.extension().is_some_and(|it| it == "md"));
+    add_pages(&root().join("docs"), &mut pages);
     pages.sort();
     let mut units = Vec::new();
     for page in pages {
@@ -37,6 +35,18 @@ pub fn all(sluice: &dyn Fn(&[&str]) -> String) -> Vec<Unit> {
         }
     }
     once
+}
+
+/// Adds the Markdown files of a folder and of the folders in it.
+fn add_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            add_pages(&path, pages);
+        } else if path.extension().is_some_and(|it| it == "md") {
+            pages.push(path);
+        }
+    }
 }
 
 /// The examples in the help of a command, and of those below it.
