@@ -1,4 +1,4 @@
-//! How a command that runs answers those who ask it over its control socket (docs/commands/generate.md).
+//! How a command that runs answers those who ask it over its control socket (docs/commands/switch.md).
 
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
