@@ -1,6 +1,6 @@
-//! What a slot costs: forwards between two `null:` ports in both directions, by swap, on one
-//! core, and prints the rate. The counterpart of `dpdk-testpmd --forward-mode=io` over two
-//! net_null devices.
+//! Forwards between two `null:` ports in both directions, by swap, on one core, and prints the
+//! rate: the cost of a slot. The counterpart of `dpdk-testpmd --forward-mode=io` over two net_null
+//! devices.
 //!
 //! Usage: null_forward [io|touch|copy] [SECONDS] [SLOTS]
 //!

@@ -120,12 +120,12 @@ pub use sluicegate_nic as nic;
 #[doc(inline)]
 pub use sluicegate_pcap as file;
 
-/// Who owns the bytes: the pool of packet buffers.
+/// The pool of packet buffers.
 pub mod memory {
     pub use sluicegate_base::memory::{Pool, PoolConfig};
 }
 
-/// What a program sees of every source and sink: a ring of slots, metadata beside them.
+/// A ring of slots with metadata beside them: a program's view of every source and sink.
 pub mod ring {
     pub use sluicegate_base::ring::{
         Direction, Filled, Interface, LINKTYPE_ETHERNET, Meta, Packet, Packets, Readiness, Ring,

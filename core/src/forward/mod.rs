@@ -10,7 +10,7 @@ use sluicegate_base::ring::RingMut;
 
 pub use rewrite::{Rewriter, Vlan};
 
-/// What moved.
+/// The counts of one forwarding step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Slots that changed places.
@@ -40,7 +40,7 @@ pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
     forward_some(from, to, u32::MAX)
 }
 
-/// Like [`forward`], for the packets in the first `slots` slots of `from`; whole packets only.
+/// Forwards like [`forward`], but only the whole packets in the first `slots` slots of `from`.
 #[inline]
 pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
     let mut moved = Moved::default();

@@ -10,10 +10,10 @@ const TAG: usize = 4;
 const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
 
-/// What becomes of a packet's outermost VLAN tag.
+/// A change to a packet's outermost VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vlan {
-    /// One more, of this VLAN, in front of what is there.
+    /// Adds a tag of this VLAN in front of all others.
     Push(u16),
     /// Another VLAN, the same priority; packets without a tag stay so.
     Set(u16),
@@ -32,7 +32,7 @@ pub struct Rewriter {
     scratch: Vec<u8>,
 }
 
-/// What stands in place of the first `cut` bytes.
+/// The bytes that replace the first `cut` bytes.
 struct Front {
     cut: usize,
     bytes: [u8; ADDRESSES + TAG],
@@ -56,7 +56,7 @@ impl Rewriter {
                 return moved;
             };
             let (slots, bytes) = (packet.slots(), packet.captured_bytes());
-            // Whoever is changed has to go: another change would be one too many.
+            // Every changed packet has to leave now: a second change would be one too many.
             let most = (bytes + TAG).div_ceil(to.buffer_bytes().max(1) as usize) as u32;
             if slots.max(most) > to.available() {
                 if slots.max(most) < to.num_slots() {
@@ -122,7 +122,7 @@ impl Rewriter {
         Some(self.scratch.len() as u64)
     }
 
-    /// What a packet is to begin with; nothing else where it has no whole header.
+    /// Returns a packet's new first bytes; those it has if its headers are incomplete.
     fn front(&self, bytes: &[u8]) -> Front {
         let mut front = Front { cut: 0, bytes: [0; ADDRESSES + TAG], len: 0 };
         let Some((header, _)) = bytes.split_first_chunk::<{ ADDRESSES + 2 }>() else {
@@ -166,7 +166,7 @@ mod tests {
     const FRAME: [u8; 18] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 1, 2, 3, 4];
     const TAGGED: [u8; 20] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0xe0, 5, 8, 0, 1, 2];
 
-    /// What comes of a packet in a ring of that pool or of another.
+    /// Rewrites a packet into a ring of the same pool or of another.
     fn rewritten(mut rewriter: Rewriter, bytes: &[u8], together: bool) -> (Vec<u8>, Moved) {
         let size = format!("null:?size={}", bytes.len());
         let names = [size.as_str(), "null:"].map(|name| (name.parse().unwrap(), Use::Both));

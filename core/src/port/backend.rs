@@ -34,7 +34,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(0)
     }
 
-    /// Whether released packets wait for another [`sync_tx`](Self::sync_tx).
+    /// Returns true if released packets wait for another [`sync_tx`](Self::sync_tx).
     fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
         ring.room() > 0
     }
@@ -88,12 +88,12 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if no more packets will come.
     fn is_finished(&mut self) -> bool {
         true
     }
 
-    /// Whether live frames send for it.
+    /// Returns true if live frames send for it.
     fn sends_live(&self) -> bool {
         false
     }
@@ -109,7 +109,7 @@ pub(super) trait Backend: Debug + Send {
     /// The kernel refused.
     fn stats(&mut self) -> Result<QueueStats>;
 
-    /// Returns what is known without waiting: packets are there, or the interface has gone down. A
+    /// Returns without waiting whether packets have arrived or the interface has gone down. A
     /// waiter that spins calls it again and again.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ pub(super) trait Backend: Debug + Send {
         false
     }
 
-    /// What ends a sleep.
+    /// Returns the event that ends a sleep.
     fn wake_source(&mut self) -> WakeSource<'_> {
         WakeSource::Never
     }
@@ -137,7 +137,7 @@ pub(super) trait Backend: Debug + Send {
     }
 }
 
-/// What ends a sleep.
+/// The event that ends a sleep.
 pub(super) enum WakeSource<'a> {
     /// A descriptor that poll(2) finds readable, or in error.
     Descriptor(BorrowedFd<'a>),

@@ -65,7 +65,7 @@ impl CellIntake {
         self.reader.fill(ring, wall_ns)
     }
 
-    /// Looks for packets, unless it is too early; true if some are there.
+    /// Looks for packets, unless it is too early; true if it found some.
     #[inline]
     pub fn finds_packets(&mut self) -> bool {
         let now = Instant::now();

@@ -1,5 +1,4 @@
-//! Who has everything that comes to some queues: of two, one would get nothing, so the second is
-//! refused.
+//! Rejects a second unfiltered claim on a queue, which would get nothing.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -44,8 +43,8 @@ pub(super) fn refuse_second(
     }
 }
 
-/// Whether an owner of a place has everything there is. Who only drops what others leave has not, nor
-/// who only looks.
+/// Returns true if an owner takes everything. One that only drops the rest, or only looks, does
+/// not.
 fn is_whole(owner: &Owner, place: u32) -> bool {
     let takes = matches!(owner.action, Action::Take | Action::Forward);
     owner.filter.is_empty() && (takes || WHOLE.contains(&place))
@@ -62,7 +61,7 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     ))
 }
 
-/// Whether some queues are among an owner's.
+/// Returns true if an owner has some of these queues.
 pub(super) fn overlap(owner: &Owner, queues: &RangeInclusive<u32>) -> bool {
     let (first, last) = owner.range().into_inner();
     first <= *queues.end() && *queues.start() <= last

@@ -11,7 +11,7 @@ const ETHERNET_BYTES: usize = vlan::ADDRESS_BYTES + 2;
 /// kernel lets a packet have (MAX_SKB_FRAGS, 17).
 const MAX_MTU: usize = 1 << 16;
 
-/// What a packet must keep to.
+/// The limits for a packet's length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Bytes of the header before what the MTU counts; no packet is shorter.
@@ -38,7 +38,7 @@ impl Limits {
         self.most_bytes
     }
 
-    /// A frame has room for so many bytes.
+    /// Sets the bytes that a frame has room for.
     pub(super) fn set_room(&mut self, bytes: usize) {
         self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + vlan::TAG_BYTES);
     }
@@ -48,8 +48,8 @@ impl Limits {
         self.mtu = mtu;
     }
 
-    /// Whether the kernel takes a packet: as long as its header, and no longer than the MTU, to
-    /// which an 802.1Q tag does not count, and no other (net/packet/af_packet.c,
+    /// Returns true if the kernel accepts a packet: it has a whole header and is no longer than the
+    /// MTU. An 802.1Q tag does not count toward the MTU, other tags do (net/packet/af_packet.c,
     /// dev_validate_header and packet_extra_vlan_len_allowed).
     #[inline]
     pub(super) fn allow(&self, packet: &Packet<'_>) -> bool {
@@ -60,7 +60,7 @@ impl Limits {
         (self.header_bytes.max(1)..=longest.min(self.most_bytes)).contains(&bytes)
     }
 
-    /// Whether that is because it is too long.
+    /// Returns true if the packet is refused because it is too long.
     #[cold]
     pub(super) fn is_too_long(&self, packet: &Packet<'_>) -> bool {
         !self.allow(packet) && packet.captured_bytes() >= self.header_bytes.max(1)

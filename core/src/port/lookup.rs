@@ -21,8 +21,8 @@ pub(super) fn interface(name: &PortName, netns: Option<&str>) -> Result<link::In
     })
 }
 
-/// What to add for an interface that is in another namespace; nothing if it is in none, or none
-/// that may be entered.
+/// Returns a hint for an interface that is in another namespace; empty if none was found in a
+/// namespace that may be entered.
 fn elsewhere(wanted: &str, netns: Option<&str>) -> String {
     let is_in = |place: Option<&str>| link::interface(place, wanted).is_ok();
     let names = netns::list();

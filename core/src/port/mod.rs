@@ -48,7 +48,7 @@ use sluicegate_base::memory::Pool;
 /// packets come it wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING: Duration = Duration::from_millis(20);
 
-/// What a port is opened for.
+/// The directions that a port is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Use {
     /// To receive.
@@ -63,7 +63,7 @@ pub enum Use {
 /// How to open a port, besides its name.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// What for.
+    /// The directions in use.
     pub usage: Use,
     /// The network namespace to open it in, as `ip netns` names it; this process's if none.
     pub netns: Option<String>,
@@ -71,23 +71,23 @@ pub struct OpenOptions {
     pub queues: u32,
     /// The pool to share with other ports, so that packets swap; one of its own if none.
     pub pool: Option<Arc<Pool>>,
-    /// Who may read a capture file that is written.
+    /// The permissions of a capture file that is written.
     pub access: FileAccess,
     /// How long a packet may lie where the kernel, or another process, has put it before a program
     /// that sleeps sees it: a long time spares wake-ups, zero is at once. Where neither this nor the
     /// name's `latency=` says, rings of copies wake at once and blocks of a packet socket within
     /// [`RETIRE`]. A program that only records or counts does well with [`RECORDING`].
     pub latency: Option<Duration>,
-    /// What looks at packets of a port that only counts them; others have none.
+    /// Inspects the packets of a port that only counts them; other ports have none.
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
 /// A fallback from the requested method to a slower one. The command prints each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// What was tried.
+    /// The method that was tried.
     pub from: &'static str,
-    /// What is used.
+    /// The method in use.
     pub to: &'static str,
     /// Why.
     pub reason: String,
@@ -163,8 +163,7 @@ impl Port {
         Self { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues }
     }
 
-    /// What packets begin with that are sent to it: a LINKTYPE_ number, Ethernet's where nothing
-    /// says otherwise.
+    /// Returns the header type of packets sent to it: a LINKTYPE_ number, Ethernet's by default.
     pub fn link_type(&self) -> u16 {
         let first = self.queues.first().and_then(|queue| queue.interfaces().first());
         first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type)

@@ -40,11 +40,11 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// Commands that can be watched, by the folders of their sockets.
 const WATCHED: [&str; 2] = ["switch", "forward"];
 
-/// What one thread copies of a watched port.
+/// The packets that one thread copies of a watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
     intake: CellIntake,
-    /// Packets are copied as long as this is there.
+    /// Packets are copied as long as this exists.
     client: Option<Arc<Client>>,
 }
 
@@ -90,8 +90,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, queues))
 }
 
-/// Connects to who is to be watched: at the socket that is named, or whatever command runs under the
-/// name.
+/// Connects to the command to be watched: by the given socket, or by the command's name.
 fn connect(name: &PortName, whose: &str) -> Result<Client> {
     if let Some(path) = name.option("socket") {
         return Client::connect(Path::new(path));
@@ -128,7 +127,7 @@ fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<V
 }
 
 impl MonitorQueue {
-    /// Whether who copies has gone, killed or not: it says nothing unasked.
+    /// Returns true if the copying process has exited, killed or not: it sends nothing unasked.
     fn is_alone(&mut self) -> bool {
         let Some(client) = &self.client else { return true };
         let mut fds = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
@@ -144,7 +143,7 @@ impl Backend for MonitorQueue {
         Ok(self.intake.sync(ring, |ns| ns))
     }
 
-    /// Nothing more will come, and all that was there is in the ring.
+    /// Returns true if no more packets will come and all that came are in the ring.
     fn is_finished(&mut self) -> bool {
         let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= LAST_WORD);
         let over = self.intake.reader().has_ended() || late || self.is_alone();

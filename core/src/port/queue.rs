@@ -13,24 +13,24 @@ use sluicegate_base::ring::{Packets, Readiness, Ring, RingMut, Wait};
 /// The kernel takes the last packets within this time, or not at all.
 const LAST_SENT: Duration = Duration::from_secs(1);
 
-/// What a backend counts, since the queue was opened.
+/// The counts of a backend since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets that passed the filter and were the queue's to take, taken or lost.
     pub received: u64,
-    /// Of these, lost because they had no room in the queue's buffer.
+    /// The part of these that was lost because the queue's buffer had no room.
     pub dropped_ring_full: u64,
-    /// Of these, longer than a frame of the buffer, whether it was full or not; of `packet:` with
-    /// `method=frames` only.
+    /// The part of these that was longer than a frame of the buffer, whether it was full or not; of
+    /// `packet:` with `method=frames` only.
     pub lost_long: u64,
     /// How often the buffer ran full.
     pub ring_full_events: u64,
     /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
     /// interface.
     pub sent: u64,
-    /// Of these, redirected by XDP to an interface: what is known to have become of them.
+    /// The part of these that XDP redirected to an interface, and the known results.
     pub redirects: RedirectCounts,
-    /// Of these, redirected by XDP where the kernel does not tell which of them failed: without
+    /// The part of these that XDP redirected while the kernel does not report failures: without
     /// CAP_PERFMON, or BTF.
     pub untraced: u64,
     /// Attempts to send that the kernel answered with a drop, which the interface or its queue counted.
@@ -38,16 +38,16 @@ pub struct QueueStats {
     pub rejected: u64,
     /// Packets given to send that never will be: too long for the interface, a full disk.
     pub refused: u64,
-    /// Of these, longer than the port can send; not of `xdp:` and `tap:`.
+    /// The part of these that was longer than the port can send; not of `xdp:` and `tap:`.
     pub too_long: u64,
-    /// Of these, still not sent when sending was ended.
+    /// The part of these that was still not sent when sending ended.
     pub unsent: u64,
-    /// Of these, handed to a peer that was gone before it had taken them; of `memif:` only.
+    /// The part of these that a peer of `memif:` had not taken when it disconnected.
     pub disconnected: u64,
 }
 
 impl QueueStats {
-    /// What two queues have counted together.
+    /// Returns the sum of two queues' counts.
     pub fn plus(self, other: Self) -> Self {
         Self {
             received: self.received + other.received,
@@ -101,7 +101,7 @@ impl Batch<'_> {
         self.ring.packets()
     }
 
-    /// Whether nothing came.
+    /// Returns true if no packets came.
     pub fn is_empty(&self) -> bool {
         self.slots == 0
     }
@@ -175,7 +175,7 @@ impl Queue {
     /// arrived. Never waits. Returns how many slots are new.
     ///
     /// # Errors
-    /// The source failed or is gone; packets in the ring stay valid.
+    /// The source failed or was removed; packets in the ring stay valid.
     #[inline]
     pub fn sync_rx(&mut self) -> Result<u32> {
         let slots = self.backend.sync_rx(&mut self.rx);
@@ -191,15 +191,16 @@ impl Queue {
     /// is held back.
     ///
     /// # Errors
-    /// The sink failed or is gone. What it did not take is counted as
-    /// [`refused`](QueueStats::refused) or stays in the ring.
+    /// The sink failed or was removed. The packets it did not take are counted as
+    /// [`refused`](QueueStats::refused) or stay in the ring.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
         self.backend.sync_tx(&mut self.tx)
     }
 
-    /// Whether packets that were released to be sent wait for another [`sync_tx`](Self::sync_tx). A
-    /// packet that the kernel has accepted does not, though its slot is not room again yet.
+    /// Returns true if packets that were released to be sent wait for another
+    /// [`sync_tx`](Self::sync_tx). A packet that the kernel has accepted does not wait, though its
+    /// slot is not free yet.
     pub fn needs_sync_tx(&mut self) -> bool {
         self.backend.needs_sync_tx(&self.tx)
     }
@@ -208,7 +209,7 @@ impl Queue {
     /// [`wait_any`](super::wait_any) does it at once.
     ///
     /// # Errors
-    /// The source is gone.
+    /// The source was removed.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
     }
@@ -226,7 +227,7 @@ impl Queue {
         Ok(Batch { slots: self.rx.available(), ring: self.rx_mut() })
     }
 
-    /// What is behind the rings.
+    /// Returns the backend of the rings.
     pub(super) fn backend(&mut self) -> &mut dyn Backend {
         &mut *self.backend
     }
@@ -243,12 +244,12 @@ impl Queue {
     /// should know, [`take_notice`](Self::take_notice) has then.
     ///
     /// # Errors
-    /// The source is gone.
+    /// The source was removed.
     pub fn check(&mut self) -> Result<()> {
         self.backend.check()
     }
 
-    /// What users should know of the port, and is no error; each once, at one queue of the port.
+    /// Returns a message about the port that is no error; each once, at one queue of the port.
     pub fn take_notice(&mut self) -> Option<String> {
         self.backend.take_notice()
     }
@@ -294,7 +295,7 @@ impl Queue {
         self.close_tx_within(LAST_SENT)
     }
 
-    /// Like [`close_tx`](Self::close_tx), with a timeout.
+    /// Closes like [`close_tx`](Self::close_tx), with a timeout.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
@@ -305,13 +306,13 @@ impl Queue {
         synced.and(closed)
     }
 
-    /// Whether live frames send what it is given: a thread with a program, of whose frames the
-    /// interface's counters alone say what became.
+    /// Returns true if live frames send its packets. The interface's counters alone report the
+    /// results.
     pub fn sends_live(&self) -> bool {
         self.backend.sends_live()
     }
 
-    /// What the backend has counted so far.
+    /// Returns the backend's counts so far.
     ///
     /// # Errors
     /// The kernel refused.

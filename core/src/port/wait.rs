@@ -1,7 +1,7 @@
 //! Waiting for packets, of one queue or of several at once: spin, sleep in ppoll(2), or both.
 //!
-//! A [`Backend`] reports what is there, what would end a sleep, and its state after one; how long to spin
-//! and to sleep is decided here, for all alike.
+//! A [`Backend`] reports the packets it has, the event that ends a sleep, and its state after one.
+//! This module decides for all backends how long to spin and to sleep.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// ```
 ///
 /// # Errors
-/// One of the sources is gone.
+/// One of the sources was removed.
 pub fn wait_any(
     queues: &mut [&mut Queue],
     wait: Wait,
@@ -47,7 +47,7 @@ pub fn wait_any(
     wait_for(&mut backends, wait, timeout)
 }
 
-/// The same of backends.
+/// Waits for backends, like [`wait_any`].
 pub(super) fn wait_for(
     backends: &mut [&mut dyn Backend],
     wait: Wait,

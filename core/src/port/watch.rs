@@ -1,9 +1,9 @@
-//! What becomes of an interface while a port has its receive queues, and what users are told.
+//! Follows changes of an interface whose receive queues a port has, and reports them.
 //!
-//! Nobody tells a program that the number of queues has changed (`ethtool -L`), or the MTU: a port
-//! asks, whichever of its queues comes first: twice a second while one waits and nothing comes, rarely while
-//! all have packets, for the kernel may have it wait for a lock (rtnl). The other queues go on with
-//! what is known meanwhile.
+//! The kernel does not notify a program when the number of queues (`ethtool -L`) or the MTU
+//! changes. The first of a port's queues to come asks: twice a second while one waits and nothing
+//! comes, rarely while all have packets, because the kernel may wait for a lock (rtnl). The other
+//! queues go on with the last answer meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 use crate::link::{self, Channels, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
 
-/// What a frame has at least besides the MTU: an Ethernet header.
+/// Bytes of a frame besides the MTU: at least an Ethernet header.
 const HEADER_BYTES: u32 = 14;
 /// Between two questions, where a queue has nothing else to do.
 const CHECK: Duration = Duration::from_millis(500);
-/// The same where it has packets.
+/// The interval of checks while packets come.
 const CHECK_BUSY: Duration = Duration::from_secs(3);
 
-/// Whether who looks has packets to see to.
+/// The load of the queue that looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looker {
     /// It has waited, and nothing came.
@@ -39,7 +39,7 @@ pub(super) struct InterfaceWatch {
     all: bool,
     /// It sends, alone or too.
     sends: bool,
-    /// So many of the interface's queues it may send by.
+    /// The number of the interface's queues that it may send by.
     to_send: u32,
     direction: WatchedSide,
     // What the last answer was. Each says all by itself, so no order is needed between them.
@@ -83,8 +83,8 @@ impl InterfaceWatch {
         let made = direction.made(interface);
         let there = direction.queues(&mut ethtool, &interface.name);
         let there = there.unwrap_or(made).clamp(1, QUEUES_MAX);
-        // With the program there may be more than now: whether they are there is seen then. What
-        // can never be need not have a program attached to be refused.
+        // The attached program may add queues, so their existence is checked after that. An
+        // impossible number is refused before a program is attached.
         if name.queues().is_some_and(|queues| *queues.end() >= made.max(there)) {
             return Err(direction.beyond(name, interface, there));
         }
@@ -164,7 +164,7 @@ impl InterfaceWatch {
         Ok(queues)
     }
 
-    /// Whether a queue of the port's sends.
+    /// Returns true if a queue of the port sends.
     pub fn sends(&self, number: u32) -> bool {
         self.sends && number < self.to_send
     }
@@ -206,7 +206,7 @@ impl InterfaceWatch {
         })
     }
 
-    /// Whether the interface was switched on when somebody last [looked](Self::look).
+    /// Returns true if the interface was up at the last [look](Self::look).
     ///
     /// # Errors
     /// It was removed.
@@ -376,9 +376,9 @@ mod tests {
         drop(asking);
     }
 
-    /// What a port gets of an interface that has room for 4 queues, receives by `before` and sends
-    /// by `to_send`, and has `after` to receive by once its program is attached: its queues or why
-    /// it is refused, how many of them send, and what is said.
+    /// Opens a port on an interface that has room for 4 queues, receives by `before` and sends by
+    /// `to_send`, and receives by `after` once its program is attached. Returns the queues or the
+    /// refusal, the number of queues that send, and the notice.
     fn opened(
         lab: &link::Lab,
         (name, usage): (&str, Use),

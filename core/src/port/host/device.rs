@@ -23,8 +23,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Makes the device for an interface of this thread's network namespace, with so many queues of
-    /// `ring` packets each. Nothing comes to it yet.
+    /// Makes the device for an interface of this thread's network namespace, with `queues` queues
+    /// of `ring` packets each. Nothing comes to it yet.
     ///
     /// # Errors
     /// Another port has the interface; a missing privilege; a kernel that lacks something.
@@ -75,14 +75,14 @@ fn name_for(target: &Interface) -> String {
     format!("sluice-{}", target.index)
 }
 
-/// What people see the device is for, and whose it is.
+/// Returns the device's alias, which names its purpose and owner.
 fn alias(target: &Interface) -> String {
     let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
     format!("host:{} of {} ({})", target.name, command.trim_end(), std::process::id())
 }
 
-/// Whose device an interface of this thread's network namespace has, in the words of its alias;
-/// none if it has none.
+/// Returns the owner of the device of an interface of this thread's network namespace, as its alias
+/// names it; none if no device exists.
 pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
     match Netlink::open(None)?.alias(&name_for(target)) {
         Ok(alias) => Ok(Some(alias.unwrap_or_else(|| "nobody says whose".into()))),
@@ -100,7 +100,7 @@ fn taken(name: &str, target: &Interface) -> Error {
     ))
 }
 
-/// What a refusal of bpf(2) or netlink means for the user.
+/// Explains a refusal of bpf(2) or netlink to the user.
 pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
@@ -145,8 +145,8 @@ impl DeviceQueue {
         Ok(std::iter::repeat_with(share).take(queues).collect())
     }
 
-    /// Of all that this queue has written, the packets that did not enter. Whose they are is known of
-    /// all together only: no queue takes more than it has written.
+    /// Returns how many of the packets that this queue has written did not enter. The kernel counts
+    /// those of all queues together: no queue takes more than it has written.
     pub fn of(&mut self, written: u64) -> u64 {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.look();
@@ -158,7 +158,7 @@ impl DeviceQueue {
 }
 
 impl Refused {
-    /// Of a device that is gone what it had counted when it was last asked.
+    /// Reads the device's count; a removed device keeps its last one.
     fn look(&mut self) {
         if let Ok(Some(drops)) = self.netlink.clsact_drops(self.device) {
             self.unclaimed += u64::from(drops.wrapping_sub(self.seen));

@@ -1,9 +1,9 @@
 //! The places where programs take what the host sends: tcx, or filters on `clsact`.
 //!
-//! A tcx program is held by a link, and goes with its owner. A filter stays: it finds its owner dead
-//! and does what was asked for then, until somebody takes it away. Who made the `clsact` discipline
-//! for it is written in the filter's handle, so that whoever takes the filter away knows whether the
-//! discipline is to go with it. What others have there stays as it is.
+//! A tcx program is held by a link, which closes with its owner. A filter stays: once its owner is
+//! dead it applies the fallback, until a process removes it. The filter's handle records the
+//! creator of the `clsact` discipline, so that the process that removes the filter knows whether to
+//! remove the discipline too. Filters of other programs stay as they are.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ impl Hook {
 
 /// Behind the filters of others. Two, so that a new one can be there before an old one goes.
 const PRIORITIES: [u16; 2] = [0xfff0, 0xfff1];
-/// A filter's handle where the discipline was there before,
+/// A filter's handle if the discipline existed before,
 const BESIDE_OTHERS: u32 = 1;
 /// and where it was made for it.
 const ALONE: u32 = 2;
@@ -56,7 +56,7 @@ enum Held {
 
 impl Hooks {
     /// Puts programs on an interface of this thread's network namespace, behind those of others.
-    /// What a dead owner has left is taken away when the new ones are there.
+    /// Attaches the new programs, then removes those of a dead owner.
     pub fn put(interface: u32, hook: Hook, programs: &[(Side, &OwnedFd)]) -> io::Result<Self> {
         let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
         let held = match hook {
@@ -83,7 +83,7 @@ impl Hooks {
         Ok(found)
     }
 
-    /// Whether the programs are where they were put.
+    /// Returns true if the programs are still attached.
     pub fn are_there(&mut self) -> io::Result<bool> {
         match &self.held {
             Held::Links(links) => {
@@ -100,15 +100,15 @@ impl Hooks {
 
 impl Drop for Hooks {
     fn drop(&mut self) {
-        // What fails here whoever comes next does, or `sluice detach`; links go by themselves.
+        // The next owner, or `sluice detach`, removes what this cannot; links close by themselves.
         if let Held::Filters(places) = &self.held {
             let _ = remove(&mut self.netlink, self.interface, places);
         }
     }
 }
 
-/// Takes everything of ours off an interface of this thread's network namespace, whoever uses it.
-/// False: there was nothing.
+/// Removes all our programs from an interface of this thread's network namespace, even those in
+/// use. False: it had none.
 pub(super) fn clear(interface: u32) -> io::Result<bool> {
     let mut any = false;
     for side in [Side::Egress, Side::Ingress] {
@@ -126,7 +126,7 @@ pub(super) fn clear(interface: u32) -> io::Result<bool> {
     Ok(any || !places.is_empty())
 }
 
-/// Whether filters of ours are on an interface of this thread's network namespace.
+/// Returns true if filters of ours are on an interface of this thread's network namespace.
 pub(super) fn any_filters(interface: u32) -> io::Result<bool> {
     let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
     Ok(!filters(&mut netlink, interface)?.is_empty())
@@ -201,7 +201,7 @@ fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>
 fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::Result<()> {
     for place in places {
         match netlink.delete_filter(interface, place) {
-            // Somebody else did, or the interface is gone.
+            // Another process did, or the interface was removed.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
             other => other?,
         }
@@ -289,7 +289,7 @@ mod tests {
 /// The sign of one port.
 #[derive(Debug)]
 pub(super) struct Life {
-    /// Its one entry is there as long as the port serves.
+    /// Its one entry exists as long as the port serves.
     pub alive: OwnedFd,
     /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
     /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
@@ -298,7 +298,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Of a port that does not serve yet.
+    /// Makes the mark of a port that does not serve yet.
     pub fn new(interface: &str) -> Result<Self> {
         let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
@@ -315,8 +315,8 @@ impl Life {
         Ok(())
     }
 
-    /// It ends by itself: nothing is to fall back. Who has given up its privileges cannot take
-    /// filters away, but this it can.
+    /// Ends serving without the fallback. A process that has dropped its privileges cannot remove
+    /// filters, but can still do this.
     pub fn end(&self) {
         self.begun.set(0, 0);
     }

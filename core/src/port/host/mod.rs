@@ -70,21 +70,21 @@ use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
 use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
 
-/// What a packet has beside it (`SO_MARK`) that a port of this library sends through the host's
-/// stack: it goes out, and is not taken for the host's own.
+/// Marks packets (`SO_MARK`) that a port of this library sends through the host's stack: they go
+/// out, and are not taken for the host's own.
 pub(super) const MARK: i32 = 0x736c_6963;
 
 /// With fewer the kernel's table, which shares room out by CPU, forgets at once.
 const MIN_FLOWS: u64 = 64;
 
-/// What becomes of packets when the owner is dead.
+/// The handling of packets once the owner is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fallback {
     Pass,
     Drop,
 }
 
-/// What the options say.
+/// The values of the options.
 struct HostConfig {
     fallback: Fallback,
     hook: Option<Hook>,
@@ -228,8 +228,8 @@ fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {
     }
 }
 
-/// Who has the `host:` port of an interface of this thread's network namespace, as people are told:
-/// "host:eth0 of sluice (4711)". None if nobody has.
+/// Returns the owner of the `host:` port of an interface of this thread's network namespace, for
+/// display: "host:eth0 of sluice (4711)". None if no process has it.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -237,7 +237,7 @@ pub fn host_owner(interface: &link::Interface) -> Result<Option<String>> {
     device::owner(interface)
 }
 
-/// Whether a `host:` port that has ended left filters on an interface of this thread's network
+/// Returns true if a closed `host:` port left filters on an interface of this thread's network
 /// namespace. They do what its `fallback` says until [`detach_host`], or until another port comes.
 ///
 /// # Errors
@@ -248,9 +248,9 @@ pub fn host_left(interface: &link::Interface) -> Result<bool> {
     Ok(any && device::owner(interface)?.is_none())
 }
 
-/// Takes the programs of a `host:` port off an interface of this thread's network namespace,
-/// whoever uses them: the host's packets go the usual way again, and a port that is open ends with
-/// an error. What an owner that was killed has left goes, too. False: there is nothing.
+/// Takes the programs of a `host:` port off an interface of this thread's network namespace, even
+/// those in use: the host's packets go the usual way again, and an open port ends with an error. It
+/// also removes the programs of an owner that was killed. False: it found none.
 ///
 /// # Errors
 /// A missing privilege.

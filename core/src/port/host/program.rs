@@ -22,7 +22,7 @@ use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
 use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 
-/// What the programs on the interface are called; whose name begins so is ours.
+/// The name prefix of our programs on the interface.
 pub(super) const NAME: &str = "sluice_host";
 /// Where a map's key stands on the stack.
 const KEY: i16 = -8;
@@ -115,7 +115,7 @@ fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
     asm.jeq(R0, 0, dead);
 }
 
-/// What is done without an owner; before there was one, packets pass.
+/// Emits the fallback for a dead owner; before the first owner serves, packets pass.
 fn fall_back(asm: &mut Assembler, life: &Life, fallback: Fallback, pass: Label) {
     if fallback == Fallback::Drop {
         asm.load_map_value(R1, &life.begun, 0);

@@ -19,7 +19,7 @@ use sluicegate_base::ring::{Readiness, Ring, Wait};
 /// Between two looks at what has become of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// What leads packets to the device, until the last queue has closed its intake.
+/// Leads packets to the device, until the last queue has closed its intake.
 #[derive(Debug)]
 pub(super) struct HostRx {
     hooks: Mutex<Hooks>,
@@ -38,7 +38,7 @@ impl HostRx {
     fn check(&self, interface: &str) -> Result<()> {
         self.stage.as_ref().map_or(Ok(()), Stage::check_attached)?;
         let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has given up its privileges may not be told.
+        // The kernel may not answer a process that has dropped its privileges.
         match hooks.are_there() {
             Ok(false) => Err(Error::Gone {
                 object: format!("the program for what the host sends out of {interface}"),
@@ -121,7 +121,7 @@ impl Backend for HostQueue {
         self.tap.sync_tx(ring)
     }
 
-    /// Looks whether the interface and the programs on it are there, and at its address.
+    /// Checks the interface, its address, and the programs on it.
     fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         self.tap.check()?;
@@ -135,8 +135,8 @@ impl Backend for HostQueue {
         self.tap.is_finished()
     }
 
-    /// What the host sends from now on leaves the interface by itself, when all queues of the port
-    /// have been closed so; what waits is received.
+    /// Stops the intake. Once all queues of the port have done so, the host's packets leave by the
+    /// interface itself; packets that wait are received.
     fn stop_rx(&mut self) -> Result<()> {
         self.intake = None;
         self.tap.stop_rx()

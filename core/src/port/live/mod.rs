@@ -39,7 +39,7 @@ const DEFAULT_RING: u64 = 2048;
 /// The most that the rings of a port may have, which is memory of the kernel's.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
-/// What the options say.
+/// The values of the options.
 struct LiveConfig {
     ring: u32,
     cpu: Option<usize>,
@@ -119,8 +119,8 @@ fn geometry(config: &LiveConfig, interface: &link::Interface) -> Geometry {
     Geometry { slots: config.ring, most_bytes: frame.min(MAX_BYTES) }
 }
 
-/// What sends for a queue of an `xdp:` port, whose interface is of this thread's network namespace. It
-/// waits for the interface while that is down.
+/// Returns the live queue that sends for a queue of an `xdp:` port, whose interface is of this
+/// thread's network namespace. It waits for the interface while that is down.
 pub(super) fn outlet(interface: &link::Interface) -> Result<LiveQueue> {
     let config = LiveConfig { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
     let sender = sender(&config, interface, 0, true)?;

@@ -117,7 +117,7 @@ impl Backend for LiveQueue {
         let taken = ring.distance(before, self.next);
         if taken == 0 {
             match self.sender.is_alone() {
-                // Who sends waits for the same CPU.
+                // The sending thread waits for the same CPU.
                 true => std::thread::yield_now(),
                 false => self.sender.say_where(),
             }
@@ -125,7 +125,7 @@ impl Backend for LiveQueue {
         Ok(taken)
     }
 
-    /// Looks whether the interface is there and up: where nothing is sent its thread does not.
+    /// Checks that the interface exists and is up: the thread does not while it sends nothing.
     fn check(&mut self) -> Result<()> {
         self.presence.check_up().map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! What the options of a `memif:` port say.
+//! The options of a `memif:` port.
 
 use crate::error::Result;
 use crate::port::{OpenOptions, PortName};

@@ -25,12 +25,12 @@ use sluicegate_memif::{
 
 /// Between two tries to connect to a server that is not there.
 const RETRY: Duration = Duration::from_millis(100);
-/// The same to one that has said no.
+/// The interval of attempts to connect to a peer that has refused.
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
-/// What nobody has read of what happened is dropped beyond.
+/// The number of unread notices kept; later ones are dropped.
 const MAX_NOTICES: usize = 64;
 
-/// What a port is at its socket.
+/// The role of a port at its socket.
 #[derive(Debug)]
 pub(super) enum End {
     /// Waits for clients.
@@ -39,12 +39,12 @@ pub(super) enum End {
     Client { first: Option<Channel> },
 }
 
-/// What the control thread and the queues share.
+/// The state that the control thread and the queues share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Changes with every connection that begins or ends. Released where it is announced, acquired by
-    /// the queues: who sees that a peer has gone sees all that it had handed over. The rings
-    /// themselves are read under the lock.
+    /// Changes with every connection that begins or ends. Released by the control thread, acquired
+    /// by the queues: a queue that sees the end of a connection sees all packets that the peer had
+    /// handed over. The rings themselves are read under the lock.
     changes: AtomicU32,
     state: Mutex<EndState>,
     /// Wakes the control thread.
@@ -62,7 +62,7 @@ struct EndState {
     connected: bool,
     /// Rings of the connection that queues have not taken.
     pairs: Vec<Option<Pair>>,
-    /// What a queue found its peer to do.
+    /// The violation that a queue found.
     breach: Option<ProtocolError>,
     notices: VecDeque<String>,
 }
@@ -114,8 +114,8 @@ impl Control {
         self.shared.changes.load(Ordering::Acquire)
     }
 
-    /// What has changed for a queue: up to which change that is so, the connection's number, and the
-    /// queue's rings, if there is one.
+    /// Returns a queue's news: the number of the last change included, the connection's number, and
+    /// the queue's rings, if it has some.
     pub(super) fn take(&self, queue: usize) -> (u32, u32, Option<Pair>) {
         let mut state = self.shared.state();
         let pair = state.pairs.get_mut(queue).and_then(Option::take);
@@ -132,7 +132,7 @@ impl Control {
         }
     }
 
-    /// What users should know, each once.
+    /// Returns the next notice for the user, each once.
     pub(super) fn take_notice(&self) -> Option<String> {
         self.shared.state().notices.pop_front()
     }
@@ -153,7 +153,7 @@ impl Drop for Control {
         self.shared.state().stop = true;
         let _ = self.shared.wake.write(1);
         if let Some(thread) = self.thread.take() {
-            // The socket's file is gone when the port is.
+            // The socket's file is removed before the port is.
             let _ = thread.join();
         }
     }
@@ -187,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// Whether to stop, and what a queue complains of.
+    /// Returns the request to stop and a queue's complaint.
     fn orders(&self) -> (bool, Option<ProtocolError>) {
         let _ = self.wake.read();
         let mut state = self.state();
@@ -203,7 +203,7 @@ struct ControlThread {
     settings: Settings,
     end: End,
     shared: Arc<Shared>,
-    /// What was said last while nobody was connected; once is enough.
+    /// The last message while no peer was connected; once is enough.
     said: String,
 }
 
@@ -238,7 +238,7 @@ impl ControlThread {
     fn refused(&mut self, ended: ChannelEnd) {
         let is_ours = matches!(ended, ChannelEnd::System(_));
         let text = match ended {
-            // Who only looked whether somebody is there, or is being ended itself.
+            // The peer only probed the socket, or the port is ending.
             ChannelEnd::Stopped | ChannelEnd::Closed => return,
             ChannelEnd::Told(reason) => format!("the peer refuses: {reason}"),
             ChannelEnd::ProtocolError(breach) => {
@@ -270,7 +270,7 @@ impl ControlThread {
         Ok(Some((channel, connection)))
     }
 
-    /// A server that is there; none if there is none yet.
+    /// Connects to a server; none if none listens yet.
     fn connect(&mut self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let End::Client { first } = &mut self.end else { return Ok(None) };
         let channel = match first.take() {
@@ -344,7 +344,7 @@ impl ControlThread {
                     (false, None) => {}
                 }
             }
-            // Who comes right behind the client's end may be seen when that was not, yet.
+            // A peer that connects right behind the client's end may be seen before that end is.
             if said || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
                 return channel.hear_end();
             }
@@ -361,7 +361,7 @@ impl ControlThread {
     }
 }
 
-/// What users can do about a peer that is refused or cut off.
+/// Returns the user's remedy for a peer that is refused or cut off.
 fn remedy(breach: &ProtocolError) -> &'static str {
     match &breach.0 {
         said if said.contains("F_SEAL_SHRINK") => {

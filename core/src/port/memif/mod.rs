@@ -13,21 +13,21 @@
 //! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
 //! | `sealed` | server: takes only memory that the client cannot make smaller | on |
 //!
-//! Who starts first is the server, and who comes to it the client, also of two that start at the same
-//! moment: so two ends need no roles. Who is to start first, or again, must be told which it is.
+//! The first to start is the server, the second the client, even if both start at the same moment:
+//! so two ends need no roles. Set a role if the start order is not fixed or an end may restart.
 //!
 //! Both roles copy what they send into the memory that both ends have, and what they receive out of it.
 //! Slots have buffers of the port's own pool, which no peer can reach.
 //!
-//! The port outlives its peers. One that has gone is waited for, or connected to again every 100 ms;
-//! meanwhile nothing comes, and what is to be sent stays in the ring. What the next one sends comes
-//! once all that the old one had sent is received; of a peer that comes and goes before then nothing is
-//! received. What the peer had been handed and not taken
-//! is counted ([`QueueStats::disconnected`](super::QueueStats)). Of a client that has gone the server
-//! cannot know what it had taken when it had not offered the buffers again: these it counts, too.
+//! The port outlives its peers. After a peer disconnects it waits for the next, or tries to connect
+//! every 100 ms; meanwhile nothing comes, and packets to be sent stay in the ring. Packets of the
+//! next peer come once all packets of the old one are received; nothing is received from a peer
+//! that comes and leaves before then. Packets that were handed to a peer and not taken are counted
+//! ([`QueueStats::disconnected`](super::QueueStats)). A server cannot know what a disconnected
+//! client had taken of buffers that it had not offered again, and counts these, too.
 //!
-//! Who may write to the socket's file may connect, and to `@x` whoever is in the network namespace:
-//! there a secret keeps others out.
+//! Every process that may write to the socket's file may connect, and to `@x` every process in the
+//! network namespace: there a secret keeps others out.
 
 mod config;
 mod control;
@@ -87,7 +87,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     let rings = |_| Ok((ring(ways.receives, Ring::receive)?, ring(ways.sends, Ring::transmit)?));
     let rings = (0..queues).map(rings).collect::<Result<Vec<_>>>()?;
-    // Last: nothing can fail any more, and who listens is there.
+    // Last: nothing can fail any more, and the port listens.
     let place = (address, netns);
     let control = Arc::new(Control::start(name.short(), place, config.settings.clone(), end)?);
     let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
@@ -103,7 +103,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// on a machine that has time for it.
 const SAME_MOMENT: Duration = Duration::from_secs(1);
 
-/// Who is at the other end of the socket when a port is opened.
+/// The other end of the socket at the time a port is opened.
 enum Met {
     /// Nobody has to be: we listen.
     Server(sluicegate_memif::Listener),

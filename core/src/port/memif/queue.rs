@@ -14,10 +14,10 @@ use sluicegate_memif::{End, Pair, ProtocolError, Receiver};
 /// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
 /// wake anybody.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The same where no wake-ups are wanted.
+/// The longest sleep without wake-ups.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What does not change.
+/// The settings that do not change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
     pub receives: bool,
@@ -34,7 +34,7 @@ pub(crate) struct MemifQueue {
     ways: Ways,
     /// Up to which change the rings are those that there are.
     seen: u32,
-    /// Whose `tx` is, and `rx` unless the next one waits.
+    /// The connection of `tx`, and of `rx` unless the next one waits.
     connection: u32,
     rx: Option<Receiver>,
     /// Where packets of the next peer come, if it has a ring for that, while those of the old one are
@@ -43,12 +43,12 @@ pub(crate) struct MemifQueue {
     tx: Option<End>,
     /// Senders wake it, for it sleeps or did.
     asks: bool,
-    /// Who sends to `rx` has broken the protocol: nothing more is taken from there.
+    /// The sender of `rx` has broken the protocol: nothing more is taken from there.
     broken: bool,
     /// The first slot of the transmit ring that is not sent.
     next: u32,
-    /// Pieces of packets still to be taken from `rx`, where no more shall come: who sends them has gone,
-    /// or the intake was closed. What it still writes there does not count.
+    /// Pieces of packets still to be taken from `rx` after its sender disconnected or the intake
+    /// was closed. Later writes there do not count.
     left: Option<u32>,
     /// Nothing is taken of the next peers.
     closed: bool,
@@ -101,7 +101,7 @@ impl MemifQueue {
             }
             Err(breach) => {
                 match self.next_rx {
-                    // It is gone already, or was cut off.
+                    // The peer has disconnected already, or was cut off.
                     Some(_) => self.broken = true,
                     None => self.break_off(breach),
                 }
@@ -124,7 +124,7 @@ impl MemifQueue {
         self.next_rx = Some(rx.filter(|_| self.ways.receives && !self.closed));
     }
 
-    /// What has come to `rx` so far is the last that is taken there.
+    /// Takes no more from `rx` than has come so far.
     fn take_no_more(&mut self) {
         if self.left.is_none() {
             self.left = Some(self.rx.as_mut().map_or(0, |rx| rx.end.look(u16::MAX.into())));
@@ -159,7 +159,7 @@ impl MemifQueue {
         self.control.break_off(self.connection, breach);
     }
 
-    /// Whether there is something for a sync: packets, or rings of another peer.
+    /// Returns true if a sync has work: packets, or rings of another peer.
     fn has_news(&mut self) -> bool {
         let listens = self.listens();
         let rx = self.rx.as_mut().filter(|_| listens);
@@ -167,7 +167,7 @@ impl MemifQueue {
         arrived > 0 || self.next_rx.is_some() || self.control.changes() != self.seen
     }
 
-    /// Whether what the peer writes counts still.
+    /// Returns true if the peer's writes still count.
     fn listens(&self) -> bool {
         !self.broken && self.left != Some(0)
     }
@@ -244,7 +244,7 @@ impl Backend for MemifQueue {
         self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
     }
 
-    /// What the peer has handed over so far is the last that is taken.
+    /// Takes no more than the peer has handed over so far.
     fn stop_rx(&mut self) -> Result<()> {
         self.take_no_more();
         self.closed = true;

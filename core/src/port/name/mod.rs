@@ -45,7 +45,7 @@ pub enum Kind {
 struct KindSpec {
     kind: Kind,
     prefix: &'static str,
-    /// Whether `/queues` may follow the name.
+    /// True if `/queues` may follow the name.
     queues: bool,
     options: &'static [&'static str],
 }
@@ -204,8 +204,8 @@ impl PortName {
         format!("{}:{}", self.kind.prefix(), self.name)
     }
 
-    /// What people call it: the interface, a file without folder and ending, the kind where there is
-    /// no name.
+    /// Returns the name to display: the interface, a file without folder and extension, or the kind
+    /// if the port has no name.
     pub fn display_name(&self) -> &str {
         let stem = || Path::new(&self.name).file_stem()?.to_str();
         match &self.name[..] {
@@ -215,13 +215,13 @@ impl PortName {
         }
     }
 
-    /// Whether it is the name of an interface alone, with no kind before it.
+    /// Returns true if it is the name of an interface alone, with no kind before it.
     pub fn is_bare(&self) -> bool {
         self.text.split('?').next().is_some_and(|address| !address.contains(':'))
     }
 
-    /// What a bare name is as a port of another kind, with the same options. None if it has a kind
-    /// already, or queues or options that kind may take otherwise or not at all.
+    /// Returns a bare name as a port of another kind, with the same options. None if the name has a
+    /// kind already, or queues or options that the kind may interpret differently or reject.
     pub fn with_kind(&self, kind: Kind) -> Option<Self> {
         let spec = kind.spec();
         let known = self.options.iter().all(|(key, _)| spec.options.contains(key));
@@ -251,7 +251,7 @@ impl PortName {
         }
     }
 
-    /// Whether this kind of port has an option of that name.
+    /// Returns true if this kind of port has an option of that name.
     pub fn knows(&self, key: &str) -> bool {
         self.kind.spec().options.contains(&key)
     }
