@@ -109,8 +109,8 @@ pub(super) trait Backend: Debug + Send {
     /// The kernel refused.
     fn stats(&mut self) -> Result<QueueStats>;
 
-    /// Returns without waiting whether packets have arrived or the interface has gone down. A
-    /// waiter that spins calls it again and again.
+    /// Returns without waiting whether packets have arrived or the interface is down. A waiter that
+    /// spins calls it again and again.
     ///
     /// # Errors
     /// No packet will come any more.

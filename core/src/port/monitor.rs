@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `filter` | a pcap-filter expression, run by who copies | all |
+//! | `filter` | a pcap-filter expression, run by the copying process | all |
 //! | `snaplen` | most bytes of a packet that are kept | 2016 |
 //! | `ring_size` | packets that there is room for in each ring | 8192 |
 //! | `socket` | the control socket | that of its name |

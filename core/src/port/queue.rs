@@ -237,11 +237,11 @@ impl Queue {
         self.backend.host_flows()
     }
 
-    /// Looks at what has become of the source, besides its packets: whether an interface still has
-    /// this queue, or its XDP program. [`wait_rx`](Self::wait_rx) does it when it has waited in
-    /// vain; who never does, because packets come all the time or because it only sends, calls this
-    /// about once a second: a sync does not look, for the kernel may have the look wait. What users
-    /// should know, [`take_notice`](Self::take_notice) has then.
+    /// Checks the state of the source, besides its packets: whether an interface still has this
+    /// queue, or its XDP program. [`wait_rx`](Self::wait_rx) checks when its timeout expires. A
+    /// program that never reaches that, because packets come all the time or because it only sends,
+    /// calls this about once a second: a sync does not check, because the kernel may delay the
+    /// check. [`take_notice`](Self::take_notice) then returns the notices for the user.
     ///
     /// # Errors
     /// The source was removed.

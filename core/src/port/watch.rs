@@ -116,7 +116,7 @@ impl InterfaceWatch {
     ///
     /// virtio_net makes queues for what XDP sends, one for each CPU, where the host gave it more
     /// than it uses, and receives by them too. XDP sends by them without a lock
-    /// (virtnet_xdp_get_sq): a port receives by them only, whether or not the program was there
+    /// (virtnet_xdp_get_sq): a port receives by them only, whether or not the program was attached
     /// before. To be called in the interface's network namespace.
     ///
     /// # Errors
@@ -417,11 +417,11 @@ mod tests {
             ("xdp:right0", Receive, (2, 4, 2), (0..=3, 0), false, "all are received from"),
             ("xdp:right0", Receive, (4, 4, 2), (0..=3, 0), false, "a driver that adds none"),
             ("xdp:right0/0-1", Receive, (2, 4, 2), (0..=1, 0), true, "those that are named"),
-            ("xdp:right0/0-1", Receive, (4, 4, 2), (0..=1, 0), false, "they were there before"),
+            ("xdp:right0/0-1", Receive, (4, 4, 2), (0..=1, 0), false, "they existed before"),
             ("xdp:right0/0-3", Receive, (2, 4, 2), (0..=3, 0), false, "added ones can be named"),
             ("xdp:right0/3-3", Receive, (2, 4, 2), (3..=3, 0), false, "nobody need be told"),
             ("xdp:right0", Both, (2, 4, 2), (0..=3, 2), true, "added ones only receive"),
-            ("xdp:right0", Both, (4, 4, 2), (0..=3, 2), true, "the program is there already"),
+            ("xdp:right0", Both, (4, 4, 2), (0..=3, 2), true, "the program is attached already"),
             ("xdp:right0", Both, (4, 4, 4), (0..=3, 4), false, "all are of both directions"),
             ("xdp:right0/1-2", Both, (4, 4, 2), (1..=2, 1), true, "one of the two sends"),
             ("xdp:right0", Send, (2, 4, 2), (0..=1, 2), false, "it only sends"),

@@ -154,7 +154,7 @@ fn without_a_role_the_first_serves_and_the_second_connects() {
     let mut third = open(&name);
     noticed(&mut third.queues[0], "already connected");
     drop(second);
-    noticed(&mut first.queues[0], "is gone: the port was closed; waiting");
+    noticed(&mut first.queues[0], "disconnected: the port was closed; waiting");
     noticed(&mut third.queues[0], "connected to sluice");
     exchange(&mut first.queues[0], &mut third.queues[0], 10, Wait::Spin);
 }

@@ -191,7 +191,7 @@ fn a_client_that_goes_in_the_middle_of_a_packet_holds_up_nobody() {
     sends_a_packet(queue, &client);
     assert!(pull(queue).is_empty(), "the end has not come");
     drop(client);
-    noticed(queue, "is gone");
+    noticed(queue, "disconnected");
     serves_a_good_peer(&name, queue);
 }
 
@@ -455,7 +455,7 @@ fn what_is_sent_after_the_end_is_not_received() {
         (!pull(queue).is_empty()).then_some(())
     });
     drop(wire);
-    noticed(queue, "is gone");
+    noticed(queue, "disconnected");
     let mut next = open(&format!("memif:{name}?role=client"));
     until("the next one's packet", || {
         fill_up();

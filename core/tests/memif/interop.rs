@@ -84,7 +84,7 @@ fn dpdk_sends_back_what_it_gets_in_each_role() {
         });
         // The other end first: DPDK 22.11 may crash when its client goes.
         drop(testpmd);
-        noticed(queue, "is gone");
+        noticed(queue, "disconnected");
         let stats = queue.stats().unwrap();
         assert_eq!((stats.received, stats.sent, stats.disconnected), (20_000, 20_000, 0), "{own}");
     }

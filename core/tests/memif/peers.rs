@@ -93,7 +93,7 @@ fn a_client_that_goes_before_it_offers_anything_was_sent_nothing() {
     // It has taken all of them.
     offered.store(RING_ENTRIES as u16 + 3, Ordering::Release);
     drop(wire);
-    noticed(queue, "is gone");
+    noticed(queue, "disconnected");
     queue.sync_tx().unwrap();
 
     let (wire, memory, _event) = connect_by_hand(&name);
@@ -101,7 +101,7 @@ fn a_client_that_goes_before_it_offers_anything_was_sent_nothing() {
     memory.index(TO_SERVER + 6).store(1, Ordering::Release);
     until("its packet", || pull(queue).pop());
     drop(wire);
-    noticed(queue, "is gone");
+    noticed(queue, "disconnected");
     queue.sync_tx().unwrap();
     let stats = queue.stats().unwrap();
     assert_eq!((stats.sent, stats.disconnected), (3, 0), "{stats:?}");
@@ -119,7 +119,7 @@ fn slots_outlive_the_peer_whose_packets_they_hold() {
             (queue.sync_rx().unwrap() > 0).then_some(())
         });
         drop(old);
-        noticed(queue, "is gone");
+        noticed(queue, "disconnected");
         let mut next = open(&format!("{name}?role={sender}"));
         until("the next peer's packet, while the old one's is still there", || {
             push(&mut next.queues[0], &bytes_of(4, 99));
@@ -148,7 +148,7 @@ fn the_next_peer_is_sent_to_while_the_old_ones_packets_wait() {
             (old.queues[0].stats().unwrap().sent >= 8).then_some(())
         });
         drop(old);
-        noticed(queue, "is gone");
+        noticed(queue, "disconnected");
         let mut next = open(&format!("{name}?role={sender}"));
         noticed(queue, "connected to");
         push(queue, &bytes_of(5, 60));
@@ -178,7 +178,7 @@ fn a_socket_that_cannot_be_is_an_error_that_says_why() {
     let long = "x".repeat(200);
     for (name, part) in [
         (format!("memif:{}/none/socket", folder.path().display()), "make the folder"),
-        (format!("memif:{}?role=server", path("file")), "something else is there"),
+        (format!("memif:{}?role=server", path("file")), "the path is in use"),
         (format!("memif:{}", path("stream")), "another kind of socket"),
         (format!("memif:{}", path(&long)), "File name too long"),
         ("memif:".to_owned(), "no socket named"),

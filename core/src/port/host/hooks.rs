@@ -244,10 +244,10 @@ mod tests {
             {
                 assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
                 let mut netlink = Netlink::open(None).unwrap();
-                assert!(netlink.add_clsact(right0).unwrap(), "the discipline was gone");
+                assert!(netlink.add_clsact(right0).unwrap(), "the discipline was removed");
                 assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
                 assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), []);
-                netlink.delete_clsact(right0).expect("it was there before, and stays");
+                netlink.delete_clsact(right0).expect("it existed before, and stays");
             }
             Ok(())
         })
@@ -266,7 +266,7 @@ mod tests {
             let mut netlink = Netlink::open(None).unwrap();
             assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), [], "no room for any");
             assert!(netlink.add_clsact(right0).unwrap());
-            assert!(!netlink.add_clsact(right0).unwrap(), "it is there");
+            assert!(!netlink.add_clsact(right0).unwrap(), "it exists");
             for (side, then) in
                 [(Side::Egress, Then::AsProgramSays), (Side::Ingress, Then::Enter(right0))]
             {
@@ -279,7 +279,7 @@ mod tests {
             }
             assert_eq!(netlink.clsact_drops(right0).unwrap(), Some(0));
             netlink.delete_clsact(right0).unwrap();
-            assert!(netlink.add_clsact(right0).unwrap(), "it was gone");
+            assert!(netlink.add_clsact(right0).unwrap(), "it was removed");
             Ok(())
         })
         .unwrap();

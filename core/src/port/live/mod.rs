@@ -4,7 +4,7 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `ring_size` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
-//! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but that of who fills the queue |
+//! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but the sender's |
 //! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
 //!
 //! The thread runs the program as long as there are packets, and a moment longer; then it sleeps, and

@@ -23,8 +23,8 @@ pub(crate) struct LiveQueue {
     limits: Limits,
     /// The first slot that is not written.
     next: u32,
-    /// Packets that are not written and never will be; of these, longer than can be, and those that
-    /// were there when sending ended.
+    /// Packets that are not written and never will be; then the part that was too long, and the part
+    /// that still waited when sending ended.
     refused: u64,
     too_long: u64,
     unsent: u64,

@@ -312,9 +312,9 @@ impl ControlThread {
                 self.rest(RETRY);
             }
             ChannelEnd::Told(reason) if !reason.is_empty() => {
-                self.say(&format!("{peer} is gone: {reason}; waiting"));
+                self.say(&format!("{peer} disconnected: {reason}; waiting"));
             }
-            _ => self.say(&format!("{peer} is gone; waiting")),
+            _ => self.say(&format!("{peer} disconnected; waiting")),
         }
     }
 
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_of_a_peer_that_has_gone_is_not_heard() {
+    fn a_complaint_of_a_disconnected_peer_is_ignored() {
         let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
         let shared = Arc::new(Shared {
             changes: AtomicU32::new(0),
@@ -395,7 +395,8 @@ mod tests {
         assert!(shared.wake.read().is_ok(), "the thread is woken");
         let heard = shared.orders().1;
         assert_eq!(heard.map(|breach| breach.0).as_deref(), Some("it lies"));
-        for (sentence, another) in [("nobody is there", false), ("another is there", true)] {
+        for (sentence, another) in [("no peer is connected", false), ("another is connected", true)]
+        {
             let old = connect();
             shared.announce(Vec::new());
             if another {

@@ -162,7 +162,7 @@ fn try_to_meet(name: &PortName, config: &MemifConfig, address: &Address) -> Resu
 
 fn in_the_way(name: &PortName) -> Error {
     Error::system("listen at", name.short(), Errno::EADDRINUSE)
-        .remedy("something else is there: name another file")
+        .remedy("the path is in use: name another file")
 }
 
 fn served(name: &PortName, process: Option<i32>) -> Error {

@@ -125,14 +125,14 @@ pub(super) struct CopyJob<'a> {
     pub interface: &'a link::Interface,
     pub resident: &'a Arc<Resident>,
     pub filter: Option<&'a Filter>,
-    /// Whether the packets are taken from the host (`Take`) or not (`Mirror`).
+    /// Takes the packets from the host (`Take`) or copies them (`Mirror`).
     pub action: Action,
     /// Places in the chain that its program may have.
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub watch: &'a Arc<InterfaceWatch>,
     pub size: RingSize,
-    /// Whether the packets' times are taken.
+    /// True if the packets' times are taken.
     pub stamped: bool,
     /// See [`OpenOptions::latency`].
     pub latency: Option<Duration>,
@@ -175,7 +175,7 @@ impl CopyJob<'_> {
             Ok(Queue::new(number, rx, Ring::absent(&pool)?, queue, vec![described.clone()]))
         });
         let queues = queues.collect::<Result<Vec<_>>>()?;
-        // All is there: now packets may come.
+        // The rings are complete: now packets may come.
         stage.complete(Some(program.as_fd()))?;
         Ok(queues)
     }

@@ -18,8 +18,8 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// Between two looks at what has become of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// What lets packets into the rings of a port. Each queue holds it until its intake is closed;
-/// when the last has let it go, nothing is copied any more.
+/// Lets packets into the rings of a port. Each queue holds it until its intake is closed; when the
+/// last has released it, nothing is copied any more.
 #[derive(Debug)]
 pub(super) struct MirrorRx(Arc<Stage>);
 
@@ -35,14 +35,14 @@ impl Drop for MirrorRx {
     }
 }
 
-/// What fills the rings: the stage, as long as there are queues, and what lets packets in.
+/// Fills the rings: the stage, as long as queues exist, and the intake.
 #[derive(Debug)]
 pub(super) struct Filling {
     pub intake: Option<Arc<MirrorRx>>,
     pub stage: Arc<Stage>,
 }
 
-/// What is to be known of the interface that packets come from.
+/// The state of the interface that packets come from.
 #[derive(Debug)]
 pub(super) struct QueueContext {
     pub watch: Arc<InterfaceWatch>,
@@ -53,7 +53,7 @@ pub(super) struct QueueContext {
 #[derive(Debug)]
 pub(crate) struct CopyQueue {
     number: u32,
-    // Before the memory: nothing is copied any more when this is gone.
+    // Before the memory: nothing is copied any more once this is dropped.
     filling: Filling,
     intake: CellIntake,
     clock: WallClock,
@@ -85,8 +85,8 @@ impl CopyQueue {
         }
     }
 
-    /// Whether the interface is down, and this was not returned yet. Asks the kernel now and then.
-    fn has_gone_down(&mut self) -> Result<bool> {
+    /// Returns true once if the interface is down. Asks the kernel now and then.
+    fn is_newly_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() >= CHECK {
             self.checked = Instant::now();
             self.check_attached()?;
@@ -98,10 +98,10 @@ impl CopyQueue {
     }
 
     fn look_around(&self, looker: Looker) -> Result<()> {
-        self.around.watch.look(self.number, looker).or_else(|gone| {
+        self.around.watch.look(self.number, looker).or_else(|error| {
             // A driver that adds queues with the program takes them away with it.
             self.check_attached()?;
-            Err(gone)
+            Err(error)
         })
     }
 
@@ -121,7 +121,7 @@ impl Backend for CopyQueue {
 
     /// Looks at what has changed around the rings.
     fn check(&mut self) -> Result<()> {
-        // As with sockets: where packets come the program is there.
+        // As with sockets: packets prove that the program is attached.
         if !std::mem::replace(&mut self.came, false) {
             self.check_attached()?;
         }
@@ -161,7 +161,7 @@ impl Backend for CopyQueue {
         if self.intake.finds_packets() {
             return Ok(Some(Readiness::Ready));
         }
-        Ok(self.has_gone_down()?.then_some(Readiness::Down))
+        Ok(self.is_newly_down()?.then_some(Readiness::Down))
     }
 
     fn spins(&mut self, wait: Wait) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::link::{Ethtool, Interface};
 
-/// Whose receive queues the program sees (`rx_queue_index`), and on how many CPUs at a time.
+/// The receive queues that the program sees (`rx_queue_index`), and the number of CPUs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serving {
     /// The driver's own, each on one CPU at a time.

@@ -66,7 +66,7 @@ struct KnownDevices {
 pub(super) struct DeviceOrigin {
     /// Its number in the port.
     pub number: u32,
-    /// Whether a cooked header takes the place of the link-layer header.
+    /// True if a cooked header takes the place of the link-layer header.
     pub cooked: bool,
 }
 
@@ -84,7 +84,7 @@ impl Devices {
         Self { shared, interfaces: Vec::new(), origins: HashMap::new(), last, described }
     }
 
-    /// The same devices, for another queue.
+    /// Shares the devices with another queue.
     pub fn share(&self) -> Self {
         Self::of(self.described.clone(), self.shared.clone())
     }

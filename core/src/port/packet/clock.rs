@@ -1,5 +1,5 @@
-//! Who takes packets' times: the card where it is asked for, can, and is switched on; the kernel
-//! otherwise. The card's setting is the host's and never changed here.
+//! Chooses the clock of packets' times: the card if it was requested, is able to, and is switched
+//! on; otherwise the kernel. The card's setting is the host's and never changed here.
 
 use super::Fallback;
 use super::config::Clock;
@@ -37,7 +37,7 @@ fn ask(
     Ok((driver.timestamping(interface)?, driver.hardware_stamps(interface)?))
 }
 
-/// What stands in the way, and the remedy where there is one.
+/// Returns the obstacle, with the remedy if one exists.
 fn obstacle(
     interface: &str,
     can: Option<Timestamping>,
@@ -55,7 +55,7 @@ fn obstacle(
     }
 }
 
-/// What to say of a card that is not switched on to stamp packets.
+/// Explains that a card is not switched on to stamp packets.
 pub(in crate::port) fn switched_off(interface: &str, able: Timestamping) -> String {
     if able.stamps_all_received() {
         format!(

@@ -1,4 +1,4 @@
-//! What a `packet:` port's options say.
+//! The options of a `packet:` port.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Sending {
     }
 }
 
-/// Who is to take packets' times.
+/// The clock of packets' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
     Software,
@@ -70,13 +70,13 @@ pub(super) enum Clock {
 pub(super) struct PacketConfig {
     pub method: PacketMethod,
     pub sending: Sending,
-    /// Whether sent packets go to the driver past the queueing discipline.
+    /// True if sent packets bypass the queueing discipline.
     pub bypass: bool,
     pub filter: Option<String>,
     /// Most bytes of a packet that are kept.
     pub snaplen: u32,
     pub promiscuous: bool,
-    /// Whether copies of what the host sends are wanted.
+    /// True if copies of packets that the host sends are wanted.
     pub outgoing: bool,
     pub clock: Clock,
     /// Microseconds to poll the driver's queue in a blocking call.

@@ -19,7 +19,8 @@ pub(super) struct CookedHeader {
 }
 
 impl CookedHeader {
-    /// Of a packet that came with this address, and a tag: its protocol and control information.
+    /// Makes the header of a packet that came with this address, and a tag: its protocol and
+    /// control information.
     pub fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
         let mut bytes = [0; HEADER_BYTES + vlan::TAG_BYTES];
         // In network order already, as the kernel has it.

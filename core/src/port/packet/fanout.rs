@@ -54,7 +54,7 @@ impl FanoutMode {
     ];
 }
 
-/// What chooses the socket in mode bpf.
+/// The program that chooses the socket in mode bpf.
 enum FanoutProgram {
     Classic(Vec<Instruction>),
     Extended(OwnedFd),

@@ -55,7 +55,7 @@ pub(super) struct FrameRing {
     frames: u32,
     /// The next frame the kernel will hand over.
     next: u32,
-    /// Of the frames before it that are in slots, the slots that were not given back, oldest first.
+    /// The slots not given back of the frames before it that are in slots, oldest first.
     held: VecDeque<u32>,
     /// Packets lost before the next one.
     drops_before: u32,
@@ -108,7 +108,7 @@ impl FrameRing {
         })
     }
 
-    /// Whether the kernel has handed over a frame that was not looked at yet.
+    /// Returns true if the kernel has handed over a frame that was not looked at yet.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.held.len() < self.frames as usize && self.status(self.next).ours().is_some()
@@ -250,7 +250,7 @@ impl FrameRing {
         Shown::InSlots(pieces)
     }
 
-    /// The frame so many before the next one.
+    /// Returns the frame that many places before the next one.
     #[inline]
     fn before_next(&self, frames: u32) -> u32 {
         if frames <= self.next { self.next - frames } else { self.next + self.frames - frames }
@@ -267,7 +267,7 @@ impl FrameRing {
 
 /// The result of showing a frame's packet in slots.
 enum Shown {
-    /// It stands in so many slots.
+    /// It is in this many slots.
     InSlots(u32),
     /// It needs more slots than there is room for.
     NoRoom,

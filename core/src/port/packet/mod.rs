@@ -4,7 +4,7 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames where packets are wanted at once |
-//! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all that is there | sendmmsg |
+//! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all released packets | sendmmsg |
 //! | `qdisc` | of packets that are sent: `normal`, by the interface's queueing discipline, or `bypass` | normal |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
@@ -177,7 +177,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
 }
 
-/// Keeps an interface of this thread's network namespace promiscuous as long as it is there; it
+/// Keeps an interface of this thread's network namespace promiscuous as long as it exists; it
 /// receives nothing.
 #[derive(Debug)]
 pub(super) struct Promiscuous {

@@ -26,8 +26,8 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// The kernel hands over the last block within its retire time and this.
 const LAST_BLOCK: Duration = Duration::from_secs(1);
 
-/// The kernel counts in 32 bits: after so many packets its counts are added up, whether anybody
-/// asks or not.
+/// The kernel counts in 32 bits: after this many packets its counts are added up, even if nothing
+/// reads them.
 const LOOK_AFTER: u32 = 1 << 30;
 
 /// One queue of a `packet:` port.
@@ -41,11 +41,11 @@ pub(crate) struct PacketQueue {
     stats: QueueStats,
     /// Packets put into the ring.
     delivered: u64,
-    /// Of these, since the kernel's counts were last read.
+    /// The part of these since the kernel's counts were last read.
     unlooked: u32,
     intake_closed: Option<Instant>,
     retire: Duration,
-    gone: bool,
+    removed: bool,
 }
 
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl PacketQueue {
             unlooked: 0,
             intake_closed: None,
             retire: config.retire,
-            gone: false,
+            removed: false,
         };
         Ok((queue, rx, tx))
     }
@@ -120,14 +120,14 @@ impl PacketQueue {
         self.method().map_or_else(sending, PacketMethod::name)
     }
 
-    /// What an error of the socket means; 0 is none.
+    /// Returns the meaning of an error of the socket; 0 is none.
     fn told(&mut self, errno: i32) -> Result<Readiness> {
         match errno {
             0 => Ok(Readiness::Ready),
             libc::ENETDOWN if self.socket.bound_to()?.is_some() => Ok(Readiness::Down),
             libc::ENETDOWN | libc::ENODEV | libc::ENXIO => {
-                self.gone = true;
-                Err(self.socket.gone())
+                self.removed = true;
+                Err(self.socket.interface_removed())
             }
             errno => {
                 let source = std::io::Error::from_raw_os_error(errno);
@@ -243,8 +243,8 @@ impl Backend for PacketQueue {
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
-        if self.gone {
-            return Err(self.socket.gone());
+        if self.removed {
+            return Err(self.socket.interface_removed());
         }
         let noted = self.take_noted();
         let ready = match &self.receiver {
@@ -277,8 +277,8 @@ impl Backend for PacketQueue {
         }
         // An interface goes down before it is removed, and of the two the kernel reports only the
         // first.
-        self.gone = self.socket.bound_to()?.is_none();
-        if self.gone { Err(self.socket.gone()) } else { Ok(Readiness::TimedOut) }
+        self.removed = self.socket.bound_to()?.is_none();
+        if self.removed { Err(self.socket.interface_removed()) } else { Ok(Readiness::TimedOut) }
     }
 }
 

@@ -61,7 +61,7 @@ unsafe impl Send for BatchReceiver {}
 #[derive(Clone, Copy, Debug)]
 struct ControlMessages([u8; CONTROL_BYTES]);
 
-/// What the control messages of a packet say.
+/// The content of a packet's control messages.
 #[derive(Clone, Copy, Default)]
 struct Told {
     aux: Option<libc::tpacket_auxdata>,

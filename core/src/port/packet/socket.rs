@@ -212,7 +212,7 @@ impl Socket {
     }
 
     /// The error for an interface that has been removed.
-    pub(super) fn gone(&self) -> Error {
+    pub(super) fn interface_removed(&self) -> Error {
         Error::removed(&self.object)
     }
 

@@ -38,7 +38,7 @@ enum File {
     Closed(u64, u64),
 }
 
-/// What is needed as long as the file is open.
+/// The state of an open file.
 #[derive(Debug)]
 struct Recorder {
     output: Output,
@@ -182,7 +182,7 @@ impl Backend for Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        // Whoever wants to know what went wrong calls `close_tx`.
+        // A caller that needs the error calls `close_tx`.
         self.finish();
     }
 }

@@ -22,10 +22,10 @@ use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
 const MIN_SLOTS: u64 = 6;
-/// What a slot's 16-bit length can say.
+/// The greatest value of a slot's 16-bit length.
 const SLOT_BYTES: usize = u16::MAX as usize;
-/// What a sync looks at for each slot of the ring before it returns: a file in which the filter
-/// finds nothing must not keep it.
+/// The packets a sync examines for each slot of the ring before it returns: a file in which the
+/// filter finds nothing must not keep it.
 const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
@@ -40,7 +40,7 @@ pub(in crate::port) struct Source {
     snaplen: usize,
     /// A packet that needs more slots than the ring had left.
     pending: Option<Placed>,
-    /// What ended the reading, kept back until the packets before it have come out.
+    /// The error that ended the reading, kept back until the packets before it have come out.
     failure: Option<Error>,
     /// The last sync found nothing to read.
     starved: bool,
@@ -114,7 +114,7 @@ impl Source {
         Ok(())
     }
 
-    /// Whether the filter lets a packet through.
+    /// Returns true if the filter accepts a packet.
     #[inline]
     fn wants(&mut self, placed: &Placed) -> Result<bool> {
         if self.expression.is_none() {
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use sluicegate_base::memory::{Pool, PoolConfig};
 
-    /// A pcap file of so many Ethernet packets, each of its number's lowest byte.
+    /// Makes a pcap file of `packets` Ethernet packets, each filled with its number's lowest byte.
     fn capture(packets: u32) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let mut bytes = Vec::new();

@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `persist` | whether the device stays when the port is closed | off; one that is there stays as it is |
+//! | `persist` | whether the device stays when the port is closed | off; an existing one stays as it is |
 //! | `up` | switches the device on | on |
 //! | `mtu` | most bytes of a packet behind its Ethernet header, 68 to 65521 | as it is: 1500 |
 //! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
@@ -36,15 +36,15 @@ use crate::link::{self, LinkState, Making, Netlink, Tap, netns};
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::Ring;
 
-/// What the kernel gives a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
+/// The default of a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
 const DEFAULT_RING: u32 = 1000;
 /// The least and the most MTU of an Ethernet device that is a TAP (drivers/net/tun.c).
 const MTUS: std::ops::RangeInclusive<u64> = 68..=65_521;
 
-/// What is said of times, where an interface is described.
+/// The description of an interface's times.
 const CLOCK: &str = "timestamps: software, taken when a batch is read";
 
-/// What the options say.
+/// The values of the options.
 struct TapConfig {
     persist: Option<bool>,
     up: bool,
@@ -110,7 +110,7 @@ pub(super) fn frame_bytes(mtu: u32) -> u32 {
     mtu.saturating_add(18)
 }
 
-/// What the rings of a port's queues are made of.
+/// The pool and size of the rings of a port's queues.
 pub(super) struct TapRings {
     pool: Arc<Pool>,
     usage: Use,
@@ -118,8 +118,8 @@ pub(super) struct TapRings {
 }
 
 impl TapRings {
-    /// Of a port with so many queues, whose frames are of so many bytes as a rule: in a pool of its
-    /// own these have one slot.
+    /// Plans the rings of a port with `queues` queues and frames of the usual size: in a pool of
+    /// its own a frame has one slot.
     pub fn new(
         name: &PortName,
         options: &OpenOptions,

@@ -22,14 +22,14 @@ pub(crate) struct TapQueue {
     tap: Tap,
     name: String,
     presence: LinkState,
-    /// What a frame has beyond a slot's buffer.
+    /// The bytes of a frame beyond a slot's buffer.
     spill: Vec<u8>,
     /// A packet of several slots, put together.
     whole: Vec<u8>,
     /// The first slot that has not been written.
     next: u32,
     counts: QueueStats,
-    /// What was lost before: the device's first queue counts it for all.
+    /// Packets lost before the queues: the device's first queue counts them for all.
     drops: Option<Drops>,
     /// Packets that may still come after the intake was closed; none: it is open.
     left: Option<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct TapQueue {
 }
 
 impl TapQueue {
-    /// Of a device with room for `waiting` packets, which is up or not.
+    /// Makes a queue of a device with room for `waiting` packets, which is up or not.
     pub(in crate::port) fn new(
         tap: Tap,
         name: &str,
@@ -115,7 +115,7 @@ impl Backend for TapQueue {
                 // What came before it comes out; the next call finds the same.
                 Err(_) if ring.tail() != before => break,
                 Err(error) => {
-                    // Nothing waits in a device that is gone.
+                    // A removed device has no packets waiting.
                     self.left = self.left.map(|_| 0);
                     return Err(self.failed("receive from", error));
                 }
@@ -164,7 +164,7 @@ impl Backend for TapQueue {
         Ok(())
     }
 
-    /// Whether the device is still there.
+    /// Checks that the device still exists.
     fn check(&mut self) -> Result<()> {
         self.presence.look().map(|_| ())
     }
@@ -180,7 +180,7 @@ impl Backend for TapQueue {
         Ok(())
     }
 
-    /// What it has counted; the first queue also what was lost before any of them.
+    /// Returns the queue's counts; the first queue's include packets lost before any of them.
     fn stats(&mut self) -> Result<QueueStats> {
         let dropped_ring_full = self.drops.as_mut().map_or(0, Drops::count);
         Ok(QueueStats {
@@ -211,7 +211,7 @@ impl Backend for TapQueue {
     }
 }
 
-/// Slots with buffers of a size that so many bytes take.
+/// Returns the slots that `bytes` bytes take, with buffers of one size.
 pub(super) fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
     bytes.div_ceil(slot_bytes(buffer_bytes)) as u32
 }
@@ -254,20 +254,20 @@ pub(crate) struct Drops {
     netlink: Netlink,
     device: String,
     before: u64,
-    /// What was last heard.
+    /// The last count read.
     since: u64,
 }
 
 impl Drops {
-    /// Of a device of this thread's network namespace.
+    /// Starts counting for a device of this thread's network namespace.
     pub fn of(device: &str) -> Result<Self> {
         let mut netlink = Netlink::open(None)?;
         let before = netlink.link(device)?.stats.tx_dropped;
         Ok(Self { netlink, device: device.to_owned(), before, since: 0 })
     }
 
-    /// Packets that the host sent and that found no room (drivers/net/tun.c, `tun_net_xmit`). Of a
-    /// device that is gone, what it had counted when it was last asked.
+    /// Packets that the host sent and that found no room (drivers/net/tun.c, `tun_net_xmit`). A
+    /// removed device keeps its last count.
     pub fn count(&mut self) -> u64 {
         if let Ok(link) = self.netlink.link(&self.device) {
             self.since = link.stats.tx_dropped.saturating_sub(self.before);

@@ -12,8 +12,8 @@ use crate::xdp::resident::{
 };
 use crate::xdp::stamp::Stamp;
 
-/// What makes packets come to a port's sockets. When the port ends, or its process is killed,
-/// they are the host's again.
+/// Makes packets come to a port's sockets. When the port ends, or its process is killed, they are
+/// the host's again.
 #[derive(Debug)]
 pub(super) struct Claim {
     // Before the place: nothing is taken any more when that is free.
@@ -27,7 +27,7 @@ pub(super) struct Claim {
 enum Way {
     /// Everything that nobody else takes, on the shortest way: no program of ours.
     Direct(Direct),
-    /// What the filter matches, or everything with a time, by a program of ours.
+    /// A program of ours takes the packets that the filter matches, or all packets with a time.
     Program { sockets: OwnedFd, program: OwnedFd },
 }
 

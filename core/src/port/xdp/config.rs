@@ -1,4 +1,4 @@
-//! What an `xdp:` port's options say.
+//! The options of an `xdp:` port.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct XdpConfig {
     pub send: Send,
     /// Packets for other hosts, too.
     pub promiscuous: bool,
-    /// Whose time packets get, in XDP.
+    /// The clock of packets' times, in XDP.
     pub stamp: Stamp,
     /// Bytes that are kept of a packet, if not all.
     pub snaplen: Option<u32>,
@@ -42,7 +42,7 @@ pub(super) enum XdpMethod {
     Copies,
 }
 
-/// What packets leave by.
+/// The path by which packets leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Send {
     #[default]

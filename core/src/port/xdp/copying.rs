@@ -14,10 +14,10 @@ use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, Mode};
 
 impl ClaimBuilder<'_> {
-    /// Who else takes packets of our queues.
+    /// Returns the other owners that take packets of our queues.
     ///
     /// # Errors
-    /// Somebody has all of them, and so would we: nothing need be made for that.
+    /// Another owner has all of them, and this port wants them all: nothing need be made for that.
     pub(super) fn others(&self) -> Result<Vec<Owner>> {
         let claims = self.resident.claims()?;
         if self.options.usage != Use::Send {
@@ -65,7 +65,7 @@ impl ClaimBuilder<'_> {
         lacks.then(|| format!("the driver of {} has no zero-copy", self.interface.name))
     }
 
-    /// What fails here (before Linux 5.18, say) sockets may be able to do.
+    /// Tries copies; if they fail (before Linux 5.18, say) sockets may work.
     fn by_copies_if_they_go(&mut self, no_zero_copy: String) -> Option<Port> {
         let reason = no_zero_copy;
         match self.by_copies(Some(Fallback::new("zero-copy", "copy", reason))) {
@@ -78,7 +78,7 @@ impl ClaimBuilder<'_> {
         }
     }
 
-    /// Whether it is all the same to the user how the packets come.
+    /// Returns true if the user has not requested a method.
     fn leaves_the_way_open(&self) -> bool {
         self.options.usage == Use::Receive
             && self.options.pool.is_none()
@@ -88,8 +88,8 @@ impl ClaimBuilder<'_> {
             && self.resident.mode() == Mode::Native
     }
 
-    /// Whether copies are the way out: somebody has a queue, and what was asked for is packets,
-    /// not a socket.
+    /// Returns true if copies can replace a socket: another owner has a queue, and the user asked
+    /// for packets, not a socket.
     pub(super) fn may_copy(&self, error: &Error) -> bool {
         let socket = self.config.method == Some(XdpMethod::Sockets)
             || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));

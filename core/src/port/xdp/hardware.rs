@@ -40,7 +40,7 @@ pub(super) fn fallback(reason: String) -> Fallback {
     Fallback::new("hardware timestamps", "xdp timestamps", reason)
 }
 
-/// What a queue says of its packets, and of their times.
+/// Describes a queue's packets, and their times.
 pub(super) fn described(interface: &link::Interface, stamp: Stamp) -> Interface {
     let comment = match stamp {
         Stamp::None => "packets taken by XDP",

@@ -41,7 +41,7 @@ pub(crate) struct InKernel {
     action: Action,
     /// The place among the stages, until the intake is closed.
     stage: Option<Stage>,
-    /// What was counted until the intake was closed.
+    /// The counts at the time the intake was closed.
     last: Option<Counters>,
     taken: (u64, u64),
     taken_at: Instant,
@@ -51,12 +51,12 @@ pub(crate) struct InKernel {
     down: bool,
 }
 
-/// What has to stay as long as packets are forwarded in the kernel.
+/// Stays open as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// The interface that they go out by, and the program there.
     pub target: Option<(link::Interface, Resident)>,
-    /// What counts where the packets went then.
+    /// Counts the results of redirects, if packets are redirected.
     pub redirects: Option<RedirectSender>,
     pub _promiscuous: Option<Promiscuous>,
 }
@@ -86,7 +86,7 @@ impl InKernel {
         }
     }
 
-    /// Keeps something as long as it is there.
+    /// Keeps something as long as the queue exists.
     pub(super) fn keep(self, kept: Kept) -> Self {
         Self { kept, ..self }
     }
@@ -109,8 +109,8 @@ impl InKernel {
     }
 }
 
-/// What is waited for is that packets have been counted. The counters are the program's to write:
-/// to look at them all the time would slow it down.
+/// Waits until packets have been counted. The program writes the counters: constant reads would
+/// slow it down.
 impl Backend for InKernel {
     /// Looks whether the interface is still there, and the program on it; and the same of the interface
     /// that packets go out by.
@@ -215,7 +215,7 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
     }
 }
 
-/// What a queue says of its packets.
+/// Describes a queue's packets.
 pub(super) fn described(interface: &link::Interface) -> Interface {
     Interface {
         name: interface.name.clone(),
@@ -230,7 +230,7 @@ impl Port {
     /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
     /// them ([`take_kernel_counters`](Queue::take_kernel_counters)); it is to be waited for, synced and closed like
     /// others, and when it goes, or its process is killed, the packets are the host's again. What
-    /// the other interface does not send shows in its own counters. Where it is gone the port is.
+    /// the other interface does not send shows in its own counters. If it is removed the port fails.
     ///
     /// Linux 5.10; a driver that sends what XDP redirects to it (`ndo_xdp_xmit`), with most only while
     /// a program is attached: so one is.

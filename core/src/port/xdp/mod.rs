@@ -75,7 +75,7 @@ use sluicegate_base::ring::Ring;
 
 /// How long a queue that a socket has is tried again.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same where others take packets of the queue: they may have that socket, or it may be one
+/// The timeout if others take packets of the queue: they may have that socket, or it may be one
 /// that has just ended.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
 
@@ -97,7 +97,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         in_kernel::refuse_unused(name)?;
     }
     netns::run_in(netns, || {
-        // Where that fails, it is for those to say who want other settings.
+        // If that fails, the user who wants other settings reports it.
         let _ = nic::restore_interrupts(&interface);
         match config.action {
             Action::Take => take(name, &config, &interface, options),
@@ -173,7 +173,7 @@ struct ClaimBuilder<'a> {
     queues: RangeInclusive<u32>,
     watch: Arc<InterfaceWatch>,
     fallbacks: Vec<Fallback>,
-    /// What is in front of each packet.
+    /// The metadata in front of each packet.
     stamp: Stamp,
     promiscuous: Option<Arc<Promiscuous>>,
 }
@@ -317,8 +317,8 @@ fn needs_of(
     PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
 }
 
-/// What a port that packets come to, or go out by, takes of a pool. How many queues a driver adds
-/// with a program is not known before: as many as there are CPUs, where there is room for them.
+/// Returns the pool requirements of a port that receives or sends. The number of queues that a
+/// driver adds with a program is not known before: as many as CPUs, if they have room.
 pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = XdpConfig::of(name)?;
     let netns = options.netns.as_deref();

@@ -28,14 +28,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a reader whose packets may wait so long.
+    /// Makes the pace of a reader whose packets may wait for `latency`.
     pub fn new(room: u32, latency: Duration, now: Instant) -> Self {
         let longest = latency.min(MAX_NAP_A_PACKET * room);
         let shortest = longest.min(MIN_NAP_A_PACKET * room);
         Self { room, shortest, longest, nap: shortest, looked: now, idle: true }
     }
 
-    /// A look has found so many packets.
+    /// Records that a look has found `packets` packets.
     pub fn found(&mut self, packets: u32, now: Instant) {
         let since = now.saturating_duration_since(self.looked);
         self.looked = now;

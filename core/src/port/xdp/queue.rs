@@ -21,7 +21,7 @@ use sluicegate_base::ring::{Readiness, Ring, Wait};
 /// Packets on their way to the socket when the intake was closed arrive within this time.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// What goes along with a queue's socket.
+/// The context of a queue's socket.
 #[derive(Debug)]
 pub(super) struct QueueContext {
     pub watch: Arc<InterfaceWatch>,
@@ -33,7 +33,7 @@ pub(super) struct QueueContext {
     pub polled: Polled,
 }
 
-/// Whether the driver says how its queue is polled, which is seen at a packet.
+/// The driver's report of how its queue is polled, which is read from a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
     /// Nothing has come yet.
@@ -58,7 +58,7 @@ pub(super) enum RxPath {
 }
 
 impl RxPath {
-    /// Of a ring with room for so many packets, which may wait there for so long.
+    /// Makes the pace of a ring with room for `room` packets, which may wait there for `latency`.
     pub fn new(room: u32, latency: Option<Duration>) -> Self {
         match latency.filter(|latency| !latency.is_zero()) {
             Some(latency) => {
@@ -69,7 +69,7 @@ impl RxPath {
         }
     }
 
-    /// Looks for packets, unless it is too early; true if some are there.
+    /// Looks for packets, unless it is too early; true if it found some.
     #[inline]
     fn finds_packets(&mut self, receiver: &mut Receiver, closed: bool) -> bool {
         match self {
@@ -157,10 +157,10 @@ impl XdpQueue {
                 self.upkeep.watch.say_unpolled();
             }
         }
-        self.upkeep.watch.look(self.number, looker).or_else(|gone| {
+        self.upkeep.watch.look(self.number, looker).or_else(|error| {
             // A driver that adds queues with the program takes them away with it.
             self.check_attached()?;
-            Err(gone)
+            Err(error)
         })
     }
 
@@ -214,8 +214,8 @@ impl Backend for XdpQueue {
 
     /// Looks at what has changed around the socket.
     fn check(&mut self) -> Result<()> {
-        // Where packets come the program is there, and who has packets need not wait for the
-        // kernel, which may wait for a lock (rtnl).
+        // Packets prove that the program is attached, and a queue with packets need not wait for
+        // the kernel, which may wait for a lock (rtnl).
         let received = self.received();
         if std::mem::replace(&mut self.checked_at, received) == received {
             self.check_attached()?;
@@ -245,7 +245,7 @@ impl Backend for XdpQueue {
         }
     }
 
-    /// Whether live frames send for it.
+    /// Returns true if live frames send for it.
     fn sends_live(&self) -> bool {
         matches!(self.outlet, Some(TxPath::Live(_)))
     }

@@ -1,4 +1,4 @@
-//! What packets leave a queue of an `xdp:` port by: its socket, or live frames.
+//! The transmit path of a queue of an `xdp:` port: its socket, or live frames.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ impl TxPath {
         }
     }
 
-    /// Whether packets wait for another sync.
+    /// Returns true if packets wait for another sync.
     pub fn needs_sync(&mut self, ring: &Ring) -> bool {
         match self {
             Self::Socket { sender, .. } => sender.needs_send(ring),
@@ -64,7 +64,7 @@ impl TxPath {
         }
     }
 
-    /// What it has counted of packets to be sent.
+    /// Returns its counts of packets to be sent.
     ///
     /// # Errors
     /// As [`Backend::stats`].

@@ -85,7 +85,7 @@ struct Gap {
     lost: u32,
 }
 
-/// What a fill has put into the ring.
+/// The packets that a fill has put into the ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filled {
     /// Slots that are new in the ring.
@@ -165,7 +165,7 @@ impl BlockRing {
         }
     }
 
-    /// Whether the kernel has handed over a block that was not looked at yet.
+    /// Returns true if the kernel has handed over a block that was not looked at yet.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.cursor.is_some()

@@ -26,7 +26,7 @@ enum Step {
     /// Packets arrive for which there may be no block.
     Burst(u8),
     Sync,
-    /// The program releases so many hundredths of its packets.
+    /// The program releases this percentage of its packets.
     Release(u8),
     /// The counts are read between two blocks.
     Count,
@@ -222,7 +222,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the test knows besides the ring.
+/// The test's own record, besides the ring.
 struct Trial {
     kernel: Kernel,
     blocks: BlockRing,
@@ -343,7 +343,7 @@ proptest! {
 }
 
 #[test]
-fn a_loss_is_marked_at_the_packet_after_it_whoever_reads_the_count() {
+fn a_loss_is_marked_at_the_packet_after_it_by_any_reader_of_the_count() {
     for count_first in [false, true] {
         let mut trial = Trial::new(4096, 2, 64, 262_144);
         // Two blocks of three packets, five lost, and three more once there is room.

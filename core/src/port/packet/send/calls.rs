@@ -19,10 +19,10 @@ const SINGLE_CALLS: u32 = 32;
 pub(super) struct Calls {
     /// Most messages of a call.
     batch: usize,
-    /// Whether it is a call for one.
+    /// True if it is a call for one packet.
     is_for_one: bool,
-    /// So many packets go one a call. sendmmsg says nothing of the packet at which it ended early, and a
-    /// drop of the queue has to be told from a full socket to be counted.
+    /// The number of packets still to be sent one a call. sendmmsg does not report the packet at
+    /// which it ended early, and a drop of the queue must be told from a full socket to be counted.
     singles: u32,
     messages: Vec<libc::mmsghdr>,
     /// Slots of each message.
@@ -35,7 +35,7 @@ pub(super) struct Calls {
 unsafe impl Send for Calls {}
 
 impl Calls {
-    /// By sendmmsg, of so many packets at most.
+    /// Sends by sendmmsg, at most `batch` packets at a time.
     pub(super) fn in_batches(batch: u32) -> Self {
         Self::of(batch as usize, false)
     }

@@ -19,11 +19,12 @@ use crate::port::host::MARK;
 use crate::port::limits::Limits;
 use sluicegate_base::ring::Ring;
 
-/// What an interface with a carrier has dropped for so long is not for it, whatever the reason (the other
-/// end of a veth may have a smaller MTU), and would hold up all behind it.
+/// How long a packet may be dropped by an interface with a carrier before it is given up, whatever
+/// the reason (the other end of a veth may have a smaller MTU): it would hold up all packets behind
+/// it.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// What counts at most of the time between two tries: a thread that stands still does not try, and the next
-/// one may find room.
+/// The most that counts of the time between two tries: a stalled thread does not try, and its next
+/// try may find room.
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The sending side of a socket.
@@ -49,13 +50,13 @@ struct RingProgress {
     next: u32,
     sent: u64,
     refused: u64,
-    /// Of these, longer than the interface takes.
+    /// The part of these that was longer than the interface takes.
     too_long: u64,
-    /// Of these, given up at the end.
+    /// The part of these that was given up at the end.
     unsent: u64,
     /// Attempts that the queue or the driver answered with a drop.
     rejected: u64,
-    /// What the interface has dropped, if that is the next packet still.
+    /// The drop by the interface, if it is still of the next packet.
     dropped: Option<Dropped>,
 }
 
@@ -128,7 +129,7 @@ impl SocketSender {
         self.progress.refused
     }
 
-    /// Of the refused, packets that were too long for the interface.
+    /// Counts the refused packets that were too long for the interface.
     pub(super) fn too_long(&self) -> u64 {
         self.progress.too_long
     }
@@ -138,7 +139,7 @@ impl SocketSender {
         self.progress.rejected
     }
 
-    /// Of the refused, packets that were still to be sent at the end.
+    /// Counts the refused packets that were still to be sent at the end.
     pub(super) fn unsent(&self) -> u64 {
         self.progress.unsent
     }
@@ -164,7 +165,7 @@ impl SocketSender {
         result.map(|()| ring.distance(before, progress.next))
     }
 
-    /// Whether there are packets that have been released and not sent.
+    /// Returns true if packets have been released and not sent.
     pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
         ring.pending_tx(self.progress.next).next().is_some()
     }
@@ -214,13 +215,13 @@ fn ring(
 }
 
 impl RingProgress {
-    /// The next packets, in so many slots, have been taken by the kernel.
+    /// Records that the kernel has taken the next packets, which are in `slots` slots.
     fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
         self.sent += packets as u64;
         self.next = ring.after(self.next, slots);
     }
 
-    /// The next packet, in so many slots, is left out.
+    /// Skips the next packet, which is in `slots` slots.
     fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
         self.refused += 1;
         self.too_long += u64::from(too_long);
@@ -247,13 +248,13 @@ impl RingProgress {
     }
 }
 
-/// What packets are handed to.
+/// The destination of packets.
 struct Target<'a> {
     socket: &'a Socket,
     presence: &'a LinkState,
 }
 
-/// What is to be done after a system call that failed.
+/// The next step after a system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
     /// The queue is full, of the discipline or, past it, of the driver: the packet stays for the
@@ -267,7 +268,7 @@ enum Failed {
 }
 
 impl Failed {
-    /// What an error means; `was_down` says whether this call to send has had an answer of
+    /// Classifies an error; `was_down` is true if this call to send has had an answer of
     /// [`Again`](Self::Again) already.
     fn of(
         error: io::Error,
@@ -294,7 +295,7 @@ impl Failed {
             // The socket says it once for a time when the interface was down.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
             Some(libc::ENETDOWN) => Err(target.presence.down()),
-            Some(libc::ENXIO | libc::ENODEV) => Err(socket.gone()),
+            Some(libc::ENXIO | libc::ENODEV) => Err(socket.interface_removed()),
             _ => Err(Error::system("send to", socket.object(), error)),
         }
     }

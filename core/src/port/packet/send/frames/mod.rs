@@ -14,8 +14,8 @@
 //! A frame's status word is the only thing both sides touch. We write a packet into a frame and
 //! store SEND_REQUEST. When called, the kernel goes through the frames in order, from where it
 //! stopped, as long as they say so: it stores SENDING, and the frame is the kernel's, which hands
-//! its pages to the driver without copying them. Whoever frees the packet, on any CPU, stores
-//! AVAILABLE: from then on the frame is ours. Where a queue is full the kernel drops the packet,
+//! its pages to the driver without copying them. On any CPU, the kernel stores AVAILABLE when the
+//! packet is freed: from then on the frame is ours. If a queue is full the kernel drops the packet,
 //! stores SEND_REQUEST again and stops there. What it does not like it marks WRONG_FORMAT and
 //! stops there, too, at each call: such a frame and those behind it are taken back and written
 //! anew without it, which can be because their packets stay in the program's ring until the
@@ -56,7 +56,7 @@ const PACKET_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
 const STATUS_OFFSET: usize = offset_of!(tpacket2_hdr, tp_status);
 /// The shortest frame. Some room for an MTU that grows.
 const MIN_FRAME_BYTES: usize = 2048;
-/// What the kernel allocates at once: a multiple of all page sizes there are.
+/// The size of the kernel's allocations: a multiple of all page sizes that exist.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The most that a ring takes from the kernel: as much as one to receive has unless told otherwise.
 const MAX_BYTES: usize = 32 << 20;
@@ -72,7 +72,8 @@ struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// As many frames as there are slots, or fewer if they are long, for packets of so many bytes.
+    /// Lays out as many frames as slots, or fewer if they are long, for packets of `packet_bytes`
+    /// bytes.
     fn of(slots: u32, packet_bytes: usize) -> Self {
         let frame_bytes = (PACKET_OFFSET + packet_bytes).next_power_of_two();
         let frame_bytes = frame_bytes.max(MIN_FRAME_BYTES);
@@ -99,7 +100,7 @@ impl FrameLayout {
     }
 }
 
-/// What has come of handing frames over.
+/// The result of handing frames over.
 #[derive(Debug)]
 enum HandOver {
     /// There may be more to send, and room for it.
@@ -153,8 +154,8 @@ impl FrameRing {
     /// The ring in `map`.
     ///
     /// # Safety
-    /// `map` is divided by `layout`, all frames in it are AVAILABLE, and whoever shares it hands
-    /// them over as described above.
+    /// `map` is divided by `layout`, all frames in it are AVAILABLE, and everything that shares it
+    /// hands them over as described above.
     unsafe fn over(map: Mmap, layout: FrameLayout, mut limits: Limits) -> Self {
         let FrameLayout { frame_bytes, frames, .. } = layout;
         limits.set_room(frame_bytes - PACKET_OFFSET);
@@ -268,7 +269,7 @@ impl FrameRing {
         rest
     }
 
-    /// Whether the first packet may not go.
+    /// Returns true if the first packet may not be sent.
     fn is_barred(&self, ring: &Ring, progress: &RingProgress) -> bool {
         ring.pending_tx(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
     }

@@ -5,7 +5,7 @@ use sluicegate_base::ring::{AtomicU32, Ordering};
 /// The status word of one frame.
 pub(super) struct FrameStatus<'a>(&'a AtomicU32);
 
-/// What has become of a frame that the kernel was asked to send.
+/// The state of a frame that the kernel was asked to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The kernel has not taken it.
@@ -21,9 +21,9 @@ impl<'a> FrameStatus<'a> {
         Self(status)
     }
 
-    /// Whether the frame is ours to write. Acquire: pairs with the kernel's store of AVAILABLE
-    /// when the packet is freed (tpacket_destruct_skb), which comes after the last read of the
-    /// frame, by whichever CPU or card.
+    /// Returns true if the frame is ours to write. Acquire: pairs with the kernel's store of
+    /// AVAILABLE when the packet is freed (tpacket_destruct_skb), which comes after the last read
+    /// of the frame, by any CPU or card.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         const KERNELS: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
@@ -38,8 +38,8 @@ impl<'a> FrameStatus<'a> {
         self.0.store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
     }
 
-    /// What has become of a frame that was asked for, looked at after the call. Relaxed: until it
-    /// [is ours](Self::is_ours) again nothing is done with the frame on this word.
+    /// Returns the state of a requested frame, read after the call. Relaxed: until it [is
+    /// ours](Self::is_ours) again nothing is done with the frame on this word.
     #[inline]
     pub(super) fn answer(&self) -> Answer {
         match self.0.load(Ordering::Relaxed) {

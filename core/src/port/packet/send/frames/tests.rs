@@ -17,13 +17,13 @@ const MTU: usize = 5000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The program sends a packet of so many bytes, which the kernel likes or not.
+    /// The program sends a packet of this many bytes, which the kernel accepts or not.
     Push(usize, bool),
-    /// A sync, in which the kernel has room for so many packets.
+    /// A sync, in which the kernel has room for this many packets.
     Sync(usize),
     /// A packet is freed: the one at this place among those that are out.
     Free(usize),
-    /// What waits is given up.
+    /// The waiting packets are given up.
     GiveUp,
 }
 
@@ -160,7 +160,8 @@ impl Bench {
         self.ring.publish(self.ring.before(self.progress.next));
     }
 
-    /// What the program knows is what has happened, and the kernel has taken all that it can.
+    /// Checks that the program's record matches the events, and that the kernel has taken all it
+    /// can.
     fn check(&mut self) {
         let kernel = &self.kernel;
         let no_frame = kernel.out.iter().any(|(frame, _)| *frame == kernel.head);
