@@ -2,11 +2,11 @@
 
 use crate::link;
 use crate::port::LINKTYPE_ETHERNET;
-use crate::port::packet::vlan;
+use crate::port::packet::link_header;
 use sluicegate_base::ring::Packet;
 
 /// An Ethernet header: two addresses and a protocol.
-const ETHERNET_BYTES: usize = vlan::ADDRESS_BYTES + 2;
+const ETHERNET_BYTES: usize = link_header::ADDRESS_BYTES + 2;
 /// The longest MTU that a frame is made for: what is longer would lie on more pages than the
 /// kernel lets a packet have (MAX_SKB_FRAGS, 17).
 const MAX_MTU: usize = 1 << 16;
@@ -29,7 +29,7 @@ impl Limits {
     }
 
     pub(super) fn new(header_bytes: usize, mtu: usize) -> Self {
-        let most_bytes = mtu.min(MAX_MTU) + header_bytes + vlan::TAG_BYTES;
+        let most_bytes = mtu.min(MAX_MTU) + header_bytes + link_header::TAG_BYTES;
         Self { header_bytes, mtu, most_bytes }
     }
 
@@ -40,7 +40,7 @@ impl Limits {
 
     /// Sets the bytes that a frame has room for.
     pub(super) fn set_room(&mut self, bytes: usize) {
-        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + vlan::TAG_BYTES);
+        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + link_header::TAG_BYTES);
     }
 
     /// The interface has got this MTU.
@@ -55,8 +55,11 @@ impl Limits {
     pub(super) fn allow(&self, packet: &Packet<'_>) -> bool {
         let bytes = packet.captured_bytes();
         let plain = self.mtu + self.header_bytes;
-        let longest =
-            if bytes > plain && self.is_tagged(packet) { plain + vlan::TAG_BYTES } else { plain };
+        let longest = if bytes > plain && self.is_tagged(packet) {
+            plain + link_header::TAG_BYTES
+        } else {
+            plain
+        };
         (self.header_bytes.max(1)..=longest.min(self.most_bytes)).contains(&bytes)
     }
 
@@ -68,7 +71,7 @@ impl Limits {
 
     #[cold]
     fn is_tagged(&self, packet: &Packet<'_>) -> bool {
-        let mut protocol = packet.segments().flatten().skip(vlan::ADDRESS_BYTES);
+        let mut protocol = packet.segments().flatten().skip(link_header::ADDRESS_BYTES);
         self.header_bytes == ETHERNET_BYTES
             && [protocol.next(), protocol.next()] == [Some(&0x81), Some(&0x00)]
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub(super) use queue::LiveQueue;
 
 use super::limits::Limits;
-use super::packet::vlan::TAG_BYTES;
+use super::packet::link_header::TAG_BYTES;
 use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};

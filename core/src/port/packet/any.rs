@@ -4,7 +4,7 @@
 //! the number of its device. An interface of the port stands for each device, from its first packet
 //! on; one interface `any`, with cooked headers, for all devices beyond the first [`MAX_DEVICES`].
 //! Devices whose link-layer header has no LINKTYPE_ number here get a
-//! [cooked](super::cooked) header in its place, and with `cooked=on` all packets do, under one
+//! [cooked](super::link_header) header in its place, and with `cooked=on` all packets do, under one
 //! interface `any`.
 //!
 //! A filter has to hold for all devices, but a BPF program is for one link-layer header. So the socket's
@@ -15,9 +15,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::cooked::LINKTYPE_SLL2;
-use super::cooked::{LINKTYPE_RAW, link_type_of};
 use super::fanout::{NET, load_from};
+use super::link_header::LINKTYPE_SLL2;
+use super::link_header::{LINKTYPE_RAW, link_type_of};
 use super::socket::Socket;
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};

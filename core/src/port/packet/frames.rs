@@ -27,8 +27,8 @@ use libc::{sockaddr_ll, tpacket2_hdr};
 
 use super::block::{BlockStatus, Filled, direction, pieces, place_pieces, timestamp_source};
 use super::config::PacketConfig;
+use super::link_header;
 use super::socket::Socket;
-use super::vlan;
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Meta, Ring};
@@ -44,7 +44,10 @@ const LINK_BYTES: u32 = 22;
 
 const _: () = {
     assert!(size_of::<tpacket2_hdr>() == 32);
-    assert!(SLL_OFFSET + size_of::<sockaddr_ll>() + vlan::TAG_BYTES <= PACKET_OFFSET as usize - 14);
+    assert!(
+        SLL_OFFSET + size_of::<sockaddr_ll>() + link_header::TAG_BYTES
+            <= PACKET_OFFSET as usize - 14
+    );
 };
 
 /// The frames, and which of them are ours.
@@ -201,9 +204,9 @@ impl FrameRing {
         let mut mac = usize::from(header.tp_mac);
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
         // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
+        let put_back = tagged && bytes >= link_header::ADDRESS_BYTES as u32;
         if put_back {
-            bytes += vlan::TAG_BYTES as u32;
+            bytes += link_header::TAG_BYTES as u32;
         }
         let kept = bytes.min(self.snaplen);
         let pieces = pieces(kept);
@@ -221,16 +224,16 @@ impl FrameRing {
         let (mut vlan_tci, mut vlan_tpid) = (0, 0);
         if tagged {
             vlan_tci = header.tp_vlan_tci;
-            vlan_tpid = vlan::tpid(header.tp_status, header.tp_vlan_tpid);
-            wire_bytes += vlan::TAG_BYTES as u32;
+            vlan_tpid = link_header::tpid(header.tp_status, header.tp_vlan_tpid);
+            wire_bytes += link_header::TAG_BYTES as u32;
         }
         if put_back {
-            mac -= vlan::TAG_BYTES;
+            mac -= link_header::TAG_BYTES;
             // SAFETY: the bytes from `mac` on are behind the header and the address, which were read
             // above; the last of them is the packet's last, and the frame is ours.
             let frame =
                 unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
-            vlan::put_back_in_front(frame, vlan_tpid, vlan_tci);
+            link_header::put_back_in_front(frame, vlan_tpid, vlan_tci);
         }
         // SAFETY: as above: the packet lies within the frame.
         let packet = unsafe { start.add(mac) };

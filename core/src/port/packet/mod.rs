@@ -44,14 +44,13 @@ mod any;
 mod block;
 pub(super) mod clock;
 mod config;
-mod cooked;
 mod fanout;
 mod frames;
+pub(super) mod link_header;
 mod queue;
 mod receive;
 mod send;
 mod socket;
-pub(super) mod vlan;
 
 pub use config::RETIRE;
 pub(super) use queue::PacketQueue;
@@ -60,8 +59,8 @@ use std::sync::Arc;
 
 use any::{ANY, Devices};
 use config::{Clock, PacketConfig, PacketMethod};
-use cooked::link_type;
 use fanout::{Fanout, FanoutMode};
+use link_header::link_type;
 use socket::Socket;
 
 use super::pool_sizing::PoolRequirements;

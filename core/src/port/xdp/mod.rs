@@ -34,7 +34,6 @@
 
 mod claim;
 mod config;
-mod copying;
 mod hardware;
 mod in_kernel;
 mod pace;

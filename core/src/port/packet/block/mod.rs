@@ -36,9 +36,8 @@ pub(super) use status::BlockStatus;
 
 use super::any::{DeviceOrigin, Devices};
 use super::config::PacketConfig;
-use super::cooked;
+use super::link_header;
 use super::socket::Socket;
-use super::vlan;
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Direction, Meta, Ring, TimestampSource};
@@ -54,7 +53,7 @@ const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_st
 const _: () = {
     assert!(size_of::<tpacket3_hdr>() == 48);
     // A packet begins behind its address: there is always room for a tag in front of it.
-    assert!(size_of::<libc::sockaddr_ll>() >= vlan::TAG_BYTES);
+    assert!(size_of::<libc::sockaddr_ll>() >= link_header::TAG_BYTES);
     assert!(STATUS_OFFSET == 8);
 };
 
@@ -320,7 +319,7 @@ impl BlockRing {
         let (mut vlan_tci, mut vlan_tpid) = (0, 0);
         if tagged {
             vlan_tci = header.hv1.tp_vlan_tci as u16;
-            vlan_tpid = vlan::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
+            vlan_tpid = link_header::tpid(header.tp_status, header.hv1.tp_vlan_tpid);
         }
         let mut interface = 0;
         if let Some(origin) = origin(address) {
@@ -333,9 +332,9 @@ impl BlockRing {
             }
         }
         // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= vlan::ADDRESS_BYTES as u32;
+        let put_back = tagged && bytes >= link_header::ADDRESS_BYTES as u32;
         if put_back {
-            bytes += vlan::TAG_BYTES as u32;
+            bytes += link_header::TAG_BYTES as u32;
         }
         let kept = bytes.min(self.snaplen);
         let pieces = pieces(kept);
@@ -346,16 +345,16 @@ impl BlockRing {
             prefetch(start.as_ptr().wrapping_add(line));
         }
         if tagged {
-            wire_bytes += vlan::TAG_BYTES as u32;
+            wire_bytes += link_header::TAG_BYTES as u32;
         }
         if put_back {
-            mac -= vlan::TAG_BYTES;
+            mac -= link_header::TAG_BYTES;
             // SAFETY: the bytes from `mac` on are behind the header and at most the address,
             // which was read above; the last of them is the packet's last, and the block is
             // ours.
             let frame =
                 unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
-            vlan::put_back_in_front(frame, vlan_tpid, vlan_tci);
+            link_header::put_back_in_front(frame, vlan_tpid, vlan_tci);
         }
         // SAFETY: as above: the packet lies within the block.
         let packet = unsafe { start.add(mac) };
@@ -402,7 +401,7 @@ unsafe fn cook(
     address: &libc::sockaddr_ll,
     tag: Option<(u16, u16)>,
 ) -> (usize, u32, u32) {
-    let cooked = cooked::CookedHeader::new(address, tag);
+    let cooked = link_header::CookedHeader::new(address, tag);
     let cooked = cooked.bytes();
     let mac = usize::from(header.tp_net) - cooked.len();
     // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring (af_packet.c,

@@ -10,7 +10,7 @@ use calls::Calls;
 use frames::FrameRing;
 
 use super::config::{PacketConfig, Sending};
-use super::cooked::link_type;
+use super::link_header::link_type;
 use super::socket::Socket;
 use super::{Fallback, Use};
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
-//! The header that stands in the place of a link-layer header: LINKTYPE_LINUX_SLL2
-//! (tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html).
+//! Link-layer headers: the cooked header LINKTYPE_LINUX_SLL2
+//! (tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html), and VLAN tags. The kernel takes the outer tag
+//! out of every frame; here it returns to its place on the wire, behind the two addresses.
 
-use super::vlan;
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::LINKTYPE_ETHERNET;
@@ -14,7 +14,7 @@ const HEADER_BYTES: usize = 20;
 /// The header of one packet, and behind it the VLAN tag that the kernel took out.
 #[derive(Debug)]
 pub(super) struct CookedHeader {
-    bytes: [u8; HEADER_BYTES + vlan::TAG_BYTES],
+    bytes: [u8; HEADER_BYTES + TAG_BYTES],
     length: usize,
 }
 
@@ -22,7 +22,7 @@ impl CookedHeader {
     /// Makes the header of a packet that came with this address, and a tag: its protocol and
     /// control information.
     pub fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
-        let mut bytes = [0; HEADER_BYTES + vlan::TAG_BYTES];
+        let mut bytes = [0; HEADER_BYTES + TAG_BYTES];
         // In network order already, as the kernel has it.
         let protocol = address.sll_protocol.to_ne_bytes();
         bytes[0..2].copy_from_slice(&protocol);
@@ -35,7 +35,7 @@ impl CookedHeader {
         bytes[0..2].copy_from_slice(&tpid.to_be_bytes());
         bytes[20..22].copy_from_slice(&tci.to_be_bytes());
         bytes[22..24].copy_from_slice(&protocol);
-        Self { bytes, length: HEADER_BYTES + vlan::TAG_BYTES }
+        Self { bytes, length: HEADER_BYTES + TAG_BYTES }
     }
 
     /// The header, which the packet's network header follows.
@@ -68,6 +68,37 @@ pub(super) fn link_type_of(hardware: u16) -> Option<u16> {
     }
 }
 
+/// Bytes of a tag: protocol and control information.
+pub(in crate::port) const TAG_BYTES: usize = 4;
+/// Bytes before it: two MAC addresses.
+pub(in crate::port) const ADDRESS_BYTES: usize = 12;
+
+/// The tag's protocol: what the kernel says (Linux 3.14), or 802.1Q.
+#[inline]
+pub(super) fn tpid(status: u32, tpid: u16) -> u16 {
+    if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { libc::ETH_P_8021Q as u16 }
+}
+
+/// Puts a tag back into a frame with four bytes of room in front: `frame` begins with the room.
+/// The addresses move, the payload stays.
+pub(super) fn put_back_in_front(frame: &mut [u8], tpid: u16, tci: u16) {
+    frame.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
+    write_tag(frame, tpid, tci);
+}
+
+/// Puts a tag back into a frame with four bytes of room at its end: `frame` ends with the room.
+/// The payload moves.
+pub(super) fn put_back_at_end(frame: &mut [u8], tpid: u16, tci: u16) {
+    let end = frame.len() - TAG_BYTES;
+    frame.copy_within(ADDRESS_BYTES..end, ADDRESS_BYTES + TAG_BYTES);
+    write_tag(frame, tpid, tci);
+}
+
+fn write_tag(frame: &mut [u8], tpid: u16, tci: u16) {
+    frame[ADDRESS_BYTES..ADDRESS_BYTES + 2].copy_from_slice(&tpid.to_be_bytes());
+    frame[ADDRESS_BYTES + 2..ADDRESS_BYTES + 4].copy_from_slice(&tci.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +118,18 @@ mod tests {
         assert_eq!(CookedHeader::new(&address, None).bytes(), plain);
         let tagged = [b"\x88\xa8", &plain[2..], b"\x20\x05\x08\x00"].concat();
         assert_eq!(CookedHeader::new(&address, Some((0x88a8, 0x2005))).bytes(), tagged);
+    }
+
+    const TAGGED: &[u8] = b"ddddddssssss\x88\xa8\x20\x05\x08\x00payload";
+
+    #[test]
+    fn the_tag_is_back_where_it_was_whichever_side_has_room() {
+        let mut front = b"....ddddddssssss\x08\x00payload".to_vec();
+        put_back_in_front(&mut front, 0x88a8, 0x2005);
+        assert_eq!(front, TAGGED);
+
+        let mut end = b"ddddddssssss\x08\x00payload....".to_vec();
+        put_back_at_end(&mut end, 0x88a8, 0x2005);
+        assert_eq!(end, TAGGED);
     }
 }
