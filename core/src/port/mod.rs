@@ -18,6 +18,7 @@ mod mirror;
 mod monitor;
 mod name;
 mod null;
+mod options;
 mod packet;
 mod pcap;
 mod pool_sizing;
@@ -31,76 +32,14 @@ pub use crate::xdp::Inspect;
 pub use crate::xdp::flows::FlowCounts;
 pub use host::{HostFlows, detach_host, host_left, host_owner};
 pub use name::{Kind, PortName};
+pub use options::{Fallback, OpenOptions, RECORDING, Use};
 pub use packet::RETIRE;
 pub use queue::{Batch, Queue, QueueStats};
 pub use wait::wait_any;
 
 pub use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::error::Result;
-use crate::file::write::FileAccess;
-use sluicegate_base::memory::Pool;
-
-/// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: while
-/// packets come it wakes 50 times a second, and when a quarter of a ring is full.
-pub const RECORDING: Duration = Duration::from_millis(20);
-
-/// The directions that a port is opened for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Use {
-    /// To receive.
-    #[default]
-    Receive,
-    /// To send.
-    Send,
-    /// Both.
-    Both,
-}
-
-/// How to open a port, besides its name.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// The directions in use.
-    pub usage: Use,
-    /// The network namespace to open it in, as `ip netns` names it; this process's if none.
-    pub netns: Option<String>,
-    /// Queues, where the name does not say; 0 leaves it to the port.
-    pub queues: u32,
-    /// The pool to share with other ports, so that packets swap; one of its own if none.
-    pub pool: Option<Arc<Pool>>,
-    /// The permissions of a capture file that is written.
-    pub access: FileAccess,
-    /// How long a packet may lie where the kernel, or another process, has put it before a program
-    /// that sleeps sees it: a long time spares wake-ups, zero is at once. Where neither this nor the
-    /// name's `latency=` says, rings of copies wake at once and blocks of a packet socket within
-    /// [`RETIRE`]. A program that only records or counts does well with [`RECORDING`].
-    pub latency: Option<Duration>,
-    /// Inspects the packets of a port that only counts them; other ports have none.
-    pub inspect: Option<Arc<dyn Inspect>>,
-}
-
-/// A fallback from the requested method to a slower one. The command prints each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fallback {
-    /// The method that was tried.
-    pub from: &'static str,
-    /// The method in use.
-    pub to: &'static str,
-    /// Why.
-    pub reason: String,
-    /// The kernel's own answer, where the reason leaves it out.
-    pub detail: Option<String>,
-}
-
-impl Fallback {
-    /// A fall for a reason that says all.
-    pub fn new(from: &'static str, to: &'static str, reason: String) -> Self {
-        Self { from, to, reason, detail: None }
-    }
-}
 
 /// An open port.
 #[derive(Debug)]
