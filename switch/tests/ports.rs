@@ -68,7 +68,7 @@ fn a_port_that_leaves_leaves_no_hosts_to_the_next() {
     assert!(switch.turn() > 0, "what is on its way still comes");
     while switch.turn() > 0 {}
     switch.part();
-    assert_eq!(switch.gone().len(), 1);
+    assert_eq!(switch.removed().len(), 1);
     add(&mut switch, "sink", Use::Send);
     assert_eq!(entries(&switch), 0, "it has the number, and not the hosts");
 }
@@ -79,13 +79,13 @@ fn a_port_leaves_though_others_always_have_something() {
     add(&mut switch, "other", Use::Receive);
     switch.remove("other").unwrap();
     let end = Instant::now() + Duration::from_secs(30);
-    while switch.gone().is_empty() {
+    while switch.removed().is_empty() {
         assert!(switch.turn() > 0, "the source never runs dry");
         assert!(Instant::now() < end, "it is still there");
     }
-    let gone = &switch.gone()[0];
-    assert_eq!(gone.name, "other");
-    assert_eq!(gone.stats.received, gone.counts.packets, "all that was in it has come out");
+    let removed = &switch.removed()[0];
+    assert_eq!(removed.name, "other");
+    assert_eq!(removed.stats.received, removed.counts.packets, "all that was in it has come out");
 }
 
 #[test]

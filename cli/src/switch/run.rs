@@ -62,7 +62,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         signals.end_at_second()?;
     }
     let ended = running.end(&mut status, &mut ports)?;
-    // Only now, for whoever watches a port takes a lost connection for a switch that was killed.
+    // Only now, because a watcher takes a lost connection for a switch that was killed.
     drop(server);
     status.done();
     ports.report(&ended).publish(false, common.json)?;
@@ -248,7 +248,7 @@ impl RunningSwitch {
             if signals.take_ledger_request() {
                 let states = |switch: &mut Switch| {
                     let there = switch.states();
-                    [switch.gone(), &there].concat()
+                    [switch.removed(), &there].concat()
                 };
                 if let Some(states) = self.handle.ask(states) {
                     let report = ports.report_so_far(&states, now - self.started);

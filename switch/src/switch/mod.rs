@@ -35,13 +35,13 @@ const CHECK: Duration = Duration::from_millis(500);
 /// How a switch works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// What it does with packets.
+    /// The rules for packets.
     pub rules: Rules,
     /// The size of its table.
     pub table: TableConfig,
 }
 
-/// What has happened to a port, for those who are to be told.
+/// A change of a port, to be reported.
 #[derive(Debug)]
 pub enum Event {
     /// It failed, and is out of the switch.
@@ -64,7 +64,7 @@ pub struct Switch {
     scratch: Vec<u8>,
     events: Vec<Event>,
     /// Ports that are no more.
-    gone: Vec<MemberState>,
+    removed: Vec<MemberState>,
     /// Packets that may still come in.
     budget: u64,
     /// How many watch.
@@ -86,7 +86,7 @@ impl Switch {
             decisions: Vec::with_capacity(BATCH),
             scratch: Vec::with_capacity(1 << 16),
             events: Vec::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
             budget: u64::MAX,
             watchers: 0,
             batches: 0,
@@ -95,12 +95,12 @@ impl Switch {
         }
     }
 
-    /// Lets no more than so many packets in, from now on.
+    /// Lets at most `packets` more packets in.
     pub fn limit(&mut self, packets: u64) {
         self.budget = packets;
     }
 
-    /// Whether as many packets as there may be have come in.
+    /// Returns true if the limit of packets is reached.
     pub fn is_spent(&self) -> bool {
         self.budget == 0
     }
@@ -215,8 +215,8 @@ impl Switch {
     }
 
     /// Ports that have left, as they ended.
-    pub fn gone(&self) -> &[MemberState] {
-        &self.gone
+    pub fn removed(&self) -> &[MemberState] {
+        &self.removed
     }
 
     /// Has a port watched by a writer, under a number. It ends with the port, or by
@@ -251,7 +251,7 @@ impl Switch {
         self.watchers = self.members.iter().flatten().map(|member| member.watchers.len()).sum();
     }
 
-    /// What has happened to the ports since the last call.
+    /// Takes the changes of the ports since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -445,7 +445,7 @@ fn spread(
     copies
 }
 
-/// The error of who wants a name that a port has.
+/// The error for a name that another port has.
 pub(crate) fn name_taken(name: &str) -> Error {
     Error::Usage(format!(
         "the switch has a port '{name}' already: give this one another name, as in OTHER=PORT"

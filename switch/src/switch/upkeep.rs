@@ -1,4 +1,4 @@
-//! What becomes of a switch's ports: waiting for packets, interfaces that go down or away, the end.
+//! Upkeep of a switch's ports: waiting for packets, interfaces that go down or are removed, the end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{Event, Switch};
 use crate::member::{Member, MemberState};
 use crate::table::PortNumber;
 
-/// The table is swept once in so many looks.
+/// Checks of the ports for each complete sweep of the table.
 const SWEEPS: usize = 64;
 /// While a port has packets that have not left, nobody sleeps for longer.
 const UNSENT: Duration = Duration::from_millis(1);
@@ -120,7 +120,7 @@ impl Switch {
             }
         }
         self.send_last(Instant::now() + LAST_OF_ALL);
-        (self.gone, self.events)
+        (self.removed, self.events)
     }
 
     /// Ends all ports: each has sent what it was given by `end`, or it is lost.
@@ -150,7 +150,7 @@ impl Switch {
         if let Some(member) = self.members[usize::from(number)].take() {
             let name = member.name.clone();
             self.end(*member, Duration::ZERO);
-            if let Some(state) = self.gone.last_mut() {
+            if let Some(state) = self.removed.last_mut() {
                 state.failed = true;
             }
             self.events.push(Event::Failed(name, error));
@@ -164,7 +164,7 @@ impl Switch {
             let _ = member.queues[sender].close_tx_within(patience);
         }
         let state = state(&mut member, 0);
-        self.gone.push(state);
+        self.removed.push(state);
         drop(member);
         self.count_watchers();
     }
