@@ -43,7 +43,7 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// Who may read capture files that are written: 0640 for the group, too
+    /// Permissions of the capture files: 0640 lets the group read them, too
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = file_mode)]
     pub file_mode: u32,
 
@@ -56,7 +56,7 @@ pub struct Common {
     pub json: bool,
 }
 
-/// What commands that receive take besides.
+/// Options of every command that receives.
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Common options")]
 pub struct Receiving {
@@ -110,7 +110,7 @@ impl Common {
         OpenOptions { latency: Some(Duration::ZERO), ..self.options() }
     }
 
-    /// Who may read capture files: a user that the command becomes owns them.
+    /// Owner and mode of capture files: the user that the command becomes owns them.
     pub fn access(&self) -> FileAccess {
         let owner = self.user.as_deref().and_then(privileges::ids_of);
         FileAccess { mode: self.file_mode, owner }

@@ -33,14 +33,14 @@ pub struct Card {
     filtered: bool,
 }
 
-/// What was received when nothing more was let in.
+/// The card's counters when reception stopped.
 #[derive(Debug)]
 struct CardCounts {
     stats: LinkStats,
     softnet_dropped: u64,
 }
 
-/// What an interface and its queue did with packets of all senders since the run began.
+/// Packets of all senders that an interface and its queue handled since the run began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transmitted {
     pub sent: u64,
@@ -110,8 +110,8 @@ impl Card {
         self.tx.as_ref().is_some_and(|(counters, _)| counters.is_removed())
     }
 
-    /// What the interface and its queue did, once they have counted so many packets or some time is over;
-    /// without `rejected` attempts, which one of the two counted as dropped.
+    /// Returns the interface's counts once they reach `packets` or a timeout passes; leaves out `rejected`
+    /// attempts, which one of the two counted as dropped.
     pub fn transmitted(&mut self, packets: u64, rejected: u64) -> Option<Transmitted> {
         let begin = Instant::now();
         loop {
@@ -147,7 +147,7 @@ impl Card {
         }
     }
 
-    /// What waits in the host's queue, and what that dropped meanwhile.
+    /// Packets that wait in the host's queue, and those it dropped meanwhile.
     fn queue_now(&mut self) -> Backlogged {
         let Some((queue, before)) = &mut self.queue else { return Backlogged::default() };
         let now = queue.read().unwrap_or(*before);
@@ -183,7 +183,7 @@ impl Card {
     }
 }
 
-/// What the host has dropped before any socket, of all its interfaces together.
+/// Packets that the host dropped before any socket, on all its interfaces together.
 fn softnet_dropped() -> Option<u64> {
     Some(cpu_counters().ok()?.iter().map(|cpu| cpu.dropped).sum())
 }

@@ -1,5 +1,5 @@
-//! `sluice claims`, `attach`, `detach`: the resident XDP program of an interface, and who has
-//! which packets.
+//! `sluice claims`, `attach`, `detach`: the resident XDP program of an interface, and the owners of
+//! its packets.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
@@ -43,7 +43,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "native|skb")]
     mode: Option<ModeName>,
 
-    /// Whose times packets can have: `hardware` lets ports with timestamp=hardware, too, find
+    /// Clock of the packets' timestamps: `hardware` lets ports with timestamp=hardware, too, find
     /// what they need [default: xdp]
     #[arg(long, value_name = "xdp|hardware")]
     timestamp: Option<Times>,
@@ -55,11 +55,11 @@ enum Times {
     Hardware,
 }
 
-/// Take the programs off an interface, whoever uses them: all packets go to the host, and the host's
-/// go out
+/// Remove the programs from an interface, even while ports use them: all packets go to the host, and
+/// the host's go out
 ///
-/// The XDP program, and those of a host: port. One that was killed with fallback=drop has left the
-/// host cut off: this ends that.
+/// Removes the XDP program and those of a host: port. A host: port that was killed with
+/// fallback=drop has left the host cut off: this restores its traffic.
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
@@ -154,7 +154,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `sluice claims --json` prints.
+/// The output of `sluice claims --json`.
 #[derive(Serialize)]
 struct ClaimsJson {
     command: &'static str,
@@ -162,9 +162,9 @@ struct ClaimsJson {
     /// None: there is no program, all packets are the host's.
     program: Option<ProgramJson>,
     claims: Vec<Claim>,
-    /// Who has what the host sends out of it, by a host: port.
+    /// The owner of the host's outgoing packets, by a host: port.
     host: Option<String>,
-    /// Whether one that has ended left filters there.
+    /// A host: port that has exited left its filters on the interface.
     host_left: bool,
 }
 
@@ -172,7 +172,7 @@ struct ClaimsJson {
 struct ProgramJson {
     id: u32,
     mode: &'static str,
-    /// Whether it stays when nobody uses it any more.
+    /// The program stays after its last user has exited.
     pinned: bool,
     /// All that came since it was attached.
     packets: u64,

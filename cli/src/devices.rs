@@ -4,7 +4,7 @@ use sluicegate::Result;
 use sluicegate::link::{self, Interface};
 use sluicegate::port::{Kind, PortName};
 
-/// Whether a port receives from all interfaces.
+/// Returns true if a port receives from all interfaces.
 pub fn is_any(port: &PortName) -> bool {
     port.kind() == Kind::Packet && port.name() == "any"
 }

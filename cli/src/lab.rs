@@ -86,7 +86,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Whoever reads the output may stop reading, `head` for one: no reason to complain.
+/// Prints text; a reader that stops reading, such as `head`, is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),

@@ -66,7 +66,7 @@ impl Ledger {
         self.entries(role).map(|e| e.packets).sum()
     }
 
-    /// The most packets that can have gone out.
+    /// The most packets that can have been sent.
     pub fn max_out(&self) -> u64 {
         self.total(Role::Out) + self.total(Role::Uncertain)
     }

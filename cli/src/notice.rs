@@ -1,4 +1,4 @@
-//! What a traffic command says on stderr, beside its result.
+//! Messages of a traffic command on stderr, beside its result.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
@@ -14,8 +14,8 @@ pub fn say(text: impl Display) {
     let _ = writeln!(stderr(), "sluice: {text}");
 }
 
-/// Whether writing to `output` failed because its reader left: a pipe was closed, or a terminal hung up.
-/// A reader that has had enough is no failure of the command.
+/// Returns true if writing to `output` failed because its reader left: a pipe was closed, or a
+/// terminal hung up. The command does not fail then.
 pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
     match error.kind() {
         ErrorKind::BrokenPipe => true,

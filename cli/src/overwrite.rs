@@ -1,4 +1,4 @@
-//! No file is written that is being read: its packets would be gone before anybody has seen them.
+//! Rejects an output file that is also an input: opening it would delete its packets unread.
 
 use std::fs::File;
 use std::io::{stdin, stdout};

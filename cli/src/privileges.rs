@@ -84,7 +84,7 @@ pub fn become_user(name: &str) -> Result<()> {
     socket_file::check_removable()
 }
 
-/// What makes a process a user's.
+/// The user and group IDs of a process.
 struct Ids {
     uid: Uid,
     gid: Gid,
@@ -93,7 +93,7 @@ struct Ids {
 }
 
 impl Ids {
-    /// Whether the process is that user's already, in every respect.
+    /// Returns true if the process has all these IDs already.
     fn are_ours(&self) -> bool {
         let Self { uid, gid, groups } = self;
         getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [*uid; 3])

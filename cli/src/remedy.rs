@@ -79,7 +79,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ("no_port", "add a port for the VLAN"),
 ];
 
-/// What to do about a loss; none if there is no such loss.
+/// The remedy for a loss; none if the loss is unknown.
 pub fn remedy(loss: &str) -> Option<&'static str> {
     REMEDIES.iter().find(|(name, _)| *name == loss).map(|(_, remedy)| *remedy)
 }

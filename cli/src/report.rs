@@ -1,5 +1,5 @@
-//! What a traffic command says at its end: a result as JSON (the contract is docs/json.md), or
-//! for people.
+//! The final report of a traffic command: a result as JSON (the contract is docs/json.md), or
+//! text for people.
 
 use std::io::{self, Write, stderr, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
 
-/// What a frame occupies on the wire besides the bytes counted here: preamble and start
+/// Bytes that a frame occupies on the wire besides those counted here: preamble and start
 /// delimiter 8, frame check sequence 4, gap between frames 12.
 pub const L1_OVERHEAD_BYTES: u64 = 24;
 
@@ -46,7 +46,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     pub fallbacks: Vec<JsonFallback>,
-    /// What else was told on stderr while it ran.
+    /// Other messages that were printed on stderr during the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     pub elapsed_s: f64,
@@ -55,7 +55,7 @@ pub struct Report {
     /// Of commands that send.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub sending: Option<SendingReport>,
-    /// Of a switch's port.
+    /// Counts of a switch's port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub switching: Option<Switching>,
     /// Of `forward`, each direction by itself.
@@ -64,16 +64,16 @@ pub struct Report {
     pub threads: Vec<Thread>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
-    /// What became of stamped packets, where that was asked for.
+    /// The analysis of stamped packets, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<JsonAnalysis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
-    /// The interface's own counters, until they have gone into the ledger.
+    /// The interface's own counters, until they are added to the ledger.
     #[serde(skip)]
     pub card: Option<Card>,
-    /// What the host dropped meanwhile, whichever interface it came from, until it has gone into
-    /// the ledger of the whole.
+    /// Packets that the host dropped meanwhile, on any interface, until they are added to the
+    /// ledger of the whole.
     #[serde(skip)]
     host_dropped: u64,
     /// Each port by itself, where there are several.
@@ -92,21 +92,21 @@ pub struct Traffic {
     pub bps_l2: f64,
 }
 
-/// What became of packets that were sent.
+/// The fate of packets that were sent.
 #[derive(Clone, Debug, Serialize)]
 pub struct SendingReport {
     /// Packets made and handed on.
     pub attempted: u64,
-    /// Of these, packets that were taken.
+    /// Attempts that the port accepted.
     pub accepted: u64,
-    /// Packets that the interface says it has sent meanwhile, whoever they came from.
+    /// Packets of all senders that the interface reports as sent meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<Paced>,
 }
 
-/// What was forwarded from one port to the other.
+/// Packets that were forwarded from one port to the other.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectionReport {
     pub from: String,
@@ -377,7 +377,7 @@ impl Report {
         }
     }
 
-    /// What is received from, and how: "right0 (ring)".
+    /// The source and its method: "right0 (ring)".
     pub fn port_and_method(&self) -> String {
         let ports = match &self.to {
             None => self.port.clone(),

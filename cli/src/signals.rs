@@ -46,7 +46,7 @@ fn block(set: &SigSet) -> Result<()> {
     set.thread_block().map_err(|error| Error::system("catch", "signals", error))
 }
 
-/// Whether the process ignores a signal, as those do that nohup starts.
+/// Returns true if the process ignores a signal, as `nohup` arranges.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -99,7 +99,7 @@ impl Signals {
         }
     }
 
-    /// Whether a signal that was taken asks for the ledger so far; true once a signal.
+    /// Returns true, once a signal, if a signal asks for the current ledger.
     pub fn take_ledger_request(&self) -> bool {
         self.shared.ledger_asked.swap(false, Ordering::Relaxed)
     }

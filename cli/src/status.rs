@@ -18,7 +18,7 @@ use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 const ON_TERMINAL: Duration = Duration::from_secs(1);
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// What has happened since the last look, and where it is shown.
+/// The changes since the last status line, and where to show them.
 pub struct Status {
     live: Option<ProgressBar>,
     json: bool,
@@ -26,7 +26,7 @@ pub struct Status {
     interval: Duration,
     before: Totals,
     before_at: Duration,
-    /// What the analysis says.
+    /// The missing packets by the analysis.
     missing: Option<Missing>,
     /// The live line, and what its end says: what was lost, or a note.
     line: String,
@@ -46,7 +46,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What an analysis says.
+    /// Takes the counts of an analysis.
     pub fn of(analysis: &Analysis) -> Self {
         let (lost, reordered) = analysis.lost_and_reordered();
         Self { lost, reordered }
@@ -98,7 +98,7 @@ impl Status {
         self.interval
     }
 
-    /// Whether it is a live line.
+    /// Returns true if the status is a live line.
     pub fn is_live(&self) -> bool {
         self.live.is_some()
     }
@@ -169,7 +169,7 @@ impl Status {
     /// Prints the ledger so far on stderr, above the live line.
     pub fn ledger(&self, report: &Report, json: bool) {
         let mut text = Vec::new();
-        // Memory takes all; a terminal that is gone is no reason to stop.
+        // A write to memory cannot fail; a terminal that was closed does not end the run.
         let _ = report.print(&mut text, json);
         let print = || drop(stderr().lock().write_all(&text));
         match &self.live {

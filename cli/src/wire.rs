@@ -20,7 +20,7 @@ pub struct HandedOver {
     pub packets: u64,
     /// Attempts besides, which the interface or its queue counted as dropped.
     pub rejected: u64,
-    /// Of `packets`, those that XDP redirected and whose fate is known.
+    /// Counts of XDP redirects: a part of `packets`, whose fate is known.
     pub redirects: RedirectCounts,
     /// Of `packets`, those that may have vanished before the interface counted them.
     pub untraced: u64,
@@ -40,7 +40,7 @@ impl From<&QueueStats> for HandedOver {
 /// Where the packets went.
 #[derive(Debug, Default)]
 pub struct Wire {
-    /// Packets that the interface sent meanwhile, whoever they came from; none where it does not tell.
+    /// Packets of all senders that the interface sent meanwhile; none if it does not count them.
     pub interface_sent: Option<u64>,
     /// Packets that are out for certain.
     pub sent: u64,
@@ -136,7 +136,7 @@ impl Vanished {
 }
 
 impl Bounds {
-    /// The bounds of so many packets, where `sent` and `lost` were counted of all senders together.
+    /// Computes the bounds for `packets`, where `sent` and `lost` were counted of all senders together.
     fn of(
         packets: u64,
         sent: u64,
@@ -162,7 +162,7 @@ impl Bounds {
     }
 }
 
-/// What the kernel did with redirected frames that it did not send, by name.
+/// The kernel's reasons for not sending redirected frames, by name.
 fn redirect_losses(counts: RedirectCounts) -> Vec<(&'static str, u64)> {
     vec![
         ("interface_dropped", counts.dropped),
@@ -174,7 +174,7 @@ fn redirect_losses(counts: RedirectCounts) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Whether an interface that is down is what failed.
+/// Returns true if the error is that the interface is down.
 pub fn is_down(error: &Error) -> bool {
     error.errno() == Some(Errno::ENETDOWN as i32)
 }

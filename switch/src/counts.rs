@@ -1,4 +1,4 @@
-//! What a port of a switch has counted.
+//! The counters of a switch's port.
 
 /// Why a packet that came in goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ pub struct Counts {
     pub after_end: u64,
     /// Packets for this port.
     pub given: u64,
-    /// Of these, packets that its ring took, by exchange of buffers or copied.
+    /// Packets given that its ring took by exchange of buffers; `copied` counts the others.
     pub swapped: u64,
     /// See `swapped`.
     pub copied: u64,
     /// Bytes of these on the wire.
     pub queued_bytes: u64,
-    /// Of those given, lost because its ring was full.
+    /// Packets given and lost because its ring was full.
     pub full: u64,
     /// Longer than its ring can ever hold.
     pub too_long: u64,

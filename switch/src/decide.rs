@@ -10,7 +10,7 @@ use crate::member::Member;
 use crate::table::{Learned, PortNumber, Table, Tick};
 use crate::vlan::{Form, Vlans};
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// One port gets it.
@@ -23,7 +23,7 @@ pub(crate) enum Fate {
     AfterEnd,
 }
 
-/// What becomes of a packet, and what is to be known for it.
+/// The fate of a packet, and the properties that its counting needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub fate: Fate,
@@ -35,7 +35,7 @@ pub(crate) struct Decision {
     pub bytes: u32,
 }
 
-/// What a switch does besides what its ports are set to.
+/// Rules of the switch that hold for all ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Knows VLANs: each is a switch of its own.
@@ -161,7 +161,7 @@ impl Decider<'_> {
         Ok(if second.is_some() { Fate::Flood } else { Fate::To(first) })
     }
 
-    /// Whether a port takes packets of a VLAN.
+    /// Returns true if a port sends packets of a VLAN.
     fn reaches(&self, port: PortNumber, vlan: u16, tag: Option<u16>) -> bool {
         let member = self.members.get(usize::from(port)).and_then(Option::as_deref);
         member.is_some_and(|member| form(self.rules, member, vlan, tag).is_some())

@@ -1,4 +1,4 @@
-//! What a switch reads of a frame: two addresses and a VLAN tag.
+//! The parts of a frame that a switch reads: two addresses and a VLAN tag.
 
 /// Bytes of an Ethernet header: two addresses and a protocol. Nothing shorter is a frame.
 const HEADER_BYTES: usize = 14;
@@ -47,14 +47,14 @@ impl Header {
     }
 }
 
-/// Whether an address is that of a group: multicast or broadcast.
+/// Returns true for a group address: multicast or broadcast.
 #[inline]
 pub fn is_group(mac: u64) -> bool {
     mac >> 40 & 1 == 1
 }
 
-/// Whether an address is one of 01:80:c2:00:00:00 to 0f, which no bridge forwards (IEEE 802.1Q,
-/// table 8-1): spanning tree, pause, LACP, LLDP.
+/// Returns true for 01:80:c2:00:00:00 to 0f, which no bridge forwards (IEEE 802.1Q, table 8-1):
+/// spanning tree, pause, LACP, LLDP.
 #[inline]
 pub fn is_link_local(mac: u64) -> bool {
     mac >> 4 == 0x0180_c200_0000 >> 4

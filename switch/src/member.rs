@@ -23,7 +23,7 @@ pub struct MemberConfig {
     pub vlans: Vlans,
     /// Packets a second that it may have flooded; any number if none.
     pub storm: Option<u32>,
-    /// What it is for, where that is not both.
+    /// The directions the port is used for; by default the port's kind decides.
     pub usage: Option<Use>,
 }
 
@@ -68,9 +68,9 @@ pub struct MemberState {
     pub name: String,
     /// As it was given when the port was opened.
     pub id: u64,
-    /// What it has counted.
+    /// The switch's counters of the port.
     pub counts: Counts,
-    /// What its queues have counted, together.
+    /// The sum of its queues' counters.
     pub stats: QueueStats,
     /// Entries of the table that it has learned.
     pub learned: u32,
@@ -80,7 +80,7 @@ pub struct MemberState {
     pub watchers_lost: u64,
     /// The interface is down.
     pub down: bool,
-    /// The port has failed: what it had then is gone with it.
+    /// The port has failed: the packets it held are lost.
     pub failed: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct MemberState {
 pub struct Opened {
     /// The port; its queues go into the switch with it.
     pub port: Port,
-    /// What is likely to go wrong with it, and the remedy.
+    /// A likely problem of the port, and the remedy.
     pub advice: Option<String>,
     presence: Option<LinkState>,
     wire: Wire,
@@ -133,7 +133,7 @@ impl Opened {
     }
 }
 
-/// What a port is for that nobody has said it of.
+/// The default use of a port.
 fn usual(port: &PortName) -> Result<Use> {
     match port.kind() {
         Kind::Mirror | Kind::Monitor => Ok(Use::Receive),
@@ -232,7 +232,7 @@ impl Member {
         }
     }
 
-    /// Whether packets may be given to it.
+    /// Returns true if the port accepts packets.
     #[inline]
     pub(crate) fn takes(&self) -> bool {
         !self.senders.is_empty() && self.leaving.is_none()
@@ -252,7 +252,7 @@ impl Member {
         self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
-    /// Shows what one of its queues has been given since its head was there.
+    /// Shows watchers the packets that one of its queues was given since `head`.
     #[cold]
     pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
         let sender = self.senders[number % self.senders.len()];
@@ -274,7 +274,7 @@ impl Member {
         Ok(())
     }
 
-    /// Whether it has packets that it could send.
+    /// Returns true if it holds packets that it could send.
     pub(crate) fn is_sending(&self) -> bool {
         self.unsent && !self.down
     }
@@ -288,7 +288,7 @@ impl Member {
         self.queues.iter_mut().try_for_each(Queue::stop_rx)
     }
 
-    /// Whether all that was on its way when its intake was closed has come out.
+    /// Returns true if all packets that were in flight when reception stopped have been forwarded.
     pub(crate) fn has_left(&mut self, now: Instant) -> bool {
         let Some(leaving) = self.leaving else { return false };
         let late = now.saturating_duration_since(leaving) >= LAST_PACKETS;
@@ -296,7 +296,7 @@ impl Member {
         late || !self.receives || self.queues.iter_mut().all(is_empty)
     }
 
-    /// What its queues have counted. What one cannot tell any more is left out.
+    /// The sum of its queues' counters; leaves out queues that cannot be read any more.
     pub(crate) fn stats(&mut self) -> QueueStats {
         let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
         stats.fold(QueueStats::default(), QueueStats::plus)

@@ -9,7 +9,7 @@ use crate::frame::{ADDRESS_BYTES, TAG, TAG_BYTES};
 use crate::member::Member;
 use crate::vlan::Form;
 
-/// What is the same for all packets of a batch.
+/// The values that all packets of a batch share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     /// The queue they came by, by its place in its port.

@@ -91,7 +91,7 @@ impl Handle {
         answered.recv().ok()
     }
 
-    /// What has happened, if anything has.
+    /// Takes the next event, if there is one.
     pub fn event(&self) -> Option<Event> {
         self.events.try_recv().ok()
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct Storm {
     per_second: u32,
     left: u32,
-    /// What `left` has been filled up to.
+    /// The time up to which `left` was filled.
     filled: Instant,
 }
 
@@ -34,7 +34,7 @@ impl Storm {
         }
     }
 
-    /// Whether one more may be flooded.
+    /// Returns true if one more packet may be flooded.
     #[inline]
     pub fn allow(&mut self) -> bool {
         let allowed = self.left > 0;

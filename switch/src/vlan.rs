@@ -14,7 +14,7 @@ pub(crate) const LAST: u16 = 4094;
 pub struct VlanSet(Option<Box<[u64; 64]>>);
 
 impl VlanSet {
-    /// Whether a VLAN is in it.
+    /// Returns true if the set contains a VLAN.
     #[inline]
     pub fn has(&self, vlan: u16) -> bool {
         let bits = self.0.as_ref().map(|words| words[usize::from(vlan & VLAN_BITS) / 64]);

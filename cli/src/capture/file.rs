@@ -42,7 +42,7 @@ impl File {
         None
     }
 
-    /// What has been written, and what could not be.
+    /// Counts of the packets written and of those that failed.
     pub fn counts(&self) -> &OutputCounts {
         &self.counts
     }

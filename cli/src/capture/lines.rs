@@ -25,12 +25,12 @@ pub struct Lines {
     order: Arc<LineOrder>,
     /// The queue's number there.
     queue: usize,
-    /// What a live queue promises; a file promises nothing, nor does a pipe.
+    /// The promises of a live queue; none for a file or a pipe.
     quiet: Option<Quiet>,
     promised: Instant,
     /// Link type and name of each interface, by its number.
     interfaces: Vec<(u16, String)>,
-    /// Whether lines name the interface.
+    /// Names the interface in each line.
     names_device: bool,
     flow: ControlFlow<()>,
     /// Packets that came after standard output had failed.
@@ -38,7 +38,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Of a queue with this number; `quiet` if its packets come as time goes.
+    /// Creates the printer of the queue with this number; `quiet` if it receives live packets.
     /// With `names_device` each line names the interface.
     pub fn new(
         printer: Printer,
@@ -71,7 +71,7 @@ impl Lines {
         self.order.late(self.queue)
     }
 
-    /// What went wrong with standard output; a reader that has had enough is no error.
+    /// Takes the error of standard output; a reader that has left is not an error.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.order.take_failure().filter(|error| !notice::reader_left(error, stdout()))
     }

@@ -12,7 +12,7 @@ use super::file::File;
 /// How often it looks at what may go although nothing arrives.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What recorders send.
+/// A message from a recorder.
 pub enum Message {
     /// A full chunk of a source.
     Chunk(usize, Chunk),

@@ -116,7 +116,7 @@ impl Session {
         reports: Vec<Report>,
         file: Option<Arc<File>>,
     ) -> Result<Self> {
-        // Before the merging thread is there.
+        // Before the merging thread starts.
         signals::hold()?;
         let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
         let live = are_live(ports.iter().map(|port| &port.name));
@@ -242,7 +242,7 @@ impl Session {
         }
         let (mut error, mut reader_left) = account_for_lines(&mut report, &mut captures, options);
         reader_left |= ended.reader_left;
-        // The merging thread ends when the last recorder has gone.
+        // The merging thread ends when the last recorder has exited.
         drop(captures);
         let late =
             merging.map_or(0, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
@@ -266,9 +266,9 @@ impl Session {
     }
 }
 
-/// Whether a source that says nothing holds the others up for the window only. Files have all the
-/// time there is, and wait for a pipe without harm. Of two pipes neither waits without: whoever
-/// writes the one that is not read may have to let packets go.
+/// Returns true if a silent source delays the others for the reorder window only. Files can wait
+/// without limit, also for a single pipe. Two pipes cannot: the writer of the one that is not read
+/// may have to drop packets.
 fn are_live<'a>(names: impl Iterator<Item = &'a PortName>) -> bool {
     let mut pipes = 0;
     for name in names {
@@ -280,7 +280,7 @@ fn are_live<'a>(names: impl Iterator<Item = &'a PortName>) -> bool {
     pipes > 1
 }
 
-/// Whether what is read as a capture file is written meanwhile.
+/// Returns true if a path to read as a capture file is a pipe.
 fn is_pipe(path: &str) -> bool {
     let path = if path == "-" { "/dev/stdin" } else { path };
     std::fs::metadata(path).is_ok_and(|found| !found.is_file())
@@ -309,8 +309,8 @@ fn merging(
     Ok((Some(thread), hand_ons))
 }
 
-/// What went wrong in a recorder or in printing, and whether the reader of the lines has left;
-/// which lines were late, and, where lines are all there is, where the packets went.
+/// Reports errors of recorders and of printing, and a reader of the lines that has left. Counts late
+/// lines and, if lines are the only output, the packets they stand for.
 fn account_for_lines(
     report: &mut Report,
     captures: &mut [Capture],

@@ -38,7 +38,7 @@ the host sends (tx_copies=off).";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
+    /// Ports to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
     /// several go into one file, in the order of time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
@@ -142,7 +142,7 @@ enum CompressFlag {
     Lz4,
 }
 
-/// What the flags mean together.
+/// The flags, validated together.
 pub struct Options {
     pub ports: Vec<PortName>,
     /// The filter of ports without one of their own.
@@ -231,7 +231,7 @@ impl Options {
 }
 
 impl Options {
-    /// What writes packets as lines.
+    /// Creates the writer of packet lines.
     pub fn printer(&self) -> Printer {
         Printer::new(self.time_format, TimeZone::system())
             .nanoseconds(self.nanoseconds)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
 const MAX_BYTES: usize = 32 << 20;
-/// What goes is written in pieces of this size.
+/// The output takes no more lines once it holds this many bytes.
 const PIECE_BYTES: usize = 64 << 10;
 /// How often a queue that waits looks at what may go by the window.
 const TICK: Duration = Duration::from_millis(10);
@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// Where the lines of all queues meet on their way to standard output.
 pub struct LineOrder {
     state: Mutex<OrderState>,
-    /// Lines have gone.
+    /// Signals that lines were moved to the output.
     moved: Condvar,
     /// How long a line waits for others; for ever if none.
     window: Option<Duration>,
@@ -88,12 +88,12 @@ impl LineOrder {
         self.lock().queues[queue].lost
     }
 
-    /// Lines of a queue that went after a later one had gone.
+    /// Lines of a queue that were written after a later line.
     pub fn late(&self, queue: usize) -> u64 {
         self.lock().queues[queue].late
     }
 
-    /// What went wrong with standard output, for whoever asks first.
+    /// Takes the error of standard output; a second call returns none.
     pub fn take_failure(&self) -> Option<io::Error> {
         self.lock().failure.take()
     }
@@ -115,11 +115,11 @@ impl LineOrder {
     }
 }
 
-/// What waits, and what is about to be written.
+/// The waiting lines, and the text that is written next.
 struct OrderState {
     queues: Vec<Waiting>,
     out: String,
-    /// The latest time that has gone into `out`.
+    /// The latest time moved into `out`.
     out_ns: u64,
     failed: bool,
     failure: Option<io::Error>,
@@ -127,16 +127,16 @@ struct OrderState {
 
 /// One queue's lines.
 struct Waiting {
-    /// From `gone` on the text of `lines`.
+    /// The text of `lines` starts at `moved`.
     text: String,
-    gone: usize,
+    moved: usize,
     lines: VecDeque<PendingLine>,
     /// Nothing earlier will come.
     watermark_ns: u64,
     /// It must not wait for room.
     live: bool,
     late: u64,
-    /// Of the lines in `out`, this queue's.
+    /// Lines of this queue in `out`.
     going: u64,
     lost: u64,
 }
@@ -151,7 +151,7 @@ impl OrderState {
     fn new(queues: usize) -> Self {
         let waiting = || Waiting {
             text: String::new(),
-            gone: 0,
+            moved: 0,
             lines: VecDeque::new(),
             watermark_ns: 0,
             live: true,
@@ -195,7 +195,7 @@ impl OrderState {
         let (head_ns, first) = heads.filter_map(|(queue, head)| Some((head?, queue))).min()?;
         let hurried = self.queues.iter().filter(|queue| queue.is_hurried(expired));
         let hurried_ns = hurried.filter_map(Waiting::head_ns).max().unwrap_or(0);
-        // What is earlier than what has gone is late already: waiting mends nothing.
+        // A line earlier than the last one moved is late already: waiting does not help.
         let least_ns = hurried_ns.max(self.out_ns);
         let others = self.queues.iter().enumerate().filter(|(queue, _)| *queue != first);
         let until_ns = others
@@ -204,7 +204,7 @@ impl OrderState {
         (head_ns <= until_ns).then_some((first, until_ns))
     }
 
-    /// What was about to be written is, or nothing is any more.
+    /// Notes that `out` was written, or that writing failed.
     fn done(&mut self, written: io::Result<()>) {
         self.out.clear();
         let failed = written.is_err();
@@ -233,24 +233,24 @@ impl Waiting {
     }
 
     fn is_full(&self) -> bool {
-        self.text.len() - self.gone > MAX_BYTES
+        self.text.len() - self.moved > MAX_BYTES
     }
 
-    /// Moves lines up to a time, as long as there is room; notes the latest time that has gone.
+    /// Moves lines up to a time, as long as there is room; notes the latest time moved.
     fn move_to(&mut self, out: &mut String, until_ns: u64, out_ns: &mut u64) {
         while out.len() < PIECE_BYTES
             && let Some(line) = self.lines.pop_front_if(|line| line.at_ns <= until_ns)
         {
-            out.push_str(&self.text[self.gone..self.gone + line.bytes]);
-            self.gone += line.bytes;
+            out.push_str(&self.text[self.moved..self.moved + line.bytes]);
+            self.moved += line.bytes;
             self.going += 1;
             self.late += u64::from(line.at_ns < *out_ns);
             *out_ns = line.at_ns.max(*out_ns);
         }
-        // No more is moved up than has gone: each byte moves once.
-        if self.lines.is_empty() || self.gone > self.text.len() / 2 {
-            self.text.drain(..self.gone);
-            self.gone = 0;
+        // The text is shifted by no more bytes than were moved: each byte moves once.
+        if self.lines.is_empty() || self.moved > self.text.len() / 2 {
+            self.text.drain(..self.moved);
+            self.moved = 0;
         }
     }
 }
@@ -259,7 +259,7 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    /// What a queue does: lines of these times, or the promise that none is older.
+    /// One step of a queue: lines of these times, or the promise that no older line follows.
     enum Does {
         Lines(&'static [u64]),
         /// Lines that have waited for the window.
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_live_queue_without_room_lets_its_lines_go_and_a_file_waits() {
         let line = "x".repeat(1 << 20);
-        for (sentence, live, gone) in [("it may not wait", true, 1), ("it may", false, 0)] {
+        for (sentence, live, written) in [("it may not wait", true, 1), ("it may", false, 0)] {
             let mut state = OrderState::new(2);
             state.queues[0].live = live;
             let mut pushed = 0;
@@ -361,7 +361,7 @@ mod tests {
                 state.append(0, &batch, Instant::now());
             }
             assert_eq!(state.drain(None), live, "{sentence}");
-            assert_eq!((state.out.len() >> 20, pushed), (gone, 33), "{sentence}");
+            assert_eq!((state.out.len() >> 20, pushed), (written, 33), "{sentence}");
         }
     }
 

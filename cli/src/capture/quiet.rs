@@ -1,4 +1,4 @@
-//! What a live queue in which nothing has come can promise those that wait for it.
+//! The promise of a silent live queue: no packet older than a given time will follow.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Of a queue of this port.
+    /// Computes the promise for the queues of a port.
     ///
     /// # Errors
-    /// Its `block_timeout=` or `latency=` is no time.
+    /// `block_timeout=` or `latency=` is not a valid time.
     pub fn of(port: &PortName) -> Result<Self> {
         let waits = port.duration("block_timeout")?.or(port.duration("latency")?);
         let delivery = DELIVERY + waits.unwrap_or(RECORDING);

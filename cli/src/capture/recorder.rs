@@ -38,7 +38,7 @@ pub struct Recorder {
     handed_on: Instant,
     /// How long a part of a chunk may be held back.
     patience: Duration,
-    /// What a live queue promises; a file promises nothing, nor does a pipe.
+    /// The promises of a live queue; none for a file or a pipe.
     quiet: Option<Quiet>,
     error: Option<Error>,
 }
@@ -69,7 +69,7 @@ impl Recorder {
         })
     }
 
-    /// What went wrong here, other than in the file.
+    /// Takes the recorder's error; errors of the file are separate.
     pub fn take_error(&mut self) -> Option<Error> {
         self.error.take()
     }
@@ -160,7 +160,7 @@ impl Recorder {
     }
 }
 
-/// What a capture does with one queue's packets: record, print, or both.
+/// A capture of one queue: records its packets, prints them, or both.
 pub struct Capture {
     pub recorder: Option<Recorder>,
     pub lines: Option<Lines>,

@@ -32,7 +32,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to receive from: eth0, any, packet:eth0?method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
+    /// Port to receive from: eth0, any, packet:eth0?method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
     /// null:
     port: PortName,
 
@@ -96,7 +96,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     exit::first_error(&mut ended.outcomes)
 }
 
-/// Whether a port's packets never come to it.
+/// Returns true if the kernel counts a port's packets and delivers none.
 fn counts_in_kernel(port: &PortName) -> bool {
     port.kind() == Kind::Xdp && matches!(port.option("action"), Some("drop" | "pass"))
 }
@@ -131,7 +131,7 @@ impl CountMethod<'_> {
 /// Attends a count.
 struct CountControl<'a, M> {
     status: &'a mut Status,
-    /// What the analysis says, if there is one.
+    /// The analysis' missing packets, if there is an analysis.
     missing: M,
     report: &'a mut Report,
     json: bool,
@@ -167,7 +167,7 @@ pub struct Analysing {
     shown_at: Instant,
 }
 
-/// What all queues have counted, as of a moment ago.
+/// The latest counts of all queues.
 pub struct CountProgress(Vec<Arc<Mutex<Share>>>);
 
 /// A visitor for each queue, and what they show of their counts meanwhile.
@@ -182,14 +182,14 @@ pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, CountProgress) {
     (visitors.collect(), CountProgress(shown))
 }
 
-/// What all visitors have seen.
+/// Merges the analyses of all visitors.
 pub fn analysis(visitors: &[Analysing]) -> Analysis {
     let shares: Vec<Share> = visitors.iter().map(|visitor| visitor.analyser.share()).collect();
     Analysis::of(&shares)
 }
 
 impl CountProgress {
-    /// What became of packets so far, but for how long they took.
+    /// The fate of packets so far, without latencies.
     pub fn analysis(&self) -> Analysis {
         let shares: Vec<Share> = self
             .0

@@ -4,7 +4,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Rewriter, Vlan};
 use sluicegate::link::Mac;
 
-/// What becomes of Ethernet headers, there and back.
+/// Changes to Ethernet headers, in both directions.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "headers", multiple = true, conflicts_with = "in_kernel")]
 #[command(next_help_heading = "Ethernet headers")]
@@ -21,15 +21,15 @@ pub struct Headers {
     #[arg(long, value_name = "CHANGE", value_parser = vlan)]
     vlan: Option<Vlan>,
 
-    /// The same of what comes back
+    /// Source address of what goes back to the first port
     #[arg(long, value_name = "MAC")]
     reverse_smac: Option<Mac>,
 
-    /// The same of what comes back
+    /// Destination address of what goes back to the first port
     #[arg(long, value_name = "MAC")]
     reverse_dmac: Option<Mac>,
 
-    /// The same of what comes back
+    /// VLAN tags of what goes back to the first port: push:10, set:10 or pop
     #[arg(long, value_name = "CHANGE", value_parser = vlan)]
     reverse_vlan: Option<Vlan>,
 }

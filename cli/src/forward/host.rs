@@ -15,10 +15,10 @@ use crate::report::Report;
 /// Flows that a host: port has room for, where its name does not say.
 const FLOWS: &str = "65536";
 
-/// Whether the two ports are the two sides of one interface, its host's and its wire's.
+/// Returns true if the two ports are the host side and the wire side of one interface.
 ///
 /// # Errors
-/// The wire's side is one that gives the host its packets, too.
+/// The port of the wire side leaves its packets to the host, too.
 pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
     let same = ports[0].name() == ports[1].name();
     let kinds = ports.map(PortName::kind);

@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "EXPR")]
     host_flows: Option<String>,
 
-    /// Most packets that move at once [default: all that are there]
+    /// Most packets that move at once [default: all that have come]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: Option<u32>,
 
@@ -143,7 +143,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     };
     let ended = supervise(relays, &limits, &Signals::catch()?, &mut attendant);
     status.done();
-    // Only now, for whoever watches takes a lost connection for a forwarder that was killed.
+    // Only now, because a watcher takes a lost connection for a forwarder that was killed.
     drop(watched);
     let mut ended = ended?;
     let outcomes: Vec<_> = ended.outcomes.iter().collect();
@@ -209,7 +209,7 @@ impl Args {
         }
     }
 
-    /// What is to be said of sources whose packets the host puts together before they come here.
+    /// Warns of sources whose packets the host merges (GRO) before the port receives them.
     fn merged(&self) -> Vec<String> {
         let ports = [&self.from, &self.to].into_iter().take(self.sources().len());
         let mut ethtool = Ethtool::open(self.common.netns.as_deref()).ok();
@@ -278,7 +278,7 @@ impl Args {
         Ok(())
     }
 
-    /// What goes out where it came in would come in again, or overwrite what is read.
+    /// Rejects a target that feeds the source: packets would come in again, or overwrite the input.
     fn refuse_loops(&self) -> Result<()> {
         let [from, to] = [&self.from, &self.to];
         match (from.kind(), to.kind()) {

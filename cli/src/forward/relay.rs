@@ -34,7 +34,7 @@ const MIN_NAP: Duration = Duration::from_micros(50);
 const MAX_NAP: Duration = Duration::from_millis(5);
 /// Between two looks at what is left, once nothing more is let in.
 const DRAIN: Duration = Duration::from_millis(1);
-/// What is not forwarded in this time after the end, and then not sent in as much again, is not sent.
+/// Time to forward the remaining packets after the end, and again to send them; the rest is dropped.
 const LAST_SENT: Duration = Duration::from_secs(1);
 /// So long at least a target's other end has to take what was sent, however slow others were.
 const LAST_MOMENT: Duration = Duration::from_millis(40);
@@ -67,14 +67,14 @@ impl Ended for Relayed {
     }
 }
 
-/// What one thread forwards.
+/// The forwarder of one thread.
 pub struct Relay {
     number: usize,
     pub queues: Vec<Served>,
     pub ways: Vec<QueuePair>,
     /// Most packets that move along a way at once.
     pub batch: u32,
-    /// What becomes of headers of packets from each side, if anything.
+    /// The header rewriter for packets from each side.
     pub rewriters: [Option<Rewriter>; 2],
     /// Flows that are left to the host.
     pub leaving: Option<Arc<Leaving>>,
@@ -156,7 +156,7 @@ impl Relay {
     fn discard(&mut self) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
-            // A source that is gone has no more.
+            // A source whose interface was removed has no more packets.
             let _ = served.queue.sync_rx();
             let packets = served.let_go();
             self.passed[served.side].unsent += packets;
@@ -202,7 +202,7 @@ impl Relay {
         Ok(progress)
     }
 
-    /// Moves what is there, and wanted, along a way.
+    /// Moves the packets that have come, up to the limit, along a path.
     fn pass(&mut self, index: usize, shared: &RunContext) -> Result<Moved> {
         let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
@@ -325,12 +325,12 @@ impl Relay {
         result
     }
 
-    /// Whether the targets have had their time for what had come before the end.
+    /// Returns true if the time to forward the remaining packets has passed.
     fn is_over(&self) -> bool {
         self.closed.is_some_and(|closed| closed.elapsed() >= LAST_SENT)
     }
 
-    /// Whether nothing is left that could be moved.
+    /// Returns true if no packet is left to move.
     fn is_finished(&mut self) -> bool {
         let mut sources = self.queues.iter_mut().filter(|served| served.receives);
         sources.all(|served| served.queue.is_finished() && served.queue.rx().available() == 0)
@@ -443,7 +443,7 @@ struct ThreadInfo {
 }
 
 impl ThreadInfo {
-    /// What the thread has done up to now.
+    /// The thread's results so far.
     fn outcome(&self, number: usize, sides: [Passed; 2], notices: Vec<String>) -> Relayed {
         Relayed {
             thread: number as u32,
@@ -457,7 +457,7 @@ impl ThreadInfo {
     }
 }
 
-/// Slots of the first so many packets in a queue's receive ring.
+/// Counts the slots of the first `packets` packets in a queue's receive ring.
 fn first_packets(queue: &Queue, packets: u32) -> u32 {
     queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
 }

@@ -1,4 +1,4 @@
-//! What became of what was forwarded: for each direction how much, in what way, and where it went.
+//! The result of forwarding: counts, methods and targets for each direction.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl Sides {
     }
 }
 
-/// What became of the packets of one side.
+/// The fate of the packets of one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Passed {
     pub swapped: u64,
@@ -104,7 +104,7 @@ pub struct Passed {
     pub after_end: u64,
     /// They came in before the end, and there was nowhere to go to any more.
     pub unsent: u64,
-    /// What the side's queues counted, received and sent.
+    /// Counters of the side's queues, receive and transmit.
     pub stats: QueueStats,
     /// How often its interface went down.
     pub downs: u32,

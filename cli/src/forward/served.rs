@@ -1,4 +1,4 @@
-//! What a relay has in its hands: queues, and the ways between them.
+//! The queues of a relay, and the paths between them.
 
 use std::time::{Duration, Instant};
 
@@ -56,12 +56,12 @@ impl Served {
         packets
     }
 
-    /// Whether packets were given to it that it has not sent.
+    /// Returns true if the queue holds packets that it has not sent.
     pub fn is_sending(&self) -> bool {
         self.sends && self.queue.tx().available() + 1 < self.queue.tx().num_slots()
     }
 
-    /// Whether packets that were given to it wait for another call of [`send`](Self::send).
+    /// Returns true if packets wait for another call of [`send`](Self::send).
     pub fn is_stuck(&mut self) -> bool {
         self.sends && self.queue.needs_sync_tx()
     }

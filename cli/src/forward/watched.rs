@@ -43,7 +43,7 @@ impl WatchPoint {
     }
 }
 
-/// What a thread is to do for those who watch. Who has asked waits until the order is dropped.
+/// An order to a thread about a watcher. The sender of the order waits until it is dropped.
 struct WatchOrder {
     what: What,
     _done: Sender<()>,
@@ -80,7 +80,7 @@ impl Watchers {
         }
     }
 
-    /// Whether somebody watches the port of a side.
+    /// Returns true if the port of a side is watched.
     #[inline]
     pub fn watch(&self, side: usize) -> bool {
         self.there.iter().any(|watcher| watcher.side == side)
@@ -118,7 +118,7 @@ pub struct Watched {
 struct Threads {
     ports: [PortName; 2],
     orders: Vec<Sender<WatchOrder>>,
-    /// Who watches.
+    /// The watching clients.
     clients: Vec<u64>,
 }
 
@@ -129,7 +129,7 @@ impl Watched {
         Self { server, threads: Threads { ports, orders: Vec::new(), clients: Vec::new() } }
     }
 
-    /// What one more thread needs.
+    /// Creates the watchers of one more thread.
     pub fn thread(&mut self) -> Watchers {
         let (orders, to_do) = channel();
         self.threads.orders.push(orders);
@@ -193,7 +193,7 @@ impl Threads {
         self.give(self.orders.iter().map(|_| What::End(client)).collect());
     }
 
-    /// Gives each thread its order. What is returned is there until all have done what they were told.
+    /// Gives each thread its order. The receiver disconnects when all threads have obeyed.
     fn give(&self, orders: Vec<What>) -> Receiver<()> {
         let (done, all_done) = channel();
         for (thread, what) in self.orders.iter().zip(orders) {

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut(pub &'static str);
 
-/// What is there of one protocol's header and payload. A read past the end is a [`Cut`] that
+/// The captured bytes of one protocol's header and payload. A read past the end is a [`Cut`] that
 /// names the protocol.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
@@ -26,7 +26,7 @@ impl<'a> Bytes<'a> {
         Cut(self.protocol)
     }
 
-    /// Whether `count` bytes are there from `at` on.
+    /// Returns true if `count` bytes at `at` were captured.
     pub fn has(&self, at: usize, count: usize) -> bool {
         at + count <= self.data.len()
     }
@@ -52,7 +52,7 @@ impl<'a> Bytes<'a> {
         self.array(at).map(u32::from_be_bytes)
     }
 
-    /// What follows `at`; nothing where the packet ends before it.
+    /// The bytes from `at` on; empty if the packet ends before it.
     pub fn after(&self, at: usize) -> &'a [u8] {
         self.data.get(at..).unwrap_or_default()
     }

@@ -17,14 +17,14 @@ struct Ends {
     high: (u16, IpAddress),
 }
 
-/// What is subtracted from sequence numbers: of the low end's packets, of the high end's.
+/// The initial sequence numbers to subtract: for packets of the low end, and of the high end.
 #[derive(Clone, Copy, Debug)]
 struct FirstNumbers {
     low: u32,
     high: u32,
 }
 
-/// What makes a segment's sequence numbers relative.
+/// The offsets that make a segment's sequence numbers relative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// For what the segment's sender counts: `seq`.

@@ -9,7 +9,7 @@ use super::flows::Flows;
 pub struct Line<'p> {
     out: &'p mut String,
     pub flows: &'p mut Flows,
-    /// Whether what lies below the network header is shown, too.
+    /// Shows the link-layer header, too.
     pub link_header: bool,
     /// Network headers inside each other so far.
     depth: u8,
@@ -27,7 +27,7 @@ impl<'p> Line<'p> {
         self.out.push_str(text);
     }
 
-    /// What `write!` calls; memory takes every write, so there is no error to hand on.
+    /// Implements `write!`; a write to memory cannot fail, so it returns nothing.
     pub fn write_fmt(&mut self, arguments: fmt::Arguments) {
         let _ = self.out.write_fmt(arguments);
     }

@@ -22,7 +22,7 @@ use crate::signals::Signals;
 
 /// Between two looks of the control thread, where nothing wakes it.
 const TICK: Duration = Duration::from_millis(100);
-/// The same while workers owe their snapshots.
+/// Interval between checks while workers owe their snapshots.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
 
 /// When a run ends, and where its threads run.
@@ -42,7 +42,7 @@ pub struct Limits {
     pub watch_reader: bool,
 }
 
-/// What one thread of a run does.
+/// The work of one thread of a run.
 pub trait Work: Send {
     /// How it ends.
     type Outcome: Ended + Send + Sync;
@@ -82,7 +82,7 @@ pub trait Ended {
     /// When it had handed on its last packet.
     fn at(&self) -> Instant;
 
-    /// Whether it failed: then the others end, too.
+    /// Returns true if the work failed: then the others end, too.
     fn failed(&self) -> bool;
 }
 
@@ -231,7 +231,7 @@ impl Drop for RunningWorker<'_> {
     }
 }
 
-/// What ends a run from outside.
+/// An event that ends a run from outside.
 enum ControlEvent {
     Signal,
     ReaderLeft,

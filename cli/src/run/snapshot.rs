@@ -25,7 +25,7 @@ impl<T> Default for Snapshot<T> {
 }
 
 impl<T> Snapshot<T> {
-    /// Whether the worker is to make one.
+    /// Returns true if a snapshot is requested from the worker.
     #[inline]
     pub fn is_asked(&self) -> bool {
         // Flags by themselves: the mutex publishes the snapshot.
@@ -70,7 +70,7 @@ impl Inquiry {
         }
     }
 
-    /// Whether workers have been asked and the answer has not been returned.
+    /// Returns true if a request to the workers is unanswered.
     pub fn is_open(&self) -> bool {
         self.until.is_some()
     }
@@ -154,7 +154,7 @@ impl Totals {
         })
     }
 
-    /// What has come since an earlier moment.
+    /// The difference to an earlier snapshot.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             packets: self.packets - earlier.packets,

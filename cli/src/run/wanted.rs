@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What `--count` leaves to be done. Relaxed throughout: counts by themselves, and nothing is
-/// published through them.
+/// The packets that `--count` leaves to handle. Relaxed throughout: the counters publish no other
+/// memory.
 #[derive(Debug)]
 pub struct Wanted(Option<Limit>);
 
@@ -16,13 +16,13 @@ struct Limit {
 }
 
 impl Wanted {
-    /// So many, or any number: then threads have nothing to agree on.
+    /// Limits the run to `count` packets; without a limit the threads share no counter.
     pub fn new(count: Option<u64>) -> Self {
         let limit = |count| Limit { free: AtomicU64::new(count), missing: AtomicU64::new(count) };
         Self(count.map(limit))
     }
 
-    /// Whether there is a limit.
+    /// Returns true if there is a limit.
     pub fn is_limited(&self) -> bool {
         self.0.is_some()
     }

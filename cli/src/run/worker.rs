@@ -29,7 +29,7 @@ const LAST_PACKETS: Duration = Duration::from_millis(100);
 /// How often it asks the kernel for its statistics; they count in 32 bits.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What is done with packets. One for each worker, called batch by batch.
+/// A handler of packets. Each worker has one and calls it batch by batch.
 pub trait Visitor: Send {
     /// Before a batch: its queue may have met new interfaces.
     fn prepare(&mut self, _queue: &Queue) {}
@@ -59,8 +59,8 @@ impl Visitor for Nothing {
     fn packet(&mut self, _packet: &Packet<'_>) {}
 }
 
-/// A visitor whose end is said in any case: also where its worker fails, panics or never starts.
-/// Others may wait for what it would have handed on.
+/// A visitor that is always told of its end, also if its worker fails, panics or never starts.
+/// Other threads may wait for what it would have delivered.
 struct Finished<'a, V: Visitor>(Option<&'a mut V>);
 
 impl<'a, V: Visitor> Finished<'a, V> {
@@ -78,7 +78,7 @@ impl<V: Visitor> Drop for Finished<'_, V> {
     }
 }
 
-/// What all workers of a run share.
+/// The state that all workers of a run share.
 #[derive(Debug)]
 pub struct RunContext {
     /// Let nothing more in.
@@ -105,7 +105,7 @@ impl RunContext {
     }
 }
 
-/// The end of a run: said once, by whoever says it first. The control thread is woken by it.
+/// The end of a run: the first call sets it and wakes the control thread.
 #[derive(Debug)]
 pub struct Stop {
     set: AtomicBool,
@@ -114,7 +114,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Of a run that has not ended.
+    /// Creates the stop of a run that has not ended.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -144,7 +144,7 @@ impl Stop {
         let _ = self.wake.read();
     }
 
-    /// Whether the run is over.
+    /// Returns true if the run is over.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.set.load(Ordering::Relaxed)
@@ -182,7 +182,7 @@ pub struct Outcome {
     pub busy: f64,
     /// Times the interface went down.
     pub downs: u32,
-    /// What the user was told of the port meanwhile.
+    /// Messages about the port that were printed meanwhile.
     pub notices: Vec<String>,
     /// When it had handed on its last packet; of a snapshot, when that was made.
     pub ended: Instant,
@@ -279,7 +279,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What it has done so far, by the backend's counts of now.
+    /// The worker's results so far, with the backend's current counters.
     fn outcome(&self, stats: QueueStats) -> Outcome {
         let Totals { packets, bytes, .. } = self.counters.totals();
         Outcome {
@@ -299,7 +299,7 @@ impl Worker<'_> {
 
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
         let mut looked = Instant::now();
-        let mut gone = None;
+        let mut first_error = None;
         let mut broken = false;
         loop {
             if !self.closed && self.shared.stop.is_set() {
@@ -319,13 +319,13 @@ impl Worker<'_> {
             } else {
                 self.count_in_kernel();
                 if self.queue.is_finished() {
-                    return gone.map_or(Ok(()), Err);
+                    return first_error.map_or(Ok(()), Err);
                 }
                 broken = broken || visitor.idle().is_break();
                 if let Err(error) = self.wait() {
                     // What came before the interface went still comes out.
                     self.close()?;
-                    gone.get_or_insert(error);
+                    first_error.get_or_insert(error);
                 }
             }
             if self.snapshot.is_asked() {
@@ -338,7 +338,7 @@ impl Worker<'_> {
                 self.counters.note(stats.received, stats.dropped_ring_full);
                 if let Err(error) = self.check() {
                     self.close()?;
-                    gone.get_or_insert(error);
+                    first_error.get_or_insert(error);
                 }
             }
             if broken {

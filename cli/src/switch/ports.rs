@@ -39,7 +39,7 @@ impl FromStr for Named {
     }
 }
 
-/// What is said of ports, by their names.
+/// The settings of ports, by their names.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Ports")]
 pub struct Settings {
@@ -78,15 +78,15 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 impl Settings {
-    /// Whether anything is said of VLANs.
+    /// Returns true if a setting concerns VLANs.
     pub fn speak_of_vlans(&self) -> bool {
         !(self.access.is_empty() && self.trunk.is_empty() && self.native.is_empty())
     }
 
-    /// What is said of a port.
+    /// The configuration of a port.
     ///
     /// # Errors
-    /// What makes no sense, or not together.
+    /// A setting is invalid, or two exclude each other.
     pub fn of(&self, name: &str) -> Result<MemberConfig> {
         let usage = match (says(&self.rx_only, name), says(&self.tx_only, name)) {
             (true, true) => {

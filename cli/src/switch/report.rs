@@ -1,4 +1,4 @@
-//! What a switch has done, as the reports of its ports and one of the whole.
+//! The results of a switch: a report for each port, and one of the whole.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use sluicegate_switch::{CAUSES, MemberState};
 use crate::report::{Report, Traffic};
 use crate::wire::{HandedOver, Wire};
 
-/// What goes on to other ports of the switch, and so does not leave it here.
+/// The loss name of packets that went on to other ports of the switch, and so did not leave it here.
 const DELIVERED: &str = "delivered";
 
-/// What a port of a switch has done besides receiving.
+/// The counts of a switch's port besides those of reception.
 #[derive(Clone, Debug, Serialize)]
 pub struct Switching {
     /// Its name in the switch.
@@ -42,7 +42,7 @@ pub struct Switching {
 }
 
 impl Switching {
-    /// Of a port as it stands.
+    /// Takes the counts from a port's state.
     pub fn of(state: &MemberState) -> Self {
         let counts = &state.counts;
         Self {

@@ -1,4 +1,4 @@
-//! What a running switch can be asked for, as a line of JSON, and how it answers (docs/commands/switch.md).
+//! Requests to a running switch, as a line of JSON, and its answers (docs/commands/switch.md).
 
 use std::io::{self, Write, stdout};
 
@@ -52,7 +52,7 @@ pub enum Request {
     },
 }
 
-/// What is said of one port.
+/// The settings of one port.
 #[derive(clap::Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 pub struct Set {
     /// Its VLAN, if hosts there know no tags
@@ -87,7 +87,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// The same, said of a port by its name.
+    /// These settings for the port with this name.
     pub fn of(&self, name: &str) -> Settings {
         let pair = |value: &Option<String>| {
             value.iter().map(|value| (name.to_owned(), value.clone())).collect()
@@ -126,7 +126,7 @@ impl SwitchClient {
     }
 }
 
-/// What a running switch can be asked.
+/// A request to a running switch.
 #[derive(Subcommand)]
 pub enum RequestAction {
     /// Show a running switch's ports, and which hosts are behind them

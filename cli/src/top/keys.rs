@@ -1,11 +1,11 @@
-//! What is shown, and the keys that change it.
+//! The state of the view, and the keys that change it.
 
 use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::link::{InterfaceRates, Rates};
 
-/// What the interfaces are sorted by.
+/// A column to sort the interfaces by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Name,
@@ -52,7 +52,7 @@ impl Column {
 pub struct ViewState {
     /// The namespace, if not the command's own.
     pub netns: Option<String>,
-    /// What is shown; none until the first interval has passed.
+    /// The rates shown; none until the first interval has passed.
     pub rates: Option<Rates>,
     pub interval: Duration,
     pub sort: Column,
@@ -61,13 +61,13 @@ pub struct ViewState {
     pub help: bool,
     pub queues: bool,
     pub cpus: bool,
-    /// Whether interfaces without traffic are shown.
+    /// Shows interfaces without traffic, too.
     pub idle: bool,
     /// The interface whose queues are shown; the first if none.
     pub selected: Option<String>,
 }
 
-/// What a key asks the watch to do.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
     Nothing,
@@ -230,7 +230,7 @@ mod tests {
         }
         assert_eq!(state.selected.as_deref(), Some("tap9"), "no further than the last");
         state.update(Rates::default());
-        assert_eq!(state.selected_row(), 0, "gone");
+        assert_eq!(state.selected_row(), 0, "the selected row was removed");
         press(&mut state, KeyCode::Up);
         assert_eq!(state.selected, None);
     }

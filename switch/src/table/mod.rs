@@ -28,7 +28,7 @@ pub const TICKS_PER_SECOND: u32 = 10;
 
 const WAYS: usize = 4;
 
-/// What an entry is to those that need room.
+/// The state of an entry: a new address may replace a lower one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum EntryState {
     #[default]
@@ -56,7 +56,7 @@ struct Bucket([Entry; WAYS]);
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// What became of an address that was seen behind a port.
+/// The result of learning an address behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// It was known to be there.
@@ -71,7 +71,7 @@ pub enum Learned {
     NoRoom,
 }
 
-/// What the table is made for.
+/// The settings of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
     /// Entries it has room for; made a power of two, 64 at least.
@@ -225,7 +225,7 @@ impl Table {
         })
     }
 
-    /// Forgets a port that is gone, its static entries too. How many entries it had.
+    /// Forgets a port that was removed, its static entries too. Returns how many entries it had.
     pub fn forget(&mut self, port: PortNumber) -> usize {
         self.take_out(|entry| entry.port == port)
     }
@@ -250,7 +250,7 @@ impl Table {
         self.buckets.len()
     }
 
-    /// The entries of some buckets, so that who looks at all need not do it at once.
+    /// The entries of some buckets, so that a reader of the whole table can do it in steps.
     pub fn entries(
         &self,
         buckets: std::ops::Range<usize>,

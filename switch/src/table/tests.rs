@@ -107,7 +107,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of a host: port, when it was seen, whether the entry is static.
+/// The expected table, by VLAN and address: the port, when it was last seen, whether it is static.
 type Model = HashMap<(u16, u64), (PortNumber, Tick, bool)>;
 
 proptest! {
