@@ -1,8 +1,8 @@
 //! ICMP (RFC 792, 1191).
 
-use super::bytes::{Bytes, Cut};
-use super::ip::{TCP, UDP};
-use super::line::{IpAddress, Line, name};
+use sluicegate::headers::protocol::{TCP, UDP};
+
+use super::line::{Bytes, Cut, IpAddress, Line, name};
 
 const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;

@@ -1,8 +1,8 @@
 //! ICMPv6 (RFC 4443) and neighbour discovery (RFC 4861).
 
-use super::bytes::{Bytes, Cut};
-use super::ip::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
-use super::line::{IpAddress, Line, name};
+use sluicegate::headers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
+
+use super::line::{Bytes, Cut, IpAddress, Line, name};
 
 const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;

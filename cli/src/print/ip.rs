@@ -1,37 +1,26 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200), and the protocols above.
 
-use super::bytes::{Bytes, Cut, first};
-use super::line::{BAD_HEADER, IpAddress, Line, name};
+use sluicegate::headers::protocol::{
+    self, DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP,
+};
+
+use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, first, name};
 use super::{icmp, icmp6, tcp};
-
-pub const ETHERTYPE_V4: u16 = 0x0800;
-pub const ETHERTYPE_V6: u16 = 0x86dd;
-
-pub const ICMP: u8 = 1;
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub const ICMPV6: u8 = 58;
-
-/// Extension headers of IPv6.
-pub const HOP_BY_HOP: u8 = 0;
-pub const ROUTING: u8 = 43;
-pub const FRAGMENT: u8 = 44;
-pub const DESTINATION: u8 = 60;
 
 /// Protocols that are written by name and length (IANA's registry), in tcpdump's words.
 const NAMES: &[(u8, &str)] = &[
     (2, "igmp"),
-    (33, "DCCP"),
+    (protocol::DCCP, "DCCP"),
     (46, "RSVP"),
-    (47, "GRE"),
+    (protocol::GRE, "GRE"),
     (50, "ESP"),
-    (51, "AH"),
+    (protocol::AUTHENTICATION, "AH"),
     (88, "EIGRP"),
     (89, "OSPF"),
     (103, "PIM"),
     (108, "IPComp"),
     (112, "VRRP"),
-    (132, "sctp"),
+    (protocol::SCTP, "sctp"),
     (135, "mobility"),
 ];
 

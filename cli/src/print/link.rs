@@ -1,8 +1,9 @@
-//! The header below the network protocol, by link type (tcpdump.org/linktypes.html).
+//! The header below the network protocol, by link type (tcpdump.org/linktypes.html), and ARP.
 
-use super::bytes::{Bytes, Cut};
-use super::line::{Line, name};
-use super::{arp, ip};
+use sluicegate::headers::ethertype;
+
+use super::ip;
+use super::line::{Bytes, Cut, IpAddress, Line, name};
 
 const NULL: u16 = 0;
 const ETHERNET: u16 = 1;
@@ -13,32 +14,32 @@ const IPV4: u16 = 228;
 const IPV6: u16 = 229;
 const LINUX_SLL2: u16 = 276;
 
-/// VLAN tags: IEEE 802.1Q, 802.1ad, and two that came before it.
-const TAGS: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
+/// The VLAN tag of QinQ that some switches use besides those of [`ethertype::VLAN_TAGS`].
+const QINQ_9200: u16 = 0x9200;
 /// Up to here the field is a length, not a type.
 const MAX_LENGTH: u16 = 1500;
 
 /// Names of Ethernet types (IANA's registry), in tcpdump's words.
 const TYPES: &[(u16, &str)] = &[
-    (ip::ETHERTYPE_V4, "IPv4"),
-    (ip::ETHERTYPE_V6, "IPv6"),
-    (arp::ETHERTYPE, "ARP"),
+    (ethertype::IPV4, "IPv4"),
+    (ethertype::IPV6, "IPv6"),
+    (ethertype::ARP, "ARP"),
     (0x8035, "Reverse ARP"),
-    (0x8100, "802.1Q"),
-    (0x8847, "MPLS unicast"),
+    (ethertype::VLAN, "802.1Q"),
+    (ethertype::MPLS, "MPLS unicast"),
     (0x8848, "MPLS multicast"),
     (0x8808, "MPCP"),
     (0x8809, "Slow Protocols"),
     (0x8863, "PPPoE D"),
     (0x8864, "PPPoE S"),
     (0x888e, "EAPOL"),
-    (0x88a8, "802.1Q-QinQ"),
+    (ethertype::SERVICE_VLAN, "802.1Q-QinQ"),
     (0x88cc, "LLDP"),
     (0x88e5, "802.1AE MACsec"),
     (0x88f7, "PTP"),
     (0x9000, "Loopback"),
     (0x9100, "802.1Q-9100"),
-    (0x9200, "802.1Q-9200"),
+    (QINQ_9200, "802.1Q-9200"),
 ];
 
 /// Writes a packet of `length` bytes, of which `data` were captured.
@@ -71,7 +72,7 @@ fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let ethertype = loop {
         let header = Bytes::new(data, if at == ADDRESSES { "ether" } else { "vlan" });
         let ethertype = header.u16(at)?;
-        let is_tag = TAGS.contains(&ethertype);
+        let is_tag = ethertype::VLAN_TAGS.contains(&ethertype) || ethertype == QINQ_9200;
         let control = if is_tag { header.slice(at + 2, 4)? } else { &[] };
         if line.link_header {
             print_type(line, ethertype);
@@ -126,9 +127,9 @@ fn print_tag(line: &mut Line, control: u16) {
 /// Writes the packet behind an Ethernet type. Returns false, and writes nothing, for other types.
 fn protocol(line: &mut Line, ethertype: u16, data: &[u8], length: u32) -> Result<bool, Cut> {
     match ethertype {
-        ip::ETHERTYPE_V4 => ip::v4(line, data, length)?,
-        ip::ETHERTYPE_V6 => ip::v6(line, data, length)?,
-        arp::ETHERTYPE => arp::print(line, data, length)?,
+        ethertype::IPV4 => ip::v4(line, data, length)?,
+        ethertype::IPV6 => ip::v6(line, data, length)?,
+        ethertype::ARP => arp(line, data, length)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -156,9 +157,9 @@ fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     let family = u32::from_le_bytes(header.array(0)?);
     let family = if family >> 16 == 0 { family } else { family.swap_bytes() };
     let (ethertype, name) = match family {
-        2 => (ip::ETHERTYPE_V4, "IPv4"),
+        2 => (ethertype::IPV4, "IPv4"),
         // NetBSD and OpenBSD, FreeBSD, Darwin.
-        24 | 28 | 30 => (ip::ETHERTYPE_V6, "IPv6"),
+        24 | 28 | 30 => (ethertype::IPV6, "IPv6"),
         _ => (0, "Unknown"),
     };
     if line.link_header || ethertype == 0 {
@@ -225,5 +226,43 @@ fn cooked(
         print_type(line, ethertype);
         line.length(length);
     }
+    Ok(())
+}
+
+/// Writes an ARP packet (RFC 826) for IPv4 over Ethernet; `length` counts the padding of its frame.
+fn arp(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
+    const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+    const REQUEST: u16 = 1;
+    const REPLY: u16 = 2;
+    let packet = Bytes::new(data, "arp");
+    let prefix = if line.link_header { "" } else { "ARP, " };
+    let (format, operation): ([u8; 6], u16) = (packet.array(0)?, packet.u16(6)?);
+    if format != ETHERNET_IPV4 || !matches!(operation, REQUEST | REPLY) {
+        let (hardware, protocol) = (packet.u16(0)?, packet.u16(2)?);
+        line.text(prefix);
+        write!(line, "hardware {hardware}, protocol {protocol:#06x}, operation {operation}");
+        line.length(length);
+        return Ok(());
+    }
+    let (sender, sender_ip) = (packet.slice(8, 6)?, IpAddress::V4(packet.array(14)?));
+    let (target, target_ip) = (packet.slice(18, 6)?, IpAddress::V4(packet.array(24)?));
+    line.text(prefix);
+    if operation == REQUEST {
+        line.text("Request who-has ");
+        line.address(target_ip);
+        if target.iter().any(|&byte| byte != 0) {
+            line.text(" (");
+            line.hex(target, ":");
+            line.text(")");
+        }
+        line.text(" tell ");
+        line.address(sender_ip);
+    } else {
+        line.text("Reply ");
+        line.address(sender_ip);
+        line.text(" is-at ");
+        line.hex(sender, ":");
+    }
+    line.length(length);
     Ok(())
 }

@@ -5,8 +5,6 @@
 //! What TCP and UDP carry is not looked into: the line ends where tcpdump would begin with it.
 //! A packet cut by the snapshot length says where: `[|tcp]`. Any bytes give a line.
 
-mod arp;
-mod bytes;
 mod flows;
 mod icmp;
 mod icmp6;
@@ -19,9 +17,8 @@ mod time;
 use jiff::tz::TimeZone;
 use sluicegate::ring::{Direction, Packet};
 
-use bytes::Cut;
 use flows::Flows;
-use line::Line;
+use line::{Cut, Line};
 pub use time::TimeFormat;
 use time::{Fraction, TimePrinter};
 

@@ -1,10 +1,9 @@
 //! TCP (RFC 9293), with sequence numbers relative to the beginning of the connection, and its options:
 //! window scale and timestamps (RFC 7323), selective acknowledgements (RFC 2018).
 
-use super::bytes::{Bytes, Cut};
 use super::flows::Base;
 use super::ip::Network;
-use super::line::{BAD_HEADER, Line};
+use super::line::{BAD_HEADER, Bytes, Cut, Line};
 
 const HEADER: u32 = 20;
 
