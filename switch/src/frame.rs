@@ -1,15 +1,9 @@
 //! The parts of a frame that a switch reads: two addresses and a VLAN tag.
 
-/// Bytes of an Ethernet header: two addresses and a protocol. Nothing shorter is a frame.
-const HEADER_BYTES: usize = 14;
-/// Where the tag is, if there is one.
-pub const ADDRESS_BYTES: usize = 12;
-/// Bytes of a tag: protocol and control information.
-pub const TAG_BYTES: usize = 4;
-/// The protocol of IEEE 802.1Q's tag.
-pub const TAG: [u8; 2] = [0x81, 0x00];
-/// Protocols that mean a tag: 802.1Q's, 802.1ad's, and the one in use before that.
-const TAGS: [[u8; 2]; 3] = [TAG, [0x88, 0xa8], [0x91, 0x00]];
+use sluicegate::headers::{ETHERNET_BYTES, ethertype};
+
+/// The protocol of IEEE 802.1Q's tag, as in a frame.
+pub const TAG: [u8; 2] = ethertype::VLAN.to_be_bytes();
 /// The VLAN's number in the control information.
 pub const VLAN_BITS: u16 = 0x0fff;
 
@@ -30,13 +24,15 @@ impl Header {
     /// Reads it; none if the frame is too short.
     #[inline]
     pub fn read(frame: &[u8]) -> Option<Self> {
-        let header = frame.first_chunk::<HEADER_BYTES>()?;
+        let header = frame.first_chunk::<ETHERNET_BYTES>()?;
         let [a, b, c, d, e, f, g, h, i, j, k, l, tag @ ..] = *header;
         let (mut control, mut is_tagged_again) = (None, false);
         if tag == TAG {
-            let (&[high, low], behind) = frame.get(HEADER_BYTES..)?.split_first_chunk()?;
+            let (&[high, low], behind) = frame.get(ETHERNET_BYTES..)?.split_first_chunk()?;
             control = Some(u16::from_be_bytes([high, low]));
-            is_tagged_again = behind.first_chunk().is_some_and(|behind| TAGS.contains(behind));
+            is_tagged_again = behind.first_chunk().is_some_and(|&protocol| {
+                ethertype::VLAN_TAGS.contains(&u16::from_be_bytes(protocol))
+            });
         }
         Some(Self {
             to: u64::from_be_bytes([0, 0, a, b, c, d, e, f]),

@@ -24,8 +24,8 @@
 //! | `run` | a switch on a thread of its own |
 //! | `decide`, `pass` | where each packet goes; its way there |
 //! | [`table`] | which hosts are behind which ports |
-//! | [`vlan`], `frame`, `storm` | VLANs of a port; what is read of a frame; how much may be flooded |
-//! | `member`, `counts`, `pool` | a port in the switch; what it has counted; one pool for all |
+//! | [`vlan`], `frame` | VLANs of a port; the header fields a switch reads |
+//! | `member`, `counts` | a port in the switch, the pool of all ports; counters and the flood limit |
 #![forbid(unsafe_code)]
 
 mod counts;
@@ -34,7 +34,6 @@ mod frame;
 mod member;
 mod pass;
 mod run;
-mod storm;
 mod switch;
 pub mod table;
 pub mod vlan;

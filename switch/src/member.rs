@@ -12,8 +12,7 @@ use sluicegate::port::{
 };
 use sluicegate::ring::{Direction, Packet};
 
-use crate::counts::Counts;
-use crate::storm::Storm;
+use crate::counts::{Counts, Storm};
 use crate::vlan::Vlans;
 
 /// How a port takes part.

@@ -1,11 +1,12 @@
 //! From a port's receive ring to others' transmit rings: by exchange of buffers where a packet goes
 //! to one port that shares the pool, copied otherwise.
 
+use sluicegate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use sluicegate::port::Queue;
 use sluicegate::ring::{Direction, Packet};
 
 use crate::decide::Decision;
-use crate::frame::{ADDRESS_BYTES, TAG, TAG_BYTES};
+use crate::frame::TAG;
 use crate::member::Member;
 use crate::vlan::Form;
 
@@ -104,8 +105,12 @@ pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8
     };
     scratch.clear();
     packet.segments().for_each(|segment| scratch.extend_from_slice(segment));
-    let tagged = scratch.get(ADDRESS_BYTES..ADDRESS_BYTES + 2) == Some(&TAG[..]);
-    let old = ADDRESS_BYTES..if tagged { ADDRESS_BYTES + TAG_BYTES } else { ADDRESS_BYTES };
+    let tagged = scratch.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + 2) == Some(&TAG[..]);
+    let old = MAC_ADDRESSES_BYTES..if tagged {
+        MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES
+    } else {
+        MAC_ADDRESSES_BYTES
+    };
     match tag {
         Some(tag) => {
             let [high, low] = tag.to_be_bytes();
@@ -120,8 +125,8 @@ pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8
 #[inline]
 pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
     match form {
-        Form::Untagged => bytes.saturating_sub(TAG_BYTES as u32),
-        Form::Tagged(_) if tag.is_none() => bytes.saturating_add(TAG_BYTES as u32),
+        Form::Untagged => bytes.saturating_sub(VLAN_TAG_BYTES as u32),
+        Form::Tagged(_) if tag.is_none() => bytes.saturating_add(VLAN_TAG_BYTES as u32),
         Form::AsIs | Form::Tagged(_) => bytes,
     }
 }
@@ -150,7 +155,10 @@ mod tests {
             let packet = formed(Packet::new(&meta, frame), form, &mut scratch);
             assert_eq!(packet.head(), &expected[..], "{sentence}");
             let tag = (frame.len() == tagged.len()).then_some(5);
-            assert!(formed_bytes(0, tag, form) <= TAG_BYTES as u32, "{sentence}, wrong length");
+            assert!(
+                formed_bytes(0, tag, form) <= VLAN_TAG_BYTES as u32,
+                "{sentence}, wrong length"
+            );
             if (form, tag) != (Form::Untagged, None) {
                 let bytes = formed_bytes(frame.len() as u32, tag, form);
                 assert_eq!(bytes as usize, expected.len(), "{sentence}");
