@@ -1,12 +1,12 @@
-//! Packets that an XDP program takes before packet sockets see them.
+//! The interfaces that a `packet:` port receives from, and XDP programs that take their packets before
+//! packet sockets see them.
 
 use sluicegate::Result;
-use sluicegate::link::{Interface, netns};
+use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{Kind, PortName};
 use sluicegate::xdp::resident::{Action, Owner, Resident};
 
 use crate::args::Common;
-use crate::devices;
 use crate::notice;
 use crate::report::Report;
 
@@ -17,7 +17,7 @@ pub fn warn(port: &PortName, common: &Common, report: &mut Report) {
     if port.kind() != Kind::Packet {
         return;
     }
-    for interface in devices::of(port, netns).unwrap_or_default() {
+    for interface in interfaces(port, netns).unwrap_or_default() {
         let hidden = match owners(netns, &interface) {
             Ok(owners) => describe(&owners, &interface.name, netns),
             Err(error) => Some(format!(
@@ -70,6 +70,22 @@ fn hides(owner: &Owner) -> Option<String> {
     };
     let Owner { command, pid, .. } = owner;
     Some(format!("{command} (process {pid}) {verb} {packets}"))
+}
+
+/// Returns true if a port receives from all interfaces.
+pub fn is_any(port: &PortName) -> bool {
+    port.kind() == Kind::Packet && port.name() == "any"
+}
+
+/// The interfaces that a port receives from now.
+///
+/// # Errors
+/// There is none of its name, or they cannot be listed.
+fn interfaces(port: &PortName, netns: Option<&str>) -> Result<Vec<Interface>> {
+    match is_any(port) {
+        true => link::interfaces(netns),
+        false => Ok(vec![link::interface(netns, port.name())?]),
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
-use crate::exit::Status;
+use crate::notice::ExitStatus;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,7 +106,7 @@ fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {
         _ => return Err(error.into()),
     };
     eprintln!("sluice: {error}");
-    Err(Status(status).into())
+    Err(ExitStatus(status).into())
 }
 
 const ENOENT: i32 = nix::libc::ENOENT;

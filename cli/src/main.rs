@@ -2,15 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
-mod answer;
 mod args;
 mod bench;
 mod capture;
 mod card;
 mod claims;
 mod count;
-mod devices;
-mod exit;
 mod forward;
 mod generate;
 mod hidden;
@@ -20,8 +17,6 @@ mod notice;
 mod overwrite;
 mod print;
 mod privileges;
-mod remedy;
-mod renamed;
 mod replay;
 mod report;
 mod run;
@@ -31,7 +26,6 @@ mod status;
 mod switch;
 mod top;
 mod units;
-mod wire;
 
 use clap::{Parser, Subcommand};
 
@@ -74,8 +68,8 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| renamed::explain(error).exit());
-    exit::with(run(cli.command))
+    let cli = Cli::try_parse().unwrap_or_else(|error| notice::explain_renamed(error).exit());
+    notice::exit_code(run(cli.command))
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -1,13 +1,21 @@
-//! Messages of a traffic command on stderr, beside its result.
+//! Messages of a command on stderr beside its result, the answers on its control socket, and its exit
+//! status: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or kernel feature. A
+//! reader that closes the pipe, or a terminal that hangs up, is no failure: that is 0 too.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::os::fd::AsFd;
+use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
-use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, Port, PortName};
+use serde_json::{Value, json};
+use sluicegate::control::Answer;
+use sluicegate::error::{Error, Kind, Result};
+use sluicegate::filter;
+use sluicegate::port::{self, Port, PortName};
+use sluicegate_bench::Failure;
 
 /// Says something on stderr. Where nobody listens any more, that is no reason to stop.
 pub fn say(text: impl Display) {
@@ -42,15 +50,15 @@ pub fn fallbacks(port: &Port, verbose: bool) {
 /// Says once, on a terminal, what a port takes from the host while it is open.
 pub fn diverts(port: &PortName) {
     let takes = match port.kind() {
-        Kind::Xdp => port.option("action") != Some("pass"),
-        kind => kind == Kind::Host,
+        port::Kind::Xdp => port.option("action") != Some("pass"),
+        kind => kind == port::Kind::Host,
     };
     if !takes || !stderr().is_terminal() {
         return;
     }
     let name = port.name();
     match port.option("filter") {
-        _ if port.kind() == Kind::Host => say(format_args!(
+        _ if port.kind() == port::Kind::Host => say(format_args!(
             "{name}: what the host sends there does not leave while this runs, unless it is \
              forwarded"
         )),
@@ -70,4 +78,98 @@ pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!("{}: takes no filter", port.short())))
+}
+
+/// An exit status that is not ours: that of a command run for the user.
+#[derive(Debug, thiserror::Error)]
+#[error("exit status {0}")]
+pub struct ExitStatus(pub u8);
+
+/// Prints what went wrong and turns it into the exit status.
+pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if let Some(ExitStatus(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
+    }
+    if error.downcast_ref::<io::Error>().is_some_and(|error| reader_left(error, stdout())) {
+        return ExitCode::SUCCESS;
+    }
+    let ours = error.downcast_ref::<Error>();
+    match ours {
+        // Our messages hold their cause already.
+        Some(ours) => say(ours),
+        None => say(format_args!("{error:#}")),
+    }
+    if let Some(place) = ours.and_then(filter::explain) {
+        let _ = writeln!(stderr(), "{place}");
+    }
+    let kind = ours.map(Error::kind);
+    match kind.or_else(|| error.downcast_ref().and_then(Failure::kind)) {
+        Some(Kind::Usage) => ExitCode::from(2),
+        Some(Kind::Privilege) => ExitCode::from(3),
+        Some(Kind::Runtime) | None => ExitCode::FAILURE,
+    }
+}
+
+/// An answer that is a line.
+pub fn said(line: impl ToString) -> Answer {
+    Answer { line: line.to_string(), ..Answer::default() }
+}
+
+/// The answer to a request that failed.
+pub fn failure(error: &Error) -> Value {
+    let kind = match error.kind() {
+        Kind::Usage => "usage",
+        Kind::Privilege => "privilege",
+        Kind::Runtime => "runtime",
+    };
+    json!({"error": error.to_string(), "kind": kind})
+}
+
+/// Flags by their former and their present names.
+const FLAGS: [(&str, &str); 9] = [
+    ("--back-dmac", "--reverse-dmac"),
+    ("--back-smac", "--reverse-smac"),
+    ("--back-vlan", "--reverse-vlan"),
+    ("--catch-up", "--max-lag"),
+    ("--learn-limit", "--max-macs"),
+    ("--only-in", "--rx-only"),
+    ("--only-out", "--tx-only"),
+    ("--order-window", "--reorder-window"),
+    ("--yes-send-on", "--allow-default-route"),
+];
+
+/// Puts the new name into the error for an old one, in place of the most similar name.
+pub fn explain_renamed(mut error: clap::Error) -> clap::Error {
+    let flag = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => flag.split('=').next().unwrap_or_default(),
+        _ => return error,
+    };
+    if let Some((_, new)) = FLAGS.iter().find(|(old, _)| *old == flag) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String((*new).to_owned()));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn an_old_name_is_refused_and_the_new_one_shown() {
+        for (old, new) in FLAGS {
+            let long = &new[2..];
+            let commands = Cli::command();
+            let knows = commands.get_subcommands().find(|command| {
+                command.get_arguments().any(|argument| argument.get_long() == Some(long))
+            });
+            let command = knows.expect(new).get_name().to_owned();
+            let error = Cli::try_parse_from(["sluice", &command, old, "1"]).err().expect(old);
+            let said = explain_renamed(error).to_string();
+            assert!(said.contains(&format!("'{new}'")), "{said}");
+        }
+    }
 }

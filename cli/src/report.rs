@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::{Ledger, Role};
+use crate::ledger::{Ledger, Role, remedies};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluicegate::port::{Fallback, Port, PortName};
@@ -15,7 +15,6 @@ use crate::analysis::JsonAnalysis;
 use crate::args::Common;
 use crate::card::Card;
 use crate::notice::reader_left;
-use crate::remedy::remedies;
 use crate::run::Outcome;
 use crate::send::Paced;
 use crate::switch::Switching;

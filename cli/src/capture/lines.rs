@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Interface;
 use sluicegate::ring::Packet;
 
+use super::merge::Quiet;
 use super::order::{LineBatch, LineOrder};
-use super::quiet::Quiet;
 use crate::notice;
 use crate::print::Printer;
 

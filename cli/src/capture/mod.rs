@@ -7,14 +7,11 @@
 //!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
 //! ```
 
-mod control;
 mod file;
 mod lines;
-mod list;
 mod merge;
 mod options;
 mod order;
-mod quiet;
 mod recorder;
 
 use std::io::{IsTerminal, stderr};
@@ -31,22 +28,19 @@ use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, OutputConf
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
-use control::CaptureControl;
 use file::{File, Numbers};
 use lines::Lines;
-use merge::merge;
+use merge::{Quiet, merge};
 pub use options::Args;
 use options::Options;
 use order::LineOrder;
-use quiet::Quiet;
-use recorder::note_final_statistics;
-use recorder::{Capture, HandOn, Recorder};
+use recorder::{Capture, CaptureControl, HandOn, Recorder, note_final_statistics};
 
 use crate::report::{FilesReport, Report};
-use crate::run::{Limits, run};
+use crate::run::{Limits, first_error, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::{devices, exit, hidden, notice, overwrite, signals};
+use crate::{hidden, notice, overwrite, signals};
 
 /// Chunks on their way between recorders and the merging thread.
 const IN_TRANSIT: usize = 256;
@@ -54,7 +48,7 @@ const IN_TRANSIT: usize = 256;
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
     if args.ports.is_empty() {
-        return list::interfaces(&args.common);
+        return options::list_interfaces(&args.common);
     }
     args.common.check()?;
     let options = Options::of(args)?;
@@ -161,7 +155,7 @@ impl Session {
         let Port { name, queues, .. } = port;
         // Of all interfaces, which appear with their first packets.
         let several =
-            devices::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
+            hidden::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
         let filter = name.option("filter").map(str::to_owned);
         let numbers = Arc::new(Numbers::new(filter, several));
         // What one queue holds back is to be there well before the others stop waiting for it.
@@ -262,7 +256,7 @@ impl Session {
         if reader_left {
             notice::say("the reader closed the pipe");
         }
-        error.map_or_else(|| exit::first_error(&mut ended.outcomes), Err)
+        error.map_or_else(|| first_error(&mut ended.outcomes), Err)
     }
 }
 

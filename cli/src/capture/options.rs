@@ -1,5 +1,6 @@
-//! The flags of `sluice capture`, as typed and as meant.
+//! The flags of `sluice capture`, as typed and as meant, and the list of interfaces to capture from.
 
+use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
 use sluicegate::port::{Kind, OpenOptions, PortName};
-use sluicegate::units;
+use sluicegate::{link, units};
 
 use crate::args::{Common, Receiving};
 use crate::print::{Printer, TimeFormat};
-use crate::{devices, notice};
+use crate::{hidden, notice};
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.
@@ -182,7 +183,7 @@ impl Options {
         let mut ports = args.ports;
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
         for port in &mut ports {
-            if pcap && devices::is_any(port) {
+            if pcap && hidden::is_any(port) {
                 // A pcap file has one link type.
                 port.set_default("cooked", "on");
             }
@@ -293,4 +294,39 @@ impl Args {
         config.access = self.common.access();
         Ok(Some(config))
     }
+}
+
+/// Lists the interfaces one can capture from.
+pub fn list_interfaces(common: &Common) -> anyhow::Result<()> {
+    let interfaces = link::interfaces(common.netns.as_deref())?;
+    let mut out = stdout().lock();
+    if common.json {
+        let listed: Vec<_> = interfaces.iter().map(listed).collect();
+        serde_json::to_writer(&mut out, &listed)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    for interface in interfaces {
+        writeln!(out, "{interface}")?;
+    }
+    if stdout().is_terminal() {
+        let example = common.netns.as_ref().map_or_else(String::new, |n| format!(" --netns {n}"));
+        writeln!(out, "\nto see packets:  sluice capture IFACE{example}")?;
+        writeln!(out, "into a file:     sluice capture IFACE{example} -w trace.pcapng")?;
+    }
+    Ok(())
+}
+
+/// An interface as `--json` lists it.
+fn listed(interface: &link::Interface) -> serde_json::Value {
+    let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
+    serde_json::json!({
+        "name": interface.name,
+        "kind": interface.kind,
+        "state": interface.state(),
+        "loopback": interface.loopback,
+        "mac": interface.mac.map(|mac| mac.to_string()),
+        "mtu": interface.mtu,
+        "addresses": addresses,
+    })
 }

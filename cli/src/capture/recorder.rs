@@ -1,4 +1,5 @@
-//! The visitor of a capture: packets become records in a chunk, and lines on the terminal.
+//! The recorder of a queue, whose packets become records in a chunk or lines on the terminal, and the
+//! control thread of a capture.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -13,8 +14,12 @@ use sluicegate::ring::{Packet, now_ns};
 use super::file::{File, Numbers};
 use super::lines::Lines;
 use super::merge::Message;
-use super::quiet::Quiet;
-use crate::run::{Outcome, Run, Totals, Visitor, WorkerCounters};
+use super::merge::Quiet;
+use super::options::Options;
+use crate::ledger::Role;
+use crate::report::Report;
+use crate::run::{Control, Outcome, Run, Totals, Visitor, WorkerCounters};
+use crate::status::Status;
 
 /// Chunks that one recorder may have on their way at most: 32 MiB.
 const MAX_CHUNKS: usize = 256;
@@ -269,4 +274,50 @@ fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, starte
     };
     // The number came from the same output.
     let _ = output.set_statistics(number, stats);
+}
+
+/// Attends a capture.
+pub struct CaptureControl<'a> {
+    pub options: &'a Options,
+    pub status: &'a mut Status,
+    pub reports: &'a mut [Report],
+    /// For each port: its queues' places among the workers, and its numbers in the file.
+    pub ports: &'a [(Range<usize>, Arc<Numbers>)],
+    pub file: Option<&'a File>,
+    pub started_ns: u64,
+}
+
+impl Control<Outcome> for CaptureControl<'_> {
+    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
+        // The live line would cut the packets' lines to pieces.
+        if !self.options.print {
+            self.status.show(counters, at);
+        }
+        if let Some(file) = self.file {
+            note_statistics(file, self.ports, counters, self.started_ns);
+        }
+    }
+
+    fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
+        let of_port = |(report, (range, _)): (&mut Report, &(Range<usize>, _))| {
+            report.counted_so_far(&outcomes[range.clone()], at)
+        };
+        let mut whole =
+            Report::together(self.reports.iter_mut().zip(self.ports).map(of_port).collect());
+        for port in &mut whole.ports {
+            port.ledger.add(Role::Out, "delivered", port.traffic.packets);
+        }
+        match self.file.map(File::counts) {
+            Some(counts) => {
+                whole.ledger.add(Role::Out, "written", counts.written());
+                whole.ledger.add(Role::Loss, "not_written", counts.lost());
+            }
+            None => whole.ledger.add(Role::Out, "printed", whole.traffic.packets),
+        }
+        self.status.ledger(&whole, self.options.common.json);
+    }
+
+    fn at_end(&mut self) {
+        self.reports.iter_mut().for_each(Report::look_at_card);
+    }
 }

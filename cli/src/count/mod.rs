@@ -13,10 +13,10 @@ use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Control, Nothing, Outcome, Run, Visitor, WorkerCounters, run};
+use crate::run::{Control, Nothing, Outcome, Run, Visitor, WorkerCounters, first_error, run};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
-use crate::{exit, hidden, notice};
+use crate::{hidden, notice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,7 +93,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let mut report = Report::together(vec![report]);
     report.ledger.add(Role::Out, "counted", report.traffic.packets);
     report.publish(false, common.json)?;
-    exit::first_error(&mut ended.outcomes)
+    first_error(&mut ended.outcomes)
 }
 
 /// Returns true if the kernel counts a port's packets and delivers none.

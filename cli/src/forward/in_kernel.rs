@@ -8,12 +8,12 @@ use sluicegate::error::Result;
 use sluicegate::port::{Kind, OpenOptions, Port, PortName};
 
 use super::Args;
+use crate::card::{HandedOver, Wire};
+use crate::notice;
 use crate::report::{DirectionReport, Report, Traffic};
-use crate::run::{Control, Nothing, Outcome, WorkerCounters, run};
+use crate::run::{Control, Nothing, Outcome, WorkerCounters, first_error, run};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::wire::{HandedOver, Wire};
-use crate::{exit, notice};
 
 /// Refuses what the kernel cannot do by itself.
 pub fn check(args: &Args) -> Result<()> {
@@ -58,7 +58,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let outcomes: Vec<_> = ended.outcomes.iter().collect();
     let report = report(reports, &outcomes, ended.elapsed, ways);
     report.publish(false, common.json)?;
-    exit::first_error(&mut ended.outcomes)
+    first_error(&mut ended.outcomes)
 }
 
 /// Attends what the kernel forwards.

@@ -7,9 +7,9 @@ use sluicegate::port::{Port, QueueStats};
 
 use super::relay::Relayed;
 use crate::args::Common;
+use crate::card::{HandedOver, Wire};
 use crate::ledger::Role;
 use crate::report::{DirectionReport, Report, Thread, Traffic};
-use crate::wire::{HandedOver, Wire};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {

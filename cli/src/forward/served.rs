@@ -6,7 +6,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
 use sluicegate::ring::Packet;
 
-use crate::wire::is_down;
+use crate::card::is_down;
 
 /// A queue, and what it is used for.
 pub struct Served {

@@ -15,7 +15,7 @@ use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Direction, Packet, now_ns};
 
-use crate::answer::{failure, said};
+use crate::notice::{failure, said};
 
 /// Within this time a thread that is alive has looked for orders.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -14,9 +14,7 @@ use sluicegate::link::pin_thread;
 use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
-use super::snapshot::WorkerCounters;
-use super::snapshot::{Inquiry, Snapshot};
-use super::wanted::Wanted;
+use super::counters::{Inquiry, Snapshot, Wanted, WorkerCounters};
 use super::worker::{Outcome, Receiving, RunContext, Stop, Visitor};
 use crate::signals::Signals;
 

@@ -9,11 +9,9 @@
 //! ```
 
 mod control;
-mod snapshot;
-mod wanted;
+mod counters;
 mod worker;
 
 pub use control::{Control, Ended, Limits, Run, Work, run, supervise};
-pub use snapshot::{Inquiry, Snapshot};
-pub use snapshot::{Totals, WorkerCounters};
-pub use worker::{Nothing, Outcome, RunContext, Visitor};
+pub use counters::{Inquiry, Snapshot, Totals, WorkerCounters};
+pub use worker::{Nothing, Outcome, RunContext, Visitor, first_error};

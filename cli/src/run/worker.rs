@@ -16,9 +16,7 @@ use sluicegate::ring::{Packet, Readiness, Wait};
 use crate::notice;
 
 use super::control::{Ended, Work};
-use super::snapshot::Snapshot;
-use super::snapshot::{Totals, WorkerCounters};
-use super::wanted::Wanted;
+use super::counters::{Snapshot, Totals, Wanted, WorkerCounters};
 
 /// How long a worker may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(100);
@@ -428,5 +426,13 @@ impl Worker<'_> {
             self.shared.stop.set();
         }
         self.counters.add(packets.into(), bytes);
+    }
+}
+
+/// The first worker's error, if any ended with one.
+pub fn first_error(outcomes: &mut [Outcome]) -> anyhow::Result<()> {
+    match outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
     }
 }

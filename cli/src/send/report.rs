@@ -15,10 +15,10 @@ use super::rate::show_rate;
 use super::run::{Done, SendOutcome, Sender};
 use super::steering::Steering;
 use crate::args::Common;
+use crate::card::{HandedOver, Wire};
 use crate::ledger::Role;
 use crate::report::{Report, SendingReport, Thread, Traffic};
 use crate::units::{packets_word, show_count, show_duration, show_percent, show_pps};
-use crate::wire::{HandedOver, Wire};
 
 /// The report of a run.
 pub struct SendReport {

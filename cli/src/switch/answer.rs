@@ -12,7 +12,7 @@ use super::ports::Named;
 use super::report::{Switching, port_ledger};
 use super::request::Request;
 use super::run::Ports;
-use crate::answer::{failure, said};
+use crate::notice::{failure, said};
 use crate::report::ledger_value;
 
 /// Buckets of the table that are looked at between two batches, and for one answer.

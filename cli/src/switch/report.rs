@@ -6,8 +6,8 @@ use crate::ledger::{Ledger, Role};
 use serde::Serialize;
 use sluicegate_switch::{CAUSES, MemberState};
 
+use crate::card::{HandedOver, Wire};
 use crate::report::{Report, Traffic};
-use crate::wire::{HandedOver, Wire};
 
 /// The loss name of packets that went on to other ports of the switch, and so did not leave it here.
 const DELIVERED: &str = "delivered";
