@@ -113,13 +113,19 @@ fn start(lab: &Lab, host: &str, role: &str) -> Child {
     lab.spawn(host, &mut command).unwrap()
 }
 
-/// Ends a child, and reads what it has counted: got and lost.
-fn end(mut child: Child) -> (u64, u64) {
+/// Stops a child and returns its output.
+fn end(mut child: Child) -> String {
     drop(child.stdin.take());
     let output = child::end(child);
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut words = said.split("counted ").nth(1).unwrap_or("0 0").split_whitespace();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Stops a reader and returns its counts: packets received and lost.
+fn end_reader(child: Child) -> (u64, u64) {
+    let output = end(child);
+    let (_, counts) = output.split_once("counted ").expect("a reader prints its counts");
+    let mut words = counts.split_whitespace();
     let mut number = || words.next().unwrap().parse().unwrap();
     (number(), number())
 }
@@ -137,7 +143,7 @@ fn profile(lab: &Lab, role: Option<&str>) -> Profile {
     let measured = Some(reader.iter().map(Child::id).collect());
     let who = Who { measured, sender: vec![sender.id()], live_frames_send: false };
     let profiler = profiler.stop().unwrap();
-    let (got, lost) = reader.map_or((0, 0), end);
+    let (got, lost) = reader.map_or((0, 0), end_reader);
     end(sender);
     let lost = lost as f64 / (got + lost).max(1) as f64;
     profiler.explain(&who, Achieved { packets: got, lost })
