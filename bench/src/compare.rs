@@ -47,8 +47,8 @@ impl Moved {
         self.now.as_ref().map_or(-1.0, |now| now.median / self.before.median - 1.0)
     }
 
-    /// Whether it says that Sluice has become slower: a rate alone may be the machine's, and others are
-    /// not for it to keep. A step of its own that ran before and does not any more is as slow as can be.
+    /// Returns true if Sluice became slower. A lower rate alone may be the machine's doing, and other
+    /// programs' steps do not count. A step of Sluice that ran before and fails now counts as slower.
     pub fn is_worse(&self) -> bool {
         match (&self.now, self.what) {
             (Err(_), _) => true,
@@ -59,8 +59,8 @@ impl Moved {
     }
 }
 
-/// What moved from one report to another: steps by more than the spreads of both cover, hot loops by
-/// more than 2 %. What moved most comes first: steps of Sluice's own that could not be run.
+/// Lists the changes from one report to another: steps that moved by more than both spreads cover, hot
+/// loops by more than 2 %. Sluice's steps that failed come first, then the largest changes.
 pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
     let mut moved: Vec<Moved> = now
         .suites

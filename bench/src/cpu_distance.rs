@@ -42,7 +42,7 @@ pub(crate) struct CpuDistance {
     cpus: Option<[usize; 2]>,
     /// The least that was seen.
     nearest: Duration,
-    /// What it was at the end of each turn that counts.
+    /// Distance at the end of each turn that counts.
     turns: Vec<Duration>,
     /// [`looks`].
     looks: u32,
@@ -53,7 +53,7 @@ pub(crate) struct CpuDistance {
 }
 
 impl CpuDistance {
-    /// Of the first two of these, for turns that take so long.
+    /// Watches the first two of `cpus`, for turns that take `turn`.
     pub fn of(cpus: &Cpus, turn: Duration) -> Self {
         let cpus = <[usize; 2]>::try_from(cpus.senders(2)).ok();
         Self {
@@ -89,7 +89,7 @@ impl CpuDistance {
         }
     }
 
-    /// What there is to say of the turns so far.
+    /// Returns a note on the turns so far, if their distances differ.
     pub fn note(&self) -> Option<String> {
         let [a, b] = self.cpus?;
         let far: Vec<_> = self.turns.iter().filter(|&&apart| !self.is_near(apart)).collect();
@@ -148,14 +148,14 @@ pub(crate) fn looks(turn: Duration) -> u32 {
     u32::try_from(looks).unwrap_or(MAX_LOOKS).clamp(1, MAX_LOOKS)
 }
 
-/// What a cache line takes now between the first two of these and back, in nanoseconds; none where
-/// there is one only. Work on these CPUs delays the answer by milliseconds and does not change it.
+/// Measures a cache line's round trip between the first two of `cpus`, in nanoseconds; none if there
+/// is only one CPU. Work on these CPUs delays the answer by milliseconds and does not change it.
 pub(crate) fn apart_ns(cpus: &Cpus) -> Option<u64> {
     let two = <[usize; 2]>::try_from(cpus.senders(2)).ok()?;
     round_trip(two).map(|apart| apart.as_nanos() as u64)
 }
 
-/// What a cache line takes from the one CPU to the other and back; none if they are not to be had.
+/// Measures a cache line's round trip between two CPUs; none if a thread cannot be pinned to them.
 fn round_trip([here, there]: [usize; 2]) -> Option<Duration> {
     /// A line of its own, and the next, which CPUs fetch with it.
     #[repr(align(128))]

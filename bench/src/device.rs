@@ -109,7 +109,7 @@ pub fn no_bridge() -> Order {
     ip("link del bridge")
 }
 
-/// What makes it a router for what goes to an address behind it; of the neighbour there `mac` is known.
+/// Orders that make the device route packets to `address` behind it; the neighbour there has `mac`.
 pub fn router(line: &Line, address: &str, mac: &str) -> Vec<Order> {
     let out = &line.to;
     vec![

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::Spread;
 
-/// What is measured of a step: in one round a number each, over all of them a [`Spread`]. A quantity
-/// that could not be had is absent, not zero.
+/// Quantities measured of a step: a number each in one round, a [`Spread`] over all rounds. A quantity
+/// that could not be measured is absent, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures<T> {
     /// Packets in millions a second: received, sent or dropped, as the suite is.
@@ -22,7 +22,7 @@ pub struct Figures<T> {
     pub cpu_ns: Option<T>,
 }
 
-/// What serde takes by itself only where `T` has a default.
+/// Default of an absent field; serde's own would require `T: Default`.
 fn absent<T>() -> Option<T> {
     None
 }
@@ -50,8 +50,8 @@ pub struct Measurement {
     /// Why.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// What a cache line took at most while it ran, from the sender's CPU to the receiver's and back, in
-    /// nanoseconds; none where it was not looked at.
+    /// Longest round trip of a cache line between the sender's and the receiver's CPU during the turn, in
+    /// nanoseconds; none if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apart_ns: Option<u64>,
 }

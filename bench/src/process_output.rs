@@ -1,9 +1,9 @@
-//! What programs have said, and the numbers in it.
+//! Output of programs, and the numbers in it.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What a program has written.
+/// Output of a program.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessOutput {
     /// To its standard output.

@@ -1,4 +1,4 @@
-//! What a bench has shown: the contract of its JSON (docs/commands/bench.md), written and read back.
+//! Report of a bench: the contract of its JSON (docs/commands/bench.md), written and read back.
 
 use serde::{Deserialize, Serialize};
 use sluicegate::error;
@@ -14,7 +14,7 @@ use crate::step::Setting;
 use crate::suite::Kind;
 use crate::suite::peers::Presence;
 
-/// What a bench has shown.
+/// Report of a bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// "bench".
@@ -31,7 +31,7 @@ pub struct Report {
     pub seconds: f64,
     /// False where it was stopped before every step had had all its turns.
     pub complete: bool,
-    /// What was to be said of all of it: why there are no causes.
+    /// Notes on the whole run, such as why it has no causes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
     /// Others' programs, those that are missing too; empty where they were not wanted.
@@ -49,7 +49,7 @@ pub struct Report {
 pub struct Suite {
     /// Which.
     pub suite: Kind,
-    /// What it is, as a heading.
+    /// Heading of the suite.
     pub title: String,
     /// The step that ratios are to, at the same size.
     pub reference: String,
@@ -62,20 +62,20 @@ pub struct Suite {
 pub struct StepReport {
     /// Its name.
     pub step: String,
-    /// Whose program it is: "sluice", "linux", or a peer's name.
+    /// Owner of the program: "sluice", "linux", or a peer's name.
     pub by: String,
-    /// What to type to have the same, at its end of the testbed.
+    /// Shell command that does the same, at its end of the testbed.
     pub command: String,
-    /// What it was run with.
+    /// Settings of the run.
     #[serde(flatten)]
     pub setting: Setting,
-    /// What its turns showed; absent where none brought anything.
+    /// Results of its turns; absent if all failed.
     #[serde(flatten)]
     pub figures: Option<Figures<Spread>>,
     /// Its rate, to the reference's in the same round.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ratio: Option<Spread>,
-    /// What each CPU did in the round of the median rate; where the time went in the last one.
+    /// Work of each CPU in the round of the median rate; causes of the last round.
     #[serde(flatten)]
     pub explanation: Explanation,
     /// Why turns brought nothing, the last of them.
@@ -93,7 +93,7 @@ pub struct StepReport {
 pub struct Turn {
     /// The round's number, from 1.
     pub round: u32,
-    /// What it showed.
+    /// Result of the turn.
     #[serde(flatten)]
     pub measurement: Measurement,
 }
@@ -186,7 +186,7 @@ impl StepReport {
         self.failed.as_deref().unwrap_or("no turn was over")
     }
 
-    /// Whether it is Sluice's own and could not be run, though the kernel has all that it takes.
+    /// Returns true if a step of Sluice failed although the kernel has every feature it needs.
     pub fn is_broken(&self) -> bool {
         self.by == SLUICE && self.figures.is_none() && self.failed.is_some() && !self.lacks
     }

@@ -164,8 +164,8 @@ struct TimeLeft {
     /// Of turns that brought a measurement; those that could not be run are over at once.
     spent: Duration,
     measured: u32,
-    /// What a turn takes until one is known: the time of sending, and as much again and more to
-    /// start and end things.
+    /// Estimated duration of a turn until one was measured: the sending time, and more than as long to
+    /// start and stop programs.
     guess: Duration,
 }
 

@@ -79,8 +79,8 @@ impl Step {
         self
     }
 
-    /// Whether it changes more about an interface or a host than a program does by running: what
-    /// is prepared by this project's own command, and what is between two programs, are files.
+    /// Returns true if it changes the configuration of an interface or a host. Pipes between programs,
+    /// and preparations by Sluice itself, only create files.
     pub fn changes_host(&self) -> bool {
         let makes_files = matches!(self.way, Way::Pipe(_));
         !makes_files && self.prepare.iter().any(|order| order.program.name != SLUICE)
@@ -157,7 +157,7 @@ impl Way {
 pub struct Pipe {
     /// The sender; none if the receiver creates its own packets.
     pub sender: Option<Job>,
-    /// Who receives, and tells its rate now and then: [`Job::count`] is where it does, in packets a
+    /// The receiver, which reports its rate regularly: [`Job::count`] is the field of it, in packets a
     /// second.
     pub receiver: Job,
     /// The end that is started first: the other one connects to it.

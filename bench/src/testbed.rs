@@ -212,7 +212,7 @@ impl Cpus {
         self.0.iter().copied().take(n as usize).collect()
     }
 
-    /// `n` of them for a receiver: those that do not send, where so many do; the last where all do.
+    /// Up to `n` CPUs for a receiver, after those of `senders` senders; the last one if all CPUs send.
     pub fn receivers(&self, n: u32, senders: u32) -> Vec<usize> {
         let first = (senders as usize).min(self.0.len().saturating_sub(1));
         self.0[first..].iter().copied().take(n as usize).collect()

@@ -1,7 +1,7 @@
 //! How many instructions the hot loops take: numbers that a busy machine does not change.
 //!
-//! A rate moves with the machine and with whoever else uses it; the instructions that a packet takes do
-//! not. So a loop that has become longer shows, however little it is.
+//! A rate varies with the machine and its load; the instructions per packet do not. So they show a
+//! loop that grew by a few instructions.
 //!
 //! | file | what is counted |
 //! | --- | --- |

@@ -126,7 +126,7 @@ impl Load {
 }
 
 impl Loaded {
-    /// Says what the CPUs did for so many packets that these figures are of, and why.
+    /// Adds to the figures of `packets` packets what the CPUs did, and why.
     fn explain(&self, who: &Who, packets: u64, figures: Figures<f64>) -> Measurement {
         let cpus = shares(&self.before, &self.after, self.time, packets);
         let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
@@ -174,7 +174,7 @@ fn lost(sent: u64, arrived: u64) -> f64 {
 
 /// The longest that the first packets are waited for.
 const FIRST: Duration = Duration::from_secs(20);
-/// So many: a host sends a few by itself when its interface is new.
+/// Packets that show that traffic flows; a host sends fewer by itself when its interface is new.
 const FEW: u64 = 1000;
 /// From then on, until the sender has found its pace.
 const SETTLE: Duration = Duration::from_millis(300);

@@ -45,7 +45,7 @@ impl TurnContext<'_> {
     }
 }
 
-/// What runs at both ends. They are killed in the end: who loses the other one may say anything.
+/// Programs at both ends. The bench kills them: one that loses its peer may report any error.
 struct Ends<'a> {
     sender: Option<Running>,
     receiver: Running,
@@ -112,7 +112,7 @@ impl<'a> Ends<'a> {
         rates.unwrap_or_default().into_iter().skip_while(|&pps| pps == 0).collect()
     }
 
-    /// Waits until it has told so many.
+    /// Waits until the receiver has reported `rates` rates.
     fn tells(&mut self, run: TurnContext<'_>, rates: usize) -> Result<Vec<u64>, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {

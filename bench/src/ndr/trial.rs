@@ -142,7 +142,7 @@ pub struct LatencyAt {
     pub latency: Latency,
 }
 
-/// What is lost at a share of the most that can be offered.
+/// Loss at a share of the highest offered rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LossAt {
     /// The share, from 0 to 1.
@@ -208,10 +208,10 @@ pub fn loss(
 pub(crate) mod mock {
     use super::{Failure, Offer, Trial, TrialOutcome, Until};
 
-    /// What a device does with what it is offered.
+    /// Behaviour of a simulated device.
     #[derive(Clone, Copy, Debug)]
     pub enum MockDevice {
-        /// It passes so many packets a second.
+        /// Passes at most `pps` packets a second.
         Limit { pps: f64 },
         /// It does so, and holds as many as its buffer takes.
         Buffer { pps: f64, buffer: f64 },
@@ -227,8 +227,7 @@ pub(crate) mod mock {
         device: MockDevice,
         sender_pps: f64,
         trials: u32,
-        /// Of so many trials one is the only one in which the sender keeps to its rate; 0 where it always
-        /// does.
+        /// The sender keeps to its rate in one of `late` trials; 0 if it always does.
         late: u32,
     }
 

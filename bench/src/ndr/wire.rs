@@ -18,8 +18,8 @@ use crate::rounds::BenchObserver;
 use crate::testbed::from_left;
 use crate::testbed::{Cpus, End, Testbed};
 
-/// What a sender that is late makes up for, at full speed: a burst that a device with a buffer takes. What
-/// it missed beyond that is not offered at all, so that no device loses packets for its sender's sake.
+/// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
+/// takes. The sender skips packets that are later, so that its delay never causes loss in a device.
 const MAX_LAG: &str = "1ms";
 
 /// How often a trial is begun in which nothing is sent.
@@ -37,7 +37,7 @@ pub struct Wire<'a> {
     pub to: Mac,
     /// How long packets may still come when sending has ended (RFC 2544, 23: two seconds).
     pub drain: Duration,
-    /// Who waits for it.
+    /// Observer that can stop the trial.
     pub watch: &'a dyn BenchObserver,
     /// Is told of each trial before it.
     pub begins: &'a dyn Fn(&Offer),
@@ -66,7 +66,7 @@ impl Wire<'_> {
         let mut sender = self.sender(offer).start(self.testbed, End::Left, None)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;
-        // One that is gone loses everything, which says nothing of it.
+        // A device whose process exited loses all packets; that is no result.
         self.device.as_mut().map_or(Ok(()), |device| device.still_runs())?;
         let counted = counter.end()?;
         let sent = sender.said();
@@ -123,7 +123,7 @@ struct Sent {
     attempted: u64,
     accepted: u64,
     elapsed_s: f64,
-    /// Of a sender that has a rate.
+    /// Present if the sender has a rate.
     pace: Option<PaceJson>,
 }
 
@@ -149,12 +149,12 @@ struct StreamJson {
     latency: Option<Latency>,
 }
 
-/// What both commands have said, as an outcome.
+/// Computes a trial's outcome from both commands' JSON.
 fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<TrialOutcome> {
     let Sent { attempted, accepted, elapsed_s, pace } = sent.result()?;
     let Counted { analysis: Analysis { streams } } = counted.result()?;
-    // Who left nothing out has kept to the rate, packet by packet, and a clock that is read before the
-    // first and behind the last knows that less well.
+    // A sender that skipped no packet kept to the rate. That is more exact than its rate by the clock,
+    // which is read before the first packet and after the last.
     let kept = pace.is_some_and(|pace| pace.restarts == 0);
     Some(TrialOutcome {
         sent: accepted,

@@ -49,7 +49,7 @@ pub fn chart(report: &Report) -> String {
     )
 }
 
-/// Whose bars have which colour; how far down that goes.
+/// Draws the legend of bar colours; returns its lower edge.
 fn legend(out: &mut String) -> f64 {
     let y = AROUND;
     for (x, class, whose) in [

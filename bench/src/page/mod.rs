@@ -139,7 +139,7 @@ fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut S
     why(step, out);
 }
 
-/// What to do about it, where the time went, and what was run.
+/// Writes a step's advice, its causes and its command.
 fn why(step: &StepReport, out: &mut String) {
     let Explanation { causes, advice, doubt, .. } = &step.explanation;
     add!(out, "<div class=\"why\">");
@@ -204,13 +204,13 @@ fn peers(report: &Report, out: &mut String) {
 
 /// A bar, as shapes of SVG from the origin to the right. Its colours are in colours.css.
 pub struct Bar<'a> {
-    /// Whose step it is: "sluice", "linux", or a peer's name.
+    /// Owner of the step's program: "sluice", "linux", or a peer's name.
     pub by: &'a str,
     /// The rate.
     pub mpps: Spread,
     /// The rate of the longest bar there can be,
     pub most: f64,
-    /// and so many units long that is.
+    /// Length of a bar of `most`, in units.
     pub across: f64,
     /// Units from its top to its bottom.
     pub height: f64,

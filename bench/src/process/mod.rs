@@ -19,7 +19,7 @@ pub use spawn::{Input, quoted};
 
 /// This project's own command.
 pub const SLUICE: &str = "sluice";
-/// What it says with `--json --interval` when it has begun: the first line of an interval.
+/// Sign that `sluice --json --interval` has begun: the first line of an interval.
 pub const BEGUN: Ready = Ready::Says("\"time_s\"");
 /// It counts: the threads of its queues begin when all its sockets and programs are in place.
 pub const COUNTING: Ready = Ready::Runs("queue-");
@@ -35,11 +35,11 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Program {
     /// Its name as people type it: "sluice", "tcpdump".
     pub name: String,
-    /// What follows the name.
+    /// Arguments after the name.
     pub arguments: Vec<String>,
     /// The file, where it is not looked for by its name.
     file: Option<PathBuf>,
-    /// What it reads on its standard input.
+    /// Content of its standard input.
     input: Option<Input>,
     /// Another program that it needs, where it is a script.
     needs: Option<&'static str>,
@@ -84,7 +84,7 @@ impl Program {
         self
     }
 
-    /// The same, run by another program that has these arguments before it.
+    /// Runs the command by another program, `name`, after that program's `arguments`.
     #[must_use]
     pub fn by<A: Into<String>>(self, name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
         let Self { name: own, file, input, arguments: rest, .. } = self;
@@ -105,7 +105,7 @@ impl Program {
         words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// What to type to have it do the same, on one CPU if one is named.
+    /// Shell command that does the same, pinned to `cpu` if given.
     pub fn typed(&self, cpu: Option<usize>) -> String {
         let pinned = cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
         let input = self.input.as_ref().map(|input| format!("{} | ", input.shell));
@@ -120,7 +120,7 @@ impl Program {
         self.start_in(testbed.netns(end), cpu)
     }
 
-    /// The same in a network namespace; in this process's own if none is named.
+    /// Starts it in a network namespace; by default in this process's own.
     ///
     /// # Errors
     /// As [`start`](Self::start).

@@ -23,7 +23,7 @@ use crate::rounds::BenchObserver;
 pub enum Ready {
     /// As soon as it has written this, to either of its outputs.
     Says(&'static str),
-    /// As soon as this file is there.
+    /// As soon as this file exists.
     Has(PathBuf),
     /// As soon as it has a thread whose name begins so.
     Runs(&'static str),
@@ -38,7 +38,7 @@ pub struct Running {
     pub(super) started: Started,
     pub(super) out: File,
     pub(super) err: File,
-    /// Where it runs; gone with this value.
+    /// Its working directory, removed on drop.
     pub(super) _folder: TempDir,
 }
 
@@ -46,7 +46,7 @@ impl Running {
     /// Waits until it is ready.
     ///
     /// # Errors
-    /// It ends before, or takes too long; whoever watches wants to stop.
+    /// The process ends first or takes too long, or the observer stops the bench.
     pub fn until(&mut self, ready: &Ready, watch: &dyn BenchObserver) -> Result<(), Failure> {
         let limit = match ready {
             Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) => PATIENCE,
@@ -71,7 +71,7 @@ impl Running {
         }
     }
 
-    /// Whether it has a thread whose name begins so.
+    /// Returns true if one of its threads has a name that starts with `named`.
     fn runs(&self, named: &str) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid()));
         let name = |task: DirEntry| fs::read_to_string(task.path().join("comm"));
@@ -93,7 +93,7 @@ impl Running {
     /// Waits until it has ended by itself, after this time or a little later.
     ///
     /// # Errors
-    /// It takes much longer, or fails; whoever watches wants to stop.
+    /// The process takes much longer or fails, or the observer stops the bench.
     pub fn over(&mut self, time: Duration, watch: &dyn BenchObserver) -> Result<(), Failure> {
         let deadline = Instant::now() + time + PATIENCE;
         loop {
@@ -127,7 +127,7 @@ impl Running {
             _ => Kind::Runtime,
         };
         let complaint = self.complaint();
-        // It says who speaks, too.
+        // Sluice's errors start with its name; the reason has it already.
         let complaint = complaint.trim_start_matches("sluice: ");
         Failure::Step { kind, reason: format!("{} ended: {complaint}", self.name) }
     }
@@ -189,12 +189,12 @@ impl Running {
         Pid::from_raw(self.pid().cast_signed())
     }
 
-    /// What it has written so far.
+    /// Returns its output so far.
     pub fn said(&self) -> ProcessOutput {
         ProcessOutput { out: text(&self.out), err: text(&self.err) }
     }
 
-    /// Whether it has ended, and how. What it has started and left behind ends with it.
+    /// Returns its exit status if it has ended, and then kills what it left in its process group.
     fn status(&mut self) -> Result<Option<ExitStatus>> {
         // A look that leaves it its number, so that the group is still its own.
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -206,7 +206,7 @@ impl Running {
         status.map_err(|error| Error::system("wait for", &self.name, error))
     }
 
-    /// What it says went wrong, in a line.
+    /// Returns its error message, in one line.
     pub fn complaint(&self) -> String {
         let ProcessOutput { out, err } = self.said();
         complaint(&err).or_else(|| complaint(&out)).unwrap_or("it did not say why").to_owned()

@@ -1,5 +1,5 @@
-//! Starting a command: by a thread whose CPU and namespace it inherits, and which is there as long as
-//! the command is wanted.
+//! Starts a command from a thread, whose CPU and namespace the command inherits. The thread lives as
+//! long as the command may run.
 //!
 //! The kernel ends a child with the thread that has started it (PR_SET_PDEATHSIG, prctl(2)). So what
 //! the bench has started ends with it, even where it is killed.
@@ -38,14 +38,14 @@ pub fn spawn(mut command: Command, namespace: Option<&str>, cpu: Option<usize>) 
             None => here(),
         };
         if let Err(error) = ended {
-            // Who asked waits for this.
+            // The caller waits for this result.
             let _ = failed.send(Err(error));
         }
     };
     let thread = thread::Builder::new().name("starter".into()).spawn(start);
     thread.map_err(|error| Error::system("start", "a thread for a program", error))?;
-    let gone = || Error::Usage("the thread that starts programs has ended".into());
-    let child = told.recv().map_err(|_| gone())??;
+    let ended = || Error::Usage("the thread that starts programs has ended".into());
+    let child = told.recv().map_err(|_| ended())??;
     Ok(Started { child, _thread: leave })
 }
 
@@ -67,12 +67,12 @@ fn hold(
     Ok(())
 }
 
-/// Has a command end with whoever starts it, and begin with no signal held back: the bench holds back
-/// those that end it, and what it starts would inherit that, and never end. Nor with SIGINT ignored, as
-/// all have it that a shell's script starts in the background.
+/// Makes a command end with the bench, and start with no signal blocked and SIGINT not ignored. The
+/// bench blocks the signals that end it, and a shell script ignores SIGINT in background jobs; the
+/// command would inherit both and never end.
 #[allow(unsafe_code)]
 fn prepare(command: &mut Command, bench: Pid) {
-    // What a terminal sends to whoever is in front is for the bench alone.
+    // A terminal's signals to the foreground group are for the bench alone.
     command.process_group(0);
     // SAFETY: between fork and exec this calls prctl(2), getppid(2), sigaction(2) and sigprocmask(2)
     // alone, by functions that are async-signal-safe (signal-safety(7)) or bare system calls, on a number and
@@ -81,7 +81,7 @@ fn prepare(command: &mut Command, bench: Pid) {
     unsafe {
         command.pre_exec(move || {
             set_pdeathsig(Signal::SIGKILL)?;
-            // The bench may have gone before that.
+            // The bench may have exited before that.
             if getppid() != bench {
                 return Err(Errno::ESRCH.into());
             }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_ends_with_whoever_has_started_it() {
+    fn a_command_ends_with_the_thread_that_started_it() {
         let mut command = Command::new("sleep");
         command.arg("60");
         let Started { mut child, _thread } = spawn(command, None, None).unwrap();

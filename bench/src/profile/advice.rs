@@ -6,7 +6,7 @@
 use super::findings::{CauseShare, Cpu, Findings};
 use super::table::{Cause, Wait};
 
-/// What makes the figures doubtful: the machine is not ours alone.
+/// Returns why the figures are doubtful: other work on the machine.
 pub fn doubt(findings: &Findings) -> Option<String> {
     others_time(findings).or_else(|| others_packets(findings))
 }
@@ -21,7 +21,8 @@ fn others_time(findings: &Findings) -> Option<String> {
     Some(format!("other programs had {share} of all CPUs' time{most}: measure again without them"))
 }
 
-/// The kernel does not tell whose packets a CPU has handled.
+/// Reports a share of foreign packets, as the excess of handled packets over measured ones: the
+/// kernel's counters do not tell them apart.
 fn others_packets(findings: &Findings) -> Option<String> {
     let others = findings.came().saturating_sub(findings.packets);
     let share = others as f64 / findings.came().max(1) as f64;
@@ -32,14 +33,14 @@ fn others_packets(findings: &Findings) -> Option<String> {
     })
 }
 
-/// What one rule has to say.
+/// Advice of one rule.
 #[derive(Clone, Debug, PartialEq)]
 struct Advice {
     weight: f64,
     text: String,
 }
 
-/// What to do where one program hands packets to another through the kernel.
+/// Remedy where one program passes packets to another through the kernel.
 const SHARED: &str = "more packets a call, or memory that both programs have (memif:)";
 
 type Rule = fn(&Findings) -> Option<Advice>;
@@ -126,7 +127,7 @@ const CAUSE_RULES: &[CauseRule] = &[
         "leave them to the card (ethtool -K)",
     ),
     rule(
-        Cause::TimeUnit,
+        Cause::Timekeeping,
         0.1,
         1.0,
         "reading the time takes {share} of the time (most in {most})",
@@ -166,7 +167,7 @@ impl CauseRule {
     }
 }
 
-/// What to do; none where no rule has anything to say.
+/// Returns the advice of most weight; none if no rule applies.
 pub fn advice(findings: &Findings) -> Option<String> {
     let of_causes = CAUSE_RULES.iter().filter_map(|rule| rule.advice(findings));
     let said = RULES.iter().filter_map(|rule| rule(findings)).chain(of_causes);
@@ -262,7 +263,7 @@ fn copying(findings: &Findings) -> Option<Advice> {
     })
 }
 
-/// What helps where packets come from an interface; between two programs that is something else.
+/// Returns the remedy for packets of interfaces, or the one for packets between two programs.
 fn remedy(findings: &Findings, of_interfaces: &'static str) -> &'static str {
     if findings.share(Cause::Pipes) >= 0.05 { SHARED } else { of_interfaces }
 }
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn one_cpu_is_the_limit_where_it_is_full_of_all_packets_and_another_could_have_half() {
-        /// What each CPU handled and dropped, of 1000; XDP had the rest.
+        /// Packets that each CPU handled and dropped, of 1000; XDP had the rest.
         type Came = [(u64, u64); 2];
         const SEND: &str = "veth_xdp_xmit;bq_xmit_all;xdp_test_run_batch;bpf_test_run_xdp_live";
         let (full, half) = (kernel(0, SOFTIRQ, 950.0), kernel(0, SOFTIRQ, 350.0));

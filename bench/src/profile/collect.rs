@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 
 use super::names::{self, Kernel, Mapping};
-use super::perf::{EventKind, Events, PerfRecord, TimeUnit};
+use super::perf::{EventKind, Events, PerfRecord, SampleClock};
 
 /// How often rings are emptied. Twenty times a second, so that a process is looked at before it ends.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -24,7 +24,7 @@ pub struct Stack {
     pub chain: Vec<u64>,
 }
 
-/// A process, as long as it was there.
+/// A process that was sampled.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// As the kernel calls it: 15 bytes at most.
@@ -33,10 +33,10 @@ pub struct Process {
     pub mappings: Vec<Mapping>,
 }
 
-/// What was sampled.
+/// All samples, and the tables that name their addresses.
 #[derive(Debug)]
 pub struct Recording {
-    pub clock: TimeUnit,
+    pub clock: SampleClock,
     /// How long each place took, in the clock's unit, or how often a thread left its CPU there.
     pub stacks: HashMap<Stack, u64>,
     pub processes: HashMap<u32, Process>,

@@ -1,4 +1,4 @@
-//! What places add up to: time by cause, by CPU, and waits.
+//! Sums of samples: time by cause, time by CPU, and waits.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ pub struct CauseShare {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
     pub name: String,
-    /// Who called it, where that says more than the function itself.
+    /// Its caller, for functions that many share.
     pub caller: Option<String>,
     /// The process, outside the kernel.
     pub process: Option<String>,
@@ -55,7 +55,7 @@ impl std::fmt::Display for Function {
     }
 }
 
-/// What one CPU did. Shares are of the time that passed, from 0 to 1.
+/// Work of one CPU. Shares are of the elapsed time, from 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cpu {
     /// Its number.
@@ -64,7 +64,7 @@ pub struct Cpu {
     pub busy: f64,
     /// It received: softirqs that handle packets.
     pub receive: f64,
-    /// It worked for who sends, where that is not what is measured.
+    /// It worked for a sender that is not measured.
     pub sender: f64,
     /// It worked for programs without a part in it, and for this sampling.
     pub others: f64,
@@ -165,7 +165,7 @@ impl Findings {
         if self.are_counted() { (handled - arrived).max(0.0) } else { 0.0 }
     }
 
-    /// Whether the kernel's counts have the packets, and not XDP.
+    /// Returns true if the kernel's counters include the packets: XDP's are not in them.
     fn are_counted(&self) -> bool {
         self.came() > self.packets / 2
     }
@@ -193,7 +193,7 @@ impl Cpu {
     }
 
     /// The share of its time that it has for more packets: softirqs come before other programs, and before
-    /// whoever spins.
+    /// threads that spin.
     pub(super) fn spare(&self) -> f64 {
         1.0 - self.own() - self.sender
     }
@@ -226,7 +226,7 @@ impl CodeLocation {
 /// A function's name, its caller and its process, as in [`Function`].
 type Key = (String, Option<String>, Option<String>);
 
-/// What a place's time goes to, and what to call it.
+/// Returns the cause of a sample's time, and the function to report.
 fn cause(place: &CodeLocation) -> (Cause, Key) {
     let name = table::readable(&place.chain[0]).into_owned();
     let (cause, caller) = if place.kernel {
@@ -246,9 +246,9 @@ fn cause(place: &CodeLocation) -> (Cause, Key) {
     (cause, (name, caller, process))
 }
 
-/// Who called a function that anybody may call: the first one that is not of the same cause.
+/// Returns the caller of a shared function: the first one of another cause.
 fn caller(cause: Cause, chain: &[String]) -> Option<String> {
-    if !matches!(cause, Cause::Copying | Cause::Locks | Cause::Checksums | Cause::TimeUnit) {
+    if !matches!(cause, Cause::Copying | Cause::Locks | Cause::Checksums | Cause::Timekeeping) {
         return None;
     }
     let other = |name: &&String| table::of_kernel([name.as_str()]).0 != cause;
@@ -275,14 +275,14 @@ fn wait(place: &CodeLocation) -> Option<(String, Wait)> {
 pub mod tests {
     use super::*;
 
-    /// A moment of what is measured, in the kernel: "leaf;caller;…" for so many ms.
+    /// A sample of measured work in the kernel, of `ms` ms; `chain` is "leaf;caller;…".
     pub fn kernel(cpu: u32, chain: &str, ms: f64) -> CodeLocation {
         let chain = chain.split(';').map(str::to_owned).collect();
         let (what, process, part) = (EventKind::Time, "sluice".into(), Part::Measured);
         CodeLocation { what, cpu, process, part, kernel: true, chain, weight: ms * 1e6 }
     }
 
-    /// The same in a program.
+    /// A sample of measured work in a program.
     pub fn program(cpu: u32, function: &str, ms: f64) -> CodeLocation {
         CodeLocation { kernel: false, ..kernel(cpu, function, ms) }
     }
@@ -292,12 +292,12 @@ pub mod tests {
         CodeLocation { what: EventKind::Switch, weight: times, ..kernel(0, chain, 0.0) }
     }
 
-    /// The same moment as another's.
+    /// `place` with another part.
     pub fn of(part: Part, place: CodeLocation) -> CodeLocation {
         CodeLocation { part, ..place }
     }
 
-    /// What a second on two CPUs adds up to, in which 1000 packets were handled.
+    /// Sums samples of one second on two CPUs, with 1000 packets handled.
     pub fn findings(places: &[CodeLocation]) -> Findings {
         let cpus = [0, 1].map(|cpu| Cpu { cpu, ..Cpu::default() });
         Findings { packets: 1000, ..Findings::of(places, cpus.to_vec(), 1.0) }

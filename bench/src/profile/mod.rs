@@ -33,7 +33,7 @@ use crate::measurement::Cause;
 /// Samples a second and CPU. Not a round number: nothing else should keep step with it.
 const PER_SECOND: u32 = 997;
 
-/// Who has what part in a step.
+/// Processes by their part in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
     /// The processes that are measured; none of them where that is the kernel alone. Absent: all but
@@ -46,7 +46,7 @@ pub struct Who {
     pub live_frames_send: bool,
 }
 
-/// What a step achieved while it was sampled.
+/// Result of a step while it was sampled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Achieved {
     /// Packets handled.
@@ -62,7 +62,7 @@ pub struct Profile {
     pub causes: Vec<Cause>,
     /// Why threads left their CPUs, the most frequent first.
     pub waits: Vec<Waits>,
-    /// What to do about it; none where nothing stands out.
+    /// Advice; none if nothing stands out.
     pub advice: Option<String>,
     /// Why these figures are doubtful; none where they are not.
     pub doubt: Option<String>,
@@ -97,7 +97,7 @@ impl Profiler {
     }
 }
 
-/// What was sampled, until it is known what the step achieved meanwhile.
+/// Finished samples, to be explained once the step's result is known.
 #[derive(Debug)]
 pub struct Recorded {
     recording: Recording,

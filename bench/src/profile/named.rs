@@ -1,11 +1,11 @@
-//! A recording with names in place of addresses, and whose work each moment was.
+//! Names the functions of samples, and assigns each sample to measured work, sender or others.
 
 use std::collections::HashMap;
 
 use super::Who;
 use super::collect::{Process, Recording, Stack};
 use super::names::{self, Files, Kernel};
-use super::perf::{EventKind, TimeUnit};
+use super::perf::{EventKind, SampleClock};
 use super::table::{self, Stage};
 
 /// A place that a CPU was at, by name.
@@ -23,7 +23,7 @@ pub struct CodeLocation {
     pub weight: f64,
 }
 
-/// What part somebody has in what is measured.
+/// Part of a sample's process in the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It is what is measured.
@@ -75,7 +75,7 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
 /// By CPU, how many ns a unit of the clock is.
 fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64> {
     let mut cycles: HashMap<u32, f64> = HashMap::new();
-    if recording.clock == TimeUnit::Cycles {
+    if recording.clock == SampleClock::Cycles {
         for (stack, weight) in &recording.stacks {
             if stack.what == EventKind::Time {
                 *cycles.entry(stack.cpu).or_default() += *weight as f64;
@@ -86,7 +86,7 @@ fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64
     cycles.into_iter().filter_map(ns).collect()
 }
 
-/// Softirqs interrupt whoever is there: what they do is nobody's but what is measured.
+/// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
 fn part(process: u32, chain: &[String], who: &Who) -> Part {
     let stage = table::stage(chain.iter().map(String::as_str));
     let listed = |list: &[u32]| list.contains(&process);
@@ -124,10 +124,10 @@ mod tests {
     #[test]
     fn whose_work_it_is_follows_from_the_process_and_from_what_it_interrupted() {
         let (idle, job, sender, rustc) = (0, 7, 8, 9);
-        let who = |measured| Who { measured, sender: vec![sender], live_frames_send: true };
-        let of_a_job = who(Some(vec![job]));
-        let of_the_kernel = who(Some(vec![]));
-        let of_all = who(None);
+        let parts = |measured| Who { measured, sender: vec![sender], live_frames_send: true };
+        let of_a_job = parts(Some(vec![job]));
+        let of_the_kernel = parts(Some(vec![]));
+        let of_all = parts(None);
         let softirq = ["net_rx_action".to_owned()];
         let rows: &[(&str, u32, &[String], &Who, Part)] = &[
             ("the job", job, &[], &of_a_job, Part::Measured),

@@ -50,12 +50,12 @@ pub struct Kernel {
     text: String,
     /// By address: where a function starts, and where its name stands in `text`.
     functions: Vec<(u64, std::ops::Range<u32>)>,
-    /// Of these, what came later: address, length and name.
+    /// Functions added during sampling: address, length and name.
     later: Vec<(u64, u32, String)>,
 }
 
 impl Kernel {
-    /// Reads all that are there now.
+    /// Reads all functions of the running kernel.
     ///
     /// # Errors
     /// The kernel does not tell addresses.

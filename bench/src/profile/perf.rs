@@ -1,6 +1,6 @@
 //! All CPUs, sampled by the kernel: perf_event_open(2).
 //!
-//! Each CPU has two events that write into one ring: the time, sampled so many times a second
+//! Each CPU has two events that write into one ring: the time, sampled at a fixed rate
 //! (cycles where the CPU counts them, otherwise a timer, `cpu-clock`), and context switches, of
 //! which a sample stands for several when there are many. Linux 5.1; needs `CAP_PERFMON` (5.8),
 //! or a low `kernel.perf_event_paranoid`.
@@ -20,13 +20,13 @@ use super::perf_event::{self as event, Attr, Event, Ring, flag};
 /// Pages of each CPU's ring: room for a thousand samples of deep calls.
 const RING_PAGES: usize = 128;
 
-/// Context switches that are looked at, a second and CPU: of a few every one, so that who sleeps some
-/// times a second is seen beside others that switch a lot.
+/// Sampled context switches, a second and CPU. If switches are fewer, every one is sampled, so
+/// that a thread that seldom sleeps shows beside threads that switch often.
 const SWITCHES_PER_SECOND: u32 = 5000;
 
-/// What the time is measured in.
+/// Clock that paces the samples of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeUnit {
+pub enum SampleClock {
     /// Cycles of a CPU that counts them; it counts none while it is idle.
     Cycles,
     /// Nanoseconds.
@@ -45,7 +45,7 @@ pub enum EventKind {
 /// The events of all CPUs.
 #[derive(Debug)]
 pub struct Events {
-    pub clock: TimeUnit,
+    pub clock: SampleClock,
     cpus: Vec<OnCpu>,
 }
 
@@ -63,10 +63,10 @@ impl Events {
     /// # Errors
     /// No privilege, or a kernel without perf events; the remedy is said.
     pub fn open(per_second: u32) -> Result<Self> {
-        let clock = if OnCpu::open(0, TimeUnit::Cycles, per_second).is_ok() {
-            TimeUnit::Cycles
+        let clock = if OnCpu::open(0, SampleClock::Cycles, per_second).is_ok() {
+            SampleClock::Cycles
         } else {
-            TimeUnit::Timer
+            SampleClock::Timer
         };
         let cpus = online()?
             .into_iter()
@@ -115,10 +115,10 @@ impl Events {
 }
 
 impl OnCpu {
-    fn open(number: u32, clock: TimeUnit, per_second: u32) -> io::Result<Self> {
+    fn open(number: u32, clock: SampleClock, per_second: u32) -> io::Result<Self> {
         let (kind, config) = match clock {
-            TimeUnit::Cycles => (event::TYPE_HARDWARE, event::HARDWARE_CYCLES),
-            TimeUnit::Timer => (event::TYPE_SOFTWARE, event::SOFTWARE_CPU_CLOCK),
+            SampleClock::Cycles => (event::TYPE_HARDWARE, event::HARDWARE_CYCLES),
+            SampleClock::Timer => (event::TYPE_SOFTWARE, event::SOFTWARE_CPU_CLOCK),
         };
         let time = Attr {
             kind,
@@ -143,7 +143,7 @@ impl OnCpu {
     }
 }
 
-/// What the administrator, or the kernel where sampling has taken too long, allows a second.
+/// Reads the highest sample rate that the kernel allows.
 fn most_samples() -> u32 {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate");
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(SWITCHES_PER_SECOND)
@@ -184,15 +184,15 @@ pub struct Sample {
     pub event: u64,
     pub process: u32,
     pub cpu: u32,
-    /// What it stands for: ns, cycles or context switches.
+    /// Its weight in ns, cycles or context switches.
     pub weight: u64,
-    /// Whether the CPU was in the kernel.
+    /// True if the CPU was in the kernel.
     pub kernel: bool,
-    /// Where it was, then who called that, as far as the kernel goes.
+    /// The sampled address, then its callers in the kernel.
     pub chain: Vec<u64>,
 }
 
-/// What a ring tells.
+/// Record of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PerfRecord {
     Sample(Sample),

@@ -11,7 +11,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
-    /// What its samples are marked with.
+    /// Identifier in its samples.
     pub id: u64,
 }
 
@@ -114,7 +114,7 @@ impl Ring {
     /// Takes all whole records that stand in it, one behind the other.
     pub fn take(&mut self, records: &mut Vec<u8>) {
         // Pairs with the kernel's write barrier before it stores data_head
-        // (perf_output_put_handle in kernel/events/ring_buffer.c): the records up to it are there.
+        // (perf_output_put_handle in kernel/events/ring_buffer.c): the records up to it are complete.
         let head = self.word(page::DATA_HEAD).load(Ordering::Acquire);
         // Nobody but this reader writes it.
         let tail = self.word(page::DATA_TAIL).load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ pub const MISC_KERNEL: u16 = 1;
 
 /// Addresses from here on in a call chain are marks of what follows (`PERF_CONTEXT_MAX`).
 pub const CHAIN_MARKS: u64 = 4095u64.wrapping_neg();
-/// What follows is the kernel's (`PERF_CONTEXT_KERNEL`).
+/// Mark before kernel addresses (`PERF_CONTEXT_KERNEL`).
 pub const CHAIN_KERNEL: u64 = 128u64.wrapping_neg();
 
 /// `struct perf_event_mmap_page`: where its fields stand that a reader of the ring needs.

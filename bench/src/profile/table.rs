@@ -1,9 +1,8 @@
 //! From names to causes: what a call chain means.
 //!
-//! A chain is read from where the CPU was to who called that. The first function of it that
-//! a table has decides; rows marked [`Depth::Here`] count only for the place where the CPU
-//! was. So `memcpy` is copying whoever called it, and a list helper below `try_to_wake_up` belongs to
-//! waking up.
+//! The lookup goes from the sampled function to its callers. The first function that a table lists
+//! decides; rows marked [`Depth::Here`] match the sampled function only. So `memcpy` is copying for
+//! any caller, and a list helper below `try_to_wake_up` belongs to waking up.
 //!
 //! A row of a table has patterns with a space between: a function's name or, with a `*` at the end, its beginning.
 //! An earlier row wins. `bpf:` stands for `bpf_prog_` and the 16 digits behind it.
@@ -16,18 +15,18 @@ use Depth::{Here, Under};
 pub enum Depth {
     /// Only where the CPU was.
     Here,
-    /// There, or in whoever called that.
+    /// The sampled function or a caller.
     Under,
 }
 
-/// What a function of a program is.
+/// Returns the cause of a program's function.
 pub fn of_user(name: &str) -> Cause {
     let name = name.rsplit("::").next().unwrap_or(name);
     let known = |(_, patterns): &&(Cause, &str)| matches(patterns, name);
     USER.iter().find(known).map_or(Cause::Program, |(cause, _)| *cause)
 }
 
-/// What a chain in the kernel is, and which function of it decided: its place in the chain.
+/// Returns the cause of a kernel chain, and the index of the function that decided.
 pub fn of_kernel<'a>(chain: impl IntoIterator<Item = &'a str>) -> (Cause, usize) {
     for (depth, name) in chain.into_iter().enumerate() {
         let name = &*readable(name);
@@ -53,7 +52,7 @@ pub fn readable(name: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Whether one of these patterns is a name's.
+/// Returns true if one of the patterns matches a name.
 fn matches(patterns: &str, name: &str) -> bool {
     patterns.split_ascii_whitespace().any(|pattern| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -61,7 +60,7 @@ fn matches(patterns: &str, name: &str) -> bool {
     })
 }
 
-/// Whose work a moment in the kernel was, as far as the chain says so.
+/// Owner of a sample's work in the kernel, by its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Packets that have come in: the receive softirq.
@@ -143,7 +142,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
     ),
     (Copying, Under, "skb_copy_datagram_* __skb_datagram_iter simple_copy_to_iter"),
     (Checksums, Here, "csum_partial* do_csum __skb_checksum* skb_checksum* crc32*"),
-    (TimeUnit, Here, "ktime_get* read_tsc kvm_clock_* pvclock_* bpf_ktime_get*"),
+    (Timekeeping, Here, "ktime_get* read_tsc kvm_clock_* pvclock_* bpf_ktime_get*"),
     (Idle, Here, "default_idle* pv_native_safe_halt native_safe_halt mwait_idle*"),
     (Idle, Here, "intel_idle* acpi_idle* poll_idle* haltpoll_* tick_nohz_idle_*"),
     (PageFaults, Under, "asm_exc_page_fault exc_page_fault do_user_addr_fault handle_mm_fault"),
@@ -243,7 +242,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
 pub const USER: &[(Cause, &str)] = &[
     (Copying, "__memcpy* memcpy* __memmove* memmove* rte_memcpy* rte_mov*"),
     (Spinning, "wait_rx wait_any spin_loop rte_pause pause"),
-    (TimeUnit, "clock_gettime* __vdso_clock_gettime* __clock_gettime* [vdso]"),
+    (Timekeeping, "clock_gettime* __vdso_clock_gettime* __clock_gettime* [vdso]"),
     (Checksums, "rte_raw_cksum* in_cksum*"),
     (Filters, "bpf_filter* pcap_filter* pcapint_filter*"),
     (Locks, "__lll_lock_wait* __GI___lll_lock_wait* pthread_mutex_lock*"),
@@ -268,7 +267,7 @@ pub const WAITS: &[(Wait, &str)] = &[
     ),
 ];
 
-/// What time goes to, as something that one can act on.
+/// Category of time that a remedy exists for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The CPU had nothing to do.
@@ -292,7 +291,7 @@ pub enum Cause {
     /// Sums over bytes.
     Checksums,
     /// Reading the time.
-    TimeUnit,
+    Timekeeping,
     /// XDP programs and what they call.
     Xdp,
     /// AF_XDP sockets and their rings.
@@ -311,15 +310,15 @@ pub enum Cause {
     Interrupts,
     /// Looking again and again whether there is something.
     Spinning,
-    /// What programs do in user space.
+    /// Programs' own code in user space.
     Program,
-    /// Whoever makes the packets, where that is not what is measured.
+    /// A sender that is not measured.
     Sender,
     /// Programs that have no part in it.
     Others,
     /// This sampling.
     Sampling,
-    /// What the table does not know.
+    /// Functions that no table lists.
     Other,
 }
 
@@ -337,7 +336,7 @@ impl Cause {
             Self::Filters => "filter",
             Self::Rules => "firewall rules",
             Self::Checksums => "checksums",
-            Self::TimeUnit => "reading the time",
+            Self::Timekeeping => "reading the time",
             Self::Xdp => "XDP programs",
             Self::XdpSockets => "AF_XDP sockets",
             Self::PacketSockets => "packet sockets",
@@ -355,7 +354,7 @@ impl Cause {
         }
     }
 
-    /// Whether it is time of what is measured.
+    /// Returns true if the time is of measured work.
     pub fn is_own(self) -> bool {
         use Cause::{Idle, Others, Sampling, Sender, Spinning};
         !matches!(self, Idle | Spinning | Sender | Others | Sampling)
@@ -365,7 +364,7 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Cause::{Copying, Program, Spinning, TimeUnit};
+    use Cause::{Copying, Program, Spinning, Timekeeping};
 
     #[test]
     fn chains_that_were_recorded_mean_what_they_should() {
@@ -384,7 +383,7 @@ mod tests {
     fn functions_of_programs_are_told_apart() {
         for (name, cause) in [
             ("__memmove_avx_unaligned_erms", Copying),
-            ("[vdso]", TimeUnit),
+            ("[vdso]", Timekeeping),
             ("sluice::run::worker::run", Program),
             ("sluicegate::port::queue::Queue::wait_rx", Spinning),
             ("core::slice::memcpy", Copying),

@@ -101,7 +101,7 @@ const BATCH: u64 = 1024;
 
 #[derive(clap::Args)]
 pub struct EndArgs {
-    /// Whether it sends or receives
+    /// Direction: send or receive
     #[arg(value_name = "send|receive", value_parser = ["send", "receive"])]
     what: String,
 
