@@ -6,9 +6,16 @@
 use super::findings::{CauseShare, Cpu, Findings};
 use super::table::{Cause, Wait};
 
-/// Returns why the figures are doubtful: other work on the machine.
+/// Returns why the figures are doubtful: samples are missing, or the machine did other work.
 pub fn doubt(findings: &Findings) -> Option<String> {
-    others_time(findings).or_else(|| others_packets(findings))
+    lost_samples(findings).or_else(|| others_time(findings)).or_else(|| others_packets(findings))
+}
+
+fn lost_samples(findings: &Findings) -> Option<String> {
+    (findings.lost_samples > 0.05).then(|| {
+        let share = percent(findings.lost_samples);
+        format!("{share} of the samples were lost: measure again on a less busy machine")
+    })
 }
 
 fn others_time(findings: &Findings) -> Option<String> {
@@ -508,6 +515,8 @@ mod tests {
         );
         let mut found = findings(&[program(1, "run", 900.0)]);
         assert_eq!(doubt(&found), None);
+        let lossy = Findings { lost_samples: 0.2, ..found.clone() };
+        assert!(doubt(&lossy).unwrap().starts_with("20 % of the samples were lost"));
         found.cpus[1].processed = 1900;
         assert_eq!(doubt(&found), None, "a few");
         found.cpus[1].dropped = 1100;

@@ -41,6 +41,10 @@ pub struct Recording {
     pub stacks: HashMap<Stack, u64>,
     pub processes: HashMap<u32, Process>,
     pub kernel: Kernel,
+    /// Samples that were read.
+    pub samples: u64,
+    /// Records that found a ring full.
+    pub lost: u64,
     /// Context switches of each CPU.
     pub switches: Vec<(u32, u64)>,
 }
@@ -49,7 +53,9 @@ impl Recording {
     fn add(&mut self, record: PerfRecord, events: &Events) {
         match record {
             PerfRecord::Symbol { address, bytes, name } => self.kernel.add(address, bytes, name),
+            PerfRecord::Lost(records) => self.lost += records,
             PerfRecord::Sample(sample) => {
+                self.samples += 1;
                 let Some(what) = events.what(&sample) else { return };
                 let process = self.processes.entry(sample.process).or_insert_with(|| Process {
                     name: name_of(sample.process),
@@ -106,6 +112,8 @@ impl Collector {
             stacks: HashMap::new(),
             processes: HashMap::new(),
             kernel,
+            samples: 0,
+            lost: 0,
             switches: Vec::new(),
         };
         events.enable()?;

@@ -23,6 +23,8 @@ pub struct Findings {
     pub packets: u64,
     /// The share of the packets that was lost, from 0 to 1.
     pub lost: f64,
+    /// The share of the samples that found a ring full, from 0 to 1.
+    pub lost_samples: f64,
 }
 
 /// One cause's part.

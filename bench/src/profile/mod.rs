@@ -128,6 +128,8 @@ impl Recorded {
         let places = named::named(recording, who, &busy_ns);
         let mut findings = Findings::of(&places, cpus.collect(), seconds);
         (findings.packets, findings.lost) = (achieved.packets, achieved.lost);
+        let records = recording.samples + recording.lost;
+        findings.lost_samples = recording.lost as f64 / records.max(1) as f64;
         Profile {
             causes: findings.report(),
             advice: advice::advice(&findings),

@@ -196,6 +196,8 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PerfRecord {
     Sample(Sample),
+    /// Number of records that found the ring full.
+    Lost(u64),
     /// Code that got a name while it was watched: a BPF program.
     Symbol {
         address: u64,
@@ -216,6 +218,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = PerfRecord> {
             bytes = &bytes[size..];
             let found = match kind {
                 event::record::SAMPLE => sample(Words(body), misc),
+                event::record::LOST => lost(Words(body)),
                 event::record::KERNEL_SYMBOL => symbol(Words(body)),
                 _ => None,
             };
@@ -248,6 +251,11 @@ fn sample(mut words: Words<'_>, misc: u16) -> Option<PerfRecord> {
         chain.insert(0, address);
     }
     Some(PerfRecord::Sample(Sample { event, process, cpu, weight, kernel, chain }))
+}
+
+fn lost(mut words: Words<'_>) -> Option<PerfRecord> {
+    let _event = words.u64()?;
+    words.u64().map(PerfRecord::Lost)
 }
 
 fn symbol(mut words: Words<'_>) -> Option<PerfRecord> {
@@ -348,16 +356,19 @@ mod tests {
     }
 
     #[test]
-    fn other_records_are_skipped_and_names_are_read() {
+    fn other_records_are_skipped_and_names_and_losses_are_read() {
         let mut body = 0xffu64.to_ne_bytes().to_vec();
         body.extend(64u32.to_ne_bytes());
         body.extend([0; 4]);
         body.extend(b"bpf_prog_12_x\0\0\0");
         let mut bytes = record(3, 0, &[0; 24]);
         bytes.extend(record(kind::KERNEL_SYMBOL, 0, &body));
+        let lost = [7u64, 30].map(u64::to_ne_bytes).concat();
+        bytes.extend(record(kind::LOST, 0, &lost));
         let found: Vec<PerfRecord> = records(&bytes).collect();
         let name = "bpf_prog_12_x".into();
-        assert_eq!(found, [PerfRecord::Symbol { address: 0xff, bytes: 64, name }]);
+        let symbol = PerfRecord::Symbol { address: 0xff, bytes: 64, name };
+        assert_eq!(found, [symbol, PerfRecord::Lost(30)]);
     }
 
     proptest! {

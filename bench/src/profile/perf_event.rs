@@ -208,6 +208,8 @@ pub mod sample {
 
 /// Kinds of records.
 pub mod record {
+    /// Records that found the ring full: an identifier, then their number.
+    pub const LOST: u32 = 2;
     pub const SAMPLE: u32 = 9;
     pub const KERNEL_SYMBOL: u32 = 17;
 }
