@@ -130,7 +130,7 @@ mod tests {
             ("nowhere", "nothing\n", Count::After("RX-packets:"), None),
             ("words without a number", "captured\n", Count::Before("captured"), None),
             ("no result", "", Count::SENT, None),
-            ("who said nothing", "", Count::COUNTED, None),
+            ("no output", "", Count::COUNTED, None),
         ];
         for (sentence, out, count, expected) in rows {
             let said = ProcessOutput { out: (*out).into(), err: String::new() };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sluicegate::link::{Lab, Shape, pin_thread};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate::ring::{Meta, Packet, Wait};
-use sluicegate_bench::profile::{Achieved, Profile, Profiler, Wait as Reason, Who};
+use sluicegate_bench::profile::{Achieved, Participants, Profile, Profiler, Wait as Reason};
 
 /// The environment variable with a child's role.
 const ROLE: &str = "SLUICE_TEST_ROLE";
@@ -141,12 +141,13 @@ fn profile(lab: &Lab, role: Option<&str>) -> Profile {
     let profiler = Profiler::start().unwrap();
     std::thread::sleep(SECOND);
     let measured = Some(reader.iter().map(Child::id).collect());
-    let who = Who { measured, sender: vec![sender.id()], live_frames_send: false };
+    let participants =
+        Participants { measured, sender: vec![sender.id()], live_frames_send: false };
     let profiler = profiler.stop().unwrap();
     let (got, lost) = reader.map_or((0, 0), end_reader);
     end(sender);
     let lost = lost as f64 / (got + lost).max(1) as f64;
-    profiler.explain(&who, Achieved { packets: got, lost })
+    profiler.explain(&participants, Achieved { packets: got, lost })
 }
 
 #[test]

@@ -10,7 +10,7 @@ use sluicegate::link::{Sample, Sampler};
 use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
 use crate::process::{COUNTING, Program, Running};
-use crate::profile::{Achieved, Profile, Profiler, Recorded, Who};
+use crate::profile::{Achieved, Participants, Profile, Profiler, Recorded};
 use crate::rounds::BenchObserver;
 use crate::step::{Job, Order, Step, Way};
 use crate::testbed::{Cpus, End, Side, Testbed};
@@ -127,10 +127,16 @@ impl Load {
 
 impl Loaded {
     /// Adds to the figures of `packets` packets what the CPUs did, and why.
-    fn explain(&self, who: &Who, packets: u64, figures: Figures<f64>) -> Measurement {
+    fn explain(
+        &self,
+        participants: &Participants,
+        packets: u64,
+        figures: Figures<f64>,
+    ) -> Measurement {
         let cpus = shares(&self.before, &self.after, self.time, packets);
         let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
-        let profile = self.recorded.as_ref().map(|recorded| recorded.explain(who, achieved));
+        let profile =
+            self.recorded.as_ref().map(|recorded| recorded.explain(participants, achieved));
         let Profile { causes, advice, doubt, .. } = profile.unwrap_or_default();
         let explanation = Explanation { cpus, causes, advice, doubt };
         Measurement { figures, explanation, apart_ns: None }
@@ -197,7 +203,8 @@ impl TurnContext<'_> {
         let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
         let packets = after.saturating_sub(before);
         let loaded = load.end()?;
-        let who = Who { measured: Some(vec![sender.pid()]), ..Who::default() };
+        let participants =
+            Participants { measured: Some(vec![sender.pid()]), ..Participants::default() };
         sender.still_runs()?;
 
         let said = sender.end()?;
@@ -211,7 +218,7 @@ impl TurnContext<'_> {
             lost: job.count.and_then(|count| count.of(&said)).map(|sent| lost(sent, whole)),
             cpu_ns: Some(cpu_ns as f64 / packets.max(1) as f64),
         };
-        Ok(loaded.explain(&who, packets, figures))
+        Ok(loaded.explain(&participants, packets, figures))
     }
 
     /// Waits until the sender's packets come.

@@ -7,7 +7,7 @@ use crate::cpu_distance::{self, apart_ns};
 use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::Running;
-use crate::profile::Who;
+use crate::profile::Participants;
 use crate::statistics::Spread;
 use crate::step::{Job, Pipe};
 use crate::testbed::End;
@@ -40,8 +40,8 @@ impl TurnContext<'_> {
             cpu_ns: Some(cpu_ns as f64 / packets.max(1.0)),
             ..Figures::default()
         };
-        let who = Who { measured: Some(ends.pids()), ..Who::default() };
-        Ok(Measurement { apart_ns, ..loaded.explain(&who, packets as u64, figures) })
+        let participants = Participants { measured: Some(ends.pids()), ..Participants::default() };
+        Ok(Measurement { apart_ns, ..loaded.explain(&participants, packets as u64, figures) })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::measurement::{Figures, Measurement};
 use crate::process::{Program, Running};
 use crate::process_output::{Count, ProcessOutput};
-use crate::profile::Who;
+use crate::profile::Participants;
 use crate::step::{Intake, Setting, Step, Tally, To};
 use crate::testbed::{End, Line, Testbed};
 use crate::testbed::{NOBODY, from_left};
@@ -41,7 +41,7 @@ impl TurnContext<'_> {
             job.still_runs()?;
         }
 
-        let who = Who {
+        let participants = Participants {
             measured: Some(job.iter().map(Running::pid).collect()),
             sender: vec![sent.pid],
             live_frames_send: true,
@@ -61,7 +61,7 @@ impl TurnContext<'_> {
             lost: Some(lost(sent.packets, arrived)),
             cpu_ns: cpu_ns.map(|ns| ns as f64 / arrived.max(1) as f64),
         };
-        Ok(loaded.explain(&who, sent.packets, figures))
+        Ok(loaded.explain(&participants, sent.packets, figures))
     }
 }
 

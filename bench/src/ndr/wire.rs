@@ -103,7 +103,7 @@ impl Wire<'_> {
 /// The longest that sending may take.
 fn longest(offer: &Offer) -> Duration {
     match offer.until {
-        // At a rate that is a number of packets, for which who does not keep to it takes longer.
+        // The count and the rate set the time; a sender that falls behind takes longer.
         Until::Time(time) => time * 4,
         // Whatever can send at all sends faster than that.
         Until::Packets(packets) => Duration::from_secs(1 + packets / 10_000),

@@ -119,7 +119,7 @@ impl Running {
         }
     }
 
-    /// This project's own command says by its exit status who can mend it.
+    /// Sluice's exit status classifies the failure.
     fn ended_early(&self, status: ExitStatus) -> Failure {
         let kind = match (self.name.as_str(), status.code()) {
             (SLUICE, Some(2)) => Kind::Usage,

@@ -21,8 +21,8 @@ fn lost_samples(findings: &Findings) -> Option<String> {
 fn others_time(findings: &Findings) -> Option<String> {
     let cpus = findings.cpus.len().max(1) as f64;
     let share = findings.cpus.iter().map(|cpu| cpu.others).sum::<f64>() / cpus;
-    let who = &findings.found(Cause::Others)?.functions;
-    let process = who.iter().find_map(|function| function.process.as_deref());
+    let functions = &findings.found(Cause::Others)?.functions;
+    let process = functions.iter().find_map(|function| function.process.as_deref());
     let most = process.map_or_else(String::new, |name| format!(", {name} most"));
     let share = (share > 0.1).then(|| percent(share))?;
     Some(format!("other programs had {share} of all CPUs' time{most}: measure again without them"))
@@ -181,7 +181,7 @@ pub fn advice(findings: &Findings) -> Option<String> {
     said.max_by(|a, b| a.weight.total_cmp(&b.weight)).map(|advice| advice.text)
 }
 
-/// Packets are lost while who should take them sleeps, and not for want of packets.
+/// Packets are lost while their receiver sleeps, although packets are waiting.
 fn sleeps(findings: &Findings) -> Option<Advice> {
     let slept = |waits: &&super::Waits| waits.why == Wait::Sleep && waits.per_second >= 10.0;
     let sleeper = findings.waits.iter().find(slept)?;
@@ -319,7 +319,7 @@ fn sender(findings: &Findings) -> Option<Advice> {
     (findings.lost < 0.001 && work(free) < 0.7).then(|| Advice {
         weight: 0.12,
         text: format!(
-            "nothing is lost and CPU {} has nothing to do for {} of the time: who sends is the limit \
+            "nothing is lost and CPU {} has nothing to do for {} of the time: the sender is the limit \
              (more --threads of it)",
             free.cpu,
             percent(1.0 - work(free)),
@@ -478,9 +478,9 @@ mod tests {
             ("lost by a reader", 0.4, one, &[full.clone(), program(1, "run", 300.0)], false),
             ("a reader that keeps up", 0.0, one, &[full.clone(), program(1, "run", 400.0)], true),
             ("one that is full", 0.0, one, &[full.clone(), program(1, "run", 950.0)], false),
-            ("who reads beside it", 0.0, one, &[half.clone(), program(0, "run", 600.0)], false),
-            ("who sends beside it", 0.0, one, &[half.clone(), sends(0, 600.0)], true),
-            ("who sends on the other", 0.0, one, &[full.clone(), sends(1, 950.0)], false),
+            ("a reader beside it", 0.0, one, &[half.clone(), program(0, "run", 600.0)], false),
+            ("a sender beside it", 0.0, one, &[half.clone(), sends(0, 600.0)], true),
+            ("a sender on the other", 0.0, one, &[full.clone(), sends(1, 950.0)], false),
             ("others on both", 0.0, one, &[half.clone(), rustc(0, 600.0), rustc(1, 980.0)], true),
         ];
         for (sentence, lost, came, places, is_limit) in rows {

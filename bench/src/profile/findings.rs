@@ -126,7 +126,7 @@ impl Findings {
         findings
     }
 
-    /// Time of what is measured, in ns: without idling and spinning, who sends, others, and the
+    /// Time of what is measured, in ns: without idling and spinning, senders, others, and the
     /// sampling.
     pub fn own_ns(&self) -> f64 {
         self.causes.iter().filter(|found| found.cause.is_own()).map(|found| found.ns).sum()

@@ -35,7 +35,7 @@ const PER_SECOND: u32 = 997;
 
 /// Processes by their part in a step.
 #[derive(Clone, Debug, Default)]
-pub struct Who {
+pub struct Participants {
     /// The processes that are measured; none of them where that is the kernel alone. Absent: all but
     /// the others named here.
     pub measured: Option<Vec<u32>>,
@@ -107,7 +107,7 @@ pub struct Recorded {
 
 impl Recorded {
     /// Says where the time went, and what to do about it.
-    pub fn explain(&self, who: &Who, achieved: Achieved) -> Profile {
+    pub fn explain(&self, participants: &Participants, achieved: Achieved) -> Profile {
         let Self { recording, before, after } = self;
         let rates = Rates::between(before, after);
         let seconds = rates.seconds;
@@ -125,7 +125,7 @@ impl Recorded {
             ..Cpu::default()
         });
         let busy_ns = rates.cpus.iter().map(|cpu| (cpu.cpu, cpu.busy * seconds * 1e9)).collect();
-        let places = named::named(recording, who, &busy_ns);
+        let places = named::named(recording, participants, &busy_ns);
         let mut findings = Findings::of(&places, cpus.collect(), seconds);
         (findings.packets, findings.lost) = (achieved.packets, achieved.lost);
         let records = recording.samples + recording.lost;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Who;
+use super::Participants;
 use super::collect::{Process, Recording, Stack};
 use super::names::{self, Files, Kernel};
 use super::perf::{EventKind, SampleClock};
@@ -17,7 +17,7 @@ pub struct CodeLocation {
     pub process: String,
     pub part: Part,
     pub kernel: bool,
-    /// The function, then who called it. Outside the kernel there is only the function.
+    /// The function, then its callers. Outside the kernel there is only the function.
     pub chain: Vec<String>,
     /// For how long, in ns; of a switch how often.
     pub weight: f64,
@@ -38,7 +38,11 @@ pub enum Part {
 
 /// Gives every place of a recording its name. `busy_ns` says for each CPU how long it was not idle:
 /// cycles are turned into time by that.
-pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> Vec<CodeLocation> {
+pub fn named(
+    recording: &Recording,
+    participants: &Participants,
+    busy_ns: &HashMap<u32, f64>,
+) -> Vec<CodeLocation> {
     let mut files = Files::new();
     let scale = scale(recording, busy_ns);
     let place = |(stack, weight): (&Stack, &u64)| {
@@ -47,7 +51,7 @@ pub fn named(recording: &Recording, who: &Who, busy_ns: &HashMap<u32, f64>) -> V
         if stack.kernel {
             chain.extend(stack.chain.iter().map(|address| in_kernel(&recording.kernel, *address)));
         }
-        let part = part(stack.process, &chain, who);
+        let part = part(stack.process, &chain, participants);
         if !stack.kernel {
             chain.push(match part {
                 // Names in others' programs help nobody, and some of their files are large.
@@ -87,16 +91,16 @@ fn scale(recording: &Recording, busy_ns: &HashMap<u32, f64>) -> HashMap<u32, f64
 }
 
 /// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
-fn part(process: u32, chain: &[String], who: &Who) -> Part {
+fn part(process: u32, chain: &[String], participants: &Participants) -> Part {
     let stage = table::stage(chain.iter().map(String::as_str));
     let listed = |list: &[u32]| list.contains(&process);
     let measured = |list: &Vec<u32>| process == 0 || listed(list);
     match stage {
         Stage::Receive => Part::Measured,
-        Stage::LiveFrames if who.live_frames_send => Part::Sender,
+        Stage::LiveFrames if participants.live_frames_send => Part::Sender,
         _ if process == std::process::id() => Part::Sampling,
-        _ if listed(&who.sender) => Part::Sender,
-        _ if who.measured.as_ref().is_none_or(measured) => Part::Measured,
+        _ if listed(&participants.sender) => Part::Sender,
+        _ if participants.measured.as_ref().is_none_or(measured) => Part::Measured,
         _ => Part::Other,
     }
 }
@@ -124,12 +128,13 @@ mod tests {
     #[test]
     fn whose_work_it_is_follows_from_the_process_and_from_what_it_interrupted() {
         let (idle, job, sender, rustc) = (0, 7, 8, 9);
-        let parts = |measured| Who { measured, sender: vec![sender], live_frames_send: true };
+        let parts =
+            |measured| Participants { measured, sender: vec![sender], live_frames_send: true };
         let of_a_job = parts(Some(vec![job]));
         let of_the_kernel = parts(Some(vec![]));
         let of_all = parts(None);
         let softirq = ["net_rx_action".to_owned()];
-        let rows: &[(&str, u32, &[String], &Who, Part)] = &[
+        let rows: &[(&str, u32, &[String], &Participants, Part)] = &[
             ("the job", job, &[], &of_a_job, Part::Measured),
             ("another program", rustc, &[], &of_a_job, Part::Other),
             (
@@ -145,8 +150,8 @@ mod tests {
             ("an idle CPU", idle, &[], &of_the_kernel, Part::Measured),
             ("this process", std::process::id(), &[], &of_all, Part::Sampling),
         ];
-        for (sentence, process, chain, who, expected) in rows {
-            assert_eq!(part(*process, chain, who), *expected, "{sentence}");
+        for (sentence, process, chain, participants, expected) in rows {
+            assert_eq!(part(*process, chain, participants), *expected, "{sentence}");
         }
     }
 }

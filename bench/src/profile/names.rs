@@ -84,7 +84,7 @@ impl Kernel {
                 continue;
             };
             let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-            // What is before a function for those who patch it is none.
+            // Padding before a function, for live patching, is no function.
             if matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with("__pfx_") {
                 let start = kernel.text.len() as u32;
                 kernel.text.push_str(name);
