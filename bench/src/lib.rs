@@ -22,11 +22,10 @@
 //! | [`cost`] | what waiting costs: CPU time at modest rates, round trips |
 //! | [`ndr`] | RFC 2544: what a device between two interfaces keeps up with |
 //! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
-//! | [`statistics`] | medians, spreads, ratios round by round |
+//! | [`statistics`] | medians, spreads, ratios round by round; their format |
 //! | [`report`] | all of it, as JSON says it |
 //! | [`page`] | the same for a browser, or as a chart |
 //! | [`table`] | the ratios that are to be kept as a table in Markdown |
-//! | [`show`] | numbers as people read them |
 //! | [`check`] | ratios that are to be kept |
 //! | [`instructions`] | how long the hot loops are: what a busy machine does not change |
 //! | [`compare`] | what moved from one report to another |
@@ -50,7 +49,6 @@ pub mod process_output;
 pub mod profile;
 pub mod report;
 pub mod rounds;
-pub mod show;
 pub mod statistics;
 pub mod step;
 pub mod suite;

@@ -4,8 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use crate::check::{Checked, check};
 use crate::report::Report;
-use crate::show::{of_share, short};
-use crate::statistics::Spread;
+use crate::statistics::{Spread, of_share, short};
 
 /// The mark before the table of thresholds, or of hot loops.
 const BEGIN: &str = "<!-- bench -->";

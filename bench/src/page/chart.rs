@@ -8,8 +8,7 @@ use std::fmt::Write;
 use super::{Bar, COLOURS, Escaped, add};
 use crate::check::THRESHOLDS;
 use crate::report::{Report, StepReport, Suite};
-use crate::show::short;
-use crate::statistics::Spread;
+use crate::statistics::{Spread, short};
 
 const STYLE: &str = "\
 text { fill: var(--ink); font: 12px system-ui, sans-serif; }

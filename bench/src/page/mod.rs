@@ -9,8 +9,7 @@ use std::fmt::{self, Display, Write};
 
 use crate::measurement::{Cause, Explanation, Figures};
 use crate::report::{Report, StepReport, Suite};
-use crate::show::{of_share, short};
-use crate::statistics::Spread;
+use crate::statistics::{Spread, of_share, short};
 use crate::suite::peers::{PeerState, Presence};
 
 /// Colours in light and dark, of bars too.

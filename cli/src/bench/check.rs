@@ -8,7 +8,7 @@ use sluicegate_bench::check::{Checked, THRESHOLDS, Verdict, check, is_needed, sw
 use sluicegate_bench::compare::compare;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::show::short;
+use sluicegate_bench::statistics::short;
 use sluicegate_bench::suite::Kind;
 
 use super::options::turn;

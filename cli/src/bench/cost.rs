@@ -9,7 +9,7 @@ use sluicegate_bench::cost::{
     CostResults, CostSettings, OfForwarder, OfReceiver, RoundTrips, run as find,
 };
 use sluicegate_bench::machine::Machine;
-use sluicegate_bench::show::of_share;
+use sluicegate_bench::statistics::of_share;
 use sluicegate_bench::testbed::Cpus;
 
 use super::options::turn;

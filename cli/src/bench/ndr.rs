@@ -15,7 +15,7 @@ use sluicegate_bench::ndr::trial::{Latency, Offer};
 use sluicegate_bench::ndr::wire::Wire;
 use sluicegate_bench::ndr::{NdrResults, NdrSettings, OfSize, run as find};
 use sluicegate_bench::rounds::{BenchObserver, Progress};
-use sluicegate_bench::show::of_share;
+use sluicegate_bench::statistics::of_share;
 use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
 
 use super::options::{sides, turn};

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use sluicegate_bench::compare::{Metric, Moved};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::report::{Report, StepReport, Suite};
-use sluicegate_bench::show::{of_share, short};
+use sluicegate_bench::statistics::{of_share, short};
 use sluicegate_bench::suite::peers::{PeerState, Presence};
 
 /// Characters that the longest bar has.
