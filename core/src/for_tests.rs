@@ -2,7 +2,7 @@
 
 use crate::link::{Lab, Shape};
 
-/// Whether a test can make labs and programs; says so if it cannot.
+/// Returns true if a test can make labs and programs; prints a notice if it cannot.
 pub(crate) fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {

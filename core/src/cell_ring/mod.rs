@@ -115,7 +115,7 @@ impl Geometry {
     }
 }
 
-/// What stands in a cell in front of a packet.
+/// Header in front of a packet in its cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Header {

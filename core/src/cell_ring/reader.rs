@@ -51,9 +51,9 @@ pub(crate) struct Reader {
     sources: Vec<RingInput>,
     /// The sources that have unread packets, and no others.
     merge: MergeQueue,
-    /// Whether packets have times.
+    /// True if packets carry timestamps.
     timed: bool,
-    /// Whether packets are copied out of their cells.
+    /// True if packets are copied out of their cells.
     copies: bool,
     /// Packets that are unread, of all.
     unread: u32,
@@ -247,7 +247,7 @@ impl Reader {
         source.lost = lost;
     }
 
-    /// What the writers have counted at these rings.
+    /// Returns the writers' counters of these rings.
     pub fn counts(&self) -> Counts {
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| source.ring.counter(at).load(Ordering::Relaxed);

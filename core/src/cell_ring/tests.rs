@@ -274,7 +274,7 @@ fn a_length_that_cannot_be_is_cut_to_the_cell() {
     }
 }
 
-/// Whether the reader's file is readable now.
+/// Returns true if the reader's file is readable now.
 fn is_woken(reader: &Reader) -> bool {
     use std::os::fd::AsFd;
     let mut file = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];

@@ -143,7 +143,7 @@ impl<'a> SleepFlag<'a> {
     }
 }
 
-/// Whether an index that goes up and wraps has come to another.
+/// Returns true if a wrapping index has reached another.
 #[inline]
 pub(super) fn is_reached(index: u32, at: u32) -> bool {
     index.wrapping_sub(at).cast_signed() >= 0

@@ -95,7 +95,7 @@ fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Readable when the other side has gone, as long as nothing is asked.
+/// Becomes readable when the peer closes, as long as no request is pending.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

@@ -17,12 +17,12 @@ use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 use crate::socket_file::is_folder_of_one;
 
-/// What answers requests.
+/// Handler of requests.
 pub trait Service {
     /// Answers a request of one of the clients: a line without its end.
     fn answer(&mut self, client: u64, request: &str) -> Answer;
 
-    /// A client that was to be kept has gone.
+    /// A client that was to be kept has disconnected.
     fn left(&mut self, client: u64);
 }
 
@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Who says nothing more still gets the answers to what he has said.
+    /// A client that closes its sending side still gets the answers to its requests.
     fn stays(&self, now: Instant) -> bool {
         let silent = now.saturating_duration_since(self.active) > PATIENCE;
         let waits = self.kept && self.output.is_empty();

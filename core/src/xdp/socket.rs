@@ -82,7 +82,7 @@ impl XskSocket {
         Arc::new(Self { entry, fd, home, traits, busy_poll, object })
     }
 
-    /// What the kernel has counted.
+    /// Returns the kernel's counters.
     ///
     /// # Errors
     /// The kernel refused.
@@ -100,12 +100,12 @@ impl XskSocket {
         })
     }
 
-    /// Whether packets come and go without being copied (XDP_OPTIONS).
+    /// Returns true if the socket is in zero-copy mode (XDP_OPTIONS).
     pub fn is_zero_copy(&self) -> bool {
         self.traits.zero_copy
     }
 
-    /// Whether packets may have several frames.
+    /// Returns true if packets may span several frames.
     pub fn is_multi_buffer(&self) -> bool {
         self.traits.multi_buffer
     }
@@ -154,7 +154,7 @@ impl XskSocket {
     pub(super) fn drive_rx(&self, needs_wakeup: bool, idle: bool) -> Result<()> {
         if self.busy_poll && idle {
             return match self.fd.wake_rx() {
-                // Down is not gone: packets may come again.
+                // An interface that is down can come up again.
                 Err(e) if e.raw_os_error() != Some(libc::ENETDOWN) => Err(self.failure(e)),
                 _ => Ok(()),
             };
@@ -170,7 +170,7 @@ impl XskSocket {
         self.fd.wake_tx().map_err(|error| self.failure(error))
     }
 
-    /// Whether the kernel copies each packet.
+    /// Returns true if the kernel copies each packet.
     pub(super) fn copies(&self) -> bool {
         !self.traits.zero_copy
     }

@@ -19,7 +19,7 @@ pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
 /// Says that the card's time follows.
 pub(crate) const CARD_MARK: u64 = MARK ^ 1;
 
-/// What a claim's program writes in front of a packet.
+/// Stamp that a claim's program writes in front of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stamp {
     /// Nothing.

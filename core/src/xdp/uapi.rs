@@ -1,4 +1,4 @@
-//! What linux/if_xdp.h defines, checked: libc has the items, the kernel has the layouts.
+//! Layout checks of linux/if_xdp.h: libc has the items, the kernel has the layouts.
 
 use std::mem::{offset_of, size_of};
 

@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// What a ring holds.
+/// Element type of a ring.
 ///
 /// # Safety
 /// Made of integers only: every bit pattern is a value.

@@ -38,7 +38,7 @@ pub struct Sender {
     socket: Arc<XskSocket>,
 }
 
-/// What a sender has done since it was opened.
+/// Counters of a sender since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
     /// Packets that the kernel says it is done with.
@@ -93,7 +93,7 @@ impl Sender {
     /// has no room for stays for the next call. The ring is always the same one.
     ///
     /// # Errors
-    /// The interface is down or gone; what was not sent stays in the ring.
+    /// The interface is down or removed; what was not sent stays in the ring.
     ///
     /// # Panics
     /// If the ring's buffers are not of the pool that the socket was opened with.
