@@ -22,10 +22,10 @@ use nix::sys::socket::{
 use super::message::{MESSAGE_BYTES, Message, ProtocolError};
 use sluicegate_base::socket_file::SocketFile;
 
-/// As many files the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
+/// Most files that the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
 const MAX_FILES: usize = 253;
 
-/// Why there is nothing more to be said over a channel.
+/// Why a channel ended.
 #[derive(Debug)]
 pub enum ChannelEnd {
     /// The peer closed it, or was killed.
@@ -126,7 +126,7 @@ impl Channel {
         }
     }
 
-    /// What is to be read when nothing but the end can come.
+    /// Reads the end of the conversation, when no other message can arrive.
     pub fn hear_end(&self) -> ChannelEnd {
         match self.take() {
             Ok((Message::Disconnect { reason, .. }, _)) => ChannelEnd::Told(reason),
@@ -215,7 +215,7 @@ pub fn wait<const N: usize>(
     Ok(polled.map(|file| file.any().unwrap_or(false)))
 }
 
-/// So many may wait to be accepted.
+/// Most connections that wait to be accepted.
 const WAITING: i32 = 16;
 
 /// A control socket's address.
@@ -251,7 +251,7 @@ impl Address {
         }
     }
 
-    /// Connects to who listens there.
+    /// Connects to the process that listens there.
     pub fn connect(&self) -> Result<Channel, Errno> {
         let socket = new_socket()?;
         connect(socket.as_raw_fd(), &self.unix()?)?;
@@ -273,7 +273,7 @@ impl Address {
         Ok(Listener { file, socket })
     }
 
-    /// Whether what is in the way is another's who listens or is about to, or has just gone.
+    /// True if the address belongs to a process that listens, is about to, or has just exited.
     pub fn may_be_served(&self) -> bool {
         match self {
             Self::File(path) => {
@@ -384,8 +384,8 @@ mod tests {
             let listener = address.listen().unwrap();
             let childs = listener.socket.try_clone().unwrap();
             drop(listener);
-            let gone = if name.starts_with('@') { Errno::ECONNREFUSED } else { Errno::ENOENT };
-            assert_eq!(address.connect().err(), Some(gone));
+            let refused = if name.starts_with('@') { Errno::ECONNREFUSED } else { Errno::ENOENT };
+            assert_eq!(address.connect().err(), Some(refused));
             drop(childs);
             let _listener = listen_again(&address);
             assert!(address.connect().is_ok());

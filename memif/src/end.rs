@@ -94,7 +94,7 @@ impl End {
         self.cursor.look(other, wanted)
     }
 
-    /// The same, to take them.
+    /// Looks for up to `wanted` entries to use, and checks the other side's index.
     ///
     /// # Errors
     /// The other side's index made no sense.
@@ -103,8 +103,8 @@ impl End {
         let claimed = self.look(wanted);
         match (self.cursor.faults, self.role) {
             (0, _) => Ok(claimed),
-            (_, Role::Client { .. }) => Err(ProtocolError("a ring's tail that cannot be".into())),
-            (_, Role::Server) => Err(ProtocolError("a ring's head that cannot be".into())),
+            (_, Role::Client { .. }) => Err(ProtocolError("a ring's tail is out of range".into())),
+            (_, Role::Server) => Err(ProtocolError("a ring's head is out of range".into())),
         }
     }
 
@@ -223,8 +223,8 @@ impl End {
         }
     }
 
-    /// Packets that were sent and whose entries the other end has not handed back. It may have taken
-    /// them: a client hands entries back with the next empty buffers.
+    /// Packets that were sent in entries that the other end still holds. It may have taken the packets:
+    /// a client hands entries back with the next empty buffers.
     pub fn in_flight(&mut self) -> u64 {
         let others = self.entries() - self.look(u32::MAX);
         let ends = |back: &u32| self.ends[self.place(back.wrapping_neg())];
@@ -237,12 +237,12 @@ impl End {
         self.notifier.enable(&self.memory);
     }
 
-    /// Who waited is awake, and forgets what woke it.
+    /// Ends a wait: turns notifications off and clears the event.
     pub fn disable(&self) {
         self.notifier.disable(&self.memory);
     }
 
-    /// Whether a sleeper would be woken now.
+    /// True if the event would wake a sleeper now.
     pub fn rings(&self) -> bool {
         self.notifier.rings()
     }

@@ -1,4 +1,4 @@
-//! From a connected socket to rings: what both ends say before packets flow.
+//! The handshake: from a connected socket to rings.
 //!
 //! ```text
 //!   server                     client
@@ -23,17 +23,17 @@ use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
-/// All of it takes so long at most: the other end may be busy, but not for ever.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Bounds the whole handshake: the other end may be busy, but not forever.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
 
-/// What this end is.
+/// The settings of this end.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The interface's number on the socket.
     pub id: u32,
-    /// What both ends know; zeros where none is asked for.
+    /// The secret that both ends know; zeros if none is required.
     pub secret: [u8; SECRET_BYTES],
     /// Most rings in each direction.
     pub queues: u16,
@@ -89,7 +89,7 @@ pub struct Pair {
     pub tx: Option<End>,
 }
 
-/// A connection that is made.
+/// An established connection.
 #[derive(Debug)]
 pub struct Connection {
     /// The peer's name for itself and for its interface.
@@ -98,12 +98,12 @@ pub struct Connection {
     pub pairs: Vec<Pair>,
 }
 
-/// What this program calls itself.
+/// This program's name.
 fn own_name() -> String {
     format!("sluice {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What this end calls its interface: the process is what tells one from another.
+/// The name of this end's interface; the process ID makes it unique.
 fn own_interface() -> String {
     format!("sluice/{}", std::process::id())
 }
@@ -120,7 +120,7 @@ fn out_of_turn(message: &Message) -> ChannelEnd {
     ProtocolError(format!("unexpected message {}", message.what())).into()
 }
 
-/// What went wrong on this side, in words for both.
+/// Reports a failure on this side to both ends.
 fn failed(error: Error) -> ChannelEnd {
     ProtocolError(error.to_string()).into()
 }
@@ -134,7 +134,7 @@ struct Talk<'a> {
 
 impl<'a> Talk<'a> {
     fn new(channel: &'a Channel, wake: BorrowedFd<'a>) -> Self {
-        Self { channel, wake, end: Instant::now() + PATIENCE }
+        Self { channel, wake, end: Instant::now() + HANDSHAKE_TIMEOUT }
     }
 
     fn say(&self, message: &Message) -> Result<(), ChannelEnd> {
@@ -167,7 +167,7 @@ impl<'a> Talk<'a> {
 /// The client's part: gives its memory, the rings and their buffers.
 ///
 /// # Errors
-/// The peer is gone, said no, or broke the protocol; no memory.
+/// The peer closed the connection, refused it, or broke the protocol; or memory ran out.
 pub fn as_client(
     channel: &Channel,
     settings: &Settings,

@@ -19,7 +19,7 @@ pub(super) const VERSION: u16 = 2 << 8;
 /// The flag of a ring from client to server.
 const TO_SERVER: u16 = 1;
 
-/// What a peer did that it must not, as it and the user are told.
+/// A peer's breach of the protocol, as reported to the peer and the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -29,7 +29,7 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// A message. `C` and `S` say who sends it.
+/// A message. `C` marks those of the client, `S` those of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// S: the last message was taken.
@@ -38,7 +38,7 @@ pub enum Message {
     Hello(Hello),
     /// C: which interface is wanted.
     Init(Init),
-    /// C: memory of so many bytes, whose file comes along.
+    /// C: a memory region; its file accompanies the message.
     AddRegion {
         /// The region's number: they are counted up.
         index: u16,
@@ -60,7 +60,7 @@ pub enum Message {
     },
 }
 
-/// What a server can do.
+/// The abilities of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The program's name.
@@ -82,9 +82,9 @@ pub struct Init {
     pub version: u16,
     /// The interface's number on this socket.
     pub id: u32,
-    /// What packets are: 0 is Ethernet.
+    /// The kind of packets: 0 is Ethernet.
     pub mode: u8,
-    /// What both ends know, filled up with zeros.
+    /// The secret that both ends know, padded with zeros.
     pub secret: [u8; SECRET_BYTES],
     /// The program's name.
     pub name: String,
@@ -211,7 +211,7 @@ impl Message {
         }
     }
 
-    /// What it is called, for messages.
+    /// The message's name, for errors.
     pub fn what(&self) -> &'static str {
         match self {
             Self::Ack => "ACK",

@@ -1,5 +1,4 @@
-//! How who receives from a ring is woken: an event file, and a flag in the ring that says whether it
-//! sleeps.
+//! Wakes the receiver of a ring: an eventfd and a sleep flag in the ring.
 //!
 //! ```text
 //!   sender                         receiver
@@ -38,7 +37,7 @@ impl Notifier {
         event.map(|event| Self(event.into())).map_err(|e| Error::system("create", "an event", e))
     }
 
-    /// What a peer says is one. Anything else could be full, and have us wait.
+    /// Takes a peer's file, if it is an eventfd: a write to any other could block.
     pub(super) fn of_peer(file: OwnedFd) -> Result<Self, ProtocolError> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_event =
@@ -84,8 +83,8 @@ impl Notifier {
         forget(self.0.as_fd());
     }
 
-    /// Whether a sleeper would be woken now. After [`disable`](Self::disable) it was rung once more, or is a
-    /// semaphore (EFD_SEMAPHORE), which forgets one of many.
+    /// True if the event would wake a sleeper now. After [`disable`](Self::disable): the peer rang again,
+    /// or the event is a semaphore (EFD_SEMAPHORE), which a read decrements by one.
     pub(crate) fn rings(&self) -> bool {
         let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut file, PollTimeout::ZERO) == Ok(1)
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_sleeps_is_woken() {
+    fn only_a_sleeper_is_woken() {
         let (_, regions) = Regions::own(4096).unwrap();
         let ring = Memory::create(&Arc::new(regions), 0, 3);
         let notifier = Notifier::new().unwrap();
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wakes_again_and_again_is_noticed() {
+    fn a_peer_that_keeps_ringing_is_noticed() {
         let (_, regions) = Regions::own(4096).unwrap();
         let ring = Memory::create(&Arc::new(regions), 0, 3);
         let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_have_the_reader_wait() {
+    fn a_peer_cannot_block_the_reader() {
         let notifier = Notifier::new().unwrap();
         fcntl(&notifier.0, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         forget(notifier.as_fd());

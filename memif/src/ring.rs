@@ -26,9 +26,9 @@ use sluicegate_base::error::Result;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
-/// As many regions a client may have: DPDK has one for each part of its heap.
+/// Most regions of a client: DPDK has one for each part of its heap.
 pub(super) const MAX_REGIONS: u16 = 256;
-/// And as many bytes in them together.
+/// Most bytes in all regions of a client.
 const MAX_BYTES: u64 = 1 << 40;
 
 /// A region, as one end maps it.
@@ -44,9 +44,8 @@ pub(super) struct Region {
 pub(super) struct Regions(Vec<Region>);
 
 impl Region {
-    /// What a client says is memory of so many bytes. It has to be ordinary memory whose size is
-    /// sealed: who could make it smaller could kill this process, by a page that is no longer there
-    /// when it is read (SIGBUS). With `trusts` it is taken all the same.
+    /// Maps a client's region. It must be ordinary memory with a sealed size: a peer that could shrink
+    /// it could kill this process when it reads a removed page (SIGBUS). `trusts` skips these checks.
     fn of_peer(file: OwnedFd, bytes: u64, trusts: bool) -> Result<Self, ProtocolError> {
         let breach = |reason: &str| ProtocolError(format!("memory region: {reason}"));
         if bytes == 0 || bytes > MAX_BYTES {
@@ -114,7 +113,7 @@ impl Regions {
     }
 }
 
-/// What a ring's header begins with.
+/// The first word of a ring's header.
 const COOKIE: u32 = 0x3e3_1f20;
 /// The receiver does not want to be woken.
 const MASK_INT: u16 = 1;
@@ -233,7 +232,7 @@ impl Memory {
         self.flags().store(if wanted { 0 } else { MASK_INT }, Ordering::Relaxed);
     }
 
-    /// Whether the receiver wants to be woken. Relaxed: as above.
+    /// True if the receiver wants to be woken. Relaxed: as above.
     #[inline]
     pub(super) fn wants_wakeup(&self) -> bool {
         self.flags().load(Ordering::Relaxed) & MASK_INT == 0
@@ -263,8 +262,8 @@ impl Memory {
     #[inline]
     pub(super) fn read(&self, index: u32) -> Descriptor {
         let at = self.words(index);
-        // SAFETY: both words of the entry lie in the mapping (`words`). Volatile, for a peer that
-        // does not keep to whose the entry is makes wrong numbers of it and nothing worse.
+        // SAFETY: both words of the entry lie in the mapping (`words`). Volatile: a peer that
+        // writes to an entry of ours causes wrong numbers and nothing worse.
         let (first, second) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) =
             (first.to_ne_bytes(), second.to_ne_bytes());

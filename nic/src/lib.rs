@@ -35,10 +35,10 @@ const RECORDS: RecordDir = RecordDir {
     capability: "CAP_NET_ADMIN and the right to write to /run/sluice",
 };
 
-/// What is raised, and how far: polls that find nothing, and ns between them.
+/// The settings that are raised, and their values: polls that find nothing, and ns between them.
 const SETTINGS: [(&str, u64); 2] = [("napi_defer_hard_irqs", 2), ("gro_flush_timeout", 200_000)];
 
-/// The interrupts of an interface are put off as long as one of these is there.
+/// Defers the interrupts of an interface until it is dropped.
 #[derive(Debug)]
 pub struct Deferred {
     files: SysFiles,
@@ -48,7 +48,7 @@ pub struct Deferred {
 }
 
 impl Deferred {
-    /// Puts the interface's interrupts off, if they are not put off as far or farther already.
+    /// Defers the interface's interrupts, if they are not deferred as far already.
     /// To be called in the interface's network namespace.
     ///
     /// # Errors
@@ -94,14 +94,14 @@ impl Drop for Deferred {
         if !self.recorded {
             return;
         }
-        // A process that has given its privileges up cannot: whoever comes next does it.
+        // Fails in a process that has dropped its privileges: the next user of the interface does it.
         if let Ok(records) = Records::lock(&RECORDS) {
             leave(&records, &self.files, self.me);
         }
     }
 }
 
-/// Puts back what processes have left behind that were killed. To be called in the interface's
+/// Restores the settings that killed processes left behind. To be called in the interface's
 /// network namespace. True if there was something. Records of interfaces that were removed, of this
 /// namespace or with theirs, are cleared on the way.
 ///
@@ -128,7 +128,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     }
 }
 
-/// Whether no user of a record lives.
+/// True if every user of a record has exited.
 fn is_dead(records: &Records, name: &str) -> bool {
     InterruptRecord::load(records, name).is_some_and(|record| record.is_dead())
 }
@@ -164,7 +164,7 @@ fn leave(records: &Records, files: &SysFiles, me: Process) {
         record.users.swap_remove(at);
     }
     record.users.retain(|user| user.lives());
-    // What fails here stays recorded, for whoever comes next.
+    // After a failure the record stays, for the next user of the interface.
     let _ = match record.users.is_empty() {
         true => put_back(records, files, &record),
         false => records.put(&files.id, &record.to_text()),
@@ -180,7 +180,7 @@ fn put_back(records: &Records, files: &SysFiles, record: &InterruptRecord) -> Re
             other => other.map(|_| ()),
         };
         match restored {
-            // The interface is gone, and its settings with it.
+            // The interface was removed, and its settings with it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             other => other.map_err(|e| files.failed("put back", setting, e))?,
         }
@@ -205,14 +205,14 @@ fn this_netns() -> Result<u64> {
     Ok(netns.map_err(|e| Error::system("look at", "this network namespace", e))?.ino())
 }
 
-/// What is recorded of an interface.
+/// The record of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct InterruptRecord {
-    /// Its name, for who reads this.
+    /// Its name, for a person who reads the file.
     interface: String,
-    /// What is to be put back, in the order of SETTINGS.
+    /// The values to restore, in the order of SETTINGS.
     former: [Option<u64>; 2],
-    /// Who polls; a process that does it twice stands here twice.
+    /// The processes that poll; one that polls twice is listed twice.
     users: Vec<Process>,
 }
 
@@ -221,7 +221,7 @@ impl InterruptRecord {
         Self::parse(&records.get(id)?)
     }
 
-    /// Whether none of its users lives.
+    /// True if every user has exited.
     fn is_dead(&self) -> bool {
         !self.users.iter().any(|user| user.lives())
     }
@@ -306,7 +306,7 @@ impl SysFiles {
                 sluicegate_link::refused(operation, object, "CAP_NET_ADMIN", error)
             }
             Some(libc::EROFS) => Error::system(operation, object, error).remedy(format!(
-                "busy polling needs it, and /sys is read-only: have it writable, or set \
+                "busy polling needs it, and /sys is read-only: mount it writable, or set \
                  {defer} to {polls} and {timeout} to {ns} before, or leave busy_poll= out"
             )),
             _ => Error::system(operation, object, error),
