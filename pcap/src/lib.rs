@@ -45,7 +45,7 @@ impl FromStr for Format {
     }
 }
 
-/// What a capture file is packed with.
+/// The compression of a capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Nothing.

@@ -26,14 +26,14 @@ use std::ops::Range;
 
 use sluicegate_base::ring::Meta;
 
-/// What lies at the beginning of a run of bytes.
+/// The result of parsing the beginning of a run of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
-    /// A packet, in a record of so many bytes.
+    /// A packet, and the size of its record.
     Packet { record_bytes: usize, found: PacketSpan },
-    /// Something else; the next record begins after so many bytes.
+    /// A record without a packet, of this size.
     Skip(usize),
-    /// Not enough to tell: so many bytes are needed.
+    /// Too few bytes: this many are needed.
     Need(usize),
 }
 

@@ -24,7 +24,7 @@ mod packet {
     pub(super) const QUEUE: u16 = 6;
 }
 
-/// What a name or description may take of our memory.
+/// Most bytes that are kept of a name or description.
 const MAX_TEXT_BYTES: usize = 1024;
 
 /// A list of options, read up to its end or to the first that is cut short.
@@ -117,7 +117,7 @@ pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<R
             }
             (END_OF_OPTIONS | interface::RESOLUTION | interface::OFFSET, _) => {
                 return Err(format!(
-                    "an interface's option {code} is there twice or has the wrong length"
+                    "an interface's option {code} occurs twice or has the wrong length"
                 ));
             }
             (interface::NAME, _) => to.name = text(value),
@@ -190,7 +190,7 @@ impl Resolution {
         Some(Self { resolution, ticks_per_second: base.checked_pow(exponent)?, ..self })
     }
 
-    /// The same clock, its zero so many seconds after 1970.
+    /// Sets the clock's zero, in seconds after 1970.
     pub(super) fn with_offset(self, offset_s: i64) -> Self {
         Self { offset_s, ..self }
     }

@@ -36,7 +36,7 @@ pub(super) struct Pcap {
 }
 
 impl Pcap {
-    /// Whether a file begins like this format.
+    /// True if a file of this format can begin with `magic`.
     pub(super) fn recognises(magic: [u8; 4]) -> bool {
         variant(magic).is_some()
     }
@@ -93,7 +93,7 @@ impl Pcap {
         self.order
     }
 
-    /// What lies at the beginning of `bytes`.
+    /// Parses the record at the beginning of `bytes`.
     #[inline]
     pub(super) fn step(&self, bytes: &[u8]) -> Result<Parsed, String> {
         let Some(header) = bytes.get(..self.record_header_bytes) else {

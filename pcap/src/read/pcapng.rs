@@ -20,7 +20,7 @@ const SECTION_HEADER_MIN_BYTES: usize = 28;
 /// libpcap's limits: for the file's first block, and for every other.
 const FIRST_BLOCK_LIMIT: u32 = 1 << 20;
 const BLOCK_LIMIT: u32 = 16 << 20;
-/// What libpcap allows a block besides its packet: the fixed fields and 128 KiB of options.
+/// Most bytes that libpcap allows a block besides its packet: the fixed fields and 128 KiB of options.
 const BESIDES_PACKET_LIMIT: u32 = 32 + (128 << 10);
 /// How many interfaces are remembered; libpcap has no limit but memory.
 const MAX_INTERFACES: usize = 1 << 16;
@@ -37,7 +37,7 @@ pub(super) struct PcapNg {
     block_limit: u32,
 }
 
-/// What it takes to read an interface's packets.
+/// The attributes of an interface that reading its packets needs.
 #[derive(Clone, Copy, Debug)]
 struct InterfaceFormat {
     clock: Resolution,
@@ -45,7 +45,7 @@ struct InterfaceFormat {
 }
 
 impl PcapNg {
-    /// Whether a file begins like this format.
+    /// True if a file of this format can begin with `magic`.
     pub(super) fn recognises(magic: [u8; 4]) -> bool {
         u32::from_le_bytes(magic) == SECTION_HEADER
     }
@@ -65,7 +65,7 @@ impl PcapNg {
         self.order
     }
 
-    /// What lies at the beginning of `bytes`; a new interface is added to `interfaces`.
+    /// Parses the block at the beginning of `bytes`; adds a new interface to `interfaces`.
     #[inline]
     pub(super) fn step(
         &mut self,

@@ -1,8 +1,8 @@
 //! Headers that kernels put before a packet in their own byte order: a file from a host of the
 //! other order has them turned round, so that every reader finds them in this host's order.
 //!
-//! As libpcap does (its `pcap_post_process`), so that a packet has the same bytes whoever reads
-//! it. Where a header breaks off, what there is of it is turned.
+//! libpcap does the same (`pcap_post_process`), so a packet has the same bytes in every reader. Of a
+//! truncated header, the fields that exist are turned.
 
 use super::source::{ByteOrder, Fields};
 
@@ -66,7 +66,7 @@ fn turn(link_type: u16, data: &mut [u8], wire_bytes: usize) {
     }
 }
 
-/// False if not all fields were there.
+/// Turns the fields; false if some are missing.
 fn turn_fields(data: &mut [u8], fields: &[Field]) -> bool {
     fields.iter().all(|(at, width)| {
         let field = data.get_mut(*at..at + width);
@@ -107,7 +107,7 @@ fn turn_usb(data: &mut [u8], memory_mapped: bool) {
 
 /// Attributes of netfilter's log: their lengths and types are the host's, their values are not.
 fn turn_nflog(data: &mut [u8], wire_bytes: usize) {
-    /// Of the packet, and of each attribute.
+    /// Bytes of the packet's header, and of each attribute's.
     const HEADER_BYTES: usize = 4;
     const VERSION: usize = 1;
     if data.len() < HEADER_BYTES || wire_bytes < HEADER_BYTES || data[VERSION] != 0 {

@@ -25,7 +25,7 @@ use sluicegate_base::ring::{Meta, Packet};
 /// its end.
 #[derive(Debug)]
 pub struct Reader {
-    /// What messages call the file.
+    /// The file's name in messages.
     path: PathBuf,
     source: ByteSource,
     buffer: Buffer,
@@ -72,14 +72,13 @@ impl<'a> Record<'a> {
         self.options.clone().queue()
     }
 
-    /// What people wrote on it (pcapng's `opt_comment`); without control characters, and cut
-    /// off after 1024 bytes.
+    /// The packet's comments (pcapng's `opt_comment`), without control characters, cut at 1024 bytes.
     pub fn comments(&self) -> impl Iterator<Item = String> {
         self.options.clone().comments().map(text)
     }
 }
 
-/// What looking for the next packet came to.
+/// The outcome of a look for the next packet.
 #[derive(Debug)]
 pub enum Outcome {
     /// A packet.
@@ -104,7 +103,7 @@ pub struct Placed {
     options: Range<usize>,
 }
 
-/// What it takes to go on.
+/// The next step after the buffer has run out.
 enum Refill {
     Done,
     NotYet,
@@ -265,7 +264,7 @@ impl Reader {
         self.buffer.address(at)
     }
 
-    /// What to poll for more; none for a regular file.
+    /// The descriptor to poll for more; none for a regular file.
     pub fn pollable(&self) -> Option<BorrowedFd<'_>> {
         self.source.pollable()
     }
@@ -321,7 +320,9 @@ impl Reader {
 
     fn cut_short(&mut self, wanted: usize) -> Error {
         let there = self.buffer.unread().len();
-        self.broken(format!("the file is cut short: of the next {wanted} bytes {there} are there"))
+        self.broken(format!(
+            "the file is cut short: the next record needs {wanted} bytes, {there} are left"
+        ))
     }
 
     fn broken(&mut self, reason: String) -> Error {
@@ -372,7 +373,7 @@ fn cannot_read(path: &Path, offset: u64, error: io::Error) -> Error {
     }
 }
 
-/// What to do about a file that is no capture file.
+/// The remedy for a file that is no capture file.
 fn unknown_format(magic: [u8; 4]) -> String {
     let tool = match magic {
         [0x1f, 0x8b, ..] => "gzip",

@@ -91,12 +91,12 @@ impl ByteSource {
         Ok(Self { file: File::from(ours), regular: false, decoder: Some(decoder) })
     }
 
-    /// What to poll for more; none where there is no need to wait.
+    /// The descriptor to poll for more; none where reads never wait.
     pub(super) fn pollable(&self) -> Option<BorrowedFd<'_>> {
         (!self.regular).then(|| self.file.as_fd())
     }
 
-    /// Whether a read would return at once.
+    /// True if a read would return at once.
     pub(super) fn is_ready(&self) -> io::Result<bool> {
         let Some(fd) = self.pollable() else {
             return Ok(true);
@@ -117,7 +117,7 @@ impl ByteSource {
         loop {
             match self.file.read(room) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Whoever handed us the pipe had set it to non-blocking.
+                // The pipe was already non-blocking when this process got it.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait_for_input(&self.file)?,
                 Ok(0) => return self.end().map(|()| 0),
                 other => return other,
@@ -247,7 +247,7 @@ impl Buffer {
         self.start
     }
 
-    /// The bytes that are there and have not been consumed.
+    /// The bytes that were read and have not been consumed.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         self.bytes(self.start..self.end)
@@ -284,8 +284,8 @@ impl Buffer {
         }
     }
 
-    /// The address of a position. Whoever keeps it beyond a call must see to it that
-    /// `make_room` is not allowed to move as long as he does.
+    /// The address of a position. A caller that keeps it must not allow `make_room` to move bytes
+    /// meanwhile.
     #[inline]
     pub(super) fn address(&self, at: usize) -> NonNull<u8> {
         assert!(at <= self.end);
@@ -361,7 +361,7 @@ impl<'a> Fields<'a> {
         Self { rest: bytes, order }
     }
 
-    /// What has not been read.
+    /// The bytes that have not been read.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }

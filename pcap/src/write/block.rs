@@ -200,8 +200,8 @@ pub(super) fn interface_description(to: &mut Vec<u8>, interface: &Interface, fil
     });
 }
 
-/// What is known of an interface's packets at the end of a file, counted from the start of the
-/// capture. What nobody counted stays `None` and out of the file.
+/// Counts of an interface's packets at the end of a file, from the start of the capture. A count that
+/// is `None` is not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStats {
     /// When the figures were taken, in ns since 1970.

@@ -61,19 +61,19 @@ impl Chunk {
         (self.packets > 0).then_some(self.last_ns)
     }
 
-    /// Whether no record is earlier than the one before it.
+    /// True if no record is earlier than the one before it.
     #[inline]
     pub fn is_ordered(&self) -> bool {
         self.ordered
     }
 
-    /// Whether it holds no record.
+    /// True if it holds no record.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// Whether a record of `bytes` bytes can be appended. An empty chunk has room for any.
+    /// True if a record of `bytes` bytes can be appended. An empty chunk has room for any.
     #[inline]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= self.capacity || self.used == 0
@@ -165,7 +165,7 @@ impl<'a> Records<'a> {
         Self { layout, rest: bytes }
     }
 
-    /// What has not been walked yet.
+    /// The records that have not been walked yet.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest

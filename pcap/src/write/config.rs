@@ -1,4 +1,4 @@
-//! What an output is told, and what it says at the end.
+//! The configuration of an output, and its summary at the end.
 
 use std::path::PathBuf;
 
@@ -36,11 +36,11 @@ pub struct OutputConfig {
     /// Each file is on its disk before it counts as closed (fsync(2)), so that a power failure
     /// takes none that was complete. Writing waits for it.
     pub sync: bool,
-    /// Who may read the files.
+    /// Permissions of the files.
     pub access: FileAccess,
 }
 
-/// Who may read files that are written.
+/// Permissions of files that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
     /// Permission bits. Packets hold secrets: 0600 by default.
@@ -73,7 +73,7 @@ impl OutputConfig {
         }
     }
 
-    /// Whether files are begun while packets come, and not only at the start.
+    /// True if files are begun while packets arrive, and not only at the start.
     pub fn begins_files_later(&self) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
         self.rotation.is_on() || name.is_some_and(|name| name.contains('%'))
@@ -111,7 +111,7 @@ impl OutputConfig {
     }
 }
 
-/// What became of what was handed to an output.
+/// Counts of the packets that an output was given, and of its files.
 #[must_use = "a failure to write stands in `failure`"]
 #[derive(Debug)]
 pub struct Summary {
@@ -123,9 +123,9 @@ pub struct Summary {
     pub lost: u64,
     /// Bytes that were written, after compression.
     pub bytes: u64,
-    /// Of the files, those that were deleted to keep the newest only.
+    /// Files that were deleted to keep only the newest.
     pub files_deleted: u64,
-    /// Of the packets, those in files that were deleted.
+    /// Packets in files that were deleted.
     pub packets_deleted: u64,
     /// Files that should have been deleted and could not be, or are no longer ours.
     pub files_left: u64,

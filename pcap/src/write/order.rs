@@ -15,13 +15,13 @@ const WINDOW: Duration = Duration::from_millis(100);
 
 /// Merges the chunks of several sources by time.
 ///
-/// Its memory is what it is given: whoever pushes bounds the chunks in circulation, by taking
-/// them back from [`spent`](Self::spent), which has to be emptied now and then.
+/// It allocates no chunks: the caller of `push` bounds those in circulation by taking them back from
+/// [`spent`](Self::spent), which must be emptied regularly.
 #[derive(Debug)]
 pub struct Merger {
     sources: Vec<OrderedInput>,
     window: Duration,
-    /// The latest time that has gone out.
+    /// The latest time that was released.
     out_ns: u64,
     late: u64,
     spent: Vec<(usize, Chunk)>,
@@ -31,8 +31,8 @@ pub struct Merger {
 struct OrderedInput {
     /// Each with its arrival.
     chunks: VecDeque<(Chunk, Instant)>,
-    /// Bytes of the first chunk that have gone out.
-    gone: usize,
+    /// Bytes of the first chunk that were released.
+    released: usize,
     /// The time of the first record that has not; `None` if there is none.
     head_ns: Option<u64>,
     /// Nothing earlier will come.
@@ -41,7 +41,7 @@ struct OrderedInput {
     pending: u64,
 }
 
-/// What may go next: records of one source up to a time.
+/// The next run of output: records of one source up to a time.
 struct RecordRun {
     source: usize,
     until_ns: u64,
@@ -53,12 +53,12 @@ impl Merger {
         Self::with_window(sources, WINDOW)
     }
 
-    /// The same with a window of its own: how long a record must have been here to go although
-    /// a source has been silent.
+    /// A merger with a window: the time after which a record is released although a source is
+    /// silent.
     pub fn with_window(sources: usize, window: Duration) -> Self {
         let source = || OrderedInput {
             chunks: VecDeque::new(),
-            gone: 0,
+            released: 0,
             head_ns: None,
             watermark_ns: 0,
             open: true,
@@ -128,7 +128,7 @@ impl Merger {
         self.spent.pop()
     }
 
-    /// Records that came after a later one had gone out. They went out all the same.
+    /// Records that arrived after a later one was released. They were released nevertheless.
     pub fn late(&self) -> u64 {
         self.late
     }
@@ -159,7 +159,7 @@ impl Merger {
         }
         let (head_ns, source) = first?;
         let horizon_ns = self.sources.iter().filter_map(|s| s.expired_ns(expired?)).max();
-        // What is earlier than what has gone out is late already: waiting mends nothing.
+        // A record earlier than the last one released is late already: waiting does not help.
         let limit_ns = promised_ns.max(horizon_ns.unwrap_or(0)).max(self.out_ns);
         (head_ns <= limit_ns).then(|| RecordRun { source, until_ns: until_ns.min(limit_ns) })
     }
@@ -173,7 +173,7 @@ impl Merger {
         let (Some(first_ns), Some(last_ns)) = (chunk.first_ns(), chunk.last_ns()) else {
             return false;
         };
-        let whole = source.gone == 0 && chunk.is_ordered();
+        let whole = source.released == 0 && chunk.is_ordered();
         let in_time = first_ns >= self.out_ns && last_ns <= run.until_ns;
         if !(whole && in_time && out.is_empty()) {
             return false;
@@ -192,7 +192,7 @@ impl Merger {
             return true;
         };
         assert!(chunk.layout() == out.layout(), "a chunk of another format");
-        let records = Records::new(chunk.layout(), &chunk.bytes()[source.gone..]);
+        let records = Records::new(chunk.layout(), &chunk.bytes()[source.released..]);
         let mut moved = 0;
         let mut full = false;
         source.head_ns = None;
@@ -203,7 +203,7 @@ impl Merger {
                 full = in_run;
                 break;
             }
-            source.gone += record.bytes.len();
+            source.released += record.bytes.len();
             moved += 1;
             self.late += u64::from(record.timestamp_ns < self.out_ns);
             self.out_ns = self.out_ns.max(record.timestamp_ns);
@@ -217,7 +217,7 @@ impl Merger {
 
     fn finish_chunk(&mut self, number: usize) {
         let source = &mut self.sources[number];
-        source.gone = 0;
+        source.released = 0;
         let chunk = source.chunks.pop_front();
         source.find_head();
         if let Some((chunk, _)) = chunk {
@@ -267,17 +267,17 @@ mod tests {
         chunk
     }
 
-    /// What goes out now: time and source, or rather the tag of its chunk.
+    /// The records released now: time, and the tag of their chunk.
     fn drain(merger: &mut Merger, now: Option<Instant>, capacity: usize) -> Vec<(u64, u8)> {
         let mut out = encoder().chunk_of(capacity);
-        let mut gone = Vec::new();
+        let mut released = Vec::new();
         loop {
             let more = merger.drain(now, &mut out);
             let tagged = |r: Record<'_>| (r.timestamp_ns, r.bytes[28]);
-            gone.extend(out.records().map(tagged));
+            released.extend(out.records().map(tagged));
             out.clear();
             if !more {
-                return gone;
+                return released;
             }
         }
     }
@@ -354,8 +354,8 @@ mod tests {
                     Close(source) => merger.close(source),
                     Drain(at_ns, expected) => {
                         now = start + Duration::from_nanos(at_ns);
-                        let gone = drain(&mut merger, Some(now), 4096);
-                        let times: Vec<u64> = gone.iter().map(|(time, _)| *time).collect();
+                        let released = drain(&mut merger, Some(now), 4096);
+                        let times: Vec<u64> = released.iter().map(|(time, _)| *time).collect();
                         assert_eq!(times, *expected, "{why}");
                     }
                 }
@@ -407,7 +407,7 @@ mod tests {
             let mut merger = Merger::with_window(sources.len(), Duration::MAX);
             let mut feeds: Vec<_> = sources.iter().map(|chunks| chunks.iter()).collect();
             let mut at_ns = vec![0; sources.len()];
-            let (mut expected, mut gone) = (Vec::new(), Vec::new());
+            let (mut expected, mut released) = (Vec::new(), Vec::new());
             let rest = (0..sources.len()).flat_map(|s| std::iter::repeat_n((s, false, true), 7));
             for (source, promise, look) in order.into_iter().chain(rest) {
                 let source = source % sources.len();
@@ -428,15 +428,15 @@ mod tests {
                     merger.advance(source, at_ns[source]);
                 }
                 if look {
-                    gone.extend(drain(&mut merger, None, capacity));
+                    released.extend(drain(&mut merger, None, capacity));
                 }
             }
             (0..sources.len()).for_each(|source| merger.close(source));
-            gone.extend(drain(&mut merger, None, capacity));
-            prop_assert!(gone.is_sorted_by_key(|(time, _)| *time));
+            released.extend(drain(&mut merger, None, capacity));
+            prop_assert!(released.is_sorted_by_key(|(time, _)| *time));
             expected.sort();
-            gone.sort();
-            prop_assert_eq!(gone, expected);
+            released.sort();
+            prop_assert_eq!(released, expected);
             prop_assert_eq!((merger.late(), merger.pending()), (0, 0));
         }
     }

@@ -203,8 +203,8 @@ impl Output {
     /// are with the kernel when this returns.
     ///
     /// # Errors
-    /// The disk is full, the reader has gone, a file cannot be created: whatever could not be
-    /// written is [`lost`](Self::lost). A chunk of another format; no interface yet.
+    /// The disk is full, the pipe's reader has exited, or a file cannot be created; packets that could
+    /// not be written are [`lost`](Self::lost). A chunk of another format; no interface yet.
     pub fn write(&mut self, chunk: &Chunk) -> Result<()> {
         let Some(last_ns) = chunk.last_ns() else {
             return self.progress.check();
@@ -402,7 +402,7 @@ impl Output {
         }
     }
 
-    /// What a file begins with.
+    /// The bytes that a file begins with.
     fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         if self.config.format == Format::Pcap {
@@ -420,7 +420,7 @@ impl Output {
         head
     }
 
-    /// What a file ends with.
+    /// The bytes that a file ends with.
     fn statistics(&self) -> Vec<u8> {
         let mut blocks = Vec::new();
         if self.config.format == Format::Pcapng {

@@ -75,7 +75,7 @@ struct PackQueue {
 struct PackTurn {
     /// The job that writes next.
     next: u64,
-    /// A worker is gone: order cannot be kept any more.
+    /// A worker has exited: order cannot be kept any more.
     broken: bool,
 }
 
@@ -197,7 +197,7 @@ fn work(
         }
         shared.turn().next = job.number + 1;
         shared.moved.notify_all();
-        // The output may be gone, and with it the need for buffers.
+        // The output may have been dropped, and with it the need for buffers.
         let _ = give_back.send(job.bytes);
     }
 }
@@ -214,7 +214,7 @@ impl PackQueue {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker is gone with this many packets.
+    /// Records that a worker exited with this many packets.
     fn abandon(&self, packets: u64) {
         let error = io::Error::other("a thread ended unexpectedly");
         let failure = Failure::new("compress", Path::new("the capture"), &error);
@@ -253,7 +253,7 @@ const LZ4_HEAD: usize = 7;
 /// The EndMark.
 const LZ4_END: [u8; 4] = [0; 4];
 
-/// What packs chunks.
+/// The encoder of a compressed format.
 enum Codec {
     /// Zstandard, one frame a file.
     Zstd(Encoder<'static>),

@@ -43,7 +43,7 @@ pub struct Encoder {
     interfaces: Vec<u32>,
     /// The options of a record without a gap before it, ready to copy: by direction.
     options: [Vec<u8>; 3],
-    /// What a gap's comment says after the number.
+    /// The text of a gap's comment after the number.
     gap: String,
     /// Where the options of a record with a gap are put together.
     scratch: Vec<u8>,
@@ -188,7 +188,7 @@ fn copy_segments(mut room: &mut [u8], packet: &Packet<'_>) {
     }
 }
 
-/// What every record of a direction carries; nothing at all on the plain path.
+/// Options that every record of a direction carries; none on the plain path.
 fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
     let mut options = Vec::new();
     // Bits 0 and 1 of epb_flags.

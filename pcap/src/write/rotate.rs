@@ -27,7 +27,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Whether there can be more than one file.
+    /// True if there can be more than one file.
     pub fn is_on(&self) -> bool {
         self.bytes.is_some() || self.period.is_some()
     }
@@ -165,7 +165,7 @@ impl Name {
         Ok(name)
     }
 
-    /// Whether the name depends on the file's first packet.
+    /// True if the name depends on the file's first packet.
     pub(super) fn is_timed(&self) -> bool {
         self.timed
     }

@@ -84,13 +84,12 @@ pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
     /// The packets in it.
     pub(super) packets: u64,
-    /// What its records look like, if it can be cut between them; otherwise it is whole or
-    /// worth nothing.
+    /// The layout of its records, if it can be cut between them; otherwise it is useless unless whole.
     pub(super) records: Option<BlockLayout>,
 }
 
 impl Piece<'_> {
-    /// Of the first `bytes` bytes, those that are worth keeping, and the packets in them.
+    /// How many of the first `bytes` bytes are whole records, and the packets in them.
     fn whole_in(&self, bytes: usize) -> (usize, u64) {
         if bytes == self.bytes.len() {
             return (bytes, self.packets);
@@ -116,14 +115,14 @@ pub(super) struct Target {
     identity: (u64, u64),
     bytes: u64,
     packets: u64,
-    /// What completes the file, if there is anything in it; empty once it is written.
+    /// The bytes that complete a file that is not empty; empty once written.
     epilogue: &'static [u8],
     /// Its directory, if both are to be on the disk before it is closed.
     directory: Option<File>,
 }
 
 impl Target {
-    /// Creates a file, or empties the one that is there.
+    /// Creates a file, or truncates an existing one.
     pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
         let mut options = File::options();
         options.write(true).create(true).mode(access.mode);
@@ -175,14 +174,13 @@ impl Target {
         })
     }
 
-    /// The same, with what shall stand at its end.
+    /// Sets the bytes that are written at its end.
     pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
         self.epilogue = epilogue;
         self
     }
 
-    /// The same, brought to the disk with its directory before it is closed, if it is a file on
-    /// one.
+    /// Makes closing wait until the file and its directory are on the disk, if it is a regular file.
     pub(super) fn synced(mut self, directory: &Result<File, Failure>) -> Result<Self, Failure> {
         if self.regular {
             let directory = directory.as_ref().map_err(Clone::clone)?.try_clone();
@@ -250,7 +248,7 @@ impl Target {
         {
             failure.get_or_insert(Failure::new("sync", &self.path, &error));
         }
-        // The descriptor is gone even if a signal came between.
+        // close(2) frees the descriptor even if a signal interrupts it.
         if let Some(file) = self.file.take()
             && let Err(errno) = nix::unistd::close(file)
             && errno != Errno::EINTR
@@ -273,7 +271,7 @@ impl Target {
     }
 }
 
-/// Whether somebody but root and the process's user may make entries in a path's directory.
+/// True if users other than root and the process's may create entries in a path's directory.
 fn others_may_write(path: &Path) -> bool {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let Ok(metadata) = directory.unwrap_or(Path::new(".")).metadata() else { return true };
@@ -299,7 +297,7 @@ fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
     file.set_len(0).map_err(failed)
 }
 
-/// Whether a path leads to a pipe that the process's user or root has made.
+/// True if a path leads to a pipe that the process's user or root has made.
 fn is_trusted_pipe(path: &Path) -> bool {
     let metadata = fs::symlink_metadata(path);
     metadata.is_ok_and(|it| it.file_type().is_fifo() && is_trusted(&it))
@@ -410,7 +408,7 @@ fn cut_end(file: &mut File, bytes: u64) {
     }
 }
 
-/// What has become of the packets, and whether it still goes on. Touched once a chunk.
+/// Counts of the packets, and the failure that stopped writing. Updated once per chunk.
 #[derive(Debug, Default)]
 pub(super) struct TargetProgress {
     written: AtomicU64,
