@@ -12,7 +12,7 @@ pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do.
+    /// The operation code.
     pub code: u16,
     /// Instructions to skip where a condition holds.
     pub jt: u8,
@@ -120,7 +120,7 @@ impl Condition {
     const ALL: [Self; 4] = [Self::Equal, Self::Greater, Self::GreaterOrEqual, Self::AnyBit];
 }
 
-/// What an instruction means.
+/// The meaning of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A = the packet at k.
@@ -149,7 +149,7 @@ pub enum Op {
     Calculate(Alu, Operand),
     /// A = -A.
     Negate,
-    /// Skips so many instructions; back, for libpcap's `protochain` loops, which no kernel takes.
+    /// Skips this number of instructions; back, for libpcap's `protochain` loops, which no kernel takes.
     Jump(i32),
     /// Skips the first number of instructions if A compares so, otherwise the second.
     Branch(Condition, Operand, u8, u8),
@@ -164,7 +164,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What an instruction means; none if no kernel knows its code.
+    /// Decodes an instruction; none if no kernel knows its code.
     pub fn decode(instruction: Instruction) -> Option<Self> {
         let Instruction { code, jt, jf, k } = instruction;
         let class = u32::from(code & 0x07);
@@ -274,7 +274,7 @@ fn source(operand: Operand) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// What `chk_code_allowed` in the kernel's net/core/filter.c lets through.
+    /// The codes that `chk_code_allowed` in the kernel's net/core/filter.c allows.
     const KERNEL_CODES: &[u16] = &[
         0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3c, 0x44, 0x4c, 0x54, 0x5c, 0x64, 0x6c, 0x74,
         0x7c, 0x84, 0x94, 0x9c, 0xa4, 0xac, // calculations

@@ -15,7 +15,7 @@ use pcap::{Activated, Capture, Linktype, Offline};
 use super::cbpf::Instruction;
 use sluicegate_base::error::Error;
 
-/// Above so many tokens libpcap's optimizer, whose work grows with the square of the program or
+/// Above this number of tokens libpcap's optimizer, whose work grows with the square of the program or
 /// faster, may take minutes: it is used only where the raw program turns out short.
 const MANY_TOKENS: usize = 256;
 const LONG_PROGRAM: usize = 1 << 14;
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Option<Instruction> {
     })
 }
 
-/// What libpcap says, without saying twice that a filter expression is what does not parse.
+/// libpcap's message, without its introductory prefix.
 fn complaint(error: &pcap::Error) -> String {
     let text = match error {
         pcap::Error::PcapError(text) => text.trim().to_owned(),
@@ -222,7 +222,7 @@ fn with_stand_ins(expression: &str, tokens: &[Range<usize>]) -> String {
     trial
 }
 
-/// Whether libpcap would look a token up as a host, given the tokens before it, nearest first.
+/// True if libpcap would look a token up as a host, given the tokens before it, nearest first.
 fn is_host_name(text: &str, before: &[&str]) -> bool {
     let nearest = before.first().copied().unwrap_or_default();
     let local = ["ether", "link", "fddi", "tr", "wlan"];

@@ -1,8 +1,10 @@
-//! Filters: which packets to take, said in the language of pcap-filter(7).
+//! Filters: expressions in the language of pcap-filter(7) that select packets.
 //!
-//! libpcap compiles the expression, so the language is all there; the program it makes is run
-//! here, on packets of every port, given to the kernel for a packet socket, or translated to
-//! eBPF ([`translate()`]) as a part of an XDP program.
+//! ```text
+//!   expression --libpcap--> classic BPF --+--> Program::run, on packets of every port
+//!                                         +--> for_packet_socket, for the kernel
+//!                                         +--> translate, to eBPF in an XDP program
+//! ```
 //!
 //! ```
 //! use sluicegate_filter::Filter;
@@ -120,7 +122,7 @@ impl Filter {
         self.program.instructions()
     }
 
-    /// Whether a packet passes of which `head` was captured and which had `wire_bytes` on the
+    /// True if a packet passes, of which `head` was captured and which had `wire_bytes` on the
     /// wire. As in `tcpdump -r`, `len`, `less` and `greater` look at `wire_bytes` and a packet
     /// too short for what the expression looks at does not pass.
     #[inline]
@@ -132,15 +134,15 @@ impl Filter {
         program.run(head, wire_bytes) != 0
     }
 
-    /// Whether a packet in a ring passes, all its slots together; `scratch` is used where there
-    /// are several.
+    /// True if a packet in a ring passes, all its slots together; several slots are joined in
+    /// `scratch`.
     #[inline]
     pub fn matches_packet(&self, packet: &Packet, scratch: &mut Vec<u8>) -> bool {
         self.matches(packet.contiguous(scratch), packet.meta().wire_bytes)
     }
 
-    /// Whether it asks for what only the kernel knows of a packet, as `inbound` and `ifindex`
-    /// do. [`matches`](Self::matches) lets no packet pass that is asked so.
+    /// True if it asks for attributes of a packet that only the kernel knows, as `inbound` and `ifindex`
+    /// do. [`matches`](Self::matches) then lets no packet pass.
     pub fn needs_kernel(&self) -> bool {
         self.program
             .ops()
@@ -170,8 +172,8 @@ impl Filter {
     }
 }
 
-/// Whether the address family at the start of a packet is in the other byte order. Families have
-/// small numbers, so the half that is zero tells.
+/// True if the address family at the start of a packet is in the other byte order. Families have
+/// small numbers, so one half is zero.
 fn is_swapped(packet: &[u8]) -> bool {
     packet.first_chunk().is_some_and(|family| u32::from_ne_bytes(*family) > 0xffff)
 }

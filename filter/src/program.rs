@@ -57,12 +57,12 @@ impl Program {
         &self.instructions
     }
 
-    /// What its instructions mean.
+    /// Its decoded instructions.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Whether it jumps back.
+    /// True if it jumps back.
     pub fn loops(&self) -> bool {
         self.loops
     }
@@ -256,7 +256,7 @@ pub(super) fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
     }
 }
 
-/// What a program runs on.
+/// The packet that a program runs on.
 pub(super) trait Source {
     fn bytes(&self) -> &[u8];
     fn wire_bytes(&self) -> u32;
@@ -363,7 +363,7 @@ impl Source for Skb<'_> {
     }
 }
 
-/// Whether an absolute load asks the kernel for something besides the packet's bytes.
+/// True if an absolute load asks the kernel for something besides the packet's bytes.
 pub fn is_extension(k: u32) -> bool {
     let number = extension_number(k);
     (0..libc::SKF_AD_MAX).contains(&number) && number % 4 == 0

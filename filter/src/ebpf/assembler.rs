@@ -130,7 +130,7 @@ impl Assembler {
         }
     }
 
-    /// dst = what is there, filled with zeros.
+    /// dst = the memory's value, zero-extended.
     pub fn load(&mut self, size: Size, dst: Reg, from: Memory) {
         self.push(class::LDX | part::MEM | size as u8, dst, from.base, from.offset, 0);
     }
@@ -147,14 +147,14 @@ impl Assembler {
         }
     }
 
-    /// Adds a register to what is there, in one step for all processors. A [`Size::W`] or
+    /// Adds a register to memory, atomically. A [`Size::W`] or
     /// [`Size::DW`].
     pub fn atomic_add(&mut self, size: Size, to: Memory, src: Reg) {
         let code = class::STX | part::ATOMIC | size as u8;
         self.push(code, to.base, src, to.offset, Alu::Add as i32);
     }
 
-    /// The same, and the register becomes what was there before. Linux 5.12.
+    /// Adds a register to memory, atomically; the register gets the former value. Linux 5.12.
     pub fn atomic_fetch_add(&mut self, size: Size, to: Memory, src: Reg) {
         let code = class::STX | part::ATOMIC | size as u8;
         self.push(code, to.base, src, to.offset, Alu::Add as i32 | part::FETCH);
@@ -190,7 +190,7 @@ impl Assembler {
         self.push(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, helper.0);
     }
 
-    /// The same with a function that the kernel lends.
+    /// Calls a function of the kernel (kfunc).
     pub fn call_kernel(&mut self, function: KernelFunction) {
         let insn = Insn::new(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, function.0);
         self.items.push(Item::plain(insn.with_pseudo_source(Reg::R0, pseudo::KERNEL_FUNCTION)));

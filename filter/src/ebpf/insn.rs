@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Insn {
-    /// What to do.
+    /// The operation code.
     pub code: u8,
     /// Destination and source register, four bits each: the destination in those a C bit field
     /// takes first, which are the lower ones on a little-endian machine.
@@ -34,7 +34,7 @@ impl Insn {
         Self { code, registers: pack(dst as u8, src as u8), off, imm }
     }
 
-    /// The same with a number where the source register stands: what an `imm` means.
+    /// Sets the number in place of the source register, which gives `imm` its meaning.
     pub(super) fn with_pseudo_source(mut self, dst: Reg, source: u8) -> Self {
         self.registers = pack(dst as u8, source);
         self
@@ -77,11 +77,11 @@ pub(super) mod part {
     pub const JA: u8 = 0x00;
     pub const CALL: u8 = 0x80;
     pub const EXIT: u8 = 0x90;
-    /// In the constant of an atomic operation: it also returns what was there.
+    /// In the constant of an atomic operation: it also returns the former value.
     pub const FETCH: i32 = 0x01;
 }
 
-/// What the constant of a wide load stands for, said in place of its source register.
+/// Meanings of a wide load's constant, given in place of its source register.
 pub(super) mod pseudo {
     pub const MAP_FD: u8 = 1;
     pub const MAP_VALUE: u8 = 2;
@@ -113,7 +113,7 @@ impl Reg {
     /// The frame pointer: the stack is below it.
     pub const FP: Self = Self::R10;
 
-    /// Whether it keeps its value over a call.
+    /// True if it keeps its value over a call.
     pub fn survives_calls(self) -> bool {
         self >= Self::R6
     }
@@ -326,7 +326,7 @@ pub mod xdp_md {
     pub const RX_QUEUE_INDEX: i16 = 16;
 }
 
-/// What an XDP program returns: `enum xdp_action`.
+/// Return values of an XDP program: `enum xdp_action`.
 pub mod xdp_action {
     /// The program failed: dropped, and reported to a tracepoint.
     pub const ABORTED: i32 = 0;
@@ -345,7 +345,7 @@ pub mod xdp_action {
 pub mod sk_buff {
     /// A number beside the packet, which programs and rules of the host may set.
     pub const MARK: i16 = 8;
-    /// Whether a VLAN tag stands beside the packet.
+    /// Nonzero if a VLAN tag stands beside the packet.
     pub const VLAN_PRESENT: i16 = 20;
     /// Points to the packet's first byte.
     pub const DATA: i16 = 76;
@@ -353,13 +353,13 @@ pub mod sk_buff {
     pub const DATA_END: i16 = 80;
 }
 
-/// What a program where packets enter and leave the host's stack returns: `TC_ACT_`
+/// Return values of a program where packets enter and leave the host's stack: `TC_ACT_`
 /// (linux/pkt_cls.h).
 pub mod tc_action {
     /// On to the next program or filter, and at last as without any.
     pub const UNSPEC: i32 = -1;
     /// Dropped.
     pub const SHOT: i32 = 2;
-    /// Taken by the program: gone, and no loss.
+    /// Consumed by the program; not counted as a loss.
     pub const STOLEN: i32 = 4;
 }

@@ -1,4 +1,4 @@
-//! What a filter finds around it, and why one cannot be translated.
+//! The program around a translated filter, and the reasons why a filter cannot be translated.
 
 use crate::cbpf::{CELLS, Op};
 use crate::ebpf::{Assembler, Memory, Reg, Size, xdp_md};
@@ -19,8 +19,8 @@ pub struct Frame {
     /// Where the stack area begins: [`STACK_BYTES`](Self::STACK_BYTES) upwards from this distance
     /// to [`Reg::FP`], which is a multiple of 8.
     pub stack: i16,
-    /// Whether frames may have fragments: the program is loaded with `BPF_F_XDP_HAS_FRAGS`. Then
-    /// the three registers must be such that survive calls.
+    /// True if frames may have fragments: the program is loaded with `BPF_F_XDP_HAS_FRAGS`. Then
+    /// the three registers must survive calls.
     pub fragments: bool,
 }
 
@@ -83,10 +83,10 @@ pub(super) struct Registers {
     pub(super) window: Reg,
 }
 
-/// What stands in the stack area.
+/// A cell of the stack area.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell {
-    /// What the helper loaded.
+    /// The bytes that the helper loaded.
     Buffer,
     /// A or X during a call.
     Kept,
@@ -134,7 +134,7 @@ pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
     asked.map_or(Ok(()), |name| Err(Untranslatable::Asks(name)))
 }
 
-/// What an extension gives, in words.
+/// The name of an extension, for errors.
 fn extension_name(k: u32) -> &'static str {
     match extension_number(k) {
         libc::SKF_AD_PROTOCOL => "the protocol the kernel keeps beside a packet",

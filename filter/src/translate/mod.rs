@@ -7,7 +7,7 @@
 //! A frame with fragments has only its first part between data and data_end. For these the
 //! program is laid out twice: the fast copy as above, and behind it a slow copy in which every
 //! load is a call of `bpf_xdp_load_bytes`. Where a check of the fast copy fails, the run goes on
-//! at the same instruction of the slow copy, which knows whether the bytes are there, and stays
+//! at the same instruction of the slow copy, which checks the packet's length, and stays
 //! in it. So the fast copy never joins a way on which less has been checked.
 
 mod frame;
@@ -323,7 +323,7 @@ impl Translation<'_> {
         }
     }
 
-    /// What only moves values and calculates.
+    /// Translates an operation that only moves values or calculates.
     fn without_packet(&mut self, op: Op) {
         let Registers { a, x, .. } = self.registers;
         let cell = |cell| self.frame.place(Cell::Scratch(cell));

@@ -1,4 +1,4 @@
-//! What can be said of a program before it is translated.
+//! Static analysis of a program before its translation.
 //!
 //! Jumps lead forward, so one pass from the end sees all that follows an instruction before it,
 //! and one pass from the start all that may come before.
@@ -12,9 +12,9 @@ pub(super) const NEVER: u32 = u32::MAX;
 pub(super) const A: u32 = 1 << 16;
 pub(super) const X: u32 = 1 << 17;
 
-/// What the packet must have for any way from an instruction on to pass. With less the verdict
-/// is already known, for every load outside of the packet rejects: so one check is enough for
-/// all the loads that follow.
+/// The least length of packet with which any path from an instruction on can pass. A shorter packet
+/// is rejected on every path, because a load outside of the packet rejects; so one check is enough
+/// for all the loads that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     /// Bytes from the packet's start; [`NEVER`] if no way passes.
@@ -23,20 +23,19 @@ pub(super) struct Need {
     pub(super) window: u32,
 }
 
-/// What has been checked on all ways to an instruction.
+/// Facts that hold on all paths to an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// So many bytes from the packet's start are there.
+    /// Bytes from the packet's start that the packet has.
     pub(super) packet: u32,
-    /// So many bytes from X are there, and the window's register points to the first; 0 if it
-    /// does not.
+    /// Bytes from X that the packet has, where the window's register points to the first; else 0.
     pub(super) window: u32,
     /// X is at most this.
     pub(super) x_max: u32,
 }
 
 impl Known {
-    /// Of an instruction no way leads to: all there is to know.
+    /// The facts of an unreachable instruction: the identity of `merge`.
     const UNREACHED: Self = Self { packet: u32::MAX, window: u32::MAX, x_max: 0 };
     const NOTHING: Self = Self { packet: 0, window: 0, x_max: u32::MAX };
 
@@ -121,8 +120,8 @@ pub(super) fn known(ops: &[Op], needs: &[Need]) -> Vec<Known> {
     known
 }
 
-/// What may be read before it has a value, and so must start as 0. `keeps` is what an operation
-/// reads besides, because it must not lose it.
+/// The set of values that may be read before they are written, and so must start as 0. `keeps` names
+/// further values that an operation must preserve.
 pub(super) fn unset(ops: &[Op], keeps: impl Fn(Op) -> u32) -> u32 {
     let mut written_at = vec![u32::MAX; ops.len()];
     let mut unset = 0;

@@ -78,7 +78,7 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     Ok(program)
 }
 
-/// Whether the operation gives another result once the tag has been taken out.
+/// True if the operation gives another result once the tag has been taken out.
 fn sees_tag(op: Op) -> bool {
     match op {
         Op::Load(width, k) => !is_extension(k) && k.saturating_add(width.bytes()) > TAG.start,
@@ -127,7 +127,7 @@ fn none_free() -> String {
 /// One of the two ways a program is laid out.
 struct Translation<'a> {
     code: &'a mut Assembler,
-    /// Whether the frames it is for have had their tag taken out.
+    /// True if it is for frames whose tag was taken out.
     tag_out: bool,
     spare: Spare,
     reject: Label,

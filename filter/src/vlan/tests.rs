@@ -8,7 +8,7 @@ use sluicegate_base::ring::LINKTYPE_ETHERNET;
 #[path = "../../../core/tests/real_captures/mod.rs"]
 mod real_captures;
 
-/// What a driver does to a tagged frame.
+/// Takes the tag out of a frame, as a driver does.
 fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
     let tag = VlanTag {
         tpid: u16::from_be_bytes([frame[12], frame[13]]),
