@@ -19,13 +19,13 @@ use sluicegate::ring::{Meta, Packet, Wait};
 
 /// Only a broken port needs so long.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Of the region by hand: behind the rings are buffers.
+/// Start of the buffers in a region made by hand, behind the rings.
 const BUFFERS_AT: usize = 4096;
 /// Bytes of a buffer of the pool, and of what a fair peer describes.
 const BUFFER_BYTES: u16 = 2112;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
-/// What the port sends is of this byte alone.
+/// The byte that fills every packet of the port.
 const SENT: u8 = 0xee;
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
@@ -47,7 +47,7 @@ enum Step {
         length: u32,
         offset: u32,
     },
-    /// The same near the region's end.
+    /// A place near the region's end.
     Edge {
         sends: bool,
         place: u8,
@@ -81,16 +81,16 @@ enum Step {
     Sleep,
 }
 
-/// What the peer has written where the port looks.
+/// The peer's writes to places that the port reads.
 struct Peer<'a> {
     memory: &'a Shared,
     /// The ring that the port receives from, and the one that it sends to.
     rings: [usize; 2],
     /// Where the peer's own index stands.
     own: usize,
-    /// What it described as room for packets in its memory, from where to where.
+    /// The ranges of its memory that it described as room for packets.
     described: Vec<(usize, usize)>,
-    /// It has described the rings themselves: what is there changes.
+    /// It has described the rings themselves, whose bytes change.
     rings_too: bool,
 }
 
@@ -181,12 +181,12 @@ impl Peer<'_> {
     }
 }
 
-/// What the region has at a place before anybody writes there: each two bytes tell where they are.
+/// The initial bytes of the region: each two encode their place.
 fn pattern(at: usize) -> u8 {
     ((at / 2) as u16).to_le_bytes()[at % 2]
 }
 
-/// Whether bytes lie one behind the other in the region, but for those that were sent there.
+/// True if bytes lie contiguously in the region, except bytes that were sent there.
 fn is_in_pattern(bytes: &[u8]) -> bool {
     let from = |start: usize| {
         bytes.iter().zip(start..).all(|(&byte, at)| byte == pattern(at) || byte == SENT)

@@ -4,7 +4,7 @@ use bolero::TypeGenerator;
 use sluicegate::port::PortName;
 use sluicegate::units;
 
-/// What names are made of, and what they should not be made of.
+/// Parts of port names, valid and invalid.
 const WORDS: &[&str] = &[
     "packet:",
     "pcap:",

@@ -1,5 +1,5 @@
-//! Frames on their way to their stamp: any bytes are gone through without a panic, whole or cut,
-//! and what is behind the end of a frame makes no difference to one that was cut there.
+//! The search for a frame's stamp: no bytes cause a panic, whole or cut, and bytes behind the end of a
+//! frame make no difference.
 
 use bolero::TypeGenerator;
 use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, look};

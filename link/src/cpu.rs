@@ -1,4 +1,4 @@
-//! What each CPU has done for the network, from `/proc`.
+//! The network work of each CPU, from `/proc`.
 //!
 //! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c. Newer kernels write the CPU's
 //! number there, as the 13th word; without it the lines are those of the CPUs in use, in order.
@@ -15,7 +15,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use sluicegate_base::error::{Error, Result};
 
-/// What one CPU has counted since the machine started.
+/// Counters of one CPU since the machine started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounters {
     /// Its number.
@@ -182,7 +182,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     }
 }
 
-/// Whether a thread may run on a CPU, tried by one that ends with that.
+/// Checks that a thread may run on a CPU, by pinning one that exits at once.
 ///
 /// # Errors
 /// As [`pin_thread`]; no thread to be had.

@@ -13,7 +13,7 @@ pub enum Direction {
 
 use Direction::{Rx, Tx};
 
-/// What one queue has counted; absent where its driver does not count it.
+/// Counters of one queue; absent where its driver does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Receive or transmit queue.
@@ -31,7 +31,7 @@ pub struct QueueCounters {
     pub xdp_drops: Option<u64>,
 }
 
-/// What a statistic counts.
+/// The kinds of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
     Packets,
@@ -64,7 +64,7 @@ const FORMS: &[(&str, &str, Direction)] = &[
     ("[", "]: tx_", Tx),
 ];
 
-/// What drivers call what they count. Several that mean the same are added up.
+/// Drivers' names of statistics. Several with the same meaning are added up.
 const COUNTS: &[(&str, Count)] = &[
     ("packets", Count::Packets),
     ("cnt", Count::Packets),        // ena
@@ -112,7 +112,7 @@ impl QueueMap {
         }
     }
 
-    /// Whether the driver counts by queue at all.
+    /// True if the driver has no counters of single queues.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a driver tells of itself: statistics, queues, rings, GRO, timestamps.
+//! Statistics and settings of a driver: queues, rings, GRO, timestamps.
 //!
 //! By `SIOCETHTOOL` and `SIOCGHWTSTAMP`. Reading needs no privilege, setting needs
 //! `CAP_NET_ADMIN`. Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
@@ -154,7 +154,7 @@ pub struct Timestamping {
 }
 
 impl Timestamping {
-    /// Whether the card can stamp each packet it receives (`HWTSTAMP_FILTER_ALL`).
+    /// True if the card can stamp each packet it receives (`HWTSTAMP_FILTER_ALL`).
     pub fn stamps_all_received(&self) -> bool {
         const HWTSTAMP_FILTER_ALL: u32 = 1;
         self.rx_filters & (1 << HWTSTAMP_FILTER_ALL) != 0
@@ -304,7 +304,7 @@ impl Ethtool {
         Ok(settings.map(|settings| settings.speed).filter(known))
     }
 
-    /// Whether received packets are merged (generic receive offload).
+    /// True if received packets are merged (generic receive offload).
     ///
     /// # Errors
     /// No such interface.
@@ -312,7 +312,7 @@ impl Ethtool {
         Ok(self.ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?.data != 0)
     }
 
-    /// Whether the card merges received packets (large receive offload).
+    /// True if the card merges received packets (large receive offload).
     ///
     /// # Errors
     /// No such interface.
@@ -332,8 +332,8 @@ impl Ethtool {
         self.ask(interface, "set GRO of", request).map(|_| ())
     }
 
-    /// Has the interface fill in checksums of what the host sends, or has the host do it; then it
-    /// cuts TCP into packets by itself, too.
+    /// Makes the interface fill in checksums of the host's packets, or makes the host do it; then the host
+    /// segments TCP, too.
     ///
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.

@@ -1,4 +1,4 @@
-//! What an interface is and has counted, as rtnetlink tells it.
+//! Attributes and counters of an interface, from rtnetlink.
 //!
 //! Attributes are read one by one, and only those needed: an exotic attribute of an exotic
 //! device then hides nothing else. Source: linux/if_link.h, `struct rtnl_link_stats64`.
@@ -38,7 +38,7 @@ pub struct Interface {
     pub index: u32,
     /// Its name: "eth0".
     pub name: String,
-    /// What made it: "veth", "bridge"; empty for a card and for loopback.
+    /// Its kind: "veth", "bridge"; empty for a card and for loopback.
     pub kind: String,
     /// Its hardware type, an `ARPHRD_` number (linux/if_arp.h): 1 is Ethernet.
     pub hardware: u16,
@@ -46,21 +46,21 @@ pub struct Interface {
     pub mac: Option<Mac>,
     /// The most bytes of a packet after the link-layer header.
     pub mtu: u32,
-    /// Whether it is switched on (`IFF_UP`).
+    /// True if it is switched on (`IFF_UP`).
     pub up: bool,
-    /// Whether it is on and has a carrier (`IFF_RUNNING`).
+    /// True if it is on and has a carrier (`IFF_RUNNING`).
     pub running: bool,
-    /// Whether it is a loopback interface.
+    /// True if it is a loopback interface.
     pub loopback: bool,
     /// Receive queues it was made with.
     pub rx_queues: u32,
     /// Transmit queues it was made with.
     pub tx_queues: u32,
-    /// Whether its driver runs an XDP program on what it receives (Linux 4.20 tells).
+    /// True if its driver runs an XDP program on received packets (reported since Linux 4.20).
     pub native_xdp: bool,
     /// Its IP addresses.
     pub addresses: Vec<Address>,
-    /// What it has counted since it was made.
+    /// Its counters since it was made.
     pub stats: LinkStats,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What an interface has counted since it was made: packets, and bytes of layer 2 without the
+/// Counters of an interface since it was made: packets, and bytes of layer 2 without the
 /// frame check sequence. The meanings are those of `struct rtnl_link_stats64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the kernel's, by its names")]
@@ -231,7 +231,7 @@ impl Netlink {
     /// As [`interface`](Self::interface).
     pub fn link(&mut self, name: &str) -> Result<Interface> {
         match self.get(by_name(name), parse_link) {
-            Ok(link) => link.ok_or_else(|| gone(name)),
+            Ok(link) => link.ok_or_else(|| removed(name)),
             Err(e) => match e.raw_os_error() {
                 // EINVAL, ERANGE: longer than a name can be.
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => Err(self.unknown(name)),
@@ -240,7 +240,7 @@ impl Netlink {
         }
     }
 
-    /// What somebody has written an interface is for; none if nobody has.
+    /// The alias of an interface (`ip link set alias`), if it has one.
     ///
     /// # Errors
     /// No such interface.
@@ -282,7 +282,7 @@ impl Netlink {
     }
 }
 
-fn gone(name: &str) -> Error {
+fn removed(name: &str) -> Error {
     Error::Gone {
         object: format!("interface '{name}'"),
         remedy: "it was removed just now: try again".into(),

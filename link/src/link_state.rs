@@ -34,19 +34,19 @@ pub struct LinkState {
     interface: Interface,
 }
 
-/// What an interface is at one moment.
+/// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Whether it is switched on (`IFF_UP`).
+    /// True if it is switched on (`IFF_UP`).
     pub up: bool,
-    /// Whether it is on and has a carrier (`IFF_RUNNING`).
+    /// True if it is on and has a carrier (`IFF_RUNNING`).
     pub running: bool,
     /// The most bytes of a packet after the link-layer header.
     pub mtu: u32,
 }
 
 impl LinkState {
-    /// Of an interface of this thread's network namespace.
+    /// Opens a query for an interface of this thread's network namespace.
     ///
     /// # Errors
     /// No socket is to be had.
@@ -58,7 +58,7 @@ impl LinkState {
         Ok(Self { socket, netlink, interface: interface.clone() })
     }
 
-    /// What it is now.
+    /// Its state now.
     ///
     /// # Errors
     /// It was removed.
@@ -66,7 +66,7 @@ impl LinkState {
         self.ask().map_err(|error| self.failed(error))
     }
 
-    /// Whether packets may be sent to it.
+    /// Checks that packets may be sent to it.
     ///
     /// # Errors
     /// It was removed, or is down.
@@ -286,7 +286,7 @@ mod tests {
     use crate as link;
 
     #[test]
-    fn an_interface_is_what_netlink_says_and_one_that_is_not_there_is_gone() {
+    fn an_interface_is_what_netlink_says_and_a_missing_one_is_removed() {
         let lo = link::interface(None, "lo").unwrap();
         let state = LinkState::of(&lo).unwrap().look().unwrap();
         assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });

@@ -1,4 +1,4 @@
-//! What a driver can do in XDP, as the kernel knows it.
+//! XDP abilities of a driver, as the kernel reports them.
 //!
 //! By the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources:
 //! linux/netdev.h, linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
@@ -32,7 +32,7 @@ const NETDEV_XDP_RX_METADATA_TIMESTAMP: u64 = 1;
 const NETDEV_XDP_RX_METADATA_HASH: u64 = 2;
 const NETDEV_XDP_RX_METADATA_VLAN_TAG: u64 = 4;
 
-/// What an interface's driver can do in XDP.
+/// XDP abilities of an interface's driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
     /// `NETDEV_XDP_ACT_` bits (linux/netdev.h); 0 where the driver has no XDP of its own.
@@ -40,24 +40,24 @@ pub struct XdpAbilities {
     /// Most pieces of a packet in zero-copy mode. None where the driver has no such mode, or
     /// the kernel does not say (before 6.6).
     pub zero_copy_pieces: Option<u32>,
-    /// What it tells a program of a packet. None where the kernel does not say (before 6.7).
+    /// The metadata that a program can read; none if the kernel does not report it (before 6.7).
     pub metadata: Option<Metadata>,
 }
 
 impl XdpAbilities {
-    /// Whether it sends packets that an XDP program redirects to it. Some drivers do only with a
+    /// True if it sends packets that an XDP program redirects to it. Some drivers do only with a
     /// program attached, a veth only when its other end has NAPI.
     pub fn sends_redirected(&self) -> bool {
         self.actions & NETDEV_XDP_ACT_NDO_XMIT != 0
     }
 
-    /// Whether AF_XDP sockets can have the driver's own buffers.
+    /// True if AF_XDP sockets can use the driver's own buffers.
     pub fn zero_copy(&self) -> bool {
         self.actions & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
     }
 }
 
-/// What a driver tells an XDP program of a packet it has received, where the packet has it.
+/// Metadata of a received packet that a driver gives to an XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// The time the card took (`bpf_xdp_metadata_rx_timestamp`).
@@ -68,7 +68,7 @@ pub struct Metadata {
     pub vlan_tag: bool,
 }
 
-/// What the driver of an interface can do in XDP; none where the kernel does not say (before
+/// XDP abilities of an interface's driver; none if the kernel does not report them (before
 /// 6.3). The interface is one of the namespace `netns`, or of this thread's.
 ///
 /// # Errors

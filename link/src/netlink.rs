@@ -45,7 +45,7 @@ impl Netlink {
         Self::open_to(netns, NETLINK_ROUTE)
     }
 
-    /// The same to another part of the kernel than rtnetlink.
+    /// Opens a socket to another netlink family than rtnetlink.
     pub(super) fn open_to(netns: Option<&str>, protocol: isize) -> Result<Self> {
         let socket = netns::run_in(netns, || {
             let socket = Socket::new(protocol).and_then(|mut socket| {

@@ -59,7 +59,7 @@ where
     }
 }
 
-/// Runs `work` in a new namespace without a name, which is there as long as its descriptor is.
+/// Runs `work` in a new namespace without a name, which lives as long as its descriptor.
 ///
 /// # Errors
 /// A missing `CAP_SYS_ADMIN`, no thread to be had, and whatever `work` returns.
@@ -84,7 +84,7 @@ pub fn list() -> Vec<String> {
     names
 }
 
-/// Whether a namespace of that name exists, or of that path or PID.
+/// True if a namespace of that name, path or PID exists.
 pub fn exists(name: &str) -> bool {
     Reference::of(name).is_ok_and(|reference| reference.path().exists())
 }
@@ -121,7 +121,7 @@ pub fn create(name: &str) -> Result<()> {
 }
 
 /// Takes a namespace's name away. The namespace itself, with its interfaces, goes when the last
-/// process and socket in it have gone.
+/// process and socket in it have closed.
 ///
 /// # Errors
 /// No namespace of that name, a missing `CAP_SYS_ADMIN`.
@@ -131,7 +131,7 @@ pub fn delete(name: &str) -> Result<()> {
         return Err(unknown(name));
     }
     match umount2(&path, MntFlags::MNT_DETACH) {
-        // EINVAL: a name whose namespace is already gone is a mere file.
+        // EINVAL: a name whose namespace was removed is a mere file.
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(e) => return Err(refused("unmount", object(name), ADMIN, e)),
     }

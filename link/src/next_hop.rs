@@ -300,7 +300,7 @@ impl Route {
 struct Neighbour {
     /// Its Ethernet address, while it is valid.
     mac: Option<Mac>,
-    /// Whether the kernel has asked and got no answer.
+    /// True if the kernel has asked and got no answer.
     failed: bool,
 }
 
@@ -399,7 +399,7 @@ fn wait(changes: &Socket, end: Instant) -> io::Result<bool> {
 /// The flag of a route that refuses (`RTF_REJECT`, linux/route.h).
 const REFUSES: u32 = 0x0200;
 
-/// Whether the host sends packets for the rest of the world out of this interface.
+/// True if a default route of the host leads out of this interface.
 ///
 /// # Errors
 /// The routes cannot be read.

@@ -8,7 +8,7 @@ use sluicegate_base::error::Result;
 use super::driver_stats::QueueMap;
 use super::{CpuCounters, Direction, Ethtool, Interface, LinkStats, Netlink, QueueCounters, cpu};
 
-/// What happened per second between two samples.
+/// Rates per second between two samples.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// The time between the samples.
@@ -318,7 +318,7 @@ impl Sampler {
         Ok(Sample { at, interfaces, cpus: cpu::read()? })
     }
 
-    /// An interface that has gone meanwhile, or whose driver has nothing to say, has no queues.
+    /// An interface without a driver's statistics, or one removed meanwhile, has no queues.
     fn queues(&mut self, link: &Interface) -> Vec<QueueCounters> {
         let map = self.maps.entry(link.index).or_insert_with(|| {
             QueueMap::new(&self.ethtool.statistics_names(&link.name).unwrap_or_default())

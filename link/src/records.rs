@@ -18,9 +18,9 @@ pub struct RecordDir {
     pub folder: &'static str,
     /// The file that is locked meanwhile.
     pub lock: &'static str,
-    /// What they are needed for: "making or removing a lab".
+    /// The operation that needs them: "making or removing a lab".
     pub purpose: &'static str,
-    /// The capabilities which that takes.
+    /// The capabilities that the operation needs.
     pub capability: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl Records {
         Ok(Self { folder, _lock: Some(file) })
     }
 
-    /// For looking only.
+    /// Opens the records without the lock, to read only.
     pub fn read(place: &RecordDir) -> Self {
         Self { folder: Path::new(place.folder), _lock: None }
     }
@@ -129,7 +129,7 @@ impl Process {
         Ok(Self { pid, started })
     }
 
-    /// Whether it runs. A zombie has ended: it holds nothing but its number.
+    /// True if it runs. A zombie has exited: it holds nothing but its number.
     pub fn lives(self) -> bool {
         Stat::of(self.pid).is_ok_and(|stat| stat.started == self.started && !stat.ended)
     }

@@ -19,7 +19,7 @@ use sluicegate_base::error::{Error, Result};
 const DEVICE: &str = "/dev/net/tun";
 const ADMIN: &str = "CAP_NET_ADMIN";
 
-/// Whether a device may be there already.
+/// Tells whether the device may exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
     /// It is used then, if nobody else has it.
@@ -49,7 +49,7 @@ impl Tap {
         let exclusive = if making == Making::New { libc::IFF_TUN_EXCL } else { 0 };
         let several = libc::IFF_MULTI_QUEUE;
         let first = match attach(name, exclusive | if queues > 1 { several } else { 0 }) {
-            // It is there, made for several queues.
+            // It exists, made for several queues.
             Err(error) if is_invalid(&error) && queues == 1 => attach(name, exclusive | several),
             other => other,
         };
@@ -57,7 +57,7 @@ impl Tap {
         std::iter::once(first).chain(others).collect()
     }
 
-    /// Whether the device stays when nobody has it open.
+    /// True if the device stays when no process has it open.
     pub fn set_persistent(&self, name: &str, persistent: bool) -> Result<()> {
         // SAFETY: takes a number.
         let status = unsafe {

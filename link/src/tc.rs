@@ -57,20 +57,20 @@ impl Side {
 /// Where a filter stands among those of its side, and what it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterPlace {
-    /// Whether it sees packets that leave or that enter.
+    /// The direction of the packets that it sees.
     pub side: Side,
     /// The lower are asked first.
     pub priority: u16,
     /// Its number among those of its priority, from 1 on.
     pub handle: u32,
-    /// What people see.
+    /// The name that `tc` shows.
     pub name: String,
 }
 
-/// What becomes of packets that a filter's program has seen.
+/// The fate of packets after a filter's program.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
-    /// What the program says.
+    /// The program's return value decides.
     AsProgramSays,
     /// They enter this interface, as if they came in there; the program has said -1. In place of
     /// `bpf_redirect`, for a packet that came so is not shown to XDP in skb mode once more

@@ -15,7 +15,7 @@ use sluicegate_base::error::{Error, Result};
 const PATH: &str = "/proc/thread-self/net/dev";
 /// The name may change between two questions; looks until it does not.
 const MAX_LOOKS: usize = 8;
-/// What an ifb device gets from a socket it drops, and counts as received and dropped
+/// The kind of ifb devices: they drop packets from sockets and count them as received and dropped
 /// (drivers/net/ifb.c, `ifb_xmit`).
 const IFB: &str = "ifb";
 
@@ -26,11 +26,11 @@ pub struct TxCounters {
     presence: LinkState,
     removal: LinkRemoval,
     kind: String,
-    /// What it had dropped, once it was removed.
+    /// Its drops, once it was removed.
     removed: Option<TxCounts>,
 }
 
-/// What an interface has counted of packets to be sent, since it was made, of all senders.
+/// Transmit counters of an interface since it was made, of all senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxCounts {
     /// Packets that it sent.
@@ -43,7 +43,7 @@ pub struct TxCounts {
 }
 
 impl TxCounts {
-    /// What was counted since an earlier moment.
+    /// The counts since an earlier moment.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl TxCounters {
         Ok(Self { file, presence, removal, kind: interface.kind.clone(), removed: None })
     }
 
-    /// Whether the last [`read`](Self::read) found that the interface was removed.
+    /// True if the last [`read`](Self::read) found that the interface was removed.
     pub fn is_removed(&self) -> bool {
         self.removed.is_some()
     }

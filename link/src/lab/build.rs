@@ -37,7 +37,7 @@ const IPV6: &str = "/proc/sys/net/ipv6/conf";
 const FORWARDING: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
-/// Whether all of a lab is there: its hosts, and their interfaces up and running.
+/// True if a lab is complete: its hosts exist, and their interfaces are up and running.
 pub(super) fn is_whole(config: &LabConfig) -> bool {
     config.shape.hosts().iter().all(|host| {
         let links = Netlink::open(Some(&plan::netns(&config.name, host.name)))
@@ -56,7 +56,7 @@ pub(super) fn refuse_foreign(config: &LabConfig) -> Result<()> {
         let name = plan::netns(&config.name, host.name);
         if netns::exists(&name) {
             return Err(Error::Usage(format!(
-                "network namespace '{name}' is there already and belongs to no lab: take another \
+                "network namespace '{name}' exists already and belongs to no lab: take another \
                  --name, or remove it with `ip netns delete {name}`"
             )));
         }
@@ -189,7 +189,7 @@ fn quieten(host: &Host) {
     }
 }
 
-/// Whether the host of this thread's namespace forwards packets.
+/// True if the host of this thread's namespace forwards packets.
 fn forwards() -> bool {
     FORWARDING.iter().any(|path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0"))
 }

@@ -32,7 +32,7 @@ use super::netns;
 use super::records::Process;
 use sluicegate_base::error::{Error, Result};
 
-/// What lab to make.
+/// The configuration of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabConfig {
     /// Its name: letters, digits, `-`, `_` and `.`, 64 at most.
@@ -78,7 +78,7 @@ impl LabConfig {
 pub struct Lab {
     config: LabConfig,
     owner: Option<Process>,
-    /// Whether the lab goes with this value: only where this value made it for a test.
+    /// True if dropping this value removes the lab: only if this value made it for a test.
     scratch: bool,
 }
 
@@ -293,7 +293,7 @@ fn queues(count: u32) -> String {
 pub(crate) mod for_tests {
     use super::{Lab, Shape};
 
-    /// Whether a test can make labs and programs; says so if it cannot.
+    /// True if a test can make labs and programs; else prints the reason.
     pub(crate) fn is_root() -> bool {
         let is_root = nix::unistd::geteuid().is_root();
         if !is_root {
@@ -307,7 +307,7 @@ pub(crate) mod for_tests {
         lab_with(1)
     }
 
-    /// The same with so many queues at each end.
+    /// Two hosts and a link with `queues` queues at each end.
     pub(crate) fn lab_with(queues: u32) -> Option<Lab> {
         is_root().then(|| Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab"))
     }

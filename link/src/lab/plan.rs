@@ -1,4 +1,4 @@
-//! What hosts, interfaces and links a lab of each shape has.
+//! The hosts, interfaces and links of each shape of lab.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

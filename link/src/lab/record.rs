@@ -12,7 +12,7 @@ const LABS: RecordDir = RecordDir {
     capability: "CAP_DAC_OVERRIDE, CAP_SYS_ADMIN and CAP_NET_ADMIN",
 };
 
-/// What is recorded of a lab.
+/// The record of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LabRecord {
     pub config: LabConfig,
