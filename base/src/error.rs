@@ -89,7 +89,7 @@ pub enum Error {
     },
 
     /// An interface that was in use has been removed, or the XDP program on it.
-    #[error("{object} is gone: {remedy}")]
+    #[error("{object} no longer exists: {remedy}")]
     Gone {
         /// The interface, or the program.
         object: String,

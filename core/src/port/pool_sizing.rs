@@ -23,7 +23,7 @@ impl PoolRequirements {
         Self { buffers: buffers.saturating_mul(queues), buffer_bytes }
     }
 
-    /// Like `of_queues`, with buffers of the usual size.
+    /// The requirements of queues with buffers of the usual size.
     pub fn usual(queues: u32, buffers: u32) -> Self {
         Self::of_queues(queues, buffers, PoolConfig::default().buffer_bytes)
     }

@@ -66,7 +66,7 @@ fn send_until_error(queue: &mut Queue) -> Error {
 fn an_interface_that_goes_is_noticed_while_there_is_something_to_send() {
     for (command, says) in [
         ("ip link set left0 down", "the interface is down"),
-        ("ip link del left0", "left0 is gone"),
+        ("ip link del left0", "left0 no longer exists"),
     ] {
         let Some(lab) = lab() else { return };
         let mut from = sender(&lab, "");

@@ -111,8 +111,9 @@ fn check_gone(name: &str, queue: &mut Queue, there: u32) {
     };
     assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
     let number = queue.number();
-    let expected =
-        format!("queue {number} of right0 is gone: the interface has {there} receive queue");
+    let expected = format!(
+        "queue {number} of right0 no longer exists: the interface has {there} receive queue"
+    );
     assert!(error.to_string().starts_with(&expected), "{name}: {error}");
 }
 

@@ -92,7 +92,7 @@ fn a_queue_that_is_no_more_is_said_to_be_gone() {
         let error = wait_for_word(&mut port).unwrap_err();
         assert!(matches!(error, Error::Gone { .. }), "{name}: {error}");
         let text = error.to_string();
-        let expected = "queue 1 of right0 is gone: the interface has 1 receive";
+        let expected = "queue 1 of right0 no longer exists: the interface has 1 receive";
         assert!(text.starts_with(expected), "{name}: {text}");
         // The other goes on, and the one that is back, too.
         send(&lab, &[frame(1, 0, 60)]);
@@ -175,7 +175,10 @@ fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
             port.queues[0].check().unwrap();
             netns::run_in(Some(&netns), || take_off(&lab, &interface)).unwrap();
             let text = word_without_waiting(&mut port.queues[0]);
-            assert!(text.starts_with("the XDP program of right0 is gone"), "{sentence}: {text}");
+            assert!(
+                text.starts_with("the XDP program of right0 no longer exists"),
+                "{sentence}: {text}"
+            );
         }
     }
 }
@@ -193,7 +196,7 @@ fn a_program_that_took_its_queues_along_is_what_is_said_to_be_gone() {
         // The queue that is no more: the other has nothing else to say.
         port.queues.remove(0);
         let error = wait_for_word(&mut port).unwrap_err().to_string();
-        assert!(error.starts_with("the XDP program of right0 is gone"), "{name}: {error}");
+        assert!(error.starts_with("the XDP program of right0 no longer exists"), "{name}: {error}");
     }
 }
 
@@ -204,7 +207,10 @@ fn an_interface_that_was_removed_is_not_said_to_have_lost_its_program() {
         let mut port = open(&lab, name).unwrap();
         run(&lab, "right", "ip link del right0");
         let text = word_without_waiting(&mut port.queues[0]);
-        assert!(!text.contains("program") && text.contains("right0 is gone"), "{name}: {text}");
+        assert!(
+            !text.contains("program") && text.contains("right0 no longer exists"),
+            "{name}: {text}"
+        );
     }
 }
 

@@ -207,7 +207,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     // Going away means going down first.
     assert!((1..=2).contains(&said("right0 is down")), "once each time: {told}");
     assert_eq!(said("right0 is up"), 1, "{told}");
-    assert_eq!(said("is gone"), 1, "{told}");
+    assert_eq!(said("no longer exists"), 1, "{told}");
     assert_eq!(report["packets"].as_u64(), Some(packets(&path).len() as u64), "{report}");
 }
 

@@ -124,7 +124,7 @@ fn detaching_ends_those_who_use_the_program() {
         assert_eq!(detached.status, Some(0), "{}", detached.err);
         let ended = running.end();
         assert_eq!(ended.status, Some(1), "{arguments:?}: {}", ended.err);
-        assert!(ended.err.contains("the XDP program of right0 is gone"), "{}", ended.err);
+        assert!(ended.err.contains("the XDP program of right0 no longer exists"), "{}", ended.err);
         closes(&ended.report());
     }
 }
