@@ -313,7 +313,7 @@ impl Ring {
     }
 
     /// The packets the program owns, first to last. Give them back with
-    /// [`release`](super::RingMut::release).
+    /// [`release`](RingMut::release).
     #[inline]
     pub fn packets(&self) -> Packets<'_> {
         Packets { ring: self, at: self.head(), left: self.available() }
