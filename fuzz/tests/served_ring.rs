@@ -1,7 +1,7 @@
 //! A ring that a program in another process has: whatever it writes there, between any two syncs, is
 //! taken or refused, and costs nobody else a buffer or a packet.
 
-#[path = "../../core/tests/served/program.rs"]
+#[path = "../../netmap/tests/served/program.rs"]
 mod program;
 
 use bolero::TypeGenerator;

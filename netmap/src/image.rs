@@ -163,7 +163,7 @@ impl Image {
         let fault =
             |field, value, why| Err(ImageFault { slot: Some(self.head), field, value, why });
         let limit = u64::from(self.area.pool().buffer_bytes());
-        if slot.ptr > limit {
+        if slot.ptr > limit.min(u16::MAX.into()) {
             return fault("ptr", slot.ptr, format!("and a buffer has {limit} bytes"));
         }
         if u64::from(slot.len) > limit - slot.ptr {
@@ -206,8 +206,8 @@ impl Image {
             bytes.len() <= self.area.pool().buffer_bytes() as usize
                 && buffer < self.area.pool().buffers()
         );
-        // SAFETY: the buffer has as many bytes, and `bytes` are elsewhere: no slice is ever made of
-        // a buffer that the server holds. Only the other process may write there meanwhile.
+        // SAFETY: the buffer has as many bytes, and `bytes` are elsewhere: callers copy
+        // into spare buffers, of which no slice is ever made. Only the other process may write there meanwhile.
         unsafe {
             self.area.pool().address(buffer).as_ptr().copy_from(bytes.as_ptr(), bytes.len());
         }

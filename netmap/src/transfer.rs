@@ -88,7 +88,9 @@ impl Outgoing {
         while self.image.tail != ring.tail() {
             let at = self.image.tail;
             let slot = *ring.slot(at);
-            let (buf_idx, ptr) = (ring.take(at).buffer(), slot.offset().into());
+            // SAFETY: the slot stays unreleased until `take_back` has given it a buffer.
+            let buf_idx = unsafe { ring.take(at) }.buffer();
+            let ptr = slot.offset().into();
             let slot = abi::Slot { buf_idx, flags: 0, len: slot.bytes(), ptr };
             self.image.hand_out(slot, &self.lent);
             n += 1;

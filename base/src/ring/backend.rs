@@ -72,10 +72,10 @@ impl Ring {
     /// metadata is the caller's to write.
     ///
     /// # Panics
-    /// If the buffer ends before the packet.
+    /// If the buffer ends before the packet, or on buffer 0.
     ///
     /// # Safety
-    /// The caller alone holds `buffer`, which is of the ring's pool or 0, and holds it no longer after this.
+    /// The caller alone holds `buffer`, which is of the ring's pool, and holds it no longer after this.
     #[inline]
     pub unsafe fn fill_at(
         &mut self,

@@ -155,7 +155,7 @@ impl<I: Index> Cursor<I> {
 }
 
 /// The interleavings of the two sides. Run with
-/// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
+/// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate-base --lib --target-dir target/loom -- loom`.
 #[cfg(all(test, loom))]
 #[allow(unsafe_code, reason = "entries that loom watches")]
 mod loom_tests {

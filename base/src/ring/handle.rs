@@ -74,8 +74,12 @@ impl<'a> RingMut<'a> {
     ///
     /// # Panics
     /// On a slot the program does not own.
+    ///
+    /// # Safety
+    /// The slot gets a buffer again before it is released: backends rely on one in each slot.
     #[inline]
-    pub fn take(&mut self, index: u32) -> Slot {
+    #[allow(unsafe_code, reason = "buffers change hands by number")]
+    pub unsafe fn take(&mut self, index: u32) -> Slot {
         self.0.assert_owned(index);
         self.0.take(index)
     }
@@ -84,10 +88,10 @@ impl<'a> RingMut<'a> {
     /// the slot held before, which the caller holds from now on.
     ///
     /// # Panics
-    /// If the buffer ends before the packet, or on a slot the program does not own.
+    /// If the buffer ends before the packet, on buffer 0, or on a slot the program does not own.
     ///
     /// # Safety
-    /// The caller alone holds `buffer`, which is of the ring's pool or 0, and holds it no longer after this.
+    /// The caller alone holds `buffer`, which is of the ring's pool, and holds it no longer after this.
     #[inline]
     #[allow(unsafe_code, reason = "buffers change hands by number")]
     pub unsafe fn fill_at(

@@ -233,7 +233,7 @@ impl Ring {
         // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
         // an INDIRECT range was vouched for by `point`. Both stay valid and unchanged while
         // `self` is borrowed, for only a sync or `&mut self` changes them; of a region's buffers
-        // (port::Region) another process may change the bytes, and backends only copy them.
+        // (sluicegate_netmap::Region) another process may change the bytes, and backends only copy them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 
