@@ -1,8 +1,6 @@
 # shellcheck shell=sh
-# For demo.sh, which reads it in: a lab of their own with a sender in it, and its
-# removal whatever happens. They set `name` first, the word for what they are, and `send_cpu`,
-# the sender's CPU, which may be empty; `queues` of the link, if it shall have more than one; `shape`
-# of the lab, if it shall be another than a pair.
+# Sourced by demo.sh: a lab of its own with a sender in it, removed at any end. The caller sets `name`, and
+# `send_cpu`, the sender's CPU, which may be empty.
 # shellcheck disable=SC2034 # what is set here is used there
 
 : "${name:?}"
@@ -14,7 +12,6 @@ right=$lab-right
 nobody=02:00:00:00:00:99
 scratch=
 sender_pid=
-tool_pid=
 
 die() {
     echo "$name: $2" >&2
@@ -31,7 +28,6 @@ stop() {
 clean_up() {
     trap '' INT TERM HUP
     stop "$sender_pid"
-    stop "$tool_pid"
     "$sluice" lab down --name "$lab" >/dev/null 2>&1 || true
     [ -z "$scratch" ] || rm -rf "$scratch"
 }
@@ -43,7 +39,7 @@ lab_up() {
     trap 'exit 129' HUP
     trap 'exit 130' INT
     trap 'exit 143' TERM
-    # Who reads what is printed may have had enough.
+    # The reader of the output may close it early.
     trap 'exit 141' PIPE
     # Files go to memory where there is room, so that no disk is measured.
     if [ "$(room_mib /dev/shm)" -ge 1024 ]; then
@@ -51,8 +47,7 @@ lab_up() {
     else
         scratch=$(mktemp -d)
     fi
-    "$sluice" lab up --name "$lab" --shape "${shape:-pair}" --queues "${queues:-1}" \
-        >"$scratch/picture" || exit $?
+    "$sluice" lab up --name "$lab" >"$scratch/picture" || exit $?
 }
 
 room_mib() {

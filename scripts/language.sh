@@ -5,6 +5,8 @@
 #   scripts/language.sh [FILE | FOLDER]...
 set -eu
 cd "$(dirname "$0")/.."
+# A name that matches nothing is an error, not a pass.
+[ $# -eq 0 ] || git ls-files --error-unmatch -- "$@" >/dev/null
 
 # shellcheck disable=SC2016 # a program of awk
 git ls-files -z --cached --others --exclude-standard -- "$@" |
@@ -37,4 +39,4 @@ git ls-files -z --cached --others --exclude-standard -- "$@" |
             found("first line: say what the item is or does")
         in_comment = comment
     }
-    END { exit status }'
+    END { exit status }' || exit 1

@@ -38,7 +38,7 @@ impl Document {
     /// The document with the table of this report, in place of one that it had.
     pub fn with(&self, report: &Report) -> String {
         let Self { before, begin, after } = self;
-        let tables = match *begin == BEGIN_ALL {
+        let tables = match *begin == BEGIN_ALL && !report.suites.is_empty() {
             true => of_steps(report),
             false => table(report),
         };

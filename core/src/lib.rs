@@ -94,7 +94,7 @@
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
 //! | [`nic`] | settings of cards, changed for a time and put back |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
-//! | [`port`] | names, queues, and one backend a file or folder; queues served to other processes |
+//! | [`port`] | names, queues, and one backend a file or folder |
 //! | [`control`] | asking a command that runs, over a socket |
 //! | [`monitor`] | watching the packets of a command that runs |
 //! | [`forward`] | moving packets from ring to ring |

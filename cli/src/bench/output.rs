@@ -90,7 +90,8 @@ impl<'a> Written<'a> {
         let document = Document::of(&text).ok_or_else(|| {
             let path = path.display();
             Error::Usage(format!(
-                "{path} has no place for a table: write the lines <!-- bench --> and <!-- /bench --> there"
+                "{path} has no place for a table: write the lines <!-- bench --> (or <!-- bench: all steps -->) and \
+                 <!-- /bench --> there"
             ))
         })?;
         Ok((Self { path, file }, document))

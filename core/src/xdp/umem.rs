@@ -1,7 +1,7 @@
 //! The pool as UMEM: registration, frame addresses, and which frames are lent to the kernel.
 //!
 //! ```text
-//!   pool     ring area | buffer 0 | buffer 1 | buffer 2 | ... | buffer n-1 |
+//!   pool               | buffer 0 | buffer 1 | buffer 2 | ... | buffer n-1 |
 //!   UMEM               | frame 0  | frame 1  | frame 2  | ... | frame n-1  |
 //!   address            0          c          2c         3c                  nc     c = 2048, 4096
 //! ```

@@ -321,7 +321,7 @@ impl Reader {
     fn cut_short(&mut self, wanted: usize) -> Error {
         let there = self.buffer.unread().len();
         self.broken(format!(
-            "the file is cut short: the next record needs {wanted} bytes, {there} are left"
+            "the file is cut short: {wanted} bytes are needed here, {there} are left"
         ))
     }
 

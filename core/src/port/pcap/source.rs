@@ -53,7 +53,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let snaplen = name.number("snaplen", 1..=u32::MAX.into())?;
     let pool = match &options.pool {
         Some(pool) => pool.clone(),
-        // Room for the ring alone: no slot has a buffer.
+        // No slot has a buffer.
         None => PoolRequirements::usual(1, 0).pool()?,
     };
     let mut source = Source {

@@ -163,7 +163,7 @@ impl ClaimBuilder<'_> {
         }
     }
 
-    /// Returns true if the user has not requested a method.
+    /// Returns true if no option requires sockets: the port only receives, and shares no pool.
     fn leaves_the_way_open(&self) -> bool {
         self.options.usage == Use::Receive
             && self.options.pool.is_none()
