@@ -224,7 +224,7 @@ impl Display for Bar<'_> {
         };
         let at = |value: f64| value / self.most * self.across;
         let Spread { median, min, max } = self.mpps;
-        // What is next to nothing is seen all the same.
+        // A tiny share is still shown.
         let (length, height) = (at(median).max(2.0), self.height);
         let (min, max) = (at(min), at(max));
         let (top, middle, bottom) = (height / 4.0, height / 2.0, height * 0.75);

@@ -217,7 +217,7 @@ pub const KERNEL: &[(Cause, Depth, &str)] = &[
          __napi_poll napi_complete_done net_rx_action process_backlog eth_type_trans iommu_* \
          dma_* swiotlb_*",
     ),
-    // What a live-frame run does is sending, as above; this is what is left of it.
+    // A live-frame run counts as sending, as above; these are the remaining functions.
     (Driver, Under, "xdp_test_run_batch bpf_test_run_xdp_live"),
     (
         SystemCalls,

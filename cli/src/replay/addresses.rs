@@ -97,7 +97,7 @@ const SAMPLED: usize = 1000;
 /// The MAC that all packets of a file are sent to.
 ///
 /// # Errors
-/// A file that cannot be read twice; no interface to send out of; a next hop that does not resolve.
+/// The file cannot be read twice, the port is no interface, or a next hop does not resolve.
 pub fn next_hop_mac(
     file: &PortName,
     port: &PortName,

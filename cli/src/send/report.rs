@@ -279,7 +279,7 @@ impl Paced {
                 Some(ns) => format!("up to {}", show_duration(Duration::from_nanos(ns))),
                 None => "later".into(),
             };
-            // What is not none has a bar.
+            // Every value above zero has a bar.
             let bar =
                 "#".repeat(
                     (u128::from(packets) * u128::from(BAR)).div_ceil(u128::from(most)) as usize

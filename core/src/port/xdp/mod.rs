@@ -96,7 +96,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         in_kernel::refuse_unused(name)?;
     }
     netns::run_in(netns, || {
-        // If that fails, the user who wants other settings reports it.
+        // If that fails, the caller that needs other settings reports it.
         let _ = nic::restore_interrupts(&interface);
         match config.action {
             Action::Take => take(name, &config, &interface, options),
