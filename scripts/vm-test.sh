@@ -3,7 +3,7 @@
 # the drivers of cards that it emulates, and on veth those of programs that are made at run time and
 # of ports on the host's side:
 # several guests side by side, without a network of the host's. The result is target/vm/table.md,
-# of all guests that have run; KEEP=1 puts it into docs/vm.md.
+# of all guests that have run; KEEP=1 puts its first table, the modes, into docs/vm.md.
 #
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
 #     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
@@ -194,10 +194,15 @@ if [ -n "$whole" ]; then
     sed 's/^/scripts\/vm\/faults: /' "$vm/unused"
 fi
 if [ -n "${KEEP:-}" ]; then
+    # The table of modes; that of tests stays in table.md.
     awk -v table="$vm/table.md" '
         /^<!-- end/ { within = 0 }
         !within { print }
-        /^<!-- tables/ { within = 1; print ""; while ((getline line < table) > 0) print line; print "" }
+        /^<!-- tables/ {
+            within = 1
+            print ""
+            while ((getline line < table) > 0 && line !~ /^[|] test [|]/) print line
+        }
     ' docs/vm.md >"$vm/page"
     cat "$vm/page" >docs/vm.md
 fi

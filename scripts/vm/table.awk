@@ -1,5 +1,5 @@
-# awk -f faults.awk -f table.awk KERNEL-DRIVER.log...: the tables of docs/vm.md from what guests have
-# said. With -v unused=FILE, which known faults no test was seen for, into that.
+# awk -f faults.awk -f table.awk KERNEL-DRIVER.log...: the tables of modes (docs/vm.md) and of tests from
+# the logs of guests. With -v unused=FILE, which known faults no test was seen for, into that.
 BEGIN { FS = " \\| " }
 
 FNR == 1 {
