@@ -3,7 +3,9 @@
 //! Numbers are those of `linux/filter.h` and `linux/bpf_common.h`. [`Instruction`] is the form
 //! that programs travel in, [`Op`] the form that code here works on.
 
+use std::io;
 use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// How many scratch cells a program has: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
 pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
@@ -268,6 +270,31 @@ fn source(operand: Operand) -> (u32, u32) {
         Operand::K(k) => (libc::BPF_K, k),
         Operand::X => (libc::BPF_X, 0),
     }
+}
+
+/// Makes the program the filter of a socket. The change is atomic for the packets that arrive.
+pub fn attach_to_socket(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    attach_by_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Sets a socket option that takes a `struct sock_fprog`.
+pub fn attach_by_option(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    program: &[Instruction],
+) -> io::Result<()> {
+    let fprog = libc::sock_fprog {
+        len: u16::try_from(program.len()).unwrap_or(u16::MAX),
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    #[allow(unsafe_code, reason = "a system call")]
+    // SAFETY: Instruction has the layout of struct sock_filter; the kernel reads `len` of them from
+    // `program`, which is live, and writes nothing.
+    let status = unsafe { libc::setsockopt(fd, level, option, (&raw const fprog).cast(), size) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -15,8 +15,6 @@
 //! # Ok::<(), sluicegate_base::Error>(())
 //! ```
 
-mod assemble;
-pub mod attach;
 pub mod cbpf;
 mod compile;
 pub mod ebpf;
@@ -26,7 +24,7 @@ mod vlan;
 
 pub use cbpf::Instruction;
 pub use compile::explain;
-pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program, Skb, VlanTag};
+pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
 pub use translate::{Frame, Untranslatable, translate};
 
 use std::fmt;
@@ -141,15 +139,6 @@ impl Filter {
         self.matches(packet.contiguous(scratch), packet.meta().wire_bytes)
     }
 
-    /// True if it asks for attributes of a packet that only the kernel knows, as `inbound` and `ifindex`
-    /// do. [`matches`](Self::matches) then lets no packet pass.
-    pub fn needs_kernel(&self) -> bool {
-        self.program
-            .ops()
-            .iter()
-            .any(|op| matches!(op, cbpf::Op::Load(_, k) if program::is_extension(*k)))
-    }
-
     /// The program to attach to a packet socket (AF_PACKET, SOCK_RAW; `SO_ATTACH_FILTER`), where
     /// the outer VLAN tag is no longer in the frame: it gives the verdict that
     /// [`matches`](Self::matches) gives on the frame with the tag back at byte 12. Needs
@@ -159,7 +148,8 @@ impl Filter {
     /// # Errors
     /// [`Error::Filter`] where the kernel cannot run it: `protochain`, thousands of addresses.
     pub fn for_packet_socket(&self) -> Result<Vec<Instruction>> {
-        vlan::for_packet_socket(&self.program, self.link_type == LINKTYPE_ETHERNET)
+        self.program
+            .for_packet_socket(self.link_type == LINKTYPE_ETHERNET)
             .map(|program| program.instructions().to_vec())
             .map_err(|reason| Error::Filter {
                 expression: self.expression.to_string(),
@@ -247,15 +237,6 @@ mod tests {
             let packet = [&family[..], &[0x45; 40]].concat();
             let verdict = filter.matches(&packet, 44);
             assert_eq!(verdict, *passes, "{expression} on link type {link_type}, {family:?}");
-        }
-    }
-
-    #[test]
-    fn what_only_the_kernel_knows_is_told_apart() {
-        for (expression, needs) in [("inbound", true), ("ifindex 1", true), ("udp", false)] {
-            let filter = Filter::compile(expression, LINKTYPE_ETHERNET).unwrap();
-            assert_eq!(filter.needs_kernel(), needs, "{expression}");
-            assert!(filter.for_packet_socket().is_ok(), "{expression}");
         }
     }
 

@@ -2,11 +2,9 @@
 //!
 //! A [`Program`] ends, whatever the packet holds: its jumps stay inside and lead forward, or, in
 //! the loops libpcap makes of `protochain`, go back at most once for each byte of the packet.
-//!
-//! A program runs on a captured packet, or on a frame as a packet socket's filter sees it. The two
-//! differ in the result of a load and in the bits of a shift count that matter.
 
 use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
+use super::vlan;
 use sluicegate_base::error::{Error, Result};
 
 /// The longest program that runs here. An expression that needs more has thousands of addresses.
@@ -25,8 +23,7 @@ pub struct Program {
 
 impl Program {
     /// Checks a program: codes the kernel knows, jumps that stay inside, scratch cells there
-    /// are, no division by a constant 0, a return at the end. Unlike the kernel it lets `ja` go
-    /// back; see [`check_for_kernel`](Self::check_for_kernel).
+    /// are, no division by a constant 0, a return at the end. Unlike the kernel it lets `ja` go back.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the instruction.
@@ -67,93 +64,46 @@ impl Program {
         self.loops
     }
 
-    /// Checks what the kernel's `bpf_check_classic` asks for beyond [`new`](Self::new): no loop,
-    /// no constant shift by more than 31, no scratch cell read before it is written, no
-    /// extension it does not have, at most [`MAX_KERNEL_INSTRUCTIONS`].
-    ///
-    /// # Errors
-    /// [`Error::Usage`], naming the instruction: the kernel would answer EINVAL.
-    pub fn check_for_kernel(&self) -> Result<()> {
-        if self.ops.len() > MAX_KERNEL_INSTRUCTIONS {
-            return Err(Error::Usage(format!(
-                "the kernel takes at most {MAX_KERNEL_INSTRUCTIONS} instructions, not {}",
-                self.ops.len()
-            )));
-        }
-        // The cells written on every way to each instruction; jumps lead forward, so one pass
-        // in order has seen all ways to an instruction before it.
-        let mut written_at = vec![u16::MAX; self.ops.len()];
-        written_at[0] = 0;
-        for (at, op) in self.ops.iter().enumerate() {
-            let mut written = written_at[at];
-            let mut reaches = |by: usize, written: u16| written_at[at + 1 + by] &= written;
-            match *op {
-                Op::Jump(by) => match usize::try_from(by) {
-                    Ok(by) => reaches(by, written),
-                    Err(_) => return Err(fault(at, "the kernel takes no jump back")),
-                },
-                Op::Branch(_, _, jt, jf) => {
-                    reaches(jt.into(), written);
-                    reaches(jf.into(), written);
-                }
-                Op::Return(_) | Op::ReturnA => {}
-                op => {
-                    check_kernel_op(op, written).map_err(|reason| fault(at, reason))?;
-                    if let Op::Store(cell) | Op::StoreX(cell) = op {
-                        written |= 1 << cell;
-                    }
-                    reaches(0, written);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The program that gives in a packet socket, where the outer VLAN tag is no longer in the
-    /// frame, the verdict this one gives on an Ethernet frame as it was on the wire.
+    /// frame, the verdict this one gives on the packet as it was on the wire. Only Ethernet frames
+    /// carry tags.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason, where there is no such program.
-    pub fn for_packet_socket(&self) -> Result<Self> {
-        super::vlan::for_packet_socket(self, true)
-            .map_err(|reason| Error::Usage(format!("no packet socket takes the program: {reason}")))
+    pub fn for_packet_socket(&self, ethernet: bool) -> Result<Self> {
+        vlan::for_packet_socket(self, ethernet).map_err(Error::Usage)
     }
 
     /// Runs it on a packet of which `bytes` were captured and which had `wire_bytes` on the
     /// wire: the number of bytes to keep, 0 to reject. A load outside of `bytes` rejects.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_bytes: u32) -> u32 {
-        self.execute(&Captured { bytes, wire_bytes }).unwrap_or(0)
-    }
-
-    /// Runs it as a packet socket would in the kernel.
-    pub fn run_in_kernel(&self, skb: &Skb) -> u32 {
-        self.execute(skb).unwrap_or(0)
+        self.execute(bytes, wire_bytes).unwrap_or(0)
     }
 
     /// The verdict; none where the program cannot go on.
-    fn execute(&self, packet: &impl Source) -> Option<u32> {
+    #[inline]
+    fn execute(&self, bytes: &[u8], wire_bytes: u32) -> Option<u32> {
         let (mut a, mut x, mut cells) = (0_u32, 0_u32, [0_u32; CELLS]);
-        let mut jumps_back_left = packet.bytes().len();
+        let mut jumps_back_left = bytes.len();
         let mut next = 0_usize;
         loop {
             let op = self.ops[next];
             next += 1;
             match op {
-                Op::Load(width, k) => a = packet.load(width, k)?,
-                Op::LoadIndirect(width, k) => a = packet.load_indirect(width, x, k)?,
-                Op::LoadLength => a = packet.wire_bytes(),
+                Op::Load(width, k) => a = load(bytes, width, k)?,
+                Op::LoadIndirect(width, k) => a = load(bytes, width, x.checked_add(k)?)?,
+                Op::LoadLength => a = wire_bytes,
                 Op::LoadConstant(k) => a = k,
                 Op::LoadCell(k) => a = cells[k as usize],
-                Op::LoadXHeader(k) => x = (load(packet.bytes(), Width::Byte, k)? & 0xf) * 4,
-                Op::LoadXLength => x = packet.wire_bytes(),
+                Op::LoadXHeader(k) => x = (load(bytes, Width::Byte, k)? & 0xf) * 4,
+                Op::LoadXLength => x = wire_bytes,
                 Op::LoadXConstant(k) => x = k,
                 Op::LoadXCell(k) => x = cells[k as usize],
                 Op::Store(k) => cells[k as usize] = a,
                 Op::StoreX(k) => cells[k as usize] = x,
                 Op::Calculate(alu, operand) => {
-                    let operand = value(operand, x);
-                    a = calculate(alu, a, operand, packet.shift_mask())?;
+                    a = calculate(alu, a, value(operand, x))?;
                 }
                 Op::Negate => a = a.wrapping_neg(),
                 Op::Jump(by) => {
@@ -196,21 +146,6 @@ fn check(op: Op, at: usize, len: usize) -> Result<(), &'static str> {
     }
 }
 
-fn check_kernel_op(op: Op, written: u16) -> Result<(), &'static str> {
-    match op {
-        Op::LoadCell(cell) | Op::LoadXCell(cell) if written & (1 << cell) == 0 => {
-            Err("a scratch cell is read before it is written")
-        }
-        Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
-            Err("the kernel takes no shift by more than 31")
-        }
-        Op::Load(_, k) if extension_number(k) >= 0 && k.cast_signed() < 0 && !is_extension(k) => {
-            Err("the kernel has no such extension")
-        }
-        _ => Ok(()),
-    }
-}
-
 #[inline]
 fn value(operand: Operand, x: u32) -> u32 {
     match operand {
@@ -230,7 +165,7 @@ fn compare(condition: Condition, a: u32, b: u32) -> bool {
 }
 
 #[inline]
-fn calculate(alu: Alu, a: u32, b: u32, shift_mask: u32) -> Option<u32> {
+fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
     Some(match alu {
         Alu::Add => a.wrapping_add(b),
         Alu::Sub => a.wrapping_sub(b),
@@ -240,126 +175,19 @@ fn calculate(alu: Alu, a: u32, b: u32, shift_mask: u32) -> Option<u32> {
         Alu::Or => a | b,
         Alu::And => a & b,
         Alu::Xor => a ^ b,
-        Alu::Lsh => a.checked_shl(b & shift_mask).unwrap_or(0),
-        Alu::Rsh => a.checked_shr(b & shift_mask).unwrap_or(0),
+        Alu::Lsh => a.checked_shl(b).unwrap_or(0),
+        Alu::Rsh => a.checked_shr(b).unwrap_or(0),
     })
 }
 
 /// Bytes at an offset, as a number in network byte order; none outside of them.
 #[inline]
-pub(super) fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
+fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
     let rest = bytes.get(at as usize..)?;
     match width {
         Width::Byte => rest.first().map(|byte| u32::from(*byte)),
         Width::Half => rest.first_chunk().map(|b| u32::from(u16::from_be_bytes(*b))),
         Width::Word => rest.first_chunk().map(|b| u32::from_be_bytes(*b)),
-    }
-}
-
-/// The packet that a program runs on.
-pub(super) trait Source {
-    fn bytes(&self) -> &[u8];
-    fn wire_bytes(&self) -> u32;
-    /// Which bits of a shift's operand count.
-    fn shift_mask(&self) -> u32;
-    fn load(&self, width: Width, k: u32) -> Option<u32>;
-    fn load_indirect(&self, width: Width, x: u32, k: u32) -> Option<u32>;
-}
-
-/// A packet in this program's hands. Programs run on it as in libpcap.
-pub(super) struct Captured<'a> {
-    pub bytes: &'a [u8],
-    pub wire_bytes: u32,
-}
-
-impl Source for Captured<'_> {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.bytes
-    }
-
-    #[inline]
-    fn wire_bytes(&self) -> u32 {
-        self.wire_bytes
-    }
-
-    #[inline]
-    fn shift_mask(&self) -> u32 {
-        u32::MAX
-    }
-
-    #[inline]
-    fn load(&self, width: Width, k: u32) -> Option<u32> {
-        load(self.bytes, width, k)
-    }
-
-    #[inline]
-    fn load_indirect(&self, width: Width, x: u32, k: u32) -> Option<u32> {
-        load(self.bytes, width, x.checked_add(k)?)
-    }
-}
-
-/// A VLAN tag that was taken out of its frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VlanTag {
-    /// Its protocol: 0x8100, 0x88a8.
-    pub tpid: u16,
-    /// Its control information.
-    pub tci: u16,
-}
-
-/// An Ethernet frame as a packet socket's filter sees it in the kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Skb<'a> {
-    /// The frame from its destination address on, without the tag that was taken out.
-    pub bytes: &'a [u8],
-    /// Its length: `skb->len`, without that tag.
-    pub len: u32,
-    /// The tag that was taken out.
-    pub tag: Option<VlanTag>,
-}
-
-impl Skb<'_> {
-    /// Offsets below zero are the kernel's own: extensions, and ways to count from a header.
-    fn load_signed(&self, width: Width, offset: i32) -> Option<u32> {
-        let from = match offset {
-            0.. => 0,
-            libc::SKF_NET_OFF..0 => 14 - libc::SKF_NET_OFF,
-            libc::SKF_LL_OFF..libc::SKF_NET_OFF => -libc::SKF_LL_OFF,
-            _ => return None,
-        };
-        load(self.bytes, width, offset.checked_add(from)?.cast_unsigned())
-    }
-}
-
-impl Source for Skb<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.bytes
-    }
-
-    fn wire_bytes(&self) -> u32 {
-        self.len
-    }
-
-    fn shift_mask(&self) -> u32 {
-        31
-    }
-
-    fn load(&self, width: Width, k: u32) -> Option<u32> {
-        if !is_extension(k) {
-            return self.load_signed(width, k.cast_signed());
-        }
-        let tag = self.tag.unwrap_or(VlanTag { tpid: 0, tci: 0 });
-        match extension_number(k) {
-            libc::SKF_AD_VLAN_TAG_PRESENT => Some(self.tag.is_some().into()),
-            libc::SKF_AD_VLAN_TAG => Some(tag.tci.into()),
-            libc::SKF_AD_VLAN_TPID => Some(tag.tpid.into()),
-            _ => None,
-        }
-    }
-
-    fn load_indirect(&self, width: Width, x: u32, k: u32) -> Option<u32> {
-        self.load_signed(width, x.wrapping_add(k).cast_signed())
     }
 }
 
@@ -484,31 +312,5 @@ mod tests {
         let endless = program(&[Op::Jump(-1), Op::ReturnA]).unwrap();
         assert!(endless.loops());
         assert_eq!(endless.run(&[0; 100], 100), 0);
-    }
-
-    #[test]
-    fn the_kernel_asks_for_more() {
-        use Op::*;
-        let maybe = Branch(Condition::Equal, Operand::K(0), 0, 1);
-        let shift = |by| Calculate(Alu::Lsh, Operand::K(by));
-        let extension = |n: i32| Load(Width::Word, (libc::SKF_AD_OFF + n).cast_unsigned());
-        let rows: &[(&str, &[Op], bool)] = &[
-            ("a cell written, then read", &[Store(0), LoadCell(0), ReturnA], true),
-            ("a cell only read", &[LoadCell(0), ReturnA], false),
-            ("a cell written on one way of two", &[maybe, Store(1), LoadCell(1), ReturnA], false),
-            ("a cell read where no way leads", &[Jump(1), LoadCell(1), ReturnA], true),
-            ("a loop", &[Jump(-1), ReturnA], false),
-            ("a shift by 31", &[shift(31), ReturnA], true),
-            ("a shift by 32", &[shift(32), ReturnA], false),
-            ("the last extension", &[extension(libc::SKF_AD_VLAN_TPID), ReturnA], true),
-            ("an extension past it", &[extension(libc::SKF_AD_MAX), ReturnA], false),
-        ];
-        for (sentence, ops, fine) in rows {
-            let program = program(ops).unwrap();
-            assert_eq!(program.check_for_kernel().is_ok(), *fine, "{sentence}");
-        }
-        let long = vec![Return(0); MAX_KERNEL_INSTRUCTIONS + 1];
-        assert!(program(&long).unwrap().check_for_kernel().is_err());
-        assert!(program(&long[1..]).unwrap().check_for_kernel().is_ok());
     }
 }

@@ -5,7 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use bolero::TypeGenerator;
-use sluicegate::filter::{Filter, explain};
+use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use sluicegate::filter::{Filter, Program, explain};
+
+#[path = "../../filter/tests/vlan/kernel_filter.rs"]
+mod kernel_filter;
 
 /// The language of pcap-filter(7), more or less.
 const WORDS: &[&str] = &[
@@ -183,8 +187,8 @@ fn try_expression(expression: &str, input: &Input) {
             filter.matches(&input.packet, wire);
             if let Ok(kernels) = filter.for_packet_socket() {
                 assert!(kernels.len() <= sluicegate::filter::MAX_KERNEL_INSTRUCTIONS);
-                let program = sluicegate::filter::Program::new(kernels).unwrap();
-                program.check_for_kernel().unwrap();
+                let program = Program::new(kernels).unwrap();
+                assert!(kernel_filter::takes(&program), "{expression}");
             }
         }
         Err(error) => {

@@ -19,8 +19,8 @@ use super::interface::parse_link;
 use super::netlink::{BUFFER_BYTES, attribute, link_messages, messages};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
-use sluicegate_filter::cbpf::{Condition, Op, Operand, Width};
-use sluicegate_filter::{Instruction, attach};
+use sluicegate_filter::Instruction;
+use sluicegate_filter::cbpf::{self, Condition, Op, Operand, Width};
 
 /// An interface is asked about by its name, which may change meanwhile.
 const MAX_ASKS: usize = 8;
@@ -178,7 +178,7 @@ impl LinkRemoval {
     /// # Errors
     /// As [`link_messages`].
     pub fn open(netns: Option<&str>, index: u32) -> Result<Self> {
-        let attach = |socket: &Socket| attach::to_socket(socket.as_fd(), &filter(index));
+        let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
         Ok(Self { socket: link_messages(netns, attach)? })
     }
 

@@ -20,7 +20,7 @@ fn a_program_counts_in_a_map() {
     // The first number by a pointer into the map, the second by a lookup.
     asm.load_map_value(R1, &map.0, 0);
     asm.mov(R2, 3);
-    asm.atomic_add(DW, R1 + 0, R2);
+    asm.atomic_fetch_add(DW, R1 + 0, R2);
     asm.store(W, Reg::FP - 4, 0);
     asm.load_map(R1, &map.0);
     asm.mov(R2, Reg::FP);
@@ -30,7 +30,6 @@ fn a_program_counts_in_a_map() {
     asm.mov(R6, R0);
     asm.load_constant(R7, 0x0102_0304_0506_0708);
     asm.to_be(DW, R7);
-    asm.to_le(DW, R7);
     asm.store(DW, R6 + 8, R7);
     // The third counts a loop's turns, the fourth gets what it was before the last.
     asm.mov32(R8, 5);

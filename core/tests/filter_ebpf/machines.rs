@@ -23,14 +23,9 @@ pub fn append(filter: &Program, asm: &mut Assembler, frame: &Frame) {
     asm.exit();
 }
 
-/// A whole XDP program. Without fragments, the packet is between registers calls would clear, and
-/// the stack area is not at the stack's end.
+/// A whole XDP program.
 pub fn xdp_program(filter: &Program, fragments: bool) -> Vec<Insn> {
-    let frame = if fragments {
-        Frame { fragments, ..Frame::default() }
-    } else {
-        Frame { data: Reg::R2, end: Reg::R3, stack: -512, ..Frame::default() }
-    };
+    let frame = Frame::new(fragments);
     let mut asm = Assembler::new();
     frame.enter(&mut asm);
     append(filter, &mut asm, &frame);

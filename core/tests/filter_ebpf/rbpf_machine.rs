@@ -36,7 +36,7 @@ pub struct Machine(Vec<u8>);
 
 impl Machine {
     pub fn new(filter: &Program, fragments: bool) -> Self {
-        let frame = Frame { fragments, ..Frame::default() };
+        let frame = Frame::new(fragments);
         let mut asm = Assembler::new();
         asm.mov(frame.ctx, Reg::R1);
         asm.load(Size::DW, frame.data, frame.ctx + 0);
@@ -65,8 +65,10 @@ impl Machine {
 
 /// An instruction in the eight bytes rbpf reads it from.
 fn bytes(insn: &Insn) -> [u8; 8] {
-    let (dst, src) = insn.dst_and_src();
+    // The C bit fields of the two registers change places with the byte order.
+    let little = cfg!(target_endian = "little");
+    let registers = if little { insn.registers } else { insn.registers.rotate_left(4) };
     let [off0, off1] = insn.off.to_le_bytes();
     let [imm0, imm1, imm2, imm3] = insn.imm.to_le_bytes();
-    [insn.code, src << 4 | dst, off0, off1, imm0, imm1, imm2, imm3]
+    [insn.code, registers, off0, off1, imm0, imm1, imm2, imm3]
 }

@@ -27,14 +27,354 @@
 //!
 //! The assembler does not know what the kernel's verifier will say, with one exception: it
 //! leaves out what cannot be reached, which the verifier refuses.
+//!
+//! Numbers are those of `linux/bpf.h` and `linux/bpf_common.h`.
 
 mod assembler;
-mod insn;
-mod layout;
 
-pub use assembler::Assembler;
-pub use insn::{
-    Alu, Compare, Helper, Insn, KernelFunction, Memory, RING_BUFFER_FORCE_WAKEUP, Reg, RightSide,
-    Size, sk_buff, tc_action, xdp_action, xdp_md,
+pub use assembler::{Assembler, Fault, Label, MAX_INSNS};
+
+use std::mem::{offset_of, size_of};
+use std::ops::{Add, Sub};
+
+/// One instruction: `struct bpf_insn`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Insn {
+    /// The operation code.
+    pub code: u8,
+    /// Destination and source register, four bits each: the destination in those a C bit field
+    /// takes first, which are the lower ones on a little-endian machine.
+    pub registers: u8,
+    /// A distance: of a jump in instructions, of an access in bytes.
+    pub off: i16,
+    /// A constant.
+    pub imm: i32,
+}
+
+// As `linux/bpf.h` has it: code, two registers in a byte, off, imm.
+const _: () = {
+    assert!(size_of::<Insn>() == 8);
+    assert!(offset_of!(Insn, code) == 0);
+    assert!(offset_of!(Insn, registers) == 1);
+    assert!(offset_of!(Insn, off) == 2);
+    assert!(offset_of!(Insn, imm) == 4);
 };
-pub use layout::{Fault, Label, MAX_INSNS};
+
+impl Insn {
+    fn new(code: u8, dst: Reg, src: Reg, off: i16, imm: i32) -> Self {
+        Self { code, registers: pack(dst as u8, src as u8), off, imm }
+    }
+
+    /// Sets the number in place of the source register, which gives `imm` its meaning.
+    fn with_pseudo_source(mut self, dst: Reg, source: u8) -> Self {
+        self.registers = pack(dst as u8, source);
+        self
+    }
+}
+
+fn pack(dst: u8, src: u8) -> u8 {
+    if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src }
+}
+
+/// Classes of instructions: the lower three bits of a code (`BPF_CLASS`).
+mod class {
+    pub const LD: u8 = 0x00;
+    pub const LDX: u8 = 0x01;
+    pub const ST: u8 = 0x02;
+    pub const STX: u8 = 0x03;
+    pub const ALU: u8 = 0x04;
+    pub const JMP: u8 = 0x05;
+    pub const JMP32: u8 = 0x06;
+    pub const ALU64: u8 = 0x07;
+}
+
+/// The other parts of a code.
+mod part {
+    pub const MEM: u8 = 0x60;
+    pub const ATOMIC: u8 = 0xc0;
+    /// The source is a register, not the constant.
+    pub const X: u8 = 0x08;
+    pub const MOV: u8 = 0xb0;
+    pub const NEG: u8 = 0x80;
+    pub const END: u8 = 0xd0;
+    pub const TO_BE: u8 = 0x08;
+    pub const JA: u8 = 0x00;
+    pub const CALL: u8 = 0x80;
+    pub const EXIT: u8 = 0x90;
+    /// In the constant of an atomic operation: it also returns the former value.
+    pub const FETCH: i32 = 0x01;
+}
+
+/// Meanings of a wide load's constant, given in place of its source register.
+mod pseudo {
+    pub const MAP_FD: u8 = 1;
+    pub const MAP_VALUE: u8 = 2;
+    /// In a call: the constant is not a helper's number but that of a kernel function.
+    pub const KERNEL_FUNCTION: u8 = 2;
+}
+
+/// A register. A call takes its arguments in `R1` to `R5` and returns in `R0`; it leaves nothing
+/// in those six. `R6` to `R9` survive it. A program begins with its context in `R1`.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "a register has no meaning but its number")]
+pub enum Reg {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    /// The end of the stack, which grows down from here for 512 bytes. Read-only.
+    R10,
+}
+
+impl Reg {
+    /// The frame pointer: the stack is below it.
+    pub const FP: Self = Self::R10;
+
+    /// True if it keeps its value over a call.
+    pub fn survives_calls(self) -> bool {
+        self >= Self::R6
+    }
+}
+
+/// A place in memory: a register and a distance from where it points. Written `R1 + 4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Points somewhere.
+    pub base: Reg,
+    /// Bytes from there.
+    pub offset: i16,
+}
+
+impl Add<i16> for Reg {
+    type Output = Memory;
+
+    fn add(self, offset: i16) -> Memory {
+        Memory { base: self, offset }
+    }
+}
+
+impl Sub<i16> for Reg {
+    type Output = Memory;
+
+    fn sub(self, offset: i16) -> Memory {
+        Memory { base: self, offset: offset.wrapping_neg() }
+    }
+}
+
+/// How much is loaded or stored.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// A word: four bytes.
+    W = 0x00,
+    /// A half word: two bytes.
+    H = 0x08,
+    /// A byte.
+    B = 0x10,
+    /// A double word: eight bytes.
+    DW = 0x18,
+}
+
+impl Size {
+    /// Bytes it takes.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::B => 1,
+            Self::H => 2,
+            Self::W => 4,
+            Self::DW => 8,
+        }
+    }
+}
+
+/// The right side of a calculation or a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RightSide {
+    /// A register.
+    Reg(Reg),
+    /// A constant; operations on 64 bits extend its sign.
+    Imm(i32),
+}
+
+impl From<Reg> for RightSide {
+    fn from(reg: Reg) -> Self {
+        Self::Reg(reg)
+    }
+}
+
+impl From<i32> for RightSide {
+    fn from(constant: i32) -> Self {
+        Self::Imm(constant)
+    }
+}
+
+/// Calculations with two sides.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alu {
+    /// Sum.
+    Add = 0x00,
+    /// Difference.
+    Sub = 0x10,
+    /// Product.
+    Mul = 0x20,
+    /// Quotient without sign; 0 if divided by a register that is 0.
+    Div = 0x30,
+    /// Bits in either.
+    Or = 0x40,
+    /// Bits in both.
+    And = 0x50,
+    /// Shift to the left, by the lower 5 or 6 bits of the right side.
+    Lsh = 0x60,
+    /// Shift to the right, filled with zeros.
+    Rsh = 0x70,
+    /// Remainder without sign; unchanged if divided by a register that is 0.
+    Rem = 0x90,
+    /// Bits in one only.
+    Xor = 0xa0,
+    /// Shift to the right, filled with the sign.
+    Arsh = 0xc0,
+}
+
+/// Comparisons; those with a leading S have a sign.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the comparisons")]
+pub enum Compare {
+    Eq = 0x10,
+    Ne = 0x50,
+    Gt = 0x20,
+    Ge = 0x30,
+    Lt = 0xa0,
+    Le = 0xb0,
+    /// The sides have a bit in common.
+    Set = 0x40,
+    Sgt = 0x60,
+    Sge = 0x70,
+    Slt = 0xc0,
+    Sle = 0xd0,
+}
+
+impl Compare {
+    /// The comparison that holds where this one does not; there is none for bits in common.
+    pub fn inverse(self) -> Option<Self> {
+        Some(match self {
+            Self::Eq => Self::Ne,
+            Self::Ne => Self::Eq,
+            Self::Gt => Self::Le,
+            Self::Ge => Self::Lt,
+            Self::Lt => Self::Ge,
+            Self::Le => Self::Gt,
+            Self::Sgt => Self::Sle,
+            Self::Sge => Self::Slt,
+            Self::Slt => Self::Sge,
+            Self::Sle => Self::Sgt,
+            Self::Set => return None,
+        })
+    }
+}
+
+/// A function of the kernel, by its number (`BPF_FUNC_` in `linux/bpf.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Helper(pub i32);
+
+impl Helper {
+    /// `map_lookup_elem(map, key)`: a pointer to the value, or 0.
+    pub const MAP_LOOKUP: Self = Self(1);
+    /// `ktime_get_ns()`: time since boot, without suspend.
+    pub const KTIME_NS: Self = Self(5);
+    /// `get_smp_processor_id()`.
+    pub const CPU: Self = Self(8);
+    /// `tail_call(ctx, map, index)`: returns only if there is no such program.
+    pub const TAIL_CALL: Self = Self(12);
+    /// `redirect(ifindex, flags)`.
+    pub const REDIRECT: Self = Self(23);
+    /// `redirect_map(map, key, flags)`: the lower bits of `flags` are returned where there is
+    /// no such entry.
+    pub const REDIRECT_MAP: Self = Self(51);
+    /// `xdp_adjust_meta(ctx, delta)`: room in front of the packet for what is to go along with
+    /// it; pointers into the packet must be loaded again. Linux 4.15, not with every driver.
+    pub const XDP_ADJUST_META: Self = Self(54);
+    /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
+    pub const XDP_ADJUST_TAIL: Self = Self(65);
+    /// `probe_read_kernel_str(buffer, bytes, text)`: the length with its NUL, or an error. Linux 5.5.
+    pub const PROBE_READ_KERNEL_STR: Self = Self(115);
+    /// `get_ns_current_pid_tgid(device, inode, numbers, bytes)`: the thread and the process as a
+    /// namespace of processes numbers them; 0, or an error. Linux 5.7.
+    pub const NS_PID_TGID: Self = Self(120);
+    /// `xdp_get_buff_len(ctx)`: the packet's length with its fragments. Linux 5.18.
+    pub const XDP_BUFF_LEN: Self = Self(188);
+    /// `ringbuf_output(ring buffer, data, bytes, flags)`: 0, or an error. Linux 5.8.
+    pub const RING_BUFFER_OUTPUT: Self = Self(130);
+    /// `xdp_load_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Offsets up to 65,535.
+    /// Linux 5.18.
+    pub const XDP_LOAD_BYTES: Self = Self(189);
+    /// `xdp_store_bytes(ctx, offset, buffer, bytes)`: 0, or an error. Linux 5.18.
+    pub const XDP_STORE_BYTES: Self = Self(190);
+}
+
+/// Flag of [`Helper::RING_BUFFER_OUTPUT`]: wakes those that wait, whatever they have read.
+pub const RING_BUFFER_FORCE_WAKEUP: i32 = 2;
+
+/// A function that the kernel lends to programs (a "kfunc", Linux 5.13), by the number it has in
+/// this kernel's own BTF, `/sys/kernel/btf/vmlinux`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFunction(pub i32);
+
+/// Where the parts of an XDP program's context stand: `struct xdp_md`, all of four bytes.
+pub mod xdp_md {
+    /// Points to the packet's first byte.
+    pub const DATA: i16 = 0;
+    /// Points behind the last byte of its first (or only) buffer.
+    pub const DATA_END: i16 = 4;
+    /// Points to what another program left in front of the packet.
+    pub const DATA_META: i16 = 8;
+    /// The queue it came in on.
+    pub const RX_QUEUE_INDEX: i16 = 16;
+}
+
+/// Return values of an XDP program: `enum xdp_action`.
+pub mod xdp_action {
+    /// The program failed: dropped, and reported to a tracepoint.
+    pub const ABORTED: i32 = 0;
+    /// Dropped.
+    pub const DROP: i32 = 1;
+    /// On to the host.
+    pub const PASS: i32 = 2;
+    /// Back out of the interface it came in on.
+    pub const TX: i32 = 3;
+    /// To where a redirect helper said.
+    pub const REDIRECT: i32 = 4;
+}
+
+/// Where the parts of the context of a program in the host's stack stand: `struct __sk_buff`, all
+/// of four bytes.
+pub mod sk_buff {
+    /// A number beside the packet, which programs and rules of the host may set.
+    pub const MARK: i16 = 8;
+    /// Nonzero if a VLAN tag stands beside the packet.
+    pub const VLAN_PRESENT: i16 = 20;
+    /// Points to the packet's first byte.
+    pub const DATA: i16 = 76;
+    /// Points behind the last byte that can be read directly.
+    pub const DATA_END: i16 = 80;
+}
+
+/// Return values of a program where packets enter and leave the host's stack: `TC_ACT_`
+/// (linux/pkt_cls.h).
+pub mod tc_action {
+    /// On to the next program or filter, and at last as without any.
+    pub const UNSPEC: i32 = -1;
+    /// Dropped.
+    pub const SHOT: i32 = 2;
+    /// Consumed by the program; not counted as a loss.
+    pub const STOLEN: i32 = 4;
+}

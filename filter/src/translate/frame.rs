@@ -6,35 +6,25 @@ use crate::program::{Program, extension_number, is_extension};
 
 /// The registers and the stack of the program a filter becomes a part of.
 ///
-/// A filter changes no register from R6 on, and none that is named here. It uses those of R0 to
-/// R5 that are not named, and the stack area. It expects nothing in them and leaves nothing.
+/// A filter uses R0 to R3, and the stack area next to the frame pointer. It changes no register from
+/// R6 on. It expects nothing in those that it uses and leaves nothing.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Holds the program's context, a `struct xdp_md`.
+    /// Holds the program's context, a `struct xdp_md`: R6.
     pub ctx: Reg,
-    /// Holds the context's `data`, as it was loaded.
+    /// Holds the context's `data`, as it was loaded: R7.
     pub data: Reg,
-    /// Holds the context's `data_end`.
+    /// Holds the context's `data_end`: R8.
     pub end: Reg,
-    /// Where the stack area begins: [`STACK_BYTES`](Self::STACK_BYTES) upwards from this distance
-    /// to [`Reg::FP`], which is a multiple of 8.
-    pub stack: i16,
-    /// True if frames may have fragments: the program is loaded with `BPF_F_XDP_HAS_FRAGS`. Then
-    /// the three registers must survive calls.
+    /// True if frames may have fragments: the program is loaded with `BPF_F_XDP_HAS_FRAGS`.
     pub fragments: bool,
 }
 
 impl Default for Frame {
-    /// The context in R6, the packet between R7 and R8, the stack area next to the frame
-    /// pointer, no fragments.
+    /// The frame of a program that takes no fragments.
     fn default() -> Self {
-        Self {
-            ctx: Reg::R6,
-            data: Reg::R7,
-            end: Reg::R8,
-            stack: -Self::STACK_BYTES,
-            fragments: false,
-        }
+        Self::new(false)
     }
 }
 
@@ -42,45 +32,17 @@ impl Frame {
     /// How much of the stack a filter may use.
     pub const STACK_BYTES: i16 = Cell::Scratch(0).offset() + CELLS as i16 * 4;
 
+    /// The frame of a program that takes frames with fragments, or does not.
+    pub fn new(fragments: bool) -> Self {
+        Self { ctx: Reg::R6, data: Reg::R7, end: Reg::R8, fragments }
+    }
+
     /// Loads the registers at the start of a program, where R1 holds the context.
     pub fn enter(&self, asm: &mut Assembler) {
         asm.mov(self.ctx, Reg::R1);
         asm.load(Size::W, self.data, self.ctx + xdp_md::DATA);
         asm.load(Size::W, self.end, self.ctx + xdp_md::DATA_END);
     }
-
-    /// Where something stands on the stack.
-    pub(super) fn place(&self, cell: Cell) -> Memory {
-        Reg::FP + (self.stack + cell.offset())
-    }
-
-    /// The registers a filter may use.
-    pub(super) fn registers(&self) -> Result<Registers, Untranslatable> {
-        let named = [self.ctx, self.data, self.end];
-        if self.fragments && !named.iter().all(|register| register.survives_calls()) {
-            return Err(Untranslatable::Frame("with fragments it needs registers from R6 on"));
-        }
-        let room = -512..=-Self::STACK_BYTES;
-        if !room.contains(&self.stack) || self.stack % 8 != 0 {
-            return Err(Untranslatable::Frame("its stack area is not on the stack"));
-        }
-        let mut free = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5]
-            .into_iter()
-            .filter(|register| !named.contains(register));
-        let mut next = || free.next().ok_or(Untranslatable::Frame("it leaves no registers free"));
-        Ok(Registers { a: next()?, x: next()?, temp: next()?, window: next()? })
-    }
-}
-
-/// The registers a filter works with. Only A and X of them mean something to its program.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Registers {
-    pub(super) a: Reg,
-    pub(super) x: Reg,
-    /// Holds a value from one instruction to the next.
-    pub(super) temp: Reg,
-    /// Points to the packet's byte X, after an indirect load and until X changes.
-    pub(super) window: Reg,
 }
 
 /// A cell of the stack area.
@@ -97,6 +59,11 @@ pub(super) enum Cell {
 }
 
 impl Cell {
+    /// Where the cell stands on the stack.
+    pub(super) fn memory(self) -> Memory {
+        Reg::FP + (self.offset() - Frame::STACK_BYTES)
+    }
+
     const fn offset(self) -> i16 {
         match self {
             Self::Buffer => 0,
@@ -117,9 +84,6 @@ pub enum Untranslatable {
     /// It asks for what an XDP program cannot know.
     #[error("it asks for {0}, which an XDP program cannot know: it runs before the kernel does")]
     Asks(&'static str),
-    /// The program around it leaves too little.
-    #[error("the program around it does not fit: {0}")]
-    Frame(&'static str),
 }
 
 /// Finds what has no translation.

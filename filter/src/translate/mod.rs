@@ -16,14 +16,22 @@ mod survey;
 pub use frame::{Frame, Untranslatable};
 
 use super::cbpf::{Alu, CELLS, Condition, Op, Operand, Width};
-use super::ebpf::{self, Assembler, Compare, Helper, Label, Reg, RightSide, Size};
+use super::ebpf::{Assembler, Compare, Helper, Label, Reg, RightSide, Size};
 use super::program::Program;
-use frame::{Cell, Registers, check_ops};
+use frame::{Cell, check_ops};
 use survey::{Known, NEVER, Need};
 
 /// The furthest a load may reach: the verifier follows pointers into packets, and
 /// `bpf_xdp_load_bytes` offsets, no further.
 const REACH: u32 = 0xffff;
+
+/// The registers a filter works with. Only A and X mean something to its program.
+const A: Reg = Reg::R0;
+const X: Reg = Reg::R1;
+/// Holds a value from one instruction to the next.
+const TEMP: Reg = Reg::R2;
+/// Points to the packet's byte X, after an indirect load and until X changes.
+const WINDOW: Reg = Reg::R3;
 
 /// Appends a filter to a program: a run goes on at `pass` or at `reject`. See [`Frame`] for what
 /// it uses and keeps.
@@ -68,7 +76,6 @@ pub fn translate(
     pass: Label,
     reject: Label,
 ) -> Result<(), Untranslatable> {
-    let registers = frame.registers()?;
     check_ops(program)?;
     let ops = program.ops();
     let needs = survey::needs(ops);
@@ -80,8 +87,7 @@ pub fn translate(
     });
     let fast = ops.iter().map(|_| asm.label()).collect();
     let slow = ops.iter().map(|_| asm.label()).collect();
-    let mut translation =
-        Translation { asm, frame, registers, ops, needs, known, fast, slow, pass, reject };
+    let mut translation = Translation { asm, frame, ops, needs, known, fast, slow, pass, reject };
     translation.start(unset);
     translation.lay_out(Copy::Fast);
     if frame.fragments {
@@ -102,7 +108,6 @@ enum Copy {
 struct Translation<'a> {
     asm: &'a mut Assembler,
     frame: &'a Frame,
-    registers: Registers,
     ops: &'a [Op],
     needs: Vec<Need>,
     known: Vec<Known>,
@@ -117,20 +122,19 @@ impl Translation<'_> {
     /// Gives what may be read unset its 0, and keeps the length of a frame with fragments, which
     /// takes a call, before there is anything to lose by calls.
     fn start(&mut self, unset: u32) {
-        let Registers { a, x, .. } = self.registers;
         let length = |op: &Op| matches!(op, Op::LoadLength | Op::LoadXLength);
         if self.frame.fragments && self.ops.iter().any(length) {
             self.asm.mov(Reg::R1, self.frame.ctx);
             self.asm.call(Helper::XDP_BUFF_LEN);
-            self.asm.store(Size::DW, self.frame.place(Cell::Length), Reg::R0);
+            self.asm.store(Size::DW, Cell::Length.memory(), Reg::R0);
         }
-        for (bit, register) in [(survey::A, a), (survey::X, x)] {
+        for (bit, register) in [(survey::A, A), (survey::X, X)] {
             if unset & bit != 0 {
                 self.asm.mov32(register, 0);
             }
         }
         for cell in (0..CELLS as u32).filter(|cell| unset & 1 << cell != 0) {
-            self.asm.store(Size::W, self.frame.place(Cell::Scratch(cell)), 0);
+            self.asm.store(Size::W, Cell::Scratch(cell).memory(), 0);
         }
     }
 
@@ -144,18 +148,16 @@ impl Translation<'_> {
             match (self.ops[at], copy) {
                 (Op::Load(width, k), Copy::Fast) => self.load(at, width, k),
                 (Op::Load(width, k), Copy::Slow) => {
-                    self.load_by_call(self.registers.a, self.registers.x, width, None, k);
+                    self.load_by_call(A, X, width, None, k);
                 }
                 (Op::LoadIndirect(width, k), Copy::Fast) => self.load_indirect(at, width, k),
                 (Op::LoadIndirect(width, k), Copy::Slow) => {
-                    let x = self.registers.x;
-                    self.load_by_call(self.registers.a, x, width, Some(x), k);
+                    self.load_by_call(A, X, width, Some(X), k);
                 }
                 (Op::LoadXHeader(k), Copy::Fast) => self.load_header_length(at, k),
                 (Op::LoadXHeader(k), Copy::Slow) => {
-                    let x = self.registers.x;
-                    self.load_by_call(x, self.registers.a, Width::Byte, None, k);
-                    self.times_four(x);
+                    self.load_by_call(X, A, Width::Byte, None, k);
+                    self.times_four();
                 }
                 (Op::Jump(by), _) => self.asm.jump(self.target(copy, at + 1 + by as usize)),
                 (Op::Branch(condition, operand, yes, no), _) => {
@@ -194,21 +196,21 @@ impl Translation<'_> {
     /// A = the packet at k.
     fn load(&mut self, at: usize, width: Width, k: u32) {
         if self.check_packet(at) {
-            self.read(self.registers.a, width, self.frame.data, k);
+            self.read(A, width, self.frame.data, k);
         }
     }
 
     /// X = 4 × the low half of the packet's byte at k.
     fn load_header_length(&mut self, at: usize, k: u32) {
         if self.check_packet(at) {
-            self.read(self.registers.x, Width::Byte, self.frame.data, k);
-            self.times_four(self.registers.x);
+            self.read(X, Width::Byte, self.frame.data, k);
+            self.times_four();
         }
     }
 
-    fn times_four(&mut self, x: Reg) {
-        self.asm.and32(x, 0xf);
-        self.asm.lsh32(x, 2);
+    fn times_four(&mut self) {
+        self.asm.and32(X, 0xf);
+        self.asm.lsh32(X, 2);
     }
 
     /// Sees to it that the packet has what is needed from here on; false if it cannot.
@@ -219,17 +221,15 @@ impl Translation<'_> {
             return false;
         }
         if Some(self.known[at].packet) < survey::end_of(self.ops[at]) {
-            let temp = self.registers.temp;
-            self.asm.mov(temp, self.frame.data);
-            self.asm.add(temp, need.cast_signed());
-            self.asm.jgt(temp, self.frame.end, out);
+            self.asm.mov(TEMP, self.frame.data);
+            self.asm.add(TEMP, need.cast_signed());
+            self.asm.jgt(TEMP, self.frame.end, out);
         }
         true
     }
 
     /// A = the packet at X + k.
     fn load_indirect(&mut self, at: usize, width: Width, k: u32) {
-        let Registers { a, x, temp, window } = self.registers;
         let (need, known, out) = (self.needs[at], self.known[at], self.out_of_reach(at));
         if need.packet > REACH || need.window > REACH {
             return self.asm.jump(out);
@@ -239,17 +239,17 @@ impl Translation<'_> {
             // It may be there already, checked for less. But the verifier must see that it cannot
             // begin too far away for what is needed now.
             if known.window == 0 || known.x_max > last {
-                self.asm.mov32(window, x);
+                self.asm.mov32(WINDOW, X);
                 if known.x_max > last {
-                    self.asm.jgt(window, last.cast_signed(), out);
+                    self.asm.jgt(WINDOW, last.cast_signed(), out);
                 }
-                self.asm.add(window, self.frame.data);
+                self.asm.add(WINDOW, self.frame.data);
             }
-            self.asm.mov(temp, window);
-            self.asm.add(temp, need.window.cast_signed());
-            self.asm.jgt(temp, self.frame.end, out);
+            self.asm.mov(TEMP, WINDOW);
+            self.asm.add(TEMP, need.window.cast_signed());
+            self.asm.jgt(TEMP, self.frame.end, out);
         }
-        self.read(a, width, window, k);
+        self.read(A, width, WINDOW, k);
     }
 
     /// dst = what is k bytes from where `base` points; it has been checked.
@@ -258,18 +258,17 @@ impl Translation<'_> {
         if let Ok(k) = i16::try_from(k) {
             self.asm.load(size, dst, base + k);
         } else {
-            let temp = self.registers.temp;
-            self.asm.mov(temp, base);
-            self.asm.add(temp, k.cast_signed());
-            self.asm.load(size, dst, temp + 0);
+            self.asm.mov(TEMP, base);
+            self.asm.add(TEMP, k.cast_signed());
+            self.asm.load(size, dst, TEMP + 0);
         }
         self.asm.to_be(size, dst);
     }
 
     /// dst = the frame's bytes at `index` + k, through the helper; `kept` survives it.
     fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Width, index: Option<Reg>, k: u32) {
-        let buffer = self.frame.place(Cell::Buffer);
-        let keep = self.frame.place(Cell::Kept);
+        let buffer = Cell::Buffer.memory();
+        let keep = Cell::Kept.memory();
         let Some(last) = REACH.checked_sub(k) else {
             return self.asm.jump(self.reject);
         };
@@ -300,7 +299,6 @@ impl Translation<'_> {
         yes: usize,
         no: usize,
     ) {
-        let a = self.registers.a;
         let [if_yes, if_no] = [yes, no].map(|at| self.target(copy, at));
         let next = yes.min(no);
         let compare = compare(condition);
@@ -308,10 +306,10 @@ impl Translation<'_> {
         if if_yes == if_no {
             self.asm.jump(if_yes);
         } else if let (true, Some(inverse)) = (yes == next, compare.inverse()) {
-            self.asm.branch32(inverse, a, source, if_no);
+            self.asm.branch32(inverse, A, source, if_no);
             self.asm.jump(if_yes);
         } else {
-            self.asm.branch32(compare, a, source, if_yes);
+            self.asm.branch32(compare, A, source, if_yes);
             self.asm.jump(if_no);
         }
     }
@@ -319,30 +317,29 @@ impl Translation<'_> {
     fn source(&self, operand: Operand) -> RightSide {
         match operand {
             Operand::K(k) => RightSide::Imm(k.cast_signed()),
-            Operand::X => RightSide::Reg(self.registers.x),
+            Operand::X => RightSide::Reg(X),
         }
     }
 
     /// Translates an operation that only moves values or calculates.
     fn without_packet(&mut self, op: Op) {
-        let Registers { a, x, .. } = self.registers;
-        let cell = |cell| self.frame.place(Cell::Scratch(cell));
+        let cell = |cell| Cell::Scratch(cell).memory();
         match op {
-            Op::LoadLength => self.load_length(a),
-            Op::LoadXLength => self.load_length(x),
-            Op::LoadConstant(k) => self.asm.mov32(a, k.cast_signed()),
-            Op::LoadXConstant(k) => self.asm.mov32(x, k.cast_signed()),
-            Op::LoadCell(k) => self.asm.load(Size::W, a, cell(k)),
-            Op::LoadXCell(k) => self.asm.load(Size::W, x, cell(k)),
-            Op::Store(k) => self.asm.store(Size::W, cell(k), a),
-            Op::StoreX(k) => self.asm.store(Size::W, cell(k), x),
-            Op::CopyToX => self.asm.mov32(x, a),
-            Op::CopyToA => self.asm.mov32(a, x),
-            Op::Negate => self.asm.neg32(a),
+            Op::LoadLength => self.load_length(A),
+            Op::LoadXLength => self.load_length(X),
+            Op::LoadConstant(k) => self.asm.mov32(A, k.cast_signed()),
+            Op::LoadXConstant(k) => self.asm.mov32(X, k.cast_signed()),
+            Op::LoadCell(k) => self.asm.load(Size::W, A, cell(k)),
+            Op::LoadXCell(k) => self.asm.load(Size::W, X, cell(k)),
+            Op::Store(k) => self.asm.store(Size::W, cell(k), A),
+            Op::StoreX(k) => self.asm.store(Size::W, cell(k), X),
+            Op::CopyToX => self.asm.mov32(X, A),
+            Op::CopyToA => self.asm.mov32(A, X),
+            Op::Negate => self.asm.neg32(A),
             Op::Calculate(alu, operand) => self.calculate(alu, operand),
             Op::Return(_) => self.asm.jump(self.pass),
             Op::ReturnA => {
-                self.asm.jeq32(a, 0, self.reject);
+                self.asm.jeq32(A, 0, self.reject);
                 self.asm.jump(self.pass);
             }
             // Those that look at the packet or jump have been dealt with.
@@ -353,7 +350,7 @@ impl Translation<'_> {
 
     fn load_length(&mut self, dst: Reg) {
         if self.frame.fragments {
-            self.asm.load(Size::DW, dst, self.frame.place(Cell::Length));
+            self.asm.load(Size::DW, dst, Cell::Length.memory());
         } else {
             self.asm.mov(dst, self.frame.end);
             self.asm.sub(dst, self.frame.data);
@@ -361,19 +358,18 @@ impl Translation<'_> {
     }
 
     fn calculate(&mut self, alu: Alu, operand: Operand) {
-        let Registers { a, x, .. } = self.registers;
         let source = self.source(operand);
         match (alu, operand) {
-            (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return self.asm.mov32(a, 0),
-            (Alu::Div | Alu::Mod, Operand::X) => self.asm.jeq32(x, 0, self.reject),
+            (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return self.asm.mov32(A, 0),
+            (Alu::Div | Alu::Mod, Operand::X) => self.asm.jeq32(X, 0, self.reject),
             _ => {}
         }
-        self.asm.alu32(calculation(alu), a, source);
+        self.asm.classic_alu32(alu, A, source);
         // The machine shifts by the lower five bits only.
         if let (Alu::Lsh | Alu::Rsh, Operand::X) = (alu, operand) {
             let done = self.asm.label();
-            self.asm.jlt32(x, 32, done);
-            self.asm.mov32(a, 0);
+            self.asm.jlt32(X, 32, done);
+            self.asm.mov32(A, 0);
             self.asm.place(done);
         }
     }
@@ -393,20 +389,5 @@ fn compare(condition: Condition) -> Compare {
         Condition::Greater => Compare::Gt,
         Condition::GreaterOrEqual => Compare::Ge,
         Condition::AnyBit => Compare::Set,
-    }
-}
-
-fn calculation(alu: Alu) -> ebpf::Alu {
-    match alu {
-        Alu::Add => ebpf::Alu::Add,
-        Alu::Sub => ebpf::Alu::Sub,
-        Alu::Mul => ebpf::Alu::Mul,
-        Alu::Div => ebpf::Alu::Div,
-        Alu::Mod => ebpf::Alu::Rem,
-        Alu::Or => ebpf::Alu::Or,
-        Alu::And => ebpf::Alu::And,
-        Alu::Xor => ebpf::Alu::Xor,
-        Alu::Lsh => ebpf::Alu::Lsh,
-        Alu::Rsh => ebpf::Alu::Rsh,
     }
 }

@@ -26,7 +26,7 @@ fn trial(fragments: bool) -> Option<(InKernel, ProgTestRun)> {
     // Each CPU counts by itself.
     let cpu = (0..possible_cpus().unwrap()).find(|&cpu| pin_thread(cpu).is_ok());
     assert!(cpu.is_some(), "a CPU to run on");
-    let (mut asm, frame) = (Assembler::new(), Frame { fragments, ..Frame::default() });
+    let (mut asm, frame) = (Assembler::new(), Frame::new(fragments));
     frame.enter(&mut asm);
     kernel.write(&mut asm, &frame);
     asm.mov(R0, xdp_action::DROP);

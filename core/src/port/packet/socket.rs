@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::error::{Error, Result};
-use crate::filter::{Instruction, attach};
+use crate::filter::{Instruction, cbpf};
 
 /// A packet socket; closing it undoes all that was done to its interface.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Socket {
         program: &[Instruction],
         operation: &'static str,
     ) -> Result<()> {
-        attach::to_option(self.fd.as_fd(), level, option, program)
+        cbpf::attach_by_option(self.fd.as_fd(), level, option, program)
             .map_err(|error| Error::system(operation, self.object.clone(), error))
     }
 

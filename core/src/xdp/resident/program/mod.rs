@@ -91,7 +91,7 @@ struct StageProgram<'a> {
 
 impl<'a> StageProgram<'a> {
     fn new(stage: &Stage, resident: &'a Resident) -> Self {
-        let frame = Frame { fragments: resident.frags(), ..Frame::default() };
+        let frame = Frame::new(resident.frags());
         Self { asm: Assembler::new(), frame, resident, place: stage.number() }
     }
 

@@ -1,12 +1,26 @@
-use super::super::Filter;
-use super::super::program::{Skb, VlanTag};
-use super::*;
+//! Programs for packet sockets: the kernel's verdict on a frame whose tag it has taken out is the
+//! verdict on the frame as it was on the wire.
+
+use kernel_filter::{Skb, VlanTag, run, takes};
 use proptest::prelude::*;
 use real_captures::real_captures;
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
+use sluicegate_filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use sluicegate_filter::{Filter, Instruction, Program};
 
+mod kernel_filter;
 #[path = "../../../core/tests/real_captures/mod.rs"]
 mod real_captures;
+
+fn program(ops: Vec<Op>) -> Program {
+    let instructions: Vec<Instruction> = ops.into_iter().map(Op::encode).collect();
+    Program::new(instructions).unwrap()
+}
+
+/// An absolute load at this offset asks for an extension.
+fn is_extension(k: u32) -> bool {
+    (0xffff_f000..0xffff_f040).contains(&k) && k.is_multiple_of(4)
+}
 
 /// Takes the tag out of a frame, as a driver does.
 fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
@@ -22,11 +36,11 @@ fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
 fn agree(original: &Program, rewritten: &Program, frame: &[u8], wire_bytes: u32) -> bool {
     let verdict = original.run(frame, wire_bytes) != 0;
     let whole = Skb { bytes: frame, len: wire_bytes, tag: None };
-    let mut agree = (rewritten.run_in_kernel(&whole) != 0) == verdict;
+    let mut agree = (run(rewritten, &whole) != 0) == verdict;
     if frame.len() >= 16 {
         let (bytes, tag) = take_tag_out(frame);
         let skb = Skb { bytes: &bytes, len: wire_bytes - 4, tag: Some(tag) };
-        agree &= (rewritten.run_in_kernel(&skb) != 0) == verdict;
+        agree &= (run(rewritten, &skb) != 0) == verdict;
     }
     agree
 }
@@ -97,7 +111,8 @@ fn programs() -> Vec<(&'static str, Program, Program)> {
         .map(|expression| {
             let filter = Filter::compile(expression, LINKTYPE_ETHERNET).expect(expression);
             let original = filter.program().clone();
-            let rewritten = for_packet_socket(&original, true).expect(expression);
+            let rewritten = original.for_packet_socket(true).expect(expression);
+            assert!(takes(&rewritten), "the kernel takes '{expression}'");
             (*expression, original, rewritten)
         })
         .collect()
@@ -172,7 +187,7 @@ fn frames_of_captures_are_judged_as_on_the_wire() {
 fn what_does_not_look_at_the_tag_is_laid_out_once() {
     for expression in ["", "ether host 02:00:00:00:00:01", "ether multicast"] {
         let filter = Filter::compile(expression, LINKTYPE_ETHERNET).unwrap();
-        let rewritten = for_packet_socket(filter.program(), true).unwrap();
+        let rewritten = filter.program().for_packet_socket(true).unwrap();
         assert_eq!(
             rewritten.ops().len(),
             filter.program().ops().len() + 1,
@@ -195,10 +210,10 @@ fn a_program_that_cannot_be_rewritten_says_why() {
     }
     let mut ops: Vec<Op> = (0..16).map(Op::Store).collect();
     ops.extend([Op::LoadXLength, Op::Return(1)]);
-    let program = Program::new(ops.into_iter().map(Op::encode).collect::<Vec<_>>()).unwrap();
-    let reason = for_packet_socket(&program, true).unwrap_err();
+    let program = program(ops);
+    let reason = program.for_packet_socket(true).unwrap_err().to_string();
     assert!(reason.contains("scratch cells"), "{reason}");
-    assert!(for_packet_socket(&program, false).is_ok(), "no tag, no need of a cell");
+    assert!(program.for_packet_socket(false).is_ok(), "no tag, no need of a cell");
 }
 
 #[test]
@@ -206,7 +221,7 @@ fn a_long_program_jumps_where_it_should() {
     let hosts: Vec<_> = (0..200).map(|i| format!("host 198.18.{}.{}", i / 100, i % 100)).collect();
     let expression = format!("vlan and ({})", hosts.join(" or "));
     let filter = Filter::compile(&expression, LINKTYPE_ETHERNET).unwrap();
-    let rewritten = for_packet_socket(filter.program(), true).unwrap();
+    let rewritten = filter.program().for_packet_socket(true).unwrap();
     for last in 0..=255 {
         let mut frame = udp(&[(0x8100, 5)], 20);
         frame[18 + 12..18 + 20].copy_from_slice(&[192, 0, 2, 1, 198, 18, 1, last]);
@@ -288,9 +303,9 @@ proptest! {
         all.extend(ops);
         all.extend([Op::Calculate(Alu::And, Operand::K(mask)); 3]);
         all.push(Op::ReturnA);
-        let all = all.into_iter().map(Op::encode).collect::<Vec<_>>();
-        let program = Program::new(all).unwrap();
-        let rewritten = for_packet_socket(&program, true).unwrap();
+        let program = program(all);
+        let rewritten = program.for_packet_socket(true).unwrap();
+        prop_assert!(takes(&rewritten));
         let wire_bytes = frame.len() as u32 + cut_off;
         prop_assert!(agree(&program, &rewritten, &frame, wire_bytes));
     }
