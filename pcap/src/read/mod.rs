@@ -16,34 +16,358 @@ mod options;
 mod pcap;
 mod pcapng;
 mod pseudo;
-mod reader;
 mod source;
 
-pub use reader::{Outcome, Placed};
-pub use reader::{Reader, Record};
-
+use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 
-use sluicegate_base::ring::Meta;
+use options::{Options, text};
+use pcap::Pcap;
+use pcapng::PcapNg;
+use pseudo::to_host;
+use sluicegate_base::error::{Error, Result};
+use sluicegate_base::ring::{Interface, Meta, Packet};
+use source::{Buffer, ByteOrder, ByteSource, Compression};
+
+/// A capture file being read.
+///
+/// The format, the byte order and the compression are told from the file's first bytes. A file
+/// that breaks off or is damaged gives the packets before the damage, then one error, then
+/// its end.
+#[derive(Debug)]
+pub struct Reader {
+    /// The file's name in messages.
+    path: PathBuf,
+    source: ByteSource,
+    buffer: Buffer,
+    format: Format,
+    interfaces: Vec<Interface>,
+    /// Where in the uncompressed file the unread bytes begin.
+    offset: u64,
+    finished: bool,
+    /// The last packet's, for [`Record`] to point at.
+    meta: Meta,
+}
+
+#[derive(Debug)]
+enum Format {
+    /// pcap, before its header.
+    PcapHeader,
+    Pcap(Pcap),
+    PcapNg(PcapNg),
+}
+
+impl Format {
+    /// The byte order of the host that wrote what is being read.
+    fn order(&self) -> ByteOrder {
+        match self {
+            Self::PcapHeader => ByteOrder::Little,
+            Self::Pcap(format) => format.order(),
+            Self::PcapNg(format) => format.order(),
+        }
+    }
+}
+
+/// A packet in a file, with what the file says of it beyond its metadata.
+#[derive(Clone, Debug)]
+pub struct Record<'a> {
+    packet: Packet<'a>,
+    options: Options<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// The packet, in one piece however long it is.
+    pub fn packet(&self) -> Packet<'a> {
+        self.packet
+    }
+
+    /// The card's queue it was received from or sent to (pcapng's `epb_queue`).
+    pub fn queue(&self) -> Option<u32> {
+        self.options.clone().queue()
+    }
+
+    /// The packet's comments (pcapng's `opt_comment`), without control characters, cut at 1024 bytes.
+    pub fn comments(&self) -> impl Iterator<Item = String> {
+        self.options.clone().comments().map(text)
+    }
+}
+
+/// The outcome of a look for the next packet.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A packet.
+    Packet(Placed),
+    /// A block that is none; it was stepped over.
+    Skipped,
+    /// Nothing has arrived yet.
+    NotYet,
+    /// There is more, but no room for it until the buffer may move.
+    NoRoom,
+    /// There is no more.
+    End,
+}
+
+/// A packet and where its parts lie: in the reader's buffer, or while it is parsed in its record.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its metadata.
+    pub meta: Meta,
+    /// Its bytes.
+    pub data: Range<usize>,
+    /// pcapng's options; empty where there are none.
+    options: Range<usize>,
+}
 
 /// The result of parsing the beginning of a run of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
     /// A packet, and the size of its record.
-    Packet { record_bytes: usize, found: PacketSpan },
+    Packet { record_bytes: usize, found: Placed },
     /// A record without a packet, of this size.
     Skip(usize),
     /// Too few bytes: this many are needed.
     Need(usize),
 }
 
-/// A packet in a record: what is said of it, and where in the record its parts lie.
-#[derive(Debug, PartialEq, Eq)]
-struct PacketSpan {
-    meta: Meta,
-    data: Range<usize>,
-    /// pcapng's options; empty where there are none.
-    options: Range<usize>,
+impl Reader {
+    /// Opens a capture file; `-` is standard input. Waits for the file's header and, in pcapng,
+    /// for the first interface, so that the link type is known.
+    ///
+    /// # Errors
+    /// No such file, no capture file, or one that breaks off before its first packet could
+    /// come. Files that gzip, xz and bzip2 made are refused with a remedy.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut reader = Self {
+            path: match path.to_str() {
+                Some("-") => PathBuf::from("standard input"),
+                _ => path.to_owned(),
+            },
+            source: ByteSource::open(path)?,
+            buffer: Buffer::new()?,
+            format: Format::PcapHeader,
+            interfaces: Vec::new(),
+            offset: 0,
+            finished: false,
+            meta: Meta::default(),
+        };
+        let mut magic = reader.magic()?;
+        if let Some(compression) = Compression::of(magic) {
+            let begun = reader.buffer.unread().to_vec();
+            reader.buffer.consume(begun.len());
+            let decompressed = reader.source.decompress(compression, begun);
+            decompressed.map_err(|e| Error::path("decompress", &reader.path, e))?;
+            magic = reader.magic()?;
+        }
+        if PcapNg::recognises(magic) {
+            reader.format = Format::PcapNg(PcapNg::new());
+        } else if !Pcap::recognises(magic) {
+            return Err(reader.broken(unknown_format(magic)));
+        }
+        while reader.interfaces.is_empty() {
+            // A packet before the first interface is an error already.
+            if let Outcome::End = reader.advance(true, true)? {
+                return Err(reader.broken("the file describes no interface".into()));
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Waits for the first four bytes of the file, compressed or not.
+    fn magic(&mut self) -> Result<[u8; 4]> {
+        loop {
+            if let Some(magic) = self.buffer.unread().first_chunk() {
+                return Ok(*magic);
+            }
+            if let Some(Outcome::End) = self.refill(4, true, true)? {
+                return Err(self.broken("the file is too short to be a capture file".into()));
+            }
+        }
+    }
+
+    /// The file's format. One that is pcap has one interface; pcapng may name more as it goes on.
+    pub fn format(&self) -> crate::Format {
+        match self.format {
+            Format::PcapHeader | Format::Pcap(_) => crate::Format::Pcap,
+            Format::PcapNg(_) => crate::Format::Pcapng,
+        }
+    }
+
+    /// The interfaces met so far; at least one. A pcapng file may add more as it is read, and
+    /// those of a later section follow those before it. [`Meta::interface`] counts them.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The next packet, waiting for it where the file is a pipe; none at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or breaks off. The packets before that have come
+    /// out by then; afterwards the file has ended.
+    pub fn next_packet(&mut self) -> Result<Option<Record<'_>>> {
+        let placed = loop {
+            match self.advance(true, true)? {
+                Outcome::Packet(placed) => break placed,
+                Outcome::End => return Ok(None),
+                Outcome::Skipped | Outcome::NotYet | Outcome::NoRoom => {}
+            }
+        };
+        self.meta = placed.meta;
+        let order = self.format.order();
+        Ok(Some(Record {
+            packet: Packet::new(&self.meta, self.buffer.bytes(placed.data)),
+            options: Options::new(self.buffer.bytes(placed.options), order),
+        }))
+    }
+
+    /// Looks for the next packet. The bytes of those found before stay where they are unless
+    /// `may_move`; without `may_wait` nothing is waited for.
+    pub fn advance(&mut self, may_move: bool, may_wait: bool) -> Result<Outcome> {
+        while !self.finished {
+            match self.step() {
+                Ok(Parsed::Packet { record_bytes, found: mut placed }) => {
+                    placed.shift(self.buffer.start());
+                    self.consume(record_bytes);
+                    let link_type = self.interfaces[placed.meta.interface as usize].link_type;
+                    let data = self.buffer.bytes_mut(placed.data.clone());
+                    let order = self.format.order();
+                    to_host(link_type, order, data, &mut placed.meta.wire_bytes);
+                    return Ok(Outcome::Packet(placed));
+                }
+                Ok(Parsed::Skip(n)) => {
+                    self.consume(n);
+                    return Ok(Outcome::Skipped);
+                }
+                Ok(Parsed::Need(wanted)) => match self.refill(wanted, may_move, may_wait)? {
+                    None => {}
+                    Some(Outcome::End) if self.buffer.unread().is_empty() => self.finish(),
+                    Some(Outcome::End) => return Err(self.cut_short(wanted)),
+                    Some(outcome) => return Ok(outcome),
+                },
+                Err(reason) => return Err(self.broken(reason)),
+            }
+        }
+        Ok(Outcome::End)
+    }
+
+    /// A found packet's bytes.
+    pub fn bytes(&self, at: Range<usize>) -> &[u8] {
+        self.buffer.bytes(at)
+    }
+
+    /// The address of a byte of a found packet; good until [`advance`](Self::advance) may move.
+    pub fn address(&self, at: usize) -> NonNull<u8> {
+        self.buffer.address(at)
+    }
+
+    /// The descriptor to poll for more; none for a regular file.
+    pub fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        self.source.pollable()
+    }
+
+    /// The end has been reached, or an error.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Reads no more.
+    pub fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    #[inline]
+    fn step(&mut self) -> Result<Parsed, String> {
+        let unread = self.buffer.unread();
+        match &mut self.format {
+            Format::PcapHeader => {
+                let Some(header) = unread.get(..pcap::HEADER_BYTES) else {
+                    return Ok(Parsed::Need(pcap::HEADER_BYTES));
+                };
+                let (format, interface) = Pcap::new(header)?;
+                self.interfaces.push(interface);
+                self.format = Format::Pcap(format);
+                Ok(Parsed::Skip(pcap::HEADER_BYTES))
+            }
+            Format::Pcap(format) => format.step(unread),
+            Format::PcapNg(format) => format.step(unread, &mut self.interfaces),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.buffer.consume(n);
+        self.offset += n as u64;
+    }
+
+    /// Reads more into the buffer. None if it has; the reason why not otherwise.
+    fn refill(&mut self, wanted: usize, may_move: bool, may_wait: bool) -> Result<Option<Outcome>> {
+        if !self.buffer.make_room(wanted, may_move)? {
+            return Ok(Some(Outcome::NoRoom));
+        }
+        if !may_wait && !self.source.is_ready().map_err(|e| self.unreadable(e))? {
+            return Ok(Some(Outcome::NotYet));
+        }
+        match self.source.read(self.buffer.room()) {
+            Ok(0) => Ok(Some(Outcome::End)),
+            Ok(n) => {
+                self.buffer.filled(n);
+                Ok(None)
+            }
+            Err(e) => Err(self.unreadable(e)),
+        }
+    }
+
+    /// The kernel's refusal, or damage in compressed data.
+    fn unreadable(&mut self, error: io::Error) -> Error {
+        self.finished = true;
+        if error.raw_os_error().is_some() {
+            return Error::path("read", &self.path, error);
+        }
+        let offset = self.offset + self.buffer.unread().len() as u64;
+        let reason = format!("the compressed data is damaged: {error}");
+        Error::File { path: self.path.clone(), offset, reason }
+    }
+
+    fn cut_short(&mut self, wanted: usize) -> Error {
+        let there = self.buffer.unread().len();
+        self.broken(format!(
+            "the file is cut short: {wanted} bytes are needed here, {there} are left"
+        ))
+    }
+
+    fn broken(&mut self, reason: String) -> Error {
+        self.finished = true;
+        Error::File { path: self.path.clone(), offset: self.offset, reason }
+    }
+}
+
+impl Placed {
+    /// Moves the places from a record to where the record begins in the buffer.
+    fn shift(&mut self, at: usize) {
+        let shifted = |range: &Range<usize>| at + range.start..at + range.end;
+        (self.data, self.options) = (shifted(&self.data), shifted(&self.options));
+    }
+}
+
+/// The remedy for a file that is no capture file.
+fn unknown_format(magic: [u8; 4]) -> String {
+    let tool = match magic {
+        [0x1f, 0x8b, ..] => "gzip",
+        [0xfd, b'7', b'z', b'X'] => "xz",
+        [b'B', b'Z', b'h', _] => "bzip2",
+        // The format before lz4's frames.
+        [0x02, 0x21, 0x4c, 0x18] => "lz4",
+        _ => {
+            return "no capture file: pcap and pcapng can be read, plain or compressed with \
+                    zstd or lz4"
+                .into();
+        }
+    };
+    format!(
+        "compressed with {tool}, which is not read: decompress it into a pipe \
+         (`{tool} -dc FILE |`, then pcap:-) or use zstd"
+    )
 }
 
 /// The most bytes libpcap believes a packet of a link type to have; a greater length is taken

@@ -2,7 +2,7 @@
 //! sf-pcap.c for the variants before it).
 
 use super::source::{ByteOrder, Fields};
-use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
+use super::{Parsed, Placed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
@@ -127,7 +127,7 @@ impl Pcap {
         };
         Ok(Parsed::Packet {
             record_bytes,
-            found: PacketSpan { meta, data: header.len()..header.len() + kept, options: 0..0 },
+            found: Placed { meta, data: header.len()..header.len() + kept, options: 0..0 },
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::options::Resolution;
 use super::options::{Options, describe};
 use super::source::{ByteOrder, Fields};
-use super::{PacketSpan, Parsed, packet_limit, snapshot_limit};
+use super::{Parsed, Placed, packet_limit, snapshot_limit};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, TimestampSource};
 
@@ -140,7 +140,7 @@ impl PcapNg {
         Ok(())
     }
 
-    fn section(&mut self, mut body: Fields<'_>) -> Result<Option<PacketSpan>, String> {
+    fn section(&mut self, mut body: Fields<'_>) -> Result<Option<Placed>, String> {
         let version = body.take(4).and_then(|_| body.u16().zip(body.u16()));
         match version {
             // The spec asks that 1.2 be read as 1.0; other minor versions are as harmless.
@@ -159,7 +159,7 @@ impl PcapNg {
         &mut self,
         mut body: Fields<'_>,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<PacketSpan>, String> {
+    ) -> Result<Option<Placed>, String> {
         if interfaces.len() >= MAX_INTERFACES {
             return Err(format!("more than {MAX_INTERFACES} interfaces"));
         }
@@ -176,14 +176,14 @@ impl PcapNg {
     }
 
     #[inline]
-    fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<PacketSpan, String> {
+    fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let fixed = body.u32().zip(body.u32()).zip(body.u32());
         let ((interface, high), low) = fixed.ok_or("a packet block is too short")?;
         self.packet(interface, high, low, 28, body)
     }
 
     /// The Packet Block of pcapng's first years.
-    fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<PacketSpan, String> {
+    fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let fixed = body.u16().zip(body.u16()).zip(body.u32().zip(body.u32()));
         let ((interface, dropped), (high, low)) = fixed.ok_or("a packet block is too short")?;
         let mut found = self.packet(interface.into(), high, low, 28, body)?;
@@ -204,7 +204,7 @@ impl PcapNg {
         low: u32,
         data_at: usize,
         mut body: Fields<'_>,
-    ) -> Result<PacketSpan, String> {
+    ) -> Result<Placed, String> {
         let lengths = body.u32().zip(body.u32());
         let (captured, wire) = lengths.ok_or("a packet block is too short")?;
         let (number, source) = self.source(interface)?;
@@ -230,16 +230,16 @@ impl PcapNg {
         if !body.rest().is_empty() {
             Options::new(body.rest(), self.order).annotate(&mut meta);
         }
-        Ok(PacketSpan { meta, data, options })
+        Ok(Placed { meta, data, options })
     }
 
     /// A packet of the section's first interface, of which nobody took the time.
-    fn simple_packet(&self, mut body: Fields<'_>) -> Result<PacketSpan, String> {
+    fn simple_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let wire = body.u32().ok_or("a packet block is too short")?;
         let (number, source) = self.source(0)?;
         let data_bytes = wire.min(source.snapshot) as usize;
         body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
-        Ok(PacketSpan {
+        Ok(Placed {
             meta: Meta { wire_bytes: wire, interface: number, ..Meta::default() },
             data: 12..12 + data_bytes,
             options: 0..0,

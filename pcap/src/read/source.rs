@@ -75,20 +75,22 @@ impl ByteSource {
         Ok(Self { file, regular: kind.is_file(), decoder: None })
     }
 
-    /// Puts a thread in between that decompresses: `begun` and what follows it. The thread
-    /// ends with the source, or when the source is dropped and its next bytes find no reader.
-    pub(super) fn decompressed(self, by: Compression, begun: Vec<u8>) -> io::Result<Self> {
+    /// Puts a thread in between that decompresses `begun` and what follows it. The thread ends with the
+    /// compressed bytes, or when the source is dropped and its next bytes find no reader.
+    pub(super) fn decompress(&mut self, by: Compression, begun: Vec<u8>) -> io::Result<()> {
         // A socket, not a pipe: writing to a pipe without a reader would raise SIGPIPE.
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(self.file));
+        let file = std::mem::replace(&mut self.file, File::from(ours));
+        self.regular = false;
+        let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(file));
         let decode = move || match by {
             Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
             Compression::Lz4 => unpack_lz4(packed, &theirs),
         };
         let thread = std::thread::Builder::new().name("decompress".into());
-        let decoder = without_signals(|| thread.spawn(decode))?;
-        Ok(Self { file: File::from(ours), regular: false, decoder: Some(decoder) })
+        self.decoder = Some(without_signals(|| thread.spawn(decode))?);
+        Ok(())
     }
 
     /// The descriptor to poll for more; none where reads never wait.
@@ -98,14 +100,7 @@ impl ByteSource {
 
     /// True if a read would return at once.
     pub(super) fn is_ready(&self) -> io::Result<bool> {
-        let Some(fd) = self.pollable() else {
-            return Ok(true);
-        };
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        Ok(self.regular || readable(&self.file, PollTimeout::ZERO)?)
     }
 
     /// Reads what there is, waiting only if there is nothing. 0 is the end.
@@ -118,7 +113,9 @@ impl ByteSource {
             match self.file.read(room) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // The pipe was already non-blocking when this process got it.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait_for_input(&self.file)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    readable(&self.file, PollTimeout::NONE)?;
+                }
                 Ok(0) => return self.end().map(|()| 0),
                 other => return other,
             }
@@ -134,10 +131,11 @@ impl ByteSource {
     }
 }
 
-/// Waits until a descriptor has something to read, or has ended.
-fn wait_for_input(file: &impl AsFd) -> io::Result<()> {
-    match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
+/// True if a descriptor has something to read, or has ended; waits for that.
+fn readable(file: &impl AsFd, timeout: PollTimeout) -> io::Result<bool> {
+    match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], timeout) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -373,38 +371,31 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
+    /// A number's bytes, the least first.
     #[inline]
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    fn number<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
-        Some(*taken)
+        let mut bytes = *taken;
+        if self.order == ByteOrder::Big {
+            bytes.reverse();
+        }
+        Some(bytes)
     }
 
     #[inline]
     pub(super) fn u16(&mut self) -> Option<u16> {
-        let bytes = self.array()?;
-        Some(match self.order {
-            ByteOrder::Little => u16::from_le_bytes(bytes),
-            ByteOrder::Big => u16::from_be_bytes(bytes),
-        })
+        self.number().map(u16::from_le_bytes)
     }
 
     #[inline]
     pub(super) fn u32(&mut self) -> Option<u32> {
-        let bytes = self.array()?;
-        Some(match self.order {
-            ByteOrder::Little => u32::from_le_bytes(bytes),
-            ByteOrder::Big => u32::from_be_bytes(bytes),
-        })
+        self.number().map(u32::from_le_bytes)
     }
 
     #[inline]
     pub(super) fn u64(&mut self) -> Option<u64> {
-        let bytes = self.array()?;
-        Some(match self.order {
-            ByteOrder::Little => u64::from_le_bytes(bytes),
-            ByteOrder::Big => u64::from_be_bytes(bytes),
-        })
+        self.number().map(u64::from_le_bytes)
     }
 }
 

@@ -265,7 +265,7 @@ impl Output {
     /// As [`write`](Self::write).
     pub fn flush(&mut self) -> Result<()> {
         self.write_pending();
-        if let Some(packer) = &self.packer {
+        if let Some(packer) = &mut self.packer {
             packer.settle();
         }
         self.progress.check()
@@ -373,7 +373,7 @@ impl Output {
             return;
         };
         let is_closed = lock(&oldest).is_closed();
-        if let Some(packer) = self.packer.as_ref().filter(|_| !is_closed) {
+        if let Some(packer) = self.packer.as_mut().filter(|_| !is_closed) {
             packer.settle();
         }
         let oldest = lock(&oldest);

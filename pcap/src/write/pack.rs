@@ -7,13 +7,14 @@
 //! LZ4 do not depend on each other, so any number of threads can make them; Zstandard's do, so
 //! several threads make a frame of each chunk, and Wireshark does not read the file.
 //!
-//! The workers get chunks in turn, through queues of bounded length, and each waits for its
-//! turn to write.
+//! The workers get chunks in turn, through queues of bounded length. Each chunk has a channel to the
+//! next one: a worker writes when the chunk before is written. A worker that panics drops its chunks,
+//! and with them the channels, so all that follow are lost.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
@@ -32,11 +33,26 @@ const QUEUE: usize = 2;
 
 /// A chunk on its way.
 struct PackJob {
-    number: u64,
+    progress: Arc<TargetProgress>,
     target: Arc<Mutex<Target>>,
     bytes: Vec<u8>,
     packets: u64,
     place: FileOffset,
+    /// Tells when the job before is written; an error if it never will be.
+    before: Receiver<()>,
+    /// Tells the next job when this one is written. None then.
+    written: Option<SyncSender<()>>,
+}
+
+impl Drop for PackJob {
+    /// Counts a job that was not written: its worker has exited, or that of a job before it.
+    fn drop(&mut self) {
+        if self.written.is_some() {
+            let error = io::Error::other("a thread ended unexpectedly");
+            self.progress.fail(Failure::new("compress", Path::new("the capture"), &error));
+            self.progress.lose(self.packets);
+        }
+    }
 }
 
 /// Where in its file a piece stands.
@@ -51,51 +67,44 @@ pub(super) struct FileOffset {
 /// The workers of an output.
 #[derive(Debug)]
 pub(super) struct Packer {
-    workers: Vec<PackWorker>,
-    shared: Arc<PackQueue>,
-    submitted: u64,
-    emptied: Receiver<Vec<u8>>,
-}
-
-#[derive(Debug)]
-struct PackWorker {
-    /// `None` once there is nothing more to do.
-    jobs: Option<SyncSender<PackJob>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct PackQueue {
     progress: Arc<TargetProgress>,
-    turn: Mutex<PackTurn>,
-    moved: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct PackTurn {
-    /// The job that writes next.
-    next: u64,
-    /// A worker has exited: order cannot be kept any more.
-    broken: bool,
+    queues: Vec<SyncSender<PackJob>>,
+    threads: Vec<JoinHandle<()>>,
+    /// The worker that gets the next job.
+    next: usize,
+    /// Tells when the job submitted last is written.
+    last_written: Receiver<()>,
+    emptied: Receiver<Vec<u8>>,
 }
 
 impl Packer {
     /// Starts the workers.
     pub(super) fn start(config: &OutputConfig, progress: &Arc<TargetProgress>) -> Result<Self> {
-        let shared = Arc::new(PackQueue {
-            progress: Arc::clone(progress),
-            turn: Mutex::default(),
-            moved: Condvar::new(),
-        });
         let (give_back, emptied) = channel();
-        let workers = (0..config.workers())
-            .map(|number| {
-                let codec = Codec::new(config)?;
-                PackWorker::start(number, codec, &shared, give_back.clone())
-            })
-            .collect::<io::Result<_>>()
-            .map_err(|error| Error::system("start", "the compression threads", error))?;
-        Ok(Self { workers, shared, submitted: 0, emptied })
+        let mut packer = Self {
+            progress: Arc::clone(progress),
+            queues: Vec::new(),
+            threads: Vec::new(),
+            next: 0,
+            last_written: already_written(),
+            emptied,
+        };
+        for _ in 0..config.workers() {
+            packer
+                .add_worker(config, give_back.clone())
+                .map_err(|error| Error::system("start", "the compression threads", error))?;
+        }
+        Ok(packer)
+    }
+
+    fn add_worker(&mut self, config: &OutputConfig, give_back: Sender<Vec<u8>>) -> io::Result<()> {
+        let codec = Codec::new(config)?;
+        let (queue, jobs) = sync_channel(QUEUE);
+        let thread = thread::Builder::new().name(format!("sluice-pack{}", self.queues.len()));
+        let thread = without_signals(|| thread.spawn(move || work(codec, &jobs, &give_back)))?;
+        self.queues.push(queue);
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Hands a copy of a piece on; waits while the queue is full.
@@ -108,133 +117,74 @@ impl Packer {
         let mut bytes = self.emptied.try_recv().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(piece.bytes);
+        let (written, last_written) = sync_channel(1);
         let job = PackJob {
-            number: self.submitted,
+            progress: Arc::clone(&self.progress),
             target: Arc::clone(target),
             bytes,
             packets: piece.packets,
             place,
+            before: std::mem::replace(&mut self.last_written, last_written),
+            written: Some(written),
         };
-        let worker = &self.workers[(self.submitted % self.workers.len() as u64) as usize];
-        let sent = match &worker.jobs {
-            Some(jobs) => jobs.send(job).is_ok(),
-            None => false,
-        };
-        if sent {
-            self.submitted += 1;
-        } else {
-            self.shared.abandon(piece.packets);
-        }
+        // A job that finds no worker counts itself as lost.
+        let _ = self.queues[self.next].send(job);
+        self.next = (self.next + 1) % self.queues.len();
     }
 
     /// Waits until all that was handed on is written or lost.
-    pub(super) fn settle(&self) {
-        drop(self.shared.wait_for(self.submitted));
+    pub(super) fn settle(&mut self) {
+        if self.last_written.recv().is_ok() {
+            self.last_written = already_written();
+        }
     }
+}
+
+/// What tells the first job to write.
+fn already_written() -> Receiver<()> {
+    let (written, before) = sync_channel(1);
+    // There is room for one, and `before` is there.
+    let _ = written.send(());
+    before
 }
 
 impl Drop for Packer {
     /// Lets the workers finish what they have.
     fn drop(&mut self) {
-        for worker in &mut self.workers {
-            worker.jobs = None;
+        self.queues.clear();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so through its job.
+            let _ = thread.join();
         }
-        for worker in &mut self.workers {
-            if let Some(thread) = worker.thread.take() {
-                // A worker that panicked has said so through `Shared::abandon`.
-                let _ = thread.join();
-            }
-        }
-    }
-}
-
-impl PackWorker {
-    fn start(
-        number: usize,
-        codec: Codec,
-        shared: &Arc<PackQueue>,
-        give_back: Sender<Vec<u8>>,
-    ) -> io::Result<Self> {
-        let (send, jobs) = sync_channel(QUEUE);
-        let shared = Arc::clone(shared);
-        let thread = thread::Builder::new().name(format!("sluice-pack{number}"));
-        let work = move || work(codec, &jobs, &shared, &give_back);
-        let thread = without_signals(|| thread.spawn(work))?;
-        Ok(Self { jobs: Some(send), thread: Some(thread) })
     }
 }
 
 /// A worker's life.
-fn work(
-    mut codec: Codec,
-    jobs: &Receiver<PackJob>,
-    shared: &PackQueue,
-    give_back: &Sender<Vec<u8>>,
-) {
+fn work(mut codec: Codec, jobs: &Receiver<PackJob>, give_back: &Sender<Vec<u8>>) {
     let mut packed = Vec::new();
-    for job in jobs {
-        let mut watch = PanicGuard { shared, packets: job.packets };
+    for mut job in jobs {
         let done = codec.pack(&job.bytes, job.place.first, &mut packed);
-        let turn = shared.wait_for(job.number);
-        let in_order = !turn.broken;
-        // Nobody else writes before the turn moves on: no need to hold the others up.
-        drop(turn);
-        match done {
-            Ok(()) if in_order => {
-                let piece = Piece { bytes: &packed, packets: job.packets, records: None };
-                shared.progress.write(&job.target, &piece);
-            }
-            Ok(()) => shared.progress.lose(job.packets),
-            Err(error) => {
-                let failure = Failure::new("compress", lock(&job.target).path(), &error);
-                shared.progress.fail(failure);
-                shared.progress.lose(job.packets);
+        let in_order = job.before.recv().is_ok();
+        if in_order {
+            match done {
+                Ok(()) => {
+                    let piece = Piece { bytes: &packed, packets: job.packets, records: None };
+                    job.progress.write(&job.target, &piece);
+                }
+                Err(error) => {
+                    let failure = Failure::new("compress", lock(&job.target).path(), &error);
+                    job.progress.fail(failure);
+                    job.progress.lose(job.packets);
+                }
             }
         }
-        watch.packets = 0;
         if job.place.last {
-            shared.progress.close(&job.target);
+            job.progress.close(&job.target);
         }
-        shared.turn().next = job.number + 1;
-        shared.moved.notify_all();
-        // The output may have been dropped, and with it the need for buffers.
-        let _ = give_back.send(job.bytes);
-    }
-}
-
-impl PackQueue {
-    fn turn(&self) -> MutexGuard<'_, PackTurn> {
-        lock(&self.turn)
-    }
-
-    /// Waits until all jobs before this one are done, or cannot be.
-    fn wait_for(&self, number: u64) -> MutexGuard<'_, PackTurn> {
-        self.moved
-            .wait_while(self.turn(), |turn| turn.next < number && !turn.broken)
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records that a worker exited with this many packets.
-    fn abandon(&self, packets: u64) {
-        let error = io::Error::other("a thread ended unexpectedly");
-        let failure = Failure::new("compress", Path::new("the capture"), &error);
-        self.progress.fail(failure);
-        self.progress.lose(packets);
-        self.turn().broken = true;
-        self.moved.notify_all();
-    }
-}
-
-/// Keeps the others from waiting forever for a worker that panicked.
-struct PanicGuard<'a> {
-    shared: &'a PackQueue,
-    packets: u64,
-}
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.shared.abandon(self.packets);
+        if in_order && let Some(written) = job.written.take() {
+            // The output may have been dropped, and with it the next job and the need for buffers.
+            let _ = written.send(());
+            let _ = give_back.send(std::mem::take(&mut job.bytes));
         }
     }
 }
