@@ -1,7 +1,7 @@
 //! The file that all recorders of a capture share, and the numbers of its interfaces.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use sluicegate::error::Result;
@@ -15,14 +15,14 @@ const WRITING_LOOKS: u32 = 10;
 /// The file of a capture, and how its interfaces are numbered there.
 pub struct File {
     output: Mutex<Output>,
-    counts: OutputCounts,
+    counts: Arc<OutputCounts>,
     /// It failed: there is no point in going on.
     failed: AtomicBool,
 }
 
 impl File {
     pub fn new(output: Output) -> Self {
-        let counts = output.counts();
+        let counts = Arc::clone(output.counts());
         Self { output: Mutex::new(output), counts, failed: AtomicBool::new(false) }
     }
 

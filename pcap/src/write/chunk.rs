@@ -94,6 +94,11 @@ impl Chunk {
         Records::new(self.layout, self.bytes())
     }
 
+    /// All of it, to be written.
+    pub(super) fn piece(&self) -> Piece<'_> {
+        Piece { bytes: self.bytes(), packets: self.packets, records: Some(self.layout) }
+    }
+
     #[inline]
     pub(super) fn layout(&self) -> BlockLayout {
         self.layout
@@ -180,5 +185,47 @@ impl<'a> Iterator for Records<'a> {
         let (bytes, timestamp_ns) = self.layout.first_record(self.rest)?;
         self.rest = &self.rest[bytes.len()..];
         Some(Record { bytes, timestamp_ns })
+    }
+}
+
+/// Something to be written in one go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) bytes: &'a [u8],
+    /// The packets in it.
+    pub(super) packets: u64,
+    /// The layout of its records, if it can be cut between them; otherwise it is useless unless whole.
+    pub(super) records: Option<BlockLayout>,
+}
+
+impl<'a> Piece<'a> {
+    /// The time of the first record; `None` without one.
+    pub(super) fn first_ns(&self) -> Option<u64> {
+        Some(self.records?.first_record(self.bytes)?.1)
+    }
+
+    /// The records, if it can be cut between them.
+    pub(super) fn records(&self) -> Option<Records<'a>> {
+        Some(Records { layout: self.records?, rest: self.bytes })
+    }
+
+    /// Cuts it behind this many bytes and packets.
+    pub(super) fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
+        let (now, later) = self.bytes.split_at(bytes);
+        let piece = |bytes, packets| Self { bytes, packets, ..self };
+        (piece(now, packets), piece(later, self.packets - packets))
+    }
+
+    /// How many of the first `bytes` bytes are whole records, and the packets in them.
+    pub(super) fn whole_in(&self, bytes: usize) -> (usize, u64) {
+        if bytes == self.bytes.len() {
+            return (bytes, self.packets);
+        }
+        let Some(layout) = self.records else {
+            return (0, 0);
+        };
+        let mut records = Records::new(layout, &self.bytes[..bytes]);
+        let packets = records.by_ref().count() as u64;
+        (bytes - records.rest().len(), packets)
     }
 }

@@ -3,21 +3,17 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use jiff::tz::TimeZone;
 
 use super::super::{Compression, Format};
 use super::block::{self, BlockLayout, InterfaceStats};
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Piece};
 use super::config::{OutputConfig, Summary};
 use super::pack::{FileOffset, Packer, epilogue};
-use super::rotate::{Name, now_ns};
-use super::rotate::{Schedule, Span};
-use super::target::{
-    Failure, Piece, Target, TargetProgress, check_directory, lock, open_directory,
-};
+use super::rotate::{Name, Schedule, now_ns};
+use super::target::{Failure, OutputCounts, Target, check_directory, lock, open_directory};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 
@@ -39,29 +35,13 @@ pub struct Output {
     kept: VecDeque<Arc<Mutex<Target>>>,
     schedule: Schedule,
     packer: Option<Packer>,
-    progress: Arc<TargetProgress>,
+    progress: Arc<OutputCounts>,
     files: u64,
     files_deleted: u64,
     packets_deleted: u64,
     files_left: u64,
     /// The files' directory, or why it cannot be had, if they are to be on the disk.
     synced: Option<Result<File, Failure>>,
-}
-
-/// An output's counts, which take no lock to read: writing may wait for a pipe.
-#[derive(Clone, Debug)]
-pub struct OutputCounts(Arc<TargetProgress>);
-
-impl OutputCounts {
-    /// Packets that are in the files.
-    pub fn written(&self) -> u64 {
-        self.0.written()
-    }
-
-    /// Packets that were handed over and could not be written.
-    pub fn lost(&self) -> u64 {
-        self.0.lost()
-    }
 }
 
 #[derive(Debug)]
@@ -100,7 +80,7 @@ impl Output {
     /// A configuration that makes no sense.
     pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
-        let progress = Arc::new(TargetProgress::default());
+        let progress = Arc::new(OutputCounts::default());
         let packer = match config.compression {
             Compression::None => None,
             _ => Some(Packer::start(&config, &progress)?),
@@ -204,29 +184,24 @@ impl Output {
     ///
     /// # Errors
     /// The disk is full, the pipe's reader has exited, or a file cannot be created; packets that could
-    /// not be written are [`lost`](Self::lost). A chunk of another format; no interface yet.
+    /// not be written are [`lost`](OutputCounts::lost). A chunk of another format; no interface yet.
     pub fn write(&mut self, chunk: &Chunk) -> Result<()> {
         let Some(last_ns) = chunk.last_ns() else {
             return self.progress.check();
         };
-        let span = Span {
-            layout: chunk.layout(),
-            bytes: chunk.bytes(),
-            packets: chunk.packets(),
-            last_ns,
-        };
-        let usage = if span.layout != self.layout {
+        let usage = if chunk.layout() != self.layout {
             "a chunk of another format than the output's"
         } else if self.interfaces.is_empty() {
             "packets without an interface: add one first"
         } else {
-            return self.write_span(span);
+            return self.write_records(chunk.piece(), last_ns);
         };
-        self.progress.lose(span.packets);
+        self.progress.lose(chunk.packets());
         Err(Error::Usage(usage.into()))
     }
 
-    fn write_span(&mut self, mut rest: Span<'_>) -> Result<()> {
+    /// Writes records, of which none is later than `last_ns`.
+    fn write_records(&mut self, mut rest: Piece<'_>, last_ns: u64) -> Result<()> {
         while let Some(first_ns) = rest.first_ns() {
             let opened = self
                 .progress
@@ -245,14 +220,13 @@ impl Output {
                 break;
             };
             let (now, later) =
-                self.schedule.divide(rest, current.bytes + reserved, current.packets);
+                self.schedule.divide(rest, last_ns, current.bytes + reserved, current.packets);
             if now.packets == 0 {
                 self.end_file();
                 continue;
             }
             current.packets += now.packets;
-            let piece = Piece { bytes: now.bytes, packets: now.packets, records: Some(now.layout) };
-            self.submit(&piece, false);
+            self.submit(&now, false);
             rest = later;
         }
         self.progress.check()
@@ -271,35 +245,9 @@ impl Output {
         self.progress.check()
     }
 
-    /// The counts, for a thread that reads them while another one writes.
-    pub fn counts(&self) -> OutputCounts {
-        OutputCounts(Arc::clone(&self.progress))
-    }
-
-    /// Packets that are in the files.
-    pub fn written(&self) -> u64 {
-        self.progress.written()
-    }
-
-    /// Packets that were handed over and could not be written.
-    pub fn lost(&self) -> u64 {
-        self.progress.lost()
-    }
-
-    /// Bytes that are in the files, after compression.
-    pub fn bytes(&self) -> u64 {
-        self.progress.bytes()
-    }
-
-    /// Files that were made.
-    pub fn files(&self) -> u64 {
-        self.files
-    }
-
-    /// The file being written.
-    pub fn path(&self) -> Option<PathBuf> {
-        let current = self.current.as_ref()?;
-        Some(lock(&current.target).path().to_owned())
+    /// The counts, also for a thread that reads them while another one writes.
+    pub fn counts(&self) -> &Arc<OutputCounts> {
+        &self.progress
     }
 
     /// Ends the file with its statistics and waits until everything is written. A capture

@@ -24,8 +24,9 @@ use zstd::zstd_safe::{CParameter, compress_bound};
 
 use super::super::Compression;
 use super::super::threads::without_signals;
+use super::chunk::Piece;
 use super::config::OutputConfig;
-use super::target::{Failure, Piece, Target, TargetProgress, lock};
+use super::target::{Failure, OutputCounts, Target, lock};
 use sluicegate_base::error::{Error, Result};
 
 /// Chunks that wait before each worker; more would only be memory.
@@ -33,7 +34,7 @@ const QUEUE: usize = 2;
 
 /// A chunk on its way.
 struct PackJob {
-    progress: Arc<TargetProgress>,
+    progress: Arc<OutputCounts>,
     target: Arc<Mutex<Target>>,
     bytes: Vec<u8>,
     packets: u64,
@@ -67,7 +68,7 @@ pub(super) struct FileOffset {
 /// The workers of an output.
 #[derive(Debug)]
 pub(super) struct Packer {
-    progress: Arc<TargetProgress>,
+    progress: Arc<OutputCounts>,
     queues: Vec<SyncSender<PackJob>>,
     threads: Vec<JoinHandle<()>>,
     /// The worker that gets the next job.
@@ -79,7 +80,7 @@ pub(super) struct Packer {
 
 impl Packer {
     /// Starts the workers.
-    pub(super) fn start(config: &OutputConfig, progress: &Arc<TargetProgress>) -> Result<Self> {
+    pub(super) fn start(config: &OutputConfig, progress: &Arc<OutputCounts>) -> Result<Self> {
         let (give_back, emptied) = channel();
         let mut packer = Self {
             progress: Arc::clone(progress),

@@ -9,8 +9,7 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 
 use super::super::Compression;
-use super::block::BlockLayout;
-use super::chunk::Records;
+use super::chunk::Piece;
 use sluicegate_base::error::{Error, Result};
 
 /// When to begin a new file, and how many to keep. Everything combines; nothing set means one
@@ -48,29 +47,6 @@ impl Rotation {
     }
 }
 
-/// Records on their way, some of which may belong into the next file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'a> {
-    pub(super) layout: BlockLayout,
-    pub(super) bytes: &'a [u8],
-    pub(super) packets: u64,
-    /// No record is later.
-    pub(super) last_ns: u64,
-}
-
-impl<'a> Span<'a> {
-    /// The time of the first record.
-    pub(super) fn first_ns(&self) -> Option<u64> {
-        Some(self.layout.first_record(self.bytes)?.1)
-    }
-
-    fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
-        let (now, later) = self.bytes.split_at(bytes);
-        let span = |bytes: &'a [u8], packets| Self { bytes, packets, ..self };
-        (span(now, packets), span(later, self.packets - packets))
-    }
-}
-
 /// Where the current file ends.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -104,20 +80,21 @@ impl Schedule {
         self.end_ns = self.end_ns.max(end_ns);
     }
 
-    /// Divides records into those that belong into a file that holds `bytes` bytes and
+    /// Divides records, of which none is later than `last_ns`, into those that belong into a file that holds `bytes` bytes and
     /// `packets` packets, and those that begin the next one. An empty file takes one at least.
     pub(super) fn divide<'a>(
         &self,
-        span: Span<'a>,
+        piece: Piece<'a>,
+        last_ns: u64,
         bytes: u64,
         packets: u64,
-    ) -> (Span<'a>, Span<'a>) {
+    ) -> (Piece<'a>, Piece<'a>) {
         let room = self.limit_bytes.saturating_sub(bytes);
-        if span.bytes.len() as u64 <= room && span.last_ns < self.end_ns {
-            return span.split(span.bytes.len(), span.packets);
+        if piece.bytes.len() as u64 <= room && last_ns < self.end_ns {
+            return piece.split(piece.bytes.len(), piece.packets);
         }
         let (mut now_bytes, mut now_packets) = (0, 0);
-        for record in Records::new(span.layout, span.bytes) {
+        for record in piece.records().into_iter().flatten() {
             let over = (now_bytes + record.bytes.len()) as u64 > room;
             let beyond = record.timestamp_ns >= self.end_ns;
             if (over || beyond) && packets + now_packets > 0 {
@@ -126,7 +103,7 @@ impl Schedule {
             now_bytes += record.bytes.len();
             now_packets += 1;
         }
-        span.split(now_bytes, now_packets)
+        piece.split(now_bytes, now_packets)
     }
 }
 
@@ -251,19 +228,14 @@ mod tests {
             let meta = Meta { timestamp_ns, ..Meta::default() };
             assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 4])));
         }
-        let mut rest = Span {
-            layout: chunk.layout(),
-            bytes: chunk.bytes(),
-            packets: chunk.packets(),
-            last_ns: chunk.last_ns().unwrap_or(0),
-        };
+        let (mut rest, last_ns) = (chunk.piece(), chunk.last_ns().unwrap_or(0));
         let mut schedule = Schedule::new(&rotation);
         let mut files = Vec::new();
         while let Some(first_ns) = rest.first_ns() {
             schedule.begin(first_ns);
-            let (now, later) = schedule.divide(rest, 0, 0);
+            let (now, later) = schedule.divide(rest, last_ns, 0, 0);
             let times: Vec<u64> =
-                Records::new(now.layout, now.bytes).map(|record| record.timestamp_ns).collect();
+                now.records().into_iter().flatten().map(|record| record.timestamp_ns).collect();
             assert_eq!(times.len() as u64, now.packets);
             files.push(times);
             rest = later;

@@ -13,8 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
-use super::block::BlockLayout;
-use super::chunk::Records;
+use super::chunk::Piece;
 use super::config::FileAccess;
 use sluicegate_base::error::{Error, Result};
 
@@ -75,31 +74,6 @@ impl Failure {
             "" => error,
             remedy => error.remedy(remedy),
         }
-    }
-}
-
-/// Something to be written in one go.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'a> {
-    pub(super) bytes: &'a [u8],
-    /// The packets in it.
-    pub(super) packets: u64,
-    /// The layout of its records, if it can be cut between them; otherwise it is useless unless whole.
-    pub(super) records: Option<BlockLayout>,
-}
-
-impl Piece<'_> {
-    /// How many of the first `bytes` bytes are whole records, and the packets in them.
-    fn whole_in(&self, bytes: usize) -> (usize, u64) {
-        if bytes == self.bytes.len() {
-            return (bytes, self.packets);
-        }
-        let Some(layout) = self.records else {
-            return (0, 0);
-        };
-        let mut records = Records::new(layout, &self.bytes[..bytes]);
-        let packets = records.by_ref().count() as u64;
-        (bytes - records.rest().len(), packets)
     }
 }
 
@@ -408,9 +382,10 @@ fn cut_end(file: &mut File, bytes: u64) {
     }
 }
 
-/// Counts of the packets, and the failure that stopped writing. Updated once per chunk.
+/// Counts of an output's packets, and the failure that stopped writing. Updated once per chunk. They
+/// take no lock to read: writing may wait for a pipe.
 #[derive(Debug, Default)]
-pub(super) struct TargetProgress {
+pub struct OutputCounts {
     written: AtomicU64,
     lost: AtomicU64,
     bytes: AtomicU64,
@@ -418,7 +393,7 @@ pub(super) struct TargetProgress {
     failure: Mutex<Option<Failure>>,
 }
 
-impl TargetProgress {
+impl OutputCounts {
     /// Writes a piece, unless something has failed before.
     pub(super) fn write(&self, target: &Mutex<Target>, piece: &Piece<'_>) {
         if self.check().is_err() {
@@ -466,11 +441,13 @@ impl TargetProgress {
         }
     }
 
-    pub(super) fn written(&self) -> u64 {
+    /// Packets that are in the files.
+    pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    pub(super) fn lost(&self) -> u64 {
+    /// Packets that were handed over and could not be written.
+    pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 

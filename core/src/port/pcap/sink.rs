@@ -173,7 +173,10 @@ impl Backend for Sink {
 
     fn stats(&mut self) -> Result<QueueStats> {
         let (sent, lost) = match &self.file {
-            File::Open(recorder) => (recorder.output.written(), recorder.output.lost()),
+            File::Open(recorder) => {
+                let counts = recorder.output.counts();
+                (counts.written(), counts.lost())
+            }
             File::Closed(written, lost) => (*written, *lost),
         };
         Ok(QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() })
