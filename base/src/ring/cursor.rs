@@ -11,7 +11,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::atomics::{AtomicU16, AtomicU32, Ordering};
+// The atomics of memory shared with the kernel: under `--cfg loom` they are loom's, so that a test can
+// walk every interleaving of both sides.
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
 /// An index that both sides of a ring see: of 32 bits in the kernel's rings, of 16 in memif's.
 pub trait Index: fmt::Debug {

@@ -1,18 +1,46 @@
 //! The program's hold on a ring: all it may do, and not the ring itself.
 //!
-//! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, for two `&mut Ring` can
+//! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, because two `&mut Ring` can
 //! be exchanged: a ring whose slots point into one queue's memory would then stay with another
 //! queue, and outlive that memory.
+#![allow(unsafe_code)]
 
 use std::ops::Deref;
 
-use super::meta::Meta;
-use super::packet::Packet;
-use super::{Filled, Ring, Slot, Swapped};
+use super::{Meta, Packet, Ring, Slot, flags};
 
 /// A ring to work on, lent by the queue of a port. To look, it is a [`Ring`].
 #[derive(Debug)]
 pub struct RingMut<'a>(&'a mut Ring);
+
+impl Deref for RingMut<'_> {
+    type Target = Ring;
+
+    #[inline]
+    fn deref(&self) -> &Ring {
+        self.0
+    }
+}
+
+/// Counts of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swapped {
+    /// Slots that changed their buffers.
+    pub slots: u32,
+    /// Whole packets in them.
+    pub packets: u32,
+    /// Bytes of these packets.
+    pub bytes: u64,
+}
+
+/// Counts of packets put into a transmit ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Packets.
+    pub packets: u32,
+    /// Their bytes, without the frame check sequence.
+    pub bytes: u64,
+}
 
 impl<'a> RingMut<'a> {
     /// Lends a ring to a program.
@@ -35,7 +63,11 @@ impl<'a> RingMut<'a> {
     /// On a slot the program does not own.
     #[inline]
     pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
-        self.0.bytes_mut(index)
+        self.assert_owned(index);
+        let slot = self.slot(index);
+        let (start, len) = (self.start_of(slot), usize::from(slot.len));
+        // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
     /// The metadata beside a slot the program owns, to write.
@@ -55,7 +87,10 @@ impl<'a> RingMut<'a> {
     /// On a slot the program does not own.
     #[inline]
     pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
-        self.0.buffer_mut(index)
+        self.assert_owned(index);
+        self.0.start_at_zero(index);
+        // SAFETY: the program owns the slot.
+        unsafe { self.0.buffer_unchecked(index) }
     }
 
     /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next
@@ -107,11 +142,41 @@ impl<'a> RingMut<'a> {
         unsafe { self.0.fill_at(index, buffer, offset, bytes, continues) }
     }
 
-    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them
-    /// to the backend. False if there is no room; nothing has happened then.
+    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
+    /// them to the backend. False if there is no room; nothing has happened then.
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> bool {
-        self.0.push(packet)
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        let total = packet.captured_bytes();
+        let needed = self.slots_for(packet);
+        if needed > self.available() {
+            return false;
+        }
+        let mut index = self.head();
+        *self.0.meta_mut(index) = *packet.meta();
+        let mut filled = 0;
+        let mut left = total;
+        for mut segment in packet.segments() {
+            while !segment.is_empty() {
+                if filled == size {
+                    index = self.next(index);
+                    filled = 0;
+                }
+                let n = segment.len().min(size - filled);
+                let (now, later) = segment.split_at(n);
+                self.buffer_mut(index)[filled..filled + n].copy_from_slice(now);
+                segment = later;
+                filled += n;
+                left -= n;
+                self.0.set_bytes(index, filled as u16, left > 0 && filled == size);
+            }
+        }
+        if total == 0 {
+            self.0.start_at_zero(index);
+            self.0.set_bytes(index, 0, false);
+        }
+        self.release(needed);
+        true
     }
 
     /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
@@ -122,41 +187,147 @@ impl<'a> RingMut<'a> {
     /// # Panics
     /// If a packet is longer than its buffer.
     #[inline]
-    pub fn build(&mut self, most: u32, build: impl FnMut(&mut [u8]) -> Option<usize>) -> Filled {
-        self.0.build(most, build)
-    }
-
-    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
-    /// fewer, or no room for what is longer; nothing has happened then.
-    ///
-    /// # Panics
-    /// On a slot the program does not own.
-    #[inline]
-    pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
-        self.0.replace_front(index, cut, head)
+    pub fn build(
+        &mut self,
+        most: u32,
+        mut build: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) -> Filled {
+        let mut filled = Filled::default();
+        let mut at = self.head();
+        let room = self.available().min(most);
+        while filled.packets < room {
+            // SAFETY: the program owns the slot, one of `available` from the head on.
+            let buffer = unsafe { self.0.buffer_unchecked(at) };
+            let limit = buffer.len().min(u16::MAX.into());
+            if limit == 0 {
+                break;
+            }
+            let Some(bytes) = build(buffer) else { break };
+            assert!(bytes <= limit, "{bytes} bytes built in a buffer of {limit}");
+            let slot = self.0.slot_mut(at);
+            (slot.ptr, slot.len, slot.flags) = (0, bytes as u16, 0);
+            filled.packets += 1;
+            filled.bytes += bytes as u64;
+            at = self.next(at);
+        }
+        self.release(filled.packets);
+        filled
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
     /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or before a
-    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back
-    /// and says how many it moved.
+    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back.
+    #[inline]
+    pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
+        let mut swapped = Swapped::default();
+        if !self.uses_pool(&to.pool) {
+            return swapped;
+        }
+        let mut limit = max.min(self.available()).min(to.available());
+        // Whole packets only: the other ring's backend may send what it is given at once.
+        while limit > 0 && self.slot(self.after(self.head(), limit - 1)).continues() {
+            limit -= 1;
+        }
+        let (mut from_index, mut to_index) = (self.head(), to.head());
+        let mut is_begun = false;
+        while swapped.slots < limit {
+            let (source, target) = (self.slot(from_index), to.slot(to_index));
+            if !can_swap(source, target)
+                || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
+            {
+                break;
+            }
+            is_begun = source.continues();
+            let (source, target) = (self.0.slot_mut(from_index), to.0.slot_mut(to_index));
+            std::mem::swap(&mut source.buf, &mut target.buf);
+            target.ptr = std::mem::take(&mut source.ptr);
+            target.len = source.len;
+            target.flags = source.flags | flags::BUF_CHANGED;
+            source.flags = flags::BUF_CHANGED;
+            swapped.bytes += u64::from(target.len);
+            swapped.packets += u32::from(!is_begun);
+            *to.0.meta_mut(to_index) = *self.meta(from_index);
+            from_index = self.next(from_index);
+            to_index = to.next(to_index);
+            swapped.slots += 1;
+        }
+        self.release(swapped.slots);
+        to.release(swapped.slots);
+        swapped
+    }
+
+    /// Moves packets like [`swap_packets`](Self::swap_packets), and returns the slots only.
     #[inline]
     pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
         self.swap_packets(to, max).slots
     }
 
-    /// Moves packets like [`swap_into`](Self::swap_into), and returns all counts.
-    #[inline]
-    pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
-        self.0.swap_into(to.0, max)
+    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
+    /// fewer, or no room for what is longer; nothing has happened then.
+    pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
+        self.assert_owned(index);
+        let slot = *self.slot(index);
+        let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
+        let Ok(len) = u16::try_from(head.len() + rest) else { return false };
+        if slot.is_indirect() {
+            // In front of its bytes is something else.
+            let Some(skip) = cut.checked_sub(head.len()) else { return false };
+            self.bytes_mut(index)[skip..cut].copy_from_slice(head);
+            let slot = self.0.slot_mut(index);
+            (slot.ptr, slot.len) = (slot.ptr + skip as u64, len);
+            return true;
+        }
+        let keep_from = usize::from(slot.offset()) + cut;
+        // SAFETY: the program owns the slot.
+        let buffer = unsafe { self.0.buffer_unchecked(index) };
+        let first = match keep_from.checked_sub(head.len()) {
+            Some(first) => first,
+            None if head.len() + rest <= buffer.len() => {
+                buffer.copy_within(keep_from..keep_from + rest, head.len());
+                0
+            }
+            None => return false,
+        };
+        buffer[first..first + head.len()].copy_from_slice(head);
+        let slot = self.0.slot_mut(index);
+        (slot.ptr, slot.len) = (first as u64, len);
+        true
     }
 }
 
-impl Deref for RingMut<'_> {
-    type Target = Ring;
+impl Ring {
+    /// Returns true if the packet fits into an empty ring.
+    #[inline]
+    pub fn can_ever_hold(&self, packet: &Packet<'_>) -> bool {
+        self.slots_for(packet) < self.num_slots()
+    }
 
     #[inline]
-    fn deref(&self) -> &Ring {
-        self.0
+    fn slots_for(&self, packet: &Packet<'_>) -> u32 {
+        let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
+        match packet.captured_bytes() {
+            // Nearly all: without a division.
+            bytes if bytes <= size => 1,
+            bytes => bytes.div_ceil(size) as u32,
+        }
     }
+
+    /// Returns true if all further slots of a packet can be exchanged; its last one is in the ring.
+    #[cold]
+    fn can_swap_rest(&self, from_index: u32, to: &Self, to_index: u32) -> bool {
+        let (mut from_index, mut to_index) = (from_index, to_index);
+        while self.slot(from_index).continues() {
+            (from_index, to_index) = (self.next(from_index), to.next(to_index));
+            if !can_swap(self.slot(from_index), to.slot(to_index)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Returns true if both slots hold buffers of their own.
+#[inline]
+fn can_swap(source: &Slot, target: &Slot) -> bool {
+    !source.is_indirect() && source.buf != 0 && target.buf != 0
 }

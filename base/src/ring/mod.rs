@@ -34,24 +34,21 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
-mod atomics;
 mod backend;
 pub mod cursor;
-mod exchange;
 mod handle;
-mod meta;
 mod packet;
 mod slot;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-pub use atomics::{AtomicU16, AtomicU32, Ordering, fence};
-pub use exchange::{Filled, Swapped};
-pub use handle::RingMut;
-pub use meta::{Direction, Interface, LINKTYPE_ETHERNET, Meta, TimestampSource, now_ns};
+pub use cursor::{AtomicU16, AtomicU32, Ordering, fence};
+pub use handle::{Filled, RingMut, Swapped};
 pub use packet::{Packet, Segments};
-pub use slot::{Slot, flags};
+pub use slot::{
+    Direction, Interface, LINKTYPE_ETHERNET, Meta, Slot, TimestampSource, flags, now_ns,
+};
 pub use wait::{Readiness, Wait};
 
 /// A receive or transmit ring. One thread has it at a time.
@@ -237,32 +234,6 @@ impl Ring {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 
-    /// The bytes in a slot the program owns, to rewrite in place.
-    ///
-    /// # Panics
-    /// On a slot the program does not own.
-    #[inline]
-    pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
-        self.assert_owned(index);
-        let slot = self.slot(index);
-        let (start, len) = (self.start_of(slot), usize::from(slot.len));
-        // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
-    }
-
-    /// The whole buffer of a slot the program owns, to build a packet in; empty where the slot
-    /// has none. Follow with [`set_bytes`](Self::set_bytes).
-    ///
-    /// # Panics
-    /// On a slot the program does not own.
-    #[inline]
-    pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
-        self.assert_owned(index);
-        self.start_at_zero(index);
-        // SAFETY: the program owns the slot.
-        unsafe { self.buffer_unchecked(index) }
-    }
-
     /// # Safety
     /// As [`bytes_unchecked`](Self::bytes_unchecked).
     #[inline]
@@ -332,7 +303,7 @@ impl Ring {
     /// Returns true if two rings share a pool, so that slots can be swapped between them.
     #[inline]
     pub fn shares_pool(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pool, &other.pool)
+        self.uses_pool(&other.pool)
     }
 
     /// Returns true if the buffers are those of this pool.

@@ -1,8 +1,7 @@
 //! A packet as the program sees it: its bytes, in one piece or several, and its metadata.
 #![allow(unsafe_code)]
 
-use super::Ring;
-use super::meta::Meta;
+use super::{Meta, Ring};
 
 /// A packet that lies in a ring, or anywhere else.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,8 @@
-//! One place in a ring: 16 bytes that name a packet's bytes.
+//! One place in a ring: 16 bytes that name a packet's bytes, and beside them its metadata: time, length
+//! on the wire, VLAN tag, hash, direction, interface.
+
+use std::mem::size_of;
+use std::time::SystemTime;
 
 /// Flags of a [`Slot`], with netmap's values (sys/net/netmap.h).
 pub mod flags {
@@ -59,3 +63,83 @@ impl Slot {
         self.flags & flags::INDIRECT != 0
     }
 }
+
+/// Metadata of a packet, one entry beside each slot; a packet of several slots has it at the
+/// first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// When it was seen: nanoseconds since 1970 (UTC).
+    pub timestamp_ns: u64,
+    /// Bytes it had on the wire, without the frame check sequence; the ring may hold fewer.
+    pub wire_bytes: u32,
+    /// The receive hash, where the backend knows it; 0 otherwise.
+    pub hash: u32,
+    /// Packets known to be lost between the one before and this one.
+    pub drops_before: u32,
+    /// The VLAN tag that the kernel had taken out and the backend put back: control
+    /// information, 0 where there was none.
+    pub vlan_tci: u16,
+    /// That tag's protocol: 0x8100, 0x88a8; 0 where there was none.
+    pub vlan_tpid: u16,
+    /// Which of the port's interfaces it belongs to: 0 but for files that hold several,
+    /// and `packet:any`.
+    pub interface: u32,
+    /// The source of the time.
+    pub timestamp_source: TimestampSource,
+    /// Which way it went.
+    pub direction: Direction,
+}
+
+const _: () = assert!(size_of::<Meta>() == 32);
+
+/// The source of a packet's timestamp.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimestampSource {
+    /// None: the time is 0.
+    #[default]
+    None,
+    /// The kernel, on the way up.
+    Software,
+    /// The card.
+    Hardware,
+    /// The file it was read from.
+    File,
+}
+
+/// This moment as [`Meta::timestamp_ns`] has it. Not for each packet: once a batch.
+#[cold]
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Which way a packet went, as the host sees it.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// The backend does not report it.
+    #[default]
+    Unknown,
+    /// Towards the host, or past it in promiscuous mode.
+    In,
+    /// Sent by the host.
+    Out,
+}
+
+/// An interface of a port or file; [`Meta::interface`] is its index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name: "eth0"; empty where a file does not say.
+    pub name: String,
+    /// The link type of its packets: a LINKTYPE_ number (tcpdump.org); 1 is Ethernet.
+    pub link_type: u16,
+    /// The most bytes of a packet that are kept; 0 means no limit.
+    pub snaplen: u32,
+    /// A comment, for example on its clock.
+    pub comment: String,
+}
+
+/// The link type of Ethernet.
+pub const LINKTYPE_ETHERNET: u16 = 1;

@@ -76,7 +76,7 @@ proptest! {
         ring.publish(ring.after(ring.tail(), skip));
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
         let head = ring.head();
-        prop_assert!(ring.push(&Packet::new(&Meta::default(), &bytes)));
+        prop_assert!(RingMut::new(&mut ring).push(&Packet::new(&Meta::default(), &bytes)));
         let sent = ring.distance(head, ring.head());
         prop_assert_eq!(sent as usize, len.div_ceil(2048).max(1));
         let mut seen = Vec::new();
@@ -97,7 +97,11 @@ fn swapping_moves_packets_in_order_and_keeps_every_buffer_in_one_place() {
     let mut tx = Ring::transmit(&pool, 3).unwrap();
     let mut number = 0;
     arrive(&mut rx, 4, &mut number);
-    assert_eq!(rx.swap_into(&mut tx, u32::MAX).slots, 2, "as far as there is room");
+    assert_eq!(
+        RingMut::new(&mut rx).swap_packets(&mut RingMut::new(&mut tx), u32::MAX).slots,
+        2,
+        "as far as there is room"
+    );
     assert_eq!(numbers(&rx), [2, 3]);
     let mut held: Vec<u32> =
         (0..5).map(|i| rx.slot(i).buf).chain((0..3).map(|i| tx.slot(i).buf)).collect();
@@ -112,7 +116,7 @@ fn rings_of_two_pools_do_not_swap() {
     let mut rx = Ring::receive(&pool(), 4).unwrap();
     let mut tx = Ring::transmit(&pool(), 4).unwrap();
     arrive(&mut rx, 2, &mut 0);
-    assert_eq!(rx.swap_into(&mut tx, 2).slots, 0);
+    assert_eq!(RingMut::new(&mut rx).swap_packets(&mut RingMut::new(&mut tx), 2).slots, 0);
 }
 
 #[test]
@@ -151,7 +155,11 @@ fn packets_over_several_slots_swap_whole_or_not_at_all() {
         if moved == 0 {
             tx.release(1);
         }
-        assert_eq!(rx.swap_into(&mut tx, u32::MAX).slots, moved, "{why}");
+        assert_eq!(
+            RingMut::new(&mut rx).swap_packets(&mut RingMut::new(&mut tx), u32::MAX).slots,
+            moved,
+            "{why}"
+        );
     }
     assert_eq!(rx.available(), 2);
 }
@@ -172,7 +180,7 @@ fn a_packet_of_which_a_slot_has_to_be_copied_stays_whole() {
             rx.publish(rx.next(at));
         }
         let mut tx = Ring::transmit(&pool, 9).unwrap();
-        let swapped = rx.swap_into(&mut tx, u32::MAX);
+        let swapped = RingMut::new(&mut rx).swap_packets(&mut RingMut::new(&mut tx), u32::MAX);
         assert_eq!((swapped.slots, swapped.packets), (1, 1), "slot {indirect} is INDIRECT");
         assert_eq!(rx.packets().map(|packet| packet.slots()).collect::<Vec<_>>(), [3]);
     }
@@ -240,10 +248,10 @@ fn a_packet_may_start_anywhere_in_its_buffer() {
     assert_eq!(rx.bytes(0), [7], "the packet is read where it starts");
     rx.set_bytes(0, 1792, false);
     assert_eq!(rx.bytes(0).len(), 1792, "it reaches to the buffer's end");
-    rx.bytes_mut(0)[1] = 8;
+    RingMut::new(&mut rx).bytes_mut(0)[1] = 8;
 
     let free = tx.slot(0).buf;
-    assert_eq!(rx.swap_into(&mut tx, 1).slots, 1);
+    assert_eq!(RingMut::new(&mut rx).swap_packets(&mut RingMut::new(&mut tx), 1).slots, 1);
     assert_eq!(told(&tx, 0), (mine, 256, 1792, false), "the offset moves with the buffer");
     assert_eq!(told(&rx, 0), (free, 0, 1792, false), "and does not stay behind");
     assert_eq!(tx.pending_tx(0).next().unwrap().head()[..2], [7, 8]);
@@ -257,20 +265,28 @@ fn a_packet_may_start_anywhere_in_its_buffer() {
 #[test]
 fn a_program_builds_a_packet_at_the_start_of_its_buffer() {
     let pool = pool();
-    type Write = fn(&mut Ring);
+    type Write = fn(RingMut<'_>);
     let rows: [(Write, u16, &str); 5] = [
-        (|ring| assert_eq!(ring.build(1, |_| Some(2)).packets, 1), 0, "a packet built"),
-        (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[1, 2]))), 0, "a packet pushed"),
-        (|ring| assert!(ring.push(&Packet::new(&Meta::default(), &[]))), 0, "an empty one pushed"),
-        (|ring| ring.buffer_mut(0)[0] = 1, 0, "the whole buffer asked for"),
-        (|ring| ring.set_bytes(0, 20, false), 100, "only the length set"),
+        (|mut ring| assert_eq!(ring.build(1, |_| Some(2)).packets, 1), 0, "a packet built"),
+        (
+            |mut ring| assert!(ring.push(&Packet::new(&Meta::default(), &[1, 2]))),
+            0,
+            "a packet pushed",
+        ),
+        (
+            |mut ring| assert!(ring.push(&Packet::new(&Meta::default(), &[]))),
+            0,
+            "an empty one pushed",
+        ),
+        (|mut ring| ring.buffer_mut(0)[0] = 1, 0, "the whole buffer asked for"),
+        (|mut ring| ring.set_bytes(0, 20, false), 100, "only the length set"),
     ];
     for (write, offset, why) in rows {
         let mut tx = Ring::transmit(&pool, 3).unwrap();
         let buffer = pool.take(1).unwrap()[0];
         // SAFETY: one was just taken, the other came out of the slot.
         unsafe { pool.give([tx.fill_at(0, buffer, 100, 50, false)]) };
-        write(&mut tx);
+        write(RingMut::new(&mut tx));
         assert_eq!(tx.slot(0).offset(), offset, "{why}");
     }
 }
@@ -280,7 +296,7 @@ fn packets_are_built_as_long_as_there_is_room_and_one_comes() {
     let mut tx = Ring::transmit(&pool(), 6).unwrap();
     let mut number = 0u8;
     let mut build = |tx: &mut Ring, most, last| {
-        let built = tx.build(most, |buffer| {
+        let built = RingMut::new(tx).build(most, |buffer| {
             assert_eq!(buffer.len(), 2048);
             number += 1;
             buffer[..usize::from(number)].fill(number);
@@ -302,13 +318,14 @@ fn nothing_is_built_in_a_slot_without_a_buffer() {
     let mut tx = Ring::transmit(&pool, 4).unwrap();
     // SAFETY: it came out of the slot.
     unsafe { pool.give([tx.take(1).buffer()]) };
-    assert_eq!(tx.build(3, |_| Some(0)).packets, 1);
+    assert_eq!(RingMut::new(&mut tx).build(3, |_| Some(0)).packets, 1);
 }
 
 #[test]
 #[should_panic(expected = "2049 bytes built in a buffer of 2048")]
 fn a_packet_that_is_longer_than_its_buffer_is_not_built() {
-    Ring::transmit(&pool(), 4).unwrap().build(1, |buffer| Some(buffer.len() + 1));
+    RingMut::new(&mut Ring::transmit(&pool(), 4).unwrap())
+        .build(1, |buffer| Some(buffer.len() + 1));
 }
 
 #[test]
@@ -319,7 +336,7 @@ fn a_slot_that_pointed_outside_the_pool_has_no_offset() {
     // SAFETY: `outside` lives longer than the ring looks at it, and only through the ring.
     unsafe { ring.point(0, start, 60_000, false) };
     ring.publish(1);
-    assert_eq!(ring.buffer_mut(0).len(), 2048);
+    assert_eq!(RingMut::new(&mut ring).buffer_mut(0).len(), 2048);
     assert_eq!(ring.bytes(0), &outside[..], "looking at its buffer leaves it as it is");
     ring.set_bytes(0, 4, false);
     assert_eq!(told(&ring, 0), (ring.slot(0).buf, 0, 4, false), "its address is no offset");

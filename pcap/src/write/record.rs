@@ -236,7 +236,7 @@ mod tests {
 
     use super::*;
     use sluicegate_base::memory::{Pool, PoolConfig};
-    use sluicegate_base::ring::{Meta, Ring};
+    use sluicegate_base::ring::{Meta, Ring, RingMut};
 
     const TIME_NS: u64 = 1_700_000_000_123_456_789;
 
@@ -382,7 +382,7 @@ mod tests {
         }
         ring.publish(3);
         for index in 0..3 {
-            ring.bytes_mut(index).fill(index as u8 + 1);
+            RingMut::new(&mut ring).bytes_mut(index).fill(index as u8 + 1);
         }
         let expected = [vec![1; 2048], vec![2; 2048], vec![3; 100]].concat();
         for (snaplen, kept) in [(0, 4196), (3000, 3000), (2048, 2048), (10, 10)] {

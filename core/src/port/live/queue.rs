@@ -177,7 +177,7 @@ mod tests {
     use crate::port::LINKTYPE_ETHERNET;
     use crate::xdp::live::Geometry;
     use sluicegate_base::memory::{Pool, PoolConfig};
-    use sluicegate_base::ring::{Meta, Packet};
+    use sluicegate_base::ring::{Meta, Packet, RingMut};
 
     #[test]
     fn what_has_not_been_sent_at_the_end_is_counted_wherever_it_is() {
@@ -195,7 +195,7 @@ mod tests {
             (stats.sent, stats.refused, stats.too_long, stats.unsent)
         };
         for bytes in [1515].into_iter().chain([60; 100]) {
-            assert!(ring.push(&Packet::new(&Meta::default(), &vec![7; bytes])));
+            assert!(RingMut::new(&mut ring).push(&Packet::new(&Meta::default(), &vec![7; bytes])));
         }
         assert_eq!(queue.sync_tx(&mut ring).unwrap(), 65, "one is too long, 64 have room");
         assert_eq!(counts(&mut queue), (0, 1, 1, 0), "so far");

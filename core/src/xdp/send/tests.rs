@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::xdp::mock::{Theirs, bytes_at, consumer, producer};
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{Meta, Packet};
+use sluicegate_base::ring::{Meta, Packet, RingMut};
 
 const SLOTS: u32 = 8;
 /// Indices that are about to wrap.
@@ -32,7 +32,7 @@ fn scene(pieces: u32) -> Scene {
 
 impl Scene {
     fn push(&mut self, bytes: &[u8]) -> bool {
-        self.ring.push(&Packet::new(&Meta::default(), bytes))
+        RingMut::new(&mut self.ring).push(&Packet::new(&Meta::default(), bytes))
     }
 
     fn send(&mut self) -> u32 {
@@ -168,7 +168,7 @@ fn a_packet_whose_end_has_not_come_waits_and_one_without_an_end_is_refused() {
     let mut scene = scene(3);
     let piece = |scene: &mut Scene, continues| {
         let at = scene.ring.head();
-        scene.ring.buffer_mut(at)[..20].fill(7);
+        RingMut::new(&mut scene.ring).buffer_mut(at)[..20].fill(7);
         scene.ring.set_bytes(at, 20, continues);
         scene.ring.release(1);
         scene.send();

@@ -13,7 +13,7 @@ use crate::for_tests;
 use crate::link::{self, Lab};
 use crate::port::{OpenOptions, Port, Queue, Use};
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{Meta, Packet, Ring, Wait};
+use sluicegate_base::ring::{Meta, Packet, Ring, RingMut, Wait};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -168,7 +168,7 @@ fn what_is_sent_arrives_at_the_other_host_and_what_cannot_be_is_refused() {
     for (i, frame) in sent.iter().enumerate() {
         let bad = [&frame[..13], &[7; 1519], &[]][i % 3];
         for packet in [&frame[..], bad] {
-            while !tx.push(&Packet::new(&Meta::default(), packet)) {
+            while !RingMut::new(&mut tx).push(&Packet::new(&Meta::default(), packet)) {
                 sender.send(&mut tx).unwrap();
                 assert!(Instant::now() < deadline, "{:?}", sender.stats());
             }
@@ -206,14 +206,16 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     let (sent, mut got) = (frames(600), Vec::new());
     for batch in sent.chunks(50) {
         for frame in batch {
-            assert!(left.tx.push(&Packet::new(&Meta::default(), frame)));
+            assert!(RingMut::new(&mut left.tx).push(&Packet::new(&Meta::default(), frame)));
         }
         let deadline = Instant::now() + PATIENCE;
         let mut round = 0;
         while round < batch.len() && Instant::now() < deadline {
             left.send();
             right.receive();
-            round += right.rx.swap_into(&mut right.tx, u32::MAX).slots as usize;
+            round += RingMut::new(&mut right.rx)
+                .swap_into(&mut RingMut::new(&mut right.tx), u32::MAX)
+                as usize;
             right.send();
         }
         left.collect(got.len() + batch.len(), &mut got);
@@ -225,7 +227,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     drop(right);
     // The one that is left goes on, and the next one shares with it.
     let mut again = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));
-    assert!(left.tx.push(&Packet::new(&Meta::default(), &frame(9, 60))));
+    assert!(RingMut::new(&mut left.tx).push(&Packet::new(&Meta::default(), &frame(9, 60))));
     left.send();
     let mut got = Vec::new();
     again.collect(1, &mut got);
@@ -249,7 +251,7 @@ fn packets_of_several_frames_are_received_and_sent_whole() {
     let mut got = Vec::new();
     for batch in sent.chunks(6) {
         for frame in batch {
-            assert!(left.tx.push(&Packet::new(&Meta::default(), frame)));
+            assert!(RingMut::new(&mut left.tx).push(&Packet::new(&Meta::default(), frame)));
         }
         left.send();
         right.collect(got.len() + batch.len(), &mut got);
@@ -316,7 +318,7 @@ fn an_interface_that_is_down_or_gone_is_said_to_be() {
     assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
     run(&["ip", "link", "set", "right0", "down"]);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Down);
-    assert!(end.tx.push(&Packet::new(&Meta::default(), &frame(1, 60))));
+    assert!(RingMut::new(&mut end.tx).push(&Packet::new(&Meta::default(), &frame(1, 60))));
     let sender = end.xsk.sender.as_mut().unwrap();
     let error = sender.send(&mut end.tx).unwrap_err();
     assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
@@ -326,7 +328,7 @@ fn an_interface_that_is_down_or_gone_is_said_to_be() {
     assert_eq!(end.xsk.sender.as_ref().unwrap().stats().sent, 1, "it goes now");
     run(&["ip", "link", "del", "right0"]);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Gone);
-    assert!(end.tx.push(&Packet::new(&Meta::default(), &frame(1, 60))));
+    assert!(RingMut::new(&mut end.tx).push(&Packet::new(&Meta::default(), &frame(1, 60))));
     let error = end.xsk.sender.as_mut().unwrap().send(&mut end.tx).unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error}");
     end.receive();

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{AtomicU32, Meta, Ordering};
+use sluicegate_base::ring::{AtomicU32, Meta, Ordering, RingMut};
 
 const SLOTS: u32 = 32;
 const MTU: usize = 5000;
@@ -137,7 +137,7 @@ impl Bench {
         if let Some(first) = packet.first_mut().filter(|_| !liked) {
             *first = 0xff;
         }
-        if self.ring.push(&Packet::new(&Meta::default(), &packet)) {
+        if RingMut::new(&mut self.ring).push(&Packet::new(&Meta::default(), &packet)) {
             self.waiting.push_back(Pushed { bytes: packet, liked });
         }
     }
