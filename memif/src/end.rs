@@ -3,11 +3,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use super::message::ProtocolError;
 use super::notifier::Notifier;
-use super::ring::Regions;
 use super::ring::{Descriptor, Memory, NEXT};
 use sluicegate_base::memory::{prefetch, prefetch_to_write};
 use sluicegate_base::ring::cursor::Cursor;
@@ -18,24 +16,24 @@ pub(super) const BATCH: u32 = 8;
 
 /// One end of a ring in either direction.
 #[derive(Debug)]
-pub struct End {
+pub struct RingEnd {
     memory: Memory,
     notifier: Notifier,
     cursor: Cursor<AtomicU16>,
-    role: Role,
+    /// At a client, which owns the memory: an entry always has the same buffer, wherever the peer says it
+    /// lies. A server finds buffers where the client says they are.
+    own: Option<OwnBuffers>,
     /// By place: whether a packet that was sent ends there.
     ends: Vec<bool>,
-    /// The client's memory.
-    regions: Arc<Regions>,
 }
 
-/// The client stores the head, the server the tail.
+/// The buffers of a client's ring, one behind the other in its region.
 #[derive(Clone, Copy, Debug)]
-enum Role {
-    /// Owns the memory: an entry always has the same buffer, wherever the peer says it lies.
-    Client { buffers_at: u32, buffer_bytes: u32 },
-    /// Finds buffers where the client says they are.
-    Server,
+pub(super) struct OwnBuffers {
+    /// Where the first begins.
+    pub at: u32,
+    /// Bytes in each.
+    pub bytes: u32,
 }
 
 /// An entry's buffer: room for a packet, or a piece of one.
@@ -46,36 +44,29 @@ pub(super) struct Buffer {
     pub descriptor: Descriptor,
 }
 
-impl End {
-    /// The client's end of a new ring. Its buffers begin at `buffers_at` in the client's region.
-    pub(super) fn of_client(
-        memory: Memory,
-        notifier: Notifier,
-        regions: &Arc<Regions>,
-        (buffers_at, buffer_bytes): (u32, u32),
-    ) -> Self {
+impl RingEnd {
+    /// The client's end of a new ring.
+    pub(super) fn of_client(memory: Memory, notifier: Notifier, own: OwnBuffers) -> Self {
         let cursor = Cursor::producing(memory.entries(), 0);
-        let role = Role::Client { buffers_at, buffer_bytes };
-        Self::new(memory, notifier, cursor, role, regions)
+        Self::new(memory, notifier, cursor, Some(own))
     }
 
-    /// The server's end of a ring that a client has made, in one of these regions.
-    pub(super) fn of_server(memory: Memory, notifier: Notifier, regions: &Arc<Regions>) -> Self {
+    /// The server's end of a ring that a client has made.
+    pub(super) fn of_server(memory: Memory, notifier: Notifier) -> Self {
         // Relaxed: our own index, which nobody else stores.
         let start = memory.tail().load(Ordering::Relaxed).into();
         let cursor = Cursor::consuming(memory.entries(), start);
-        Self::new(memory, notifier, cursor, Role::Server, regions)
+        Self::new(memory, notifier, cursor, None)
     }
 
     fn new(
         memory: Memory,
         notifier: Notifier,
         cursor: Cursor<AtomicU16>,
-        role: Role,
-        regions: &Arc<Regions>,
+        own: Option<OwnBuffers>,
     ) -> Self {
         let ends = vec![false; memory.entries() as usize];
-        Self { memory, notifier, cursor, role, ends, regions: Arc::clone(regions) }
+        Self { memory, notifier, cursor, own, ends }
     }
 
     /// Entries of the ring.
@@ -87,10 +78,8 @@ impl End {
     /// How many of `wanted` entries are this end's; looks only where fewer are known.
     #[inline]
     pub fn look(&mut self, wanted: u32) -> u32 {
-        let other = match self.role {
-            Role::Client { .. } => self.memory.tail(),
-            Role::Server => self.memory.head(),
-        };
+        // The client stores the head, the server the tail.
+        let other = if self.own.is_some() { self.memory.tail() } else { self.memory.head() };
         self.cursor.look(other, wanted)
     }
 
@@ -101,11 +90,11 @@ impl End {
     #[inline]
     pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, ProtocolError> {
         let claimed = self.look(wanted);
-        match (self.cursor.faults, self.role) {
-            (0, _) => Ok(claimed),
-            (_, Role::Client { .. }) => Err(ProtocolError("a ring's tail is out of range".into())),
-            (_, Role::Server) => Err(ProtocolError("a ring's head is out of range".into())),
+        if self.cursor.faults == 0 {
+            return Ok(claimed);
         }
+        let index = if self.own.is_some() { "tail" } else { "head" };
+        Err(ProtocolError(format!("a ring's {index} is out of range")))
     }
 
     /// The place in the ring of this end's entry `i`.
@@ -117,8 +106,8 @@ impl End {
     /// The whole buffer of entry `i`, at a client.
     #[inline]
     fn own_buffer(&self, i: u32) -> Option<Descriptor> {
-        let Role::Client { buffers_at, buffer_bytes: length } = self.role else { return None };
-        let offset = buffers_at + self.place(i) as u32 * length;
+        let OwnBuffers { at, bytes: length } = self.own?;
+        let offset = at + self.place(i) as u32 * length;
         Some(Descriptor { flags: 0, region: 0, length, offset, metadata: 0 })
     }
 
@@ -146,7 +135,7 @@ impl End {
     #[inline]
     fn locate(&self, descriptor: Descriptor) -> Buffer {
         let Descriptor { region, length, offset, .. } = descriptor;
-        Buffer { start: self.regions.locate(region, offset, length), descriptor }
+        Buffer { start: self.memory.locate(region, offset, length), descriptor }
     }
 
     /// The room in the entries from `first` on, up to `end`, [`BATCH`] of them at most; prefetched.
@@ -165,11 +154,9 @@ impl End {
     #[cold]
     pub(super) fn misplaced(&self, descriptor: Descriptor) -> ProtocolError {
         let Descriptor { region, length, offset, .. } = descriptor;
-        ProtocolError(match self.role {
-            Role::Client { buffer_bytes, .. } => {
-                format!("{length} bytes in a buffer of {buffer_bytes}")
-            }
-            Role::Server => format!(
+        ProtocolError(match self.own {
+            Some(OwnBuffers { bytes, .. }) => format!("{length} bytes in a buffer of {bytes}"),
+            None => format!(
                 "a packet of {length} bytes at {offset} in region {region}, which are not there"
             ),
         })
@@ -196,7 +183,7 @@ impl End {
 
     /// Hands a client's empty buffers to the server, for the first time.
     pub(super) fn offer(&mut self) {
-        if matches!(self.role, Role::Client { .. }) {
+        if self.own.is_some() {
             (0..self.entries()).for_each(|i| self.empty(i));
             self.hand_over(self.entries());
         }
@@ -206,11 +193,8 @@ impl End {
     #[inline]
     pub(super) fn hand_over(&mut self, n: u32) {
         if n > 0 {
-            let own = match self.role {
-                Role::Client { .. } => self.memory.head(),
-                Role::Server => self.memory.tail(),
-            };
-            self.cursor.hand_over(own, n);
+            let index = if self.own.is_some() { self.memory.head() } else { self.memory.tail() };
+            self.cursor.hand_over(index, n);
         }
     }
 
@@ -267,7 +251,7 @@ fn batch(
 }
 
 /// Readable where who waits for what comes here is woken.
-impl AsFd for End {
+impl AsFd for RingEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()
     }

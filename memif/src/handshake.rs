@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, ChannelEnd};
-use super::end::End;
+use super::end::{OwnBuffers, RingEnd};
 use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
 use super::notifier::Notifier;
 use super::ring::{MAX_LOG2_ENTRIES, Memory, ring_bytes};
@@ -48,7 +48,8 @@ pub struct Settings {
 impl Settings {
     /// The most bytes that a client's region has.
     pub fn max_region_bytes(&self) -> u64 {
-        Layout::new(2 * u32::from(self.queues), self.log2_entries, self.buffer_bytes).bytes()
+        let Self { queues, log2_entries, buffer_bytes, .. } = *self;
+        Layout { rings: 2 * u32::from(queues), log2_entries, buffer_bytes }.bytes()
     }
 }
 
@@ -60,10 +61,6 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(rings: u32, log2_entries: u8, buffer_bytes: u32) -> Self {
-        Self { rings, log2_entries, buffer_bytes }
-    }
-
     /// Where a ring begins.
     fn ring_at(&self, ring: u32) -> u64 {
         u64::from(ring) * u64::from(ring_bytes(self.log2_entries))
@@ -84,9 +81,9 @@ impl Layout {
 #[derive(Debug, Default)]
 pub struct Pair {
     /// To receive from.
-    pub rx: Option<End>,
+    pub rx: Option<RingEnd>,
     /// To send to.
-    pub tx: Option<End>,
+    pub tx: Option<RingEnd>,
 }
 
 /// An established connection.
@@ -192,8 +189,8 @@ pub fn as_client(
         let log2_entries = settings.log2_entries.min(hello.most_log2_entries);
         let queues = |last: u16| settings.queues.min(last.saturating_add(1));
         let (to_client, to_server) = (queues(hello.last_rings.0), queues(hello.last_rings.1));
-        let layout =
-            Layout::new((to_client + to_server).into(), log2_entries, settings.buffer_bytes);
+        let rings = (to_client + to_server).into();
+        let layout = Layout { rings, log2_entries, buffer_bytes: settings.buffer_bytes };
         let (file, regions) = Regions::own(layout.bytes() as usize).map_err(failed)?;
         let regions = Arc::new(regions);
         let region = Message::AddRegion { index: 0, bytes: layout.bytes() };
@@ -204,14 +201,14 @@ pub fn as_client(
         for (number, (to_server, index)) in rings.enumerate() {
             // Within 32 bits: the port checked the size of the whole region.
             let offset = layout.ring_at(number as u32) as u32;
-            let buffers_at = layout.buffers_at(number as u32) as u32;
+            let at = layout.buffers_at(number as u32) as u32;
             let notifier = Notifier::new().map_err(failed)?;
             let memory = Memory::create(&regions, offset, log2_entries);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
             talk.tell(&Message::AddRing(ring), Some(notifier.as_fd()))?;
-            let buffers = (buffers_at, settings.buffer_bytes);
-            let end = End::of_client(memory, notifier, &regions, buffers);
+            let own = OwnBuffers { at, bytes: settings.buffer_bytes };
+            let end = RingEnd::of_client(memory, notifier, own);
             let pair = &mut pairs[usize::from(index)];
             *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
         }
@@ -282,10 +279,10 @@ pub fn as_server(
             talk.say(&Message::Ack)?;
         };
         let regions = Arc::new(regions);
-        let end = |(ring, notifier): (AddRing, Notifier)| -> Result<End, ProtocolError> {
+        let end = |(ring, notifier): (AddRing, Notifier)| -> Result<RingEnd, ProtocolError> {
             let AddRing { region, offset, log2_entries, .. } = ring;
             let memory = Memory::of_peer(&regions, region, offset, log2_entries)?;
-            Ok(End::of_server(memory, notifier, &regions))
+            Ok(RingEnd::of_server(memory, notifier))
         };
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
         for (pair, ring) in pairs.iter_mut().zip(to_server) {

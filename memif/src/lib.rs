@@ -39,7 +39,7 @@ mod ring;
 mod transfer;
 
 pub use channel::{Address, Channel, ChannelEnd, Listener, wait};
-pub use end::End;
+pub use end::RingEnd;
 pub use handshake::{Connection, Pair, Settings, as_client, as_server};
 pub use message::{AddRing, Hello, Init, MESSAGE_BYTES, Message, ProtocolError};
-pub use transfer::{Received, Receiver, SendCounts};
+pub use transfer::{Received, RxEnd, SendCounts};

@@ -158,7 +158,7 @@ impl Message {
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &self.number().to_ne_bytes());
+        put(0, &self.number_and_name().0.to_ne_bytes());
         match self {
             Self::Ack => {}
             Self::Hello(hello) => {
@@ -198,30 +198,21 @@ impl Message {
         bytes
     }
 
-    fn number(&self) -> u16 {
-        match self {
-            Self::Ack => 1,
-            Self::Hello(_) => 2,
-            Self::Init(_) => 3,
-            Self::AddRegion { .. } => 4,
-            Self::AddRing(_) => 5,
-            Self::Connect(_) => 6,
-            Self::Connected(_) => 7,
-            Self::Disconnect { .. } => 8,
-        }
-    }
-
     /// The message's name, for errors.
     pub fn what(&self) -> &'static str {
+        self.number_and_name().1
+    }
+
+    fn number_and_name(&self) -> (u16, &'static str) {
         match self {
-            Self::Ack => "ACK",
-            Self::Hello(_) => "HELLO",
-            Self::Init(_) => "INIT",
-            Self::AddRegion { .. } => "ADD_REGION",
-            Self::AddRing(_) => "ADD_RING",
-            Self::Connect(_) => "CONNECT",
-            Self::Connected(_) => "CONNECTED",
-            Self::Disconnect { .. } => "DISCONNECT",
+            Self::Ack => (1, "ACK"),
+            Self::Hello(_) => (2, "HELLO"),
+            Self::Init(_) => (3, "INIT"),
+            Self::AddRegion { .. } => (4, "ADD_REGION"),
+            Self::AddRing(_) => (5, "ADD_RING"),
+            Self::Connect(_) => (6, "CONNECT"),
+            Self::Connected(_) => (7, "CONNECTED"),
+            Self::Disconnect { .. } => (8, "DISCONNECT"),
         }
     }
 }
@@ -253,11 +244,7 @@ impl Fields<'_> {
 
 /// As much of a text as fits in a field with a zero byte behind it.
 fn cut(text: &str, bytes: usize) -> &[u8] {
-    let mut end = text.len().min(bytes - 1);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text.as_bytes()[..end]
+    &text.as_bytes()[..text.floor_char_boundary(bytes - 1)]
 }
 
 #[cfg(test)]
@@ -344,7 +331,7 @@ mod tests {
                 // What was understood means the same when it is said again.
                 Ok(message) => {
                     let again = Message::decode(&message.encode());
-                    prop_assert_eq!(again.map(|message| message.number()), Ok(message.number()));
+                    prop_assert_eq!(again.map(|message| message.what()), Ok(message.what()));
                 }
                 Err(_) => prop_assert!(bytes[0] == 0 || bytes[0] > 8),
             }

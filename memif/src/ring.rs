@@ -129,6 +129,7 @@ pub(super) const NEXT: u16 = 1;
 pub(super) const MAX_LOG2_ENTRIES: u8 = 14;
 
 /// Where a packet lies, or a part of one, or room for one.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// See [`NEXT`].
@@ -144,13 +145,13 @@ pub(super) struct Descriptor {
 /// A ring's memory, as one end has it.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Keeps what the address leads into.
-    _regions: Arc<Regions>,
+    /// Keeps what the address leads into; all buffers are there, too.
+    regions: Arc<Regions>,
     base: NonNull<u8>,
     mask: u32,
 }
 
-// SAFETY: the address leads into memory that `_regions` keeps mapped and that belongs to no thread.
+// SAFETY: the address leads into memory that `regions` keeps mapped and that belongs to no thread.
 unsafe impl Send for Memory {}
 
 /// Bytes of a ring.
@@ -198,7 +199,13 @@ impl Memory {
     fn at(regions: &Arc<Regions>, base: NonNull<u8>, log2_entries: u8) -> Self {
         // Descriptors are read as words of 8 bytes.
         assert!(base.cast::<u64>().is_aligned() && log2_entries <= MAX_LOG2_ENTRIES);
-        Self { _regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
+        Self { regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
+    }
+
+    /// Where bytes of a region begin; None if there are none such.
+    #[inline]
+    pub(super) fn locate(&self, region: u16, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
+        self.regions.locate(region, offset, bytes)
     }
 
     #[inline]
@@ -263,31 +270,20 @@ impl Memory {
     pub(super) fn read(&self, index: u32) -> Descriptor {
         let at = self.words(index);
         // SAFETY: both words of the entry lie in the mapping (`words`). Volatile: a peer that
-        // writes to an entry of ours causes wrong numbers and nothing worse.
-        let (first, second) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
-        let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) =
-            (first.to_ne_bytes(), second.to_ne_bytes());
-        Descriptor {
-            flags: u16::from_ne_bytes([a, b]),
-            region: u16::from_ne_bytes([c, d]),
-            length: u32::from_ne_bytes([e, f, g, h]),
-            offset: u32::from_ne_bytes([i, j, k, l]),
-            metadata: u32::from_ne_bytes([m, n, o, p]),
-        }
+        // writes to an entry of ours causes wrong numbers and nothing worse. A descriptor is integers
+        // without padding, for which any bytes are a value.
+        unsafe { std::mem::transmute([at.read_volatile(), at.add(1).read_volatile()]) }
     }
 
     /// Writes a descriptor.
     #[inline]
     pub(super) fn write(&self, index: u32, descriptor: Descriptor) {
-        let Descriptor { flags, region, length, offset, metadata } = descriptor;
-        let ([a, b], [c, d], [e, f, g, h]) =
-            (flags.to_ne_bytes(), region.to_ne_bytes(), length.to_ne_bytes());
-        let ([i, j, k, l], [m, n, o, p]) = (offset.to_ne_bytes(), metadata.to_ne_bytes());
         let at = self.words(index);
         // SAFETY: as in `read`.
         unsafe {
-            at.write_volatile(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
-            at.add(1).write_volatile(u64::from_ne_bytes([i, j, k, l, m, n, o, p]));
+            let [first, second]: [u64; 2] = std::mem::transmute(descriptor);
+            at.write_volatile(first);
+            at.add(1).write_volatile(second);
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::end::{BATCH, Buffer, End};
+use super::end::{BATCH, Buffer, RingEnd};
 use super::message::ProtocolError;
 use super::ring::{Descriptor, NEXT};
 use sluicegate_base::ring::{Meta, Packet, Ring, TimestampSource, now_ns};
@@ -21,7 +21,7 @@ pub struct SendCounts {
     pub too_long: u32,
 }
 
-impl End {
+impl RingEnd {
     /// Copies whole packets from slot `first` on into this end's entries, as many as there is room for.
     #[inline]
     pub fn send(&mut self, ring: &Ring, first: u32) -> Result<SendCounts, ProtocolError> {
@@ -142,9 +142,9 @@ impl End {
 
 /// The receiving end of a ring.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct RxEnd {
     /// This end of the ring.
-    pub end: End,
+    pub end: RingEnd,
     /// Slots behind the receive ring's tail that hold the beginning of a packet.
     partial: u32,
 }
@@ -160,9 +160,9 @@ pub struct Received {
     pub packets: u32,
 }
 
-impl Receiver {
+impl RxEnd {
     /// Starts to receive: a client offers its buffers.
-    pub fn new(mut end: End) -> Self {
+    pub fn new(mut end: RingEnd) -> Self {
         end.offer();
         Self { end, partial: 0 }
     }

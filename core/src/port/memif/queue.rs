@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
-use sluicegate_memif::{End, Pair, ProtocolError, Receiver};
+use sluicegate_memif::{Pair, ProtocolError, RingEnd, RxEnd};
 
 /// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
 /// wake anybody.
@@ -36,11 +36,11 @@ pub(crate) struct MemifQueue {
     seen: u32,
     /// The connection of `tx`, and of `rx` unless the next one waits.
     connection: u32,
-    rx: Option<Receiver>,
+    rx: Option<RxEnd>,
     /// Where packets of the next peer come, if it has a ring for that, while those of the old one are
     /// not all received.
-    next_rx: Option<Option<End>>,
-    tx: Option<End>,
+    next_rx: Option<Option<RingEnd>>,
+    tx: Option<RingEnd>,
     /// Senders wake it, for it sleeps or did.
     asks: bool,
     /// The sender of `rx` has broken the protocol: nothing more is taken from there.
@@ -136,7 +136,7 @@ impl MemifQueue {
     fn turn(&mut self) {
         if self.rx.is_none() || self.broken || self.left == Some(0) {
             (self.broken, self.left) = (false, self.closed.then_some(0));
-            self.rx = self.next_rx.take().flatten().map(Receiver::new);
+            self.rx = self.next_rx.take().flatten().map(RxEnd::new);
         }
     }
 
@@ -173,13 +173,13 @@ impl MemifQueue {
     }
 
     /// Where packets come.
-    fn rx_end(&self) -> Option<&End> {
+    fn rx_end(&self) -> Option<&RingEnd> {
         self.rx.as_ref().map(|rx| &rx.end)
     }
 
     /// Packets that were sent and not taken, as far as known.
     fn in_flight(&mut self) -> u64 {
-        self.tx.as_mut().map_or(0, End::in_flight)
+        self.tx.as_mut().map_or(0, RingEnd::in_flight)
     }
 
     /// Senders need not wake it any more.
@@ -294,7 +294,7 @@ impl Backend for MemifQueue {
         if self.asks {
             self.disable_notifier();
             // It rings still, behind `disable_notifier`: no reason to look at once, again and again.
-            if self.rx_end().is_some_and(End::rings) {
+            if self.rx_end().is_some_and(RingEnd::rings) {
                 return WakeSource::Nap(NAP);
             }
         }
