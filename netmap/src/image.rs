@@ -9,15 +9,15 @@ use std::fmt;
 use std::mem::size_of;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 // Not loom's: these lie where another process sees them.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use sluicegate_base::Result;
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::{Error, Result};
 
 use crate::abi::{RingHeader, Slot, flags};
 use crate::lent_buffers::LentBuffers;
-use crate::ring_area::RingArea;
 
 /// Flags that a program may set in a slot that it gives back. INDIRECT is not one of them, because its
 /// address would be the server's.
@@ -215,19 +215,17 @@ impl Image {
 
     /// A copy of a slot, each byte of it read once.
     fn read(&self, index: u32) -> Slot {
-        let [first, ptr] = self.halves(index).map(|half| half.load(Ordering::Relaxed));
-        let [a, b, c, d, len @ .., f, g] = first.to_ne_bytes();
-        let (buf_idx, flags) = (u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([f, g]));
-        Slot { buf_idx, len: u16::from_ne_bytes(len), flags, ptr }
+        let words: [u64; 2] = self.halves(index).map(|half| half.load(Ordering::Relaxed));
+        // SAFETY: a slot is integers without padding (abi), for which any bytes are a value.
+        unsafe { std::mem::transmute(words) }
     }
 
     fn write(&self, index: u32, slot: Slot) {
-        let ([a, b, c, d], [e, f], [g, h]) =
-            (slot.buf_idx.to_ne_bytes(), slot.len.to_ne_bytes(), slot.flags.to_ne_bytes());
-        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        let halves = self.halves(index);
-        halves[0].store(first, Ordering::Relaxed);
-        halves[1].store(slot.ptr, Ordering::Relaxed);
+        // SAFETY: as in `read`.
+        let words: [u64; 2] = unsafe { std::mem::transmute(slot) };
+        for (half, word) in self.halves(index).into_iter().zip(words) {
+            half.store(word, Ordering::Relaxed);
+        }
     }
 
     /// A slot's two words. Relaxed is enough for both: head and tail publish them.
@@ -245,5 +243,82 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         self.area.give(self.range.clone());
+    }
+}
+
+/// The part of a region in which the images of rings lie, in front of its buffers, and what is free of it.
+#[derive(Debug)]
+pub(crate) struct RingArea {
+    pool: Arc<Pool>,
+    /// In order, no two adjacent.
+    free: Mutex<Vec<Range<usize>>>,
+}
+
+impl RingArea {
+    /// Images begin at multiples of this: two cache lines, as `struct netmap_ring` does.
+    pub(crate) const ALIGNMENT: usize = 128;
+
+    /// Makes a pool with room for `bytes` bytes of images in front of its buffers.
+    pub(crate) fn new(config: PoolConfig, bytes: usize) -> Result<Self> {
+        let pool = Pool::with_header(config, bytes.max(1))?;
+        let free = Mutex::new(std::iter::once(0..pool.buffers_at()).collect());
+        Ok(Self { pool, free })
+    }
+
+    /// The buffers behind the area.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Takes `bytes` bytes, aligned.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Range<usize>> {
+        let bytes = bytes.next_multiple_of(Self::ALIGNMENT);
+        let mut free = self.free();
+        let Some(range) = free.iter_mut().find(|range| range.len() >= bytes) else {
+            let message = "the region's ring area is full: make it larger";
+            return Err(Error::Usage(message.into()));
+        };
+        let taken = range.start..range.start + bytes;
+        range.start = taken.end;
+        free.retain(|range| !range.is_empty());
+        Ok(taken)
+    }
+
+    /// Returns a part.
+    pub(crate) fn give(&self, range: Range<usize>) {
+        let mut free = self.free();
+        free.push(range);
+        free.sort_by_key(|range| range.start);
+        free.dedup_by(|next, range| {
+            let adjacent = range.end == next.start;
+            if adjacent {
+                range.end = next.end;
+            }
+            adjacent
+        });
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_area_is_used_again() {
+        let config = PoolConfig { buffers: 1, ..PoolConfig::default() };
+        let area = RingArea::new(config, 4000).unwrap();
+        let a = area.take(1000).unwrap();
+        let b = area.take(1000).unwrap();
+        let c = area.take(2000).unwrap();
+        assert_eq!((a.len(), c.end), (1024, 4096));
+        assert!(area.take(1).is_err());
+        area.give(a);
+        area.give(c);
+        area.give(b);
+        assert_eq!(area.take(4096).unwrap(), 0..4096, "neighbours are joined");
     }
 }

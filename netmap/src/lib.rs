@@ -3,7 +3,7 @@
 //! ```text
 //!   the server's memory                the region: a memory file that both map
 //!   +-----------------+  hand_out      +--------------------------------+
-//!   | Ring: slots,    | -------------> | images: netmap_ring, slots     |  abi, image, ring_area
+//!   | Ring: slots,    | -------------> | images: netmap_ring, slots     |  abi, image
 //!   | metadata        | <------------- |                                |
 //!   +-----------------+  take_back     +--------------------------------+
 //!     ^ sync             transfer      | buffers                        |
@@ -28,7 +28,6 @@ pub mod abi;
 mod image;
 mod lent_buffers;
 mod region;
-mod ring_area;
 mod transfer;
 
 pub use region::{Region, RegionConfig, Served};

@@ -21,9 +21,8 @@ use sluicegate_base::memory::PoolConfig;
 use sluicegate_base::ring::{Readiness, Wait};
 use sluicegate_base::{Error, Result};
 
-use crate::image::ImageFault;
+use crate::image::{ImageFault, RingArea};
 use crate::lent_buffers::LentBuffers;
-use crate::ring_area::RingArea;
 use crate::transfer::{Incoming, Outgoing};
 
 /// The size of a region.

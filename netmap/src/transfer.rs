@@ -25,9 +25,8 @@ use sluicegate_base::ring::{Meta, RingMut, Slot};
 use sluicegate_base::{Error, Result};
 
 use crate::abi::{self, flags};
-use crate::image::{Image, ImageFault};
+use crate::image::{Image, ImageFault, RingArea};
 use crate::lent_buffers::LentBuffers;
-use crate::ring_area::RingArea;
 
 /// The image of a transmit ring: from the program to the ring.
 #[derive(Debug)]
