@@ -16,7 +16,6 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 // linux/ethtool.h
 const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
@@ -39,7 +38,17 @@ const AREA_BYTES: usize = 4 << 20;
 ///
 /// # Safety
 /// `repr(C)` like the kernel's, with integers only, so that any bytes are a value of it.
-unsafe trait Request: Copy {}
+unsafe trait Request: Copy {
+    /// A request with its command and zeros.
+    fn zeroed(command: u32) -> Self {
+        // SAFETY: a Request is integers only, for which zeros are a value.
+        let mut request = unsafe { std::mem::zeroed::<Self>() };
+        // SAFETY: each Request begins with a 32-bit integer, the command in those of ethtool,
+        // and `request` is exclusively ours.
+        unsafe { (&raw mut request).cast::<u32>().write(command) };
+        request
+    }
+}
 
 /// Declares the kernel's structures, their sizes checked against linux/ethtool.h.
 macro_rules! requests {
@@ -55,29 +64,11 @@ macro_rules! requests {
 }
 
 requests! {
-    DriverInfo 196 {
-        cmd: u32,
-        driver: [u8; 32],
-        version: [u8; 32],
-        firmware: [u8; 32],
-        bus: [u8; 32],
-        expansion_rom: [u8; 32],
-        reserved: [u8; 12],
-        private_flags: u32,
-        statistics: u32,
-        self_test_bytes: u32,
-        eeprom_bytes: u32,
-        register_bytes: u32,
-    }
+    DriverInfo 196 { cmd: u32, name: [u8; 32], rest: [u32; 40] }
     Value 8 { cmd: u32, data: u32 }
     StringSet 24 { cmd: u32, reserved: u32, mask: u64, count: u32, padding: u32 }
     Strings 12 { cmd: u32, set: u32, count: u32 }
     Statistics 8 { cmd: u32, count: u32 }
-    RingSizes 36 {
-        cmd: u32,
-        rx_max: u32, rx_mini_max: u32, rx_jumbo_max: u32, tx_max: u32,
-        rx: u32, rx_mini: u32, rx_jumbo: u32, tx: u32,
-    }
     ChannelCounts 36 {
         cmd: u32,
         rx_max: u32, tx_max: u32, other_max: u32, combined_max: u32,
@@ -104,19 +95,6 @@ requests! {
     HardwareTimestamps 12 { flags: i32, tx: i32, rx: i32 }
 }
 
-/// Which driver runs an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Driver {
-    /// "ixgbe", "veth".
-    pub name: String,
-    /// The driver's version; most give the kernel's.
-    pub version: String,
-    /// The card's firmware version; empty where there is none.
-    pub firmware: String,
-    /// Where the card is: "0000:00:03.0"; empty where it is nowhere.
-    pub bus: String,
-}
-
 /// Queues in use and the most there can be. `combined` ones have an interrupt that serves a
 /// receive and a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,16 +106,6 @@ pub struct Channels {
     pub rx_max: u32,
     pub tx_max: u32,
     pub combined_max: u32,
-}
-
-/// Descriptors in each of the card's rings, and the most there can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct EthtoolRings {
-    pub rx: u32,
-    pub tx: u32,
-    pub rx_max: u32,
-    pub tx_max: u32,
 }
 
 /// The timestamps an interface can make.
@@ -191,18 +159,13 @@ impl Ethtool {
         Ok(Self { socket, area: guarded_area()? })
     }
 
-    /// Which driver runs the interface.
+    /// The name of the driver that runs the interface: "ixgbe", "veth".
     ///
     /// # Errors
     /// No such interface; one without a driver to ask.
-    pub fn driver(&mut self, interface: &str) -> Result<Driver> {
+    pub fn driver(&mut self, interface: &str) -> Result<String> {
         let info = self.ask(interface, "driver", DriverInfo::zeroed(ETHTOOL_GDRVINFO))?;
-        Ok(Driver {
-            name: text(&info.driver),
-            version: text(&info.version),
-            firmware: text(&info.firmware),
-            bus: text(&info.bus),
-        })
+        Ok(text(&info.name))
     }
 
     /// The names of the driver's statistics; none where it has none.
@@ -244,16 +207,6 @@ impl Ethtool {
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
-    /// The driver's statistics, name and value.
-    ///
-    /// # Errors
-    /// No such interface.
-    pub fn statistics(&mut self, interface: &str) -> Result<Vec<(String, u64)>> {
-        let names = self.statistics_names(interface)?;
-        let values = self.statistics_values(interface)?;
-        Ok(names.into_iter().zip(values).collect())
-    }
-
     /// The interface's queues; none where the driver does not say.
     ///
     /// # Errors
@@ -268,21 +221,6 @@ impl Ethtool {
             rx_max: counts.rx_max,
             tx_max: counts.tx_max,
             combined_max: counts.combined_max,
-        }))
-    }
-
-    /// The sizes of the card's rings; none where the driver does not say.
-    ///
-    /// # Errors
-    /// No such interface.
-    pub fn rings(&mut self, interface: &str) -> Result<Option<EthtoolRings>> {
-        let request = RingSizes::zeroed(ETHTOOL_GRINGPARAM);
-        let sizes = supported(self.ask(interface, "ring sizes", request))?;
-        Ok(sizes.map(|sizes| EthtoolRings {
-            rx: sizes.rx,
-            tx: sizes.tx,
-            rx_max: sizes.rx_max,
-            tx_max: sizes.tx_max,
         }))
     }
 
@@ -327,9 +265,7 @@ impl Ethtool {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_gro(&mut self, interface: &str, on: bool) -> Result<()> {
-        let mut request = Value::zeroed(ETHTOOL_SGRO);
-        request.data = on.into();
-        self.ask(interface, "set GRO of", request).map(|_| ())
+        self.switch(interface, "set GRO of", ETHTOOL_SGRO, on)
     }
 
     /// Makes the interface fill in checksums of the host's packets, or makes the host do it; then the host
@@ -338,9 +274,18 @@ impl Ethtool {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_transmit_checksums(&mut self, interface: &str, on: bool) -> Result<()> {
-        let mut request = Value::zeroed(ETHTOOL_STXCSUM);
-        request.data = on.into();
-        self.ask(interface, "set transmit checksums of", request).map(|_| ())
+        self.switch(interface, "set transmit checksums of", ETHTOOL_STXCSUM, on)
+    }
+
+    fn switch(
+        &mut self,
+        interface: &str,
+        what: &'static str,
+        command: u32,
+        on: bool,
+    ) -> Result<()> {
+        let request = Value { cmd: command, data: on.into() };
+        self.ask(interface, what, request).map(drop)
     }
 
     /// The timestamps the interface can make; none where the driver does not say.
@@ -420,20 +365,6 @@ impl Ethtool {
     }
 }
 
-/// A request with its command and zeros.
-trait Zeroed: Request {
-    fn zeroed(command: u32) -> Self {
-        // SAFETY: a Request is integers only, for which zeros are a value.
-        let mut request = unsafe { std::mem::zeroed::<Self>() };
-        // SAFETY: each Request begins with a 32-bit integer, the command in those of ethtool,
-        // and `request` is exclusively ours.
-        unsafe { (&raw mut request).cast::<u32>().write(command) };
-        request
-    }
-}
-
-impl<T: Request> Zeroed for T {}
-
 /// The area, with a page behind it that nobody may touch.
 fn guarded_area() -> Result<Mmap> {
     let area = Mmap::anonymous(AREA_BYTES + PAGE_BYTES)?;
@@ -489,7 +420,7 @@ mod tests {
         assert_eq!(ethtool.channels("lo").unwrap(), None);
         assert_eq!(ethtool.speed("lo").unwrap(), None);
         assert_eq!(ethtool.hardware_stamps("lo").unwrap(), None);
-        assert_eq!(ethtool.statistics("lo").unwrap(), []);
+        assert!(ethtool.statistics_names("lo").unwrap().is_empty());
         let stamps = ethtool.timestamping("lo").unwrap().unwrap();
         assert_eq!(stamps.clock, None);
         assert!(!stamps.stamps_all_received());

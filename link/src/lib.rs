@@ -10,7 +10,6 @@
 //! needs a thread in that namespace only for the moment of opening.
 
 mod cpu;
-mod driver_stats;
 pub mod ethtool;
 mod interface;
 pub mod lab;
@@ -29,7 +28,6 @@ mod veth;
 pub use cpu::{
     Allowed, CpuCounters, ThreadCpuUsage, may_pin, pin_thread, possible_cpus, read as cpu_counters,
 };
-pub use driver_stats::{Direction, QueueCounters};
 pub use ethtool::{Channels, Ethtool};
 pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 #[cfg(test)]
@@ -41,8 +39,8 @@ pub use netlink::Netlink;
 pub use netns::live_namespaces;
 pub use next_hop::{NextHop, NextHops, carries_default_route};
 pub use rates::{
-    Counter, CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample,
-    Sampler,
+    Counter, CpuRates, Direction, DirectionRates, InterfaceRates, InterfaceSample, QueueCounters,
+    QueueRates, Rates, Sample, Sampler,
 };
 pub use tap::{Making, Tap};
 pub use tc::{Backlog, Backlogged, FilterPlace, Side, Then};

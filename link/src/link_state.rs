@@ -16,7 +16,7 @@ use netlink_sys::Socket;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::interface::parse_link;
-use super::netlink::{BUFFER_BYTES, attribute, link_messages, messages};
+use super::netlink::{BUFFER_BYTES, RTMGRP_LINK, attribute, messages, subscribe};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
@@ -176,10 +176,10 @@ impl LinkRemoval {
     /// Listens from now on, in a namespace or in this thread's, for the interface with this index.
     ///
     /// # Errors
-    /// As [`link_messages`].
+    /// As [`subscribe`].
     pub fn open(netns: Option<&str>, index: u32) -> Result<Self> {
         let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
-        Ok(Self { socket: link_messages(netns, attach)? })
+        Ok(Self { socket: subscribe(netns, RTMGRP_LINK, attach)? })
     }
 
     /// Returns the last state of the interface if it was removed.
@@ -236,7 +236,7 @@ impl LinkNames {
     /// # Errors
     /// No such namespace, no privilege to enter it, or no socket.
     pub fn open(netns: Option<&str>) -> Result<Self> {
-        let socket = link_messages(netns, |_| Ok(()))?;
+        let socket = subscribe(netns, RTMGRP_LINK, |_| Ok(()))?;
         Ok(Self { socket, buffer: vec![0; BUFFER_BYTES], names: BTreeMap::new() })
     }
 

@@ -21,7 +21,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLMSG_ALIGN: usize = 4;
 // linux/rtnetlink.h
-const RTMGRP_LINK: u32 = 1;
+pub(super) const RTMGRP_LINK: u32 = 1;
 
 /// Larger than the 32 KiB the kernel fills at most in one go of a dump.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
@@ -156,19 +156,21 @@ pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Netli
     })
 }
 
-/// Opens a socket for the messages about links of a namespace, or of this thread's, from now on.
+/// Opens a socket for the messages of multicast groups (`RTMGRP_` bits) of a namespace, or of this
+/// thread's, from now on.
 /// `prepare` sets the socket up before the first message can come.
 ///
 /// # Errors
 /// As [`netns::run_in`], or the kernel gives no socket.
-pub(super) fn link_messages(
+pub(super) fn subscribe(
     netns: Option<&str>,
+    groups: u32,
     prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
 ) -> Result<Socket> {
     netns::run_in(netns, || {
         let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
             prepare(&socket)?;
-            socket.bind(&SocketAddr::new(0, RTMGRP_LINK))?;
+            socket.bind(&SocketAddr::new(0, groups))?;
             socket.set_non_blocking(true)?;
             Ok(socket)
         });

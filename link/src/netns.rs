@@ -159,28 +159,24 @@ where
 /// # Errors
 /// As [`run_in`], or the command cannot be started.
 pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
-    run_in_with_mounts(name, || {
-        let child = command.spawn();
-        child.map_err(|e| Error::system("start", command.get_program().display().to_string(), e))
-    })
+    run_in_with_mounts(name, || command.spawn().map_err(|e| not_started(command, e)))
 }
 
 /// Becomes a command in a namespace: where all goes well it does not return, and the command's
 /// exit status, signals and standard streams are this process's own.
 pub fn exec(name: &str, command: &mut Command) -> Error {
-    let replaced = run_in(Some(name), || {
-        show_in_sysfs(name)?;
+    let replaced = run_in_with_mounts(name, || {
         let error = command.exec();
-        Err::<std::convert::Infallible, _>(Error::system(
-            "start",
-            command.get_program().display().to_string(),
-            error,
-        ))
+        Err::<std::convert::Infallible, _>(not_started(command, error))
     });
     match replaced {
         Err(error) => error,
         Ok(never) => match never {},
     }
+}
+
+fn not_started(command: &Command, error: io::Error) -> Error {
+    Error::system("start", command.get_program().display().to_string(), error)
 }
 
 /// The folder `/sys/class/net` with the interfaces of this thread's network namespace, whatever

@@ -26,10 +26,11 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use netlink_sys::Socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
+use super::netlink::subscribe;
 use super::{Interface, Mac, Netlink, netns};
 use sluicegate_base::error::{Error, Result};
 
@@ -37,8 +38,8 @@ use sluicegate_base::error::{Error, Result};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The discard service: no program answers.
 const DISCARD: u16 = 9;
-/// The multicast group of changes to neighbours (`RTNLGRP_NEIGH`, linux/rtnetlink.h).
-const NEIGHBOUR_GROUP: u32 = 3;
+/// The multicast group of changes to neighbours (`RTMGRP_NEIGH`, linux/rtnetlink.h).
+const NEIGHBOURS: u32 = 4;
 
 /// The receiver of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl NextHops {
     /// Makes the kernel ask for a neighbour, and waits until it has an answer or has given up.
     fn ask(&mut self, address: IpAddr) -> Result<Option<Mac>> {
         // Before the request: what changes meanwhile wakes the wait.
-        let changes = self.changes()?;
+        let changes = subscribe(self.netns.as_deref(), NEIGHBOURS, |_| Ok(()))?;
         let name = &self.interface.name;
         let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
         sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))?;
@@ -151,19 +152,6 @@ impl NextHops {
                 return Ok(None);
             }
         }
-    }
-
-    /// A socket that gets a message for each change of a neighbour.
-    fn changes(&self) -> Result<Socket> {
-        netns::run_in(self.netns.as_deref(), || {
-            let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
-                socket.bind_auto()?;
-                socket.add_membership(NEIGHBOUR_GROUP)?;
-                socket.set_non_blocking(true)?;
-                Ok(socket)
-            });
-            socket.map_err(|e| Error::system("watch", "neighbours", e))
-        })
     }
 
     /// The entry of an address in the interface's neighbour table.

@@ -125,40 +125,30 @@ impl Process {
     }
 
     fn of(pid: u32) -> io::Result<Self> {
-        let Stat { started, .. } = Stat::of(pid)?;
-        Ok(Self { pid, started })
+        Ok(Self { pid, started: stat(pid)?.0 })
     }
 
     /// True if it runs. A zombie has exited: it holds nothing but its number.
     pub fn lives(self) -> bool {
-        Stat::of(self.pid).is_ok_and(|stat| stat.started == self.started && !stat.ended)
+        stat(self.pid).is_ok_and(|(started, ended)| started == self.started && !ended)
     }
 }
 
-/// The fields of `/proc/PID/stat` that tell processes apart (proc_pid_stat(5)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stat {
-    started: u64,
-    ended: bool,
+/// When a process started, and whether it has ended (`/proc/PID/stat`, proc_pid_stat(5)).
+fn stat(pid: u32) -> io::Result<(u64, bool)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_stat(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-impl Stat {
-    fn of(pid: u32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        Self::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-    }
-
-    /// The second field is a name in parentheses that can hold anything; the third is the state, the
-    /// 20th the number of threads, the 22nd the start.
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = fields.next()?;
-        let threads: u64 = fields.nth(16)?.parse().ok()?;
-        let started = fields.nth(1)?.parse().ok()?;
-        // A process whose first thread has ended goes on as long as it has others.
-        let ended = matches!(state, "Z" | "X") && threads <= 1;
-        Some(Self { started, ended })
-    }
+/// The second field is a name in parentheses that can hold anything; the third is the state, the
+/// 20th the number of threads, the 22nd the start.
+fn parse_stat(text: &str) -> Option<(u64, bool)> {
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // A process whose first thread has ended goes on as long as it has others.
+    Some((started, matches!(state, "Z" | "X") && threads <= 1))
 }
 
 #[cfg(test)]
@@ -206,8 +196,7 @@ mod tests {
             ("its first thread has ended, others go on", stat("cat", "Z", 2), Some(false)),
             ("half a file", "7 (cat) S 1".into(), None),
         ] {
-            let expected = ended.map(|ended| Stat { started: 4711, ended });
-            assert_eq!(Stat::parse(&text), expected, "{sentence}");
+            assert_eq!(parse_stat(&text), ended.map(|ended| (4711, ended)), "{sentence}");
         }
     }
 }

@@ -72,15 +72,11 @@ impl Netlink {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_up(&mut self, name: &str, up: bool) -> Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = self.index(name)?;
-        message.header.change_mask = LinkFlags::Up;
-        if up {
-            message.header.flags = LinkFlags::Up;
-        }
         let operation = if up { "switch on" } else { "switch off" };
-        self.change(RouteNetlinkMessage::SetLink(message), 0)
-            .map_err(|e| refused(operation, name, ADMIN, e))
+        self.set(name, operation, |message| {
+            message.header.change_mask = LinkFlags::Up;
+            message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        })
     }
 
     /// Sets the most bytes that a packet may have after its link-layer header.
@@ -88,7 +84,9 @@ impl Netlink {
     /// # Errors
     /// No such interface, an MTU that it cannot have, a missing `CAP_NET_ADMIN`.
     pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<()> {
-        self.set(name, "set the MTU of", LinkAttribute::Mtu(mtu))
+        self.set(name, "set the MTU of", |message| {
+            message.attributes = vec![LinkAttribute::Mtu(mtu)]
+        })
     }
 
     /// Sets how many packets may wait to be sent.
@@ -96,7 +94,9 @@ impl Netlink {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_queue_length(&mut self, name: &str, packets: u32) -> Result<()> {
-        self.set(name, "set the queue length of", LinkAttribute::TxQueueLen(packets))
+        self.set(name, "set the queue length of", |message| {
+            message.attributes = vec![LinkAttribute::TxQueueLen(packets)]
+        })
     }
 
     /// Gives an interface another Ethernet address.
@@ -104,7 +104,9 @@ impl Netlink {
     /// # Errors
     /// No such interface, one that keeps its address, a missing `CAP_NET_ADMIN`.
     pub fn set_mac(&mut self, name: &str, mac: Mac) -> Result<()> {
-        self.set(name, "set the address of", LinkAttribute::Address(mac.0.to_vec()))
+        self.set(name, "set the address of", |message| {
+            message.attributes = vec![LinkAttribute::Address(mac.0.to_vec())]
+        })
     }
 
     /// Writes what an interface is for, where `ip link` shows it.
@@ -112,13 +114,20 @@ impl Netlink {
     /// # Errors
     /// No such interface, a text of more than 255 bytes, a missing `CAP_NET_ADMIN`.
     pub fn set_alias(&mut self, name: &str, text: &str) -> Result<()> {
-        self.set(name, "set the alias of", LinkAttribute::IfAlias(text.to_owned()))
+        self.set(name, "set the alias of", |message| {
+            message.attributes = vec![LinkAttribute::IfAlias(text.to_owned())]
+        })
     }
 
-    fn set(&mut self, name: &str, operation: &'static str, attribute: LinkAttribute) -> Result<()> {
+    fn set(
+        &mut self,
+        name: &str,
+        operation: &'static str,
+        change: impl FnOnce(&mut LinkMessage),
+    ) -> Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(name)?;
-        message.attributes = vec![attribute];
+        change(&mut message);
         self.change(RouteNetlinkMessage::SetLink(message), 0)
             .map_err(|e| refused(operation, name, ADMIN, e))
     }

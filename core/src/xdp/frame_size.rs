@@ -46,7 +46,7 @@ fn room(frame_bytes: u32) -> u32 {
 /// Empty where it has none to tell of.
 fn driver(netns: Option<&str>, interface: &str) -> String {
     let driver = Ethtool::open(netns).and_then(|mut it| it.driver(interface));
-    driver.map(|it| it.name).unwrap_or_default()
+    driver.unwrap_or_default()
 }
 
 #[cfg(test)]

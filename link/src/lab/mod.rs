@@ -18,7 +18,6 @@
 
 mod build;
 mod plan;
-mod record;
 
 pub use plan::{Host, HostInterface, Shape};
 
@@ -26,10 +25,8 @@ use std::ffi::OsStr;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use record::{LabRecord, Registry};
-
 use super::netns;
-use super::records::Process;
+use super::records::{Process, RecordDir, Records};
 use sluicegate_base::error::{Error, Result};
 
 /// The configuration of a lab.
@@ -73,6 +70,62 @@ impl LabConfig {
     }
 }
 
+/// The labs that are up, recorded one a file.
+const LABS: RecordDir = RecordDir {
+    folder: "/run/sluice/labs",
+    lock: "/run/sluice/lab.lock",
+    purpose: "making or removing a lab",
+    // Only files have refused: those of root, where the caller is another.
+    capability: "CAP_DAC_OVERRIDE, CAP_SYS_ADMIN and CAP_NET_ADMIN",
+};
+
+/// The record of a lab.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LabRecord {
+    config: LabConfig,
+    /// The process a scratch lab belongs to.
+    owner: Option<Process>,
+}
+
+impl LabRecord {
+    /// The record of the lab of that name. A file that is no record is passed over.
+    fn load(records: &Records, name: &str) -> Option<Self> {
+        Self::parse(name, &records.get(name)?)
+    }
+
+    /// All records, by name.
+    fn list(records: &Records) -> Vec<Self> {
+        records.names().iter().filter_map(|name| Self::load(records, name)).collect()
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
+        if let Some(owner) = self.owner {
+            text += &format!("owner {} {}\n", owner.pid, owner.started);
+        }
+        text
+    }
+
+    fn parse(name: &str, text: &str) -> Option<Self> {
+        let mut config = LabConfig { name: name.into(), ..LabConfig::default() };
+        let mut owner = None;
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["shape", shape] => config.shape = shape.parse().ok()?,
+                ["queues", queues] => config.queues = queues.parse().ok()?,
+                ["owner", pid, started] => {
+                    let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
+                    owner = Some(Process { pid, started });
+                }
+                _ => return None,
+            }
+        }
+        config.check().ok()?;
+        Some(Self { config, owner })
+    }
+}
+
 /// A lab that is up.
 #[derive(Debug)]
 pub struct Lab {
@@ -86,7 +139,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if self.scratch {
             // Where that fails, the next scratch lab's maker tries again.
-            let _ = Registry::lock().and_then(|registry| remove(&registry, &self.config));
+            let _ = Records::lock(&LABS).and_then(|records| remove(&records, &self.config));
         }
     }
 }
@@ -100,8 +153,8 @@ impl Lab {
     /// is not a lab's, a missing privilege. Nothing half-made is left behind.
     pub fn up(config: &LabConfig) -> Result<Self> {
         config.check()?;
-        let registry = Registry::lock()?;
-        if let Some(there) = registry.get(&config.name) {
+        let records = Records::lock(&LABS)?;
+        if let Some(there) = LabRecord::load(&records, &config.name) {
             if there.config != *config {
                 return Err(Error::Usage(format!(
                     "lab '{0}' is up as {1} with {2}, not as {3} with {4}: take another --name, \
@@ -116,9 +169,9 @@ impl Lab {
             if build::is_whole(config) {
                 return Ok(Self::of(there));
             }
-            remove(&registry, &there.config)?;
+            remove(&records, &there.config)?;
         }
-        Self::make(&registry, config.clone(), None)
+        Self::make(&records, config.clone(), None)
     }
 
     /// Makes a lab of shape pair with one queue for a test; it goes when it is dropped.
@@ -145,13 +198,13 @@ impl Lab {
             queues,
         };
         config.check()?;
-        let registry = Registry::lock()?;
-        for record in registry.list() {
+        let records = Records::lock(&LABS)?;
+        for record in LabRecord::list(&records) {
             if record.owner.is_some_and(|owner| !owner.lives()) {
-                remove(&registry, &record.config)?;
+                remove(&records, &record.config)?;
             }
         }
-        let mut lab = Self::make(&registry, config, Some(owner))?;
+        let mut lab = Self::make(&records, config, Some(owner))?;
         lab.scratch = true;
         Ok(lab)
     }
@@ -164,14 +217,14 @@ impl Lab {
         // Before the lock, so that a wrong name is told without any privilege; and again under
         // it, for another process may have been faster.
         Self::find(name)?;
-        let registry = Registry::lock()?;
+        let records = Records::lock(&LABS)?;
         let lab = Self::find(name)?;
-        remove(&registry, &lab.config)
+        remove(&records, &lab.config)
     }
 
     /// The labs that are up, by name; needs no privilege.
     pub fn list() -> Vec<Self> {
-        Registry::read().list().into_iter().map(Self::of).collect()
+        LabRecord::list(&Records::read(&LABS)).into_iter().map(Self::of).collect()
     }
 
     /// The lab of that name; needs no privilege.
@@ -179,7 +232,7 @@ impl Lab {
     /// # Errors
     /// No lab of that name (the error lists those there are).
     pub fn find(name: &str) -> Result<Self> {
-        Registry::read().get(name).map(Self::of).ok_or_else(|| {
+        LabRecord::load(&Records::read(&LABS), name).map(Self::of).ok_or_else(|| {
             let labs = Self::list();
             let names: Vec<&str> = labs.iter().map(Self::name).collect();
             Error::Usage(if names.is_empty() {
@@ -265,23 +318,23 @@ impl Lab {
         Self { config: record.config, owner: record.owner, scratch: false }
     }
 
-    fn make(registry: &Registry, config: LabConfig, owner: Option<Process>) -> Result<Self> {
+    fn make(records: &Records, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
         // Recorded first: whatever happens from here on, somebody can find and remove it.
         let record = LabRecord { config, owner };
-        registry.put(&record)?;
+        records.put(&record.config.name, &record.to_text())?;
         if let Err(error) = build::build(&record.config) {
             // The reason it could not be built matters more than that of the clearing up.
-            let _ = remove(registry, &record.config);
+            let _ = remove(records, &record.config);
             return Err(error);
         }
         Ok(Self::of(record))
     }
 }
 
-fn remove(registry: &Registry, config: &LabConfig) -> Result<()> {
+fn remove(records: &Records, config: &LabConfig) -> Result<()> {
     build::tear_down(config)?;
-    registry.forget(&config.name)
+    records.forget(&config.name)
 }
 
 fn queues(count: u32) -> String {
@@ -340,5 +393,31 @@ mod tests {
     fn an_unknown_lab_is_said_with_a_remedy() {
         let error = Lab::down("no-such-lab").unwrap_err().to_string();
         assert!(error.starts_with("no lab 'no-such-lab' is up; "), "{error}");
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        for (shape, queues, owner) in
+            [(Shape::Pair, 1, None), (Shape::Line, 8, Some(Process { pid: 7, started: 1 << 40 }))]
+        {
+            let name = "lab".to_owned();
+            let config = LabConfig { name, shape, queues };
+            let record = LabRecord { config, owner };
+            assert_eq!(LabRecord::parse("lab", &record.to_text()), Some(record));
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_none() {
+        for (sentence, name, text) in [
+            ("an unknown shape", "lab", "shape ring\n"),
+            ("an unknown line", "lab", "shape pair\ncolour red\n"),
+            ("no number of queues", "lab", "queues many\n"),
+            ("too many queues", "lab", "queues 1000000\n"),
+            ("half an owner", "lab", "owner 7\n"),
+            ("a name that is none", "../lab", "shape pair\n"),
+        ] {
+            assert_eq!(LabRecord::parse(name, text), None, "{sentence}");
+        }
     }
 }

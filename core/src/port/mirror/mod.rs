@@ -259,7 +259,7 @@ impl Serving {
     /// In native mode. To be called in the interface's network namespace.
     pub fn of(interface: &link::Interface) -> Self {
         let driver = Ethtool::open(None).and_then(|mut it| it.driver(&interface.name));
-        Self::by(&interface.kind, &driver.map(|it| it.name).unwrap_or_default())
+        Self::by(&interface.kind, &driver.unwrap_or_default())
     }
 
     fn by(kind: &str, driver: &str) -> Self {
