@@ -169,54 +169,31 @@ impl Op {
     /// Decodes an instruction; none if no kernel knows its code.
     pub fn decode(instruction: Instruction) -> Option<Self> {
         let Instruction { code, jt, jf, k } = instruction;
-        let class = u32::from(code & 0x07);
-        let operation = u32::from(code & 0xf0);
-        let operand = if u32::from(code) & libc::BPF_X == 0 { Operand::K(k) } else { Operand::X };
-        let op = match class {
-            libc::BPF_LD => Self::decode_load(code, k)?,
-            libc::BPF_LDX => match u32::from(code & 0xe0) {
-                libc::BPF_IMM => Self::LoadXConstant(k),
-                libc::BPF_MEM => Self::LoadXCell(k),
-                libc::BPF_LEN => Self::LoadXLength,
-                libc::BPF_MSH => Self::LoadXHeader(k),
-                _ => return None,
-            },
-            libc::BPF_ST => Self::Store(k),
-            libc::BPF_STX => Self::StoreX(k),
-            libc::BPF_ALU if operation == libc::BPF_NEG => Self::Negate,
-            libc::BPF_ALU => {
-                let alu = Alu::ALL.into_iter().find(|alu| *alu as u32 == operation)?;
-                Self::Calculate(alu, operand)
-            }
-            libc::BPF_JMP if operation == libc::BPF_JA => Self::Jump(k.cast_signed()),
-            libc::BPF_JMP => {
-                let condition = Condition::ALL.into_iter().find(|c| *c as u32 == operation)?;
-                Self::Branch(condition, operand, jt, jf)
-            }
-            libc::BPF_RET if u32::from(code & 0x18) == libc::BPF_A => Self::ReturnA,
-            libc::BPF_RET => Self::Return(k),
-            _ if operation == libc::BPF_TXA => Self::CopyToA,
-            _ => Self::CopyToX,
-        };
-        // Bits that mean nothing where they stand must not be set.
-        (op.encode().code == code).then_some(op)
-    }
-
-    fn decode_load(code: u16, k: u32) -> Option<Self> {
-        let width = match u32::from(code & 0x18) {
-            libc::BPF_W => Width::Word,
-            libc::BPF_H => Width::Half,
-            libc::BPF_B => Width::Byte,
-            _ => return None,
-        };
-        match u32::from(code & 0xe0) {
-            libc::BPF_IMM => Some(Self::LoadConstant(k)),
-            libc::BPF_ABS => Some(Self::Load(width, k)),
-            libc::BPF_IND => Some(Self::LoadIndirect(width, k)),
-            libc::BPF_MEM => Some(Self::LoadCell(k)),
-            libc::BPF_LEN => Some(Self::LoadLength),
-            _ => None,
-        }
+        let widths = [Width::Byte, Width::Half, Width::Word].into_iter();
+        let loads = widths.flat_map(|width| [Self::Load(width, k), Self::LoadIndirect(width, k)]);
+        let with_operand = [Operand::K(k), Operand::X].into_iter().flat_map(|operand| {
+            let calculations = Alu::ALL.map(|alu| Self::Calculate(alu, operand));
+            let branches = Condition::ALL.map(|is| Self::Branch(is, operand, jt, jf));
+            calculations.into_iter().chain(branches)
+        });
+        let others = [
+            Self::LoadLength,
+            Self::LoadConstant(k),
+            Self::LoadCell(k),
+            Self::LoadXHeader(k),
+            Self::LoadXLength,
+            Self::LoadXConstant(k),
+            Self::LoadXCell(k),
+            Self::Store(k),
+            Self::StoreX(k),
+            Self::Negate,
+            Self::Jump(k.cast_signed()),
+            Self::Return(k),
+            Self::ReturnA,
+            Self::CopyToX,
+            Self::CopyToA,
+        ];
+        loads.chain(with_operand).chain(others).find(|op| op.encode().code == code)
     }
 
     /// The instruction that means this.
