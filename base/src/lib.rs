@@ -11,6 +11,7 @@
 //!
 //! A backend owns a [`Ring`](ring::Ring) and fills or empties its slots; a program works on it through a
 //! [`RingMut`](ring::RingMut), which the queue of a port lends.
+#![warn(unreachable_pub)]
 
 pub mod error;
 pub mod headers;

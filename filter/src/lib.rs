@@ -14,6 +14,7 @@
 //! assert!(filter.matches(&[0xff; 60], 60));
 //! # Ok::<(), sluicegate_base::Error>(())
 //! ```
+#![warn(unreachable_pub)]
 
 pub mod cbpf;
 mod compile;

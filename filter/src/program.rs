@@ -192,7 +192,7 @@ fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
 }
 
 /// True if an absolute load asks the kernel for something besides the packet's bytes.
-pub fn is_extension(k: u32) -> bool {
+pub(crate) fn is_extension(k: u32) -> bool {
     let number = extension_number(k);
     (0..libc::SKF_AD_MAX).contains(&number) && number % 4 == 0
 }

@@ -8,6 +8,7 @@
 //!
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.
+#![warn(unreachable_pub)]
 
 mod cpu;
 pub mod ethtool;

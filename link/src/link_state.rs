@@ -177,13 +177,13 @@ impl LinkRemoval {
     ///
     /// # Errors
     /// As [`subscribe`].
-    pub fn open(netns: Option<&str>, index: u32) -> Result<Self> {
+    pub(crate) fn open(netns: Option<&str>, index: u32) -> Result<Self> {
         let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
         Ok(Self { socket: subscribe(netns, RTMGRP_LINK, attach)? })
     }
 
     /// Returns the last state of the interface if it was removed.
-    pub fn take(&self) -> Option<Interface> {
+    pub(crate) fn take(&self) -> Option<Interface> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let bytes = loop {
             match self.socket.recv(&mut &mut buffer[..], libc::MSG_TRUNC) {

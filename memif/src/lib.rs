@@ -29,6 +29,7 @@
 //! memory that the peer can write, and the peer cannot change a packet that was received.
 //!
 //! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
+#![warn(unreachable_pub)]
 
 mod channel;
 mod end;

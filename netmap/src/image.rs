@@ -26,7 +26,7 @@ const KNOWN_FLAGS: u16 =
 
 /// An invalid value that a program has written into an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageFault {
+pub(crate) struct ImageFault {
     slot: Option<u32>,
     field: &'static str,
     value: u64,

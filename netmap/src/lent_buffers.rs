@@ -10,33 +10,33 @@ const BITS: u32 = u32::BITS;
 
 /// A set of buffers, that of all rings of one program.
 #[derive(Debug)]
-pub struct LentBuffers {
+pub(crate) struct LentBuffers {
     words: Box<[AtomicU32]>,
 }
 
 impl LentBuffers {
     /// None of `buffers` buffers.
-    pub fn none_of(buffers: u32) -> Self {
+    pub(crate) fn none_of(buffers: u32) -> Self {
         Self { words: (0..buffers.div_ceil(BITS)).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Lends a buffer to the program. Release: pairs with `take_back`, by any ring, and publishes what the
     /// last holder wrote.
     #[inline]
-    pub fn lend(&self, buffer: u32) {
+    pub(crate) fn lend(&self, buffer: u32) {
         let before = self.word(buffer).fetch_or(bit(buffer), Ordering::Release);
         debug_assert!(before & bit(buffer) == 0, "buffer {buffer} has two holders");
     }
 
     /// Takes a buffer back for the caller; false if the program did not hold it. Acquire: pairs with `lend`.
     #[inline]
-    pub fn take_back(&self, buffer: u32) -> bool {
+    pub(crate) fn take_back(&self, buffer: u32) -> bool {
         let word = self.words.get((buffer / BITS) as usize);
         word.is_some_and(|it| it.fetch_and(!bit(buffer), Ordering::Acquire) & bit(buffer) != 0)
     }
 
     /// Takes all back.
-    pub fn drain(&self) -> Vec<u32> {
+    pub(crate) fn drain(&self) -> Vec<u32> {
         let words = self.words.iter().zip((0..).step_by(BITS as usize));
         let taken = words.map(|(word, first)| (word.swap(0, Ordering::Acquire), first));
         let buffers = taken.flat_map(|(word, first)| {

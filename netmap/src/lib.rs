@@ -22,6 +22,7 @@
 //! assert_eq!(queues[0].sync_rx()?, 511, "slots that the program sees, at rx_offset() of fd()");
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
+#![warn(unreachable_pub)]
 #![deny(unsafe_code)]
 
 pub mod abi;

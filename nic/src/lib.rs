@@ -16,6 +16,7 @@
 //!
 //! Sources: Documentation/networking/napi.rst and af_xdp.rst, which recommend these values;
 //! Documentation/ABI/testing/sysfs-class-net.
+#![warn(unreachable_pub)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,4 +1,5 @@
 //! Capture files: pcap and pcapng, plain or compressed.
+#![warn(unreachable_pub)]
 
 pub mod read;
 pub mod threads;

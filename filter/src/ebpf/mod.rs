@@ -79,39 +79,39 @@ fn pack(dst: u8, src: u8) -> u8 {
 
 /// Classes of instructions: the lower three bits of a code (`BPF_CLASS`).
 mod class {
-    pub const LD: u8 = 0x00;
-    pub const LDX: u8 = 0x01;
-    pub const ST: u8 = 0x02;
-    pub const STX: u8 = 0x03;
-    pub const ALU: u8 = 0x04;
-    pub const JMP: u8 = 0x05;
-    pub const JMP32: u8 = 0x06;
-    pub const ALU64: u8 = 0x07;
+    pub(crate) const LD: u8 = 0x00;
+    pub(crate) const LDX: u8 = 0x01;
+    pub(crate) const ST: u8 = 0x02;
+    pub(crate) const STX: u8 = 0x03;
+    pub(crate) const ALU: u8 = 0x04;
+    pub(crate) const JMP: u8 = 0x05;
+    pub(crate) const JMP32: u8 = 0x06;
+    pub(crate) const ALU64: u8 = 0x07;
 }
 
 /// The other parts of a code.
 mod part {
-    pub const MEM: u8 = 0x60;
-    pub const ATOMIC: u8 = 0xc0;
+    pub(crate) const MEM: u8 = 0x60;
+    pub(crate) const ATOMIC: u8 = 0xc0;
     /// The source is a register, not the constant.
-    pub const X: u8 = 0x08;
-    pub const MOV: u8 = 0xb0;
-    pub const NEG: u8 = 0x80;
-    pub const END: u8 = 0xd0;
-    pub const TO_BE: u8 = 0x08;
-    pub const JA: u8 = 0x00;
-    pub const CALL: u8 = 0x80;
-    pub const EXIT: u8 = 0x90;
+    pub(crate) const X: u8 = 0x08;
+    pub(crate) const MOV: u8 = 0xb0;
+    pub(crate) const NEG: u8 = 0x80;
+    pub(crate) const END: u8 = 0xd0;
+    pub(crate) const TO_BE: u8 = 0x08;
+    pub(crate) const JA: u8 = 0x00;
+    pub(crate) const CALL: u8 = 0x80;
+    pub(crate) const EXIT: u8 = 0x90;
     /// In the constant of an atomic operation: it also returns the former value.
-    pub const FETCH: i32 = 0x01;
+    pub(crate) const FETCH: i32 = 0x01;
 }
 
 /// Meanings of a wide load's constant, given in place of its source register.
 mod pseudo {
-    pub const MAP_FD: u8 = 1;
-    pub const MAP_VALUE: u8 = 2;
+    pub(crate) const MAP_FD: u8 = 1;
+    pub(crate) const MAP_VALUE: u8 = 2;
     /// In a call: the constant is not a helper's number but that of a kernel function.
-    pub const KERNEL_FUNCTION: u8 = 2;
+    pub(crate) const KERNEL_FUNCTION: u8 = 2;
 }
 
 /// A register. A call takes its arguments in `R1` to `R5` and returns in `R0`; it leaves nothing

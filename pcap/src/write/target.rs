@@ -53,7 +53,7 @@ impl Failure {
     }
 
     /// The error of an output that was being written.
-    pub fn error(&self) -> Error {
+    pub(crate) fn error(&self) -> Error {
         self.told(Error::open_file(self.operation, &self.path, self.source()))
     }
 
