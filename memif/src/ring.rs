@@ -145,7 +145,7 @@ pub(super) struct Descriptor {
 /// A ring's memory, as one end has it.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Keeps what the address leads into; all buffers are there, too.
+    /// The memory of the ring and of its buffers, which this keeps mapped.
     regions: Arc<Regions>,
     base: NonNull<u8>,
     mask: u32,

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
 
-use crate::threads::without_signals;
+use crate::without_signals;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::Mmap;
 

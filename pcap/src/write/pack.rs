@@ -23,10 +23,10 @@ use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::{CParameter, compress_bound};
 
 use super::super::Compression;
-use super::super::threads::without_signals;
 use super::chunk::Piece;
 use super::config::OutputConfig;
 use super::target::{Failure, OutputCounts, Target, lock};
+use crate::without_signals;
 use sluicegate_base::error::{Error, Result};
 
 /// Chunks that wait before each worker; more would only be memory.
@@ -141,10 +141,10 @@ impl Packer {
     }
 }
 
-/// What tells the first job to write.
+/// Lets the first job write at once.
 fn already_written() -> Receiver<()> {
     let (written, before) = sync_channel(1);
-    // There is room for one, and `before` is there.
+    // It has room for one, and its receiver lives.
     let _ = written.send(());
     before
 }

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, Result};
-use crate::file::threads::without_signals;
+use crate::file::without_signals;
 use crate::link::netns;
 use sluicegate_memif::{
     Address, Channel, ChannelEnd, Connection, Listener, Pair, ProtocolError, Settings, as_client,
