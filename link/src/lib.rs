@@ -1,10 +1,30 @@
 //! Interfaces, the namespaces they live in, and the lab.
 //!
-//! [`netns`] runs things in a network namespace; [`Netlink`] lists and changes interfaces;
-//! [`NextHops`] finds the Ethernet address that packets to an IP address get;
-//! [`Ethtool`] asks a driver what rtnetlink does not tell, [`xdp_abilities`] what it can in XDP;
-//! [`Sampler`] and [`Rates`] turn counters into rates; [`Lab`] builds hosts out of namespaces and
-//! veth links.
+//! ```text
+//!   Netlink   interfaces, addresses, routes, filters      rtnetlink
+//!   Ethtool   what a driver tells beyond that             ioctl
+//!   NextHops  IP address --> Ethernet address             routes and neighbours
+//!   Sampler   counters --> Rates                          both, and /proc
+//!   netns     runs things in a network namespace          setns
+//!   Lab       hosts: namespaces joined by veth links      all of these
+//! ```
+//!
+//! ```no_run
+//! use sluicegate_link::{Rates, Sampler};
+//!
+//! let mut sampler = Sampler::open(None, &[])?;
+//! let mut before = sampler.sample()?;
+//! loop {
+//!     std::thread::sleep(std::time::Duration::from_secs(1));
+//!     let now = sampler.sample()?;
+//!     for interface in Rates::between(&before, &now).interfaces {
+//!         println!("{}: {:.0} packets/s received", interface.name, interface.rx.packets);
+//!     }
+//!     before = now;
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), sluicegate_base::Error>(())
+//! ```
 //!
 //! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
 //! needs a thread in that namespace only for the moment of opening.

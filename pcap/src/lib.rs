@@ -1,4 +1,28 @@
 //! Capture files: pcap and pcapng, plain or compressed.
+//!
+//! ```text
+//!   file, pipe --> read::Reader --> Packet --> write::Encoder --> Chunk --> write::Output --> file, pipe
+//! ```
+//!
+//! ```no_run
+//! use sluicegate_pcap::read::Reader;
+//! use sluicegate_pcap::write::{Encoder, EncoderConfig, Output, OutputConfig};
+//!
+//! let mut reader = Reader::open("in.pcap".as_ref())?;
+//! let mut output = Output::create(OutputConfig::new("out.pcapng.zst"))?;
+//! output.add_interface(&reader.interfaces()[0], None)?;
+//! let mut encoder = Encoder::new(&EncoderConfig::default());
+//! let mut chunk = encoder.chunk();
+//! while let Some(record) = reader.next_packet()? {
+//!     while !encoder.append(&mut chunk, &record.packet()) {
+//!         output.write(&chunk)?;
+//!         chunk.clear();
+//!     }
+//! }
+//! output.write(&chunk)?;
+//! assert!(output.finish().failure.is_none());
+//! # Ok::<(), sluicegate_base::Error>(())
+//! ```
 #![warn(unreachable_pub)]
 
 pub mod read;

@@ -29,7 +29,9 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -41,7 +43,6 @@ mod packet;
 mod slot;
 #[cfg(test)]
 mod tests;
-mod wait;
 
 pub use cursor::{AtomicU16, AtomicU32, Ordering, fence};
 pub use handle::{Filled, RingMut, Swapped};
@@ -49,7 +50,6 @@ pub use packet::{Packet, Segments};
 pub use slot::{
     Direction, Interface, LINKTYPE_ETHERNET, Meta, Slot, TimestampSource, flags, now_ns,
 };
-pub use wait::{Readiness, Wait};
 
 /// A receive or transmit ring. One thread has it at a time.
 #[derive(Debug)]
@@ -380,4 +380,46 @@ impl<'a> Iterator for Packets<'a> {
         // holds for them.
         Some(unsafe { Packet::in_slots(ring.meta(first), head, ring, next, more) })
     }
+}
+
+/// How a thread waits for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Never sleeps: least delay, a core to itself.
+    Spin,
+    /// Sleeps in poll(2) at once: least processor time.
+    Sleep,
+    /// Spins for this time, then sleeps.
+    Adaptive(Duration),
+}
+
+impl Default for Wait {
+    /// Spins for 20 µs, about what a sleep and a wake-up cost, then sleeps.
+    fn default() -> Self {
+        Self::Adaptive(Duration::from_micros(20))
+    }
+}
+
+impl FromStr for Wait {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "spin" => Ok(Self::Spin),
+            "sleep" => Ok(Self::Sleep),
+            "adaptive" => Ok(Self::default()),
+            _ => Err(Error::Usage(format!("wait '{text}': use spin, sleep or adaptive"))),
+        }
+    }
+}
+
+/// The result of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// A sync has something to do.
+    Ready,
+    /// The time is up.
+    TimedOut,
+    /// The interface went down. Packets come again when it is up.
+    Down,
 }
