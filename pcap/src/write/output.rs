@@ -40,8 +40,8 @@ pub struct Output {
     files_deleted: u64,
     packets_deleted: u64,
     files_left: u64,
-    /// The files' directory, or why it cannot be had, if they are to be on the disk.
-    synced: Option<Result<File, Failure>>,
+    /// The files' directory, if they are to be on the disk.
+    synced: Option<File>,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Output {
     /// privileges between the two.
     ///
     /// # Errors
-    /// A configuration that makes no sense.
+    /// A configuration that makes no sense; a directory that cannot be opened to be synced.
     pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
         let progress = Arc::new(OutputCounts::default());
@@ -93,7 +93,8 @@ impl Output {
             }
         };
         let directory = name.as_ref().map(Name::directory);
-        let synced = directory.filter(|_| config.sync).map(open_directory);
+        let synced = directory.filter(|_| config.sync).map(open_directory).transpose();
+        let synced = synced.map_err(|failure| failure.at_start())?;
         Ok(Self {
             layout: BlockLayout::new(config.format, config.microseconds),
             name,
@@ -122,11 +123,10 @@ impl Output {
         if let Some(name) = self.name.as_ref().filter(|_| self.config.begins_files_later()) {
             check_directory(name.directory())?;
         }
-        match &self.synced {
-            Some(Err(failure)) => Err(failure.at_start()),
-            _ if self.name.as_ref().is_some_and(Name::is_timed) => Ok(()),
-            _ => self.open(0).map_err(|failure| failure.at_start()),
+        if self.name.as_ref().is_some_and(Name::is_timed) {
+            return Ok(());
         }
+        self.open(0).map_err(|failure| failure.at_start())
     }
 
     /// Adds an interface, at any time; `filter` is the expression its packets passed. Returns
@@ -284,7 +284,7 @@ impl Output {
                 // A time that no name can hold.
                 Err(error) => {
                     let error = io::Error::other(error.to_string());
-                    Err(Failure::new("name", &self.config.path, &error))
+                    Err(Failure::new("name", &self.config.path, error))
                 }
             },
             None => Target::standard_output(),

@@ -50,7 +50,7 @@ impl Drop for PackJob {
     fn drop(&mut self) {
         if self.written.is_some() {
             let error = io::Error::other("a thread ended unexpectedly");
-            self.progress.fail(Failure::new("compress", Path::new("the capture"), &error));
+            self.progress.fail(Failure::new("compress", Path::new("the capture"), error));
             self.progress.lose(self.packets);
         }
     }
@@ -173,7 +173,7 @@ fn work(mut codec: Codec, jobs: &Receiver<PackJob>, give_back: &Sender<Vec<u8>>)
                     job.progress.write(&job.target, &piece);
                 }
                 Err(error) => {
-                    let failure = Failure::new("compress", lock(&job.target).path(), &error);
+                    let failure = Failure::new("compress", lock(&job.target).path(), error);
                     job.progress.fail(failure);
                     job.progress.lose(job.packets);
                 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -25,26 +25,19 @@ const PIPE_BYTES: i32 = 1 << 20;
 pub(super) struct Failure {
     operation: &'static str,
     path: PathBuf,
-    errno: Option<i32>,
-    text: String,
+    source: Arc<io::Error>,
     remedy: &'static str,
 }
 
 impl Failure {
-    pub(super) fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
-        let remedy = match error.raw_os_error() {
+    pub(super) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
             Some(libc::EPIPE) => "the reader has closed the pipe",
             Some(libc::EFBIG) => "no file may be larger: begin new files by size",
             Some(libc::EIO) => "the device failed: see the kernel's log, and write elsewhere",
             _ => "",
         };
-        Self {
-            operation,
-            path: path.to_owned(),
-            errno: error.raw_os_error(),
-            text: error.to_string(),
-            remedy,
-        }
+        Self { operation, path: path.to_owned(), source: Arc::new(source), remedy }
     }
 
     fn with(mut self, remedy: &'static str) -> Self {
@@ -54,26 +47,21 @@ impl Failure {
 
     /// The error of an output that was being written.
     pub(crate) fn error(&self) -> Error {
-        self.told(Error::open_file(self.operation, &self.path, self.source()))
+        self.told(Error::open_file)
     }
 
     /// The error of an output that cannot be begun.
     pub(super) fn at_start(&self) -> Error {
-        self.told(Error::path(self.operation, &self.path, self.source()))
+        self.told(Error::path)
     }
 
-    fn source(&self) -> io::Error {
-        match self.errno {
+    fn told(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
+        let source = match self.source.raw_os_error() {
             Some(errno) => io::Error::from_raw_os_error(errno),
-            None => io::Error::other(self.text.clone()),
-        }
-    }
-
-    fn told(&self, error: Error) -> Error {
-        match self.remedy {
-            "" => error,
-            remedy => error.remedy(remedy),
-        }
+            None => io::Error::other(self.source.to_string()),
+        };
+        let error = error(self.operation, &self.path, source);
+        if self.remedy.is_empty() { error } else { error.remedy(self.remedy) }
     }
 }
 
@@ -108,19 +96,19 @@ impl Target {
             options.custom_flags(libc::O_NOFOLLOW | waits);
         }
         let file = options.truncate(!shared).open(path);
-        let file = file.map_err(|error| create_failure(path, &error))?;
+        let file = file.map_err(|error| create_failure(path, error))?;
         if shared {
             empty_own(&file, path)?;
         }
         let shared = share(&file, access);
-        shared.map_err(|error| Failure::new("set the owner and mode of", path, &error))?;
+        shared.map_err(|error| Failure::new("set the owner and mode of", path, error))?;
         Self::new(file, path)
     }
 
     /// Writes to standard output. A terminal is refused.
     pub(super) fn standard_output() -> Result<Self, Failure> {
         let path = Path::new("standard output");
-        let failure = |error: io::Error| Failure::new("open", path, &error);
+        let failure = |error: io::Error| Failure::new("open", path, error);
         let output = io::stdout();
         if output.is_terminal() {
             let error = io::Error::other("it is a terminal");
@@ -131,7 +119,7 @@ impl Target {
     }
 
     fn new(file: File, path: &Path) -> Result<Self, Failure> {
-        let metadata = file.metadata().map_err(|error| Failure::new("look at", path, &error))?;
+        let metadata = file.metadata().map_err(|error| Failure::new("look at", path, error))?;
         if metadata.file_type().is_fifo() {
             // A larger pipe means fewer switches to the reader. The default will do.
             let _ = fcntl(&file, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
@@ -155,10 +143,10 @@ impl Target {
     }
 
     /// Makes closing wait until the file and its directory are on the disk, if it is a regular file.
-    pub(super) fn synced(mut self, directory: &Result<File, Failure>) -> Result<Self, Failure> {
+    pub(super) fn synced(mut self, directory: &File) -> Result<Self, Failure> {
         if self.regular {
-            let directory = directory.as_ref().map_err(Clone::clone)?.try_clone();
-            self.directory = Some(directory.map_err(|e| Failure::new("sync", &self.path, &e))?);
+            let directory = directory.try_clone();
+            self.directory = Some(directory.map_err(|e| Failure::new("sync", &self.path, e))?);
         }
         Ok(self)
     }
@@ -181,7 +169,7 @@ impl Target {
     fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
         let Some(file) = &mut self.file else {
             let error = io::Error::other("the file is closed");
-            return (0, 0, Some(Failure::new("write", &self.path, &error)));
+            return (0, 0, Some(Failure::new("write", &self.path, error)));
         };
         let (done, error) = write_all(file, piece.bytes);
         let (whole, packets) = piece.whole_in(done);
@@ -195,7 +183,7 @@ impl Target {
             cut_end(file, (done - whole) as u64);
             bytes += self.complete().0;
         }
-        let failure = Failure::new("write", &self.path, &error);
+        let failure = Failure::new("write", &self.path, error);
         (bytes, packets, Some(failure))
     }
 
@@ -215,19 +203,19 @@ impl Target {
     /// that the data went nowhere.
     fn close(&mut self) -> (u64, Option<Failure>) {
         let (bytes, error) = self.complete();
-        let mut failure = error.map(|error| Failure::new("write", &self.path, &error));
+        let mut failure = error.map(|error| Failure::new("write", &self.path, error));
         // A file's name stands in its directory.
         if let (Some(file), Some(directory)) = (&self.file, self.directory.take())
             && let Err(error) = file.sync_all().and_then(|()| sync_directory(&directory))
         {
-            failure.get_or_insert(Failure::new("sync", &self.path, &error));
+            failure.get_or_insert(Failure::new("sync", &self.path, error));
         }
         // close(2) frees the descriptor even if a signal interrupts it.
         if let Some(file) = self.file.take()
             && let Err(errno) = nix::unistd::close(file)
             && errno != Errno::EINTR
         {
-            failure.get_or_insert(Failure::new("close", &self.path, &errno.into()));
+            failure.get_or_insert(Failure::new("close", &self.path, errno.into()));
         }
         (bytes, failure)
     }
@@ -258,14 +246,14 @@ fn others_may_write(path: &Path) -> bool {
 /// Empties a file in a directory where others may make entries, unless one of them has made it: its maker
 /// could read what is written to it, and a hard link may lead to a file that is not to be given away.
 fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
-    let failed = |error| create_failure(path, &error);
+    let failed = |error| create_failure(path, error);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() && is_trusted(&metadata) {
         return Ok(());
     }
     if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
         let error = io::Error::other("another user may have prepared it");
-        return Err(Failure::new("write to", path, &error)
+        return Err(Failure::new("write to", path, error)
             .with("remove it first, or write to a directory of your own"));
     }
     file.set_len(0).map_err(failed)
@@ -296,9 +284,10 @@ fn share(file: &File, access: FileAccess) -> io::Result<()> {
     }
 }
 
-fn create_failure(path: &Path, error: &io::Error) -> Failure {
+fn create_failure(path: &Path, error: io::Error) -> Failure {
+    let errno = error.raw_os_error();
     let failure = Failure::new("create", path, error);
-    match error.raw_os_error() {
+    match errno {
         Some(libc::ENOENT) => failure.with("its directory does not exist: create it first"),
         Some(libc::ENOTDIR) => failure.with("what should be its directory is a file"),
         Some(libc::EISDIR) => failure.with("name a file in it"),
@@ -317,7 +306,7 @@ fn create_failure(path: &Path, error: &io::Error) -> Failure {
 /// Opens the directory of files that are to be on the disk: once, before the first of them, for
 /// later it may not be ours to look into any more.
 pub(super) fn open_directory(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|error| Failure::new("open", path, &error))
+    File::open(path).map_err(|error| Failure::new("open", path, error))
 }
 
 fn sync_directory(directory: &File) -> io::Result<()> {
@@ -331,7 +320,7 @@ fn sync_directory(directory: &File) -> io::Result<()> {
 /// Says at once what would otherwise be found out with the first packet.
 pub(super) fn check_directory(directory: &Path) -> Result<()> {
     let failure = |error: io::Error, remedy| {
-        let failure = Failure::new("write to", directory, &error);
+        let failure = Failure::new("write to", directory, error);
         Err(failure.at_start().remedy(remedy))
     };
     match directory.metadata() {
