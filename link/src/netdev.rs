@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 
-use netlink_packet_core::{NetlinkSerializable, NlasIterator};
+use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable, NlasIterator};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use sluicegate_base::error::{Error, Result};
 
@@ -77,14 +77,14 @@ pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Optio
     let failed =
         |error| Error::system("ask for the XDP abilities of", interface.name.as_str(), error);
     let mut netlink = Netlink::open_to(netns, NETLINK_GENERIC)?;
-    let name = attribute(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME);
+    let name = DefaultNla::new(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME.into());
     let question = Question { family: GENL_ID_CTRL, command: CTRL_CMD_GETFAMILY, attribute: name };
     let family = match netlink.get(question, |body| number(body, CTRL_ATTR_FAMILY_ID)) {
         Ok(Some(family)) => family as u16,
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(failed(error)),
         _ => return Ok(None),
     };
-    let index = attribute(NETDEV_A_DEV_IFINDEX, &interface.index.to_ne_bytes());
+    let index = DefaultNla::new(NETDEV_A_DEV_IFINDEX, interface.index.to_ne_bytes().into());
     let question = Question { family, command: NETDEV_CMD_DEV_GET, attribute: index };
     netlink.get(question, |body| Some(abilities(body))).map_err(failed)
 }
@@ -106,7 +106,7 @@ fn abilities(body: &[u8]) -> XdpAbilities {
 struct Question {
     family: u16,
     command: u8,
-    attribute: Vec<u8>,
+    attribute: DefaultNla,
 }
 
 impl NetlinkSerializable for Question {
@@ -115,28 +115,14 @@ impl NetlinkSerializable for Question {
     }
 
     fn buffer_len(&self) -> usize {
-        GENL_HEADER_BYTES + self.attribute.len()
+        GENL_HEADER_BYTES + self.attribute.buffer_len()
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
         // Of the families asked here all versions take the first one's requests.
-        let header = [self.command, 1, 0, 0];
-        for (to, from) in buffer.iter_mut().zip(header.iter().chain(&self.attribute)) {
-            *to = *from;
-        }
+        buffer[..GENL_HEADER_BYTES].copy_from_slice(&[self.command, 1, 0, 0]);
+        self.attribute.emit(&mut buffer[GENL_HEADER_BYTES..]);
     }
-}
-
-/// An attribute as it lies in a message: its length, its kind, its value, up to the next four
-/// bytes.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = 4 + value.len();
-    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
-    bytes.extend((length as u16).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(length.next_multiple_of(4), 0);
-    bytes
 }
 
 /// The number in an answer's attribute, of two, four or eight bytes.
@@ -169,6 +155,14 @@ pub fn transmit_queues(interface: &Interface) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::for_tests;
+
+    /// An attribute as it lies in a message.
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let attribute = DefaultNla::new(kind, value.to_vec());
+        let mut bytes = vec![0; attribute.buffer_len()];
+        attribute.emit(&mut bytes);
+        bytes
+    }
 
     #[test]
     fn an_answer_says_what_it_says_and_no_more() {

@@ -41,6 +41,10 @@ const DISCARD: u16 = 9;
 /// The multicast group of changes to neighbours (`RTMGRP_NEIGH`, linux/rtnetlink.h).
 const NEIGHBOURS: u32 = 4;
 
+/// The states in which an entry's address is used (include/net/neighbour.h): PERMANENT, NOARP,
+/// REACHABLE, PROBE, STALE, DELAY.
+const NUD_VALID: u16 = 0x80 | 0x40 | 0x02 | 0x10 | 0x04 | 0x08;
+
 /// The receiver of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
@@ -312,16 +316,8 @@ impl Neighbour {
         if message.header.ifindex != index || is_of != Some(address) {
             return None;
         }
-        // NUD_VALID, linux/net/neighbour.h: an address that is being confirmed is still used.
-        let valid = matches!(
-            message.header.state,
-            NeighbourState::Permanent
-                | NeighbourState::Noarp
-                | NeighbourState::Reachable
-                | NeighbourState::Stale
-                | NeighbourState::Delay
-                | NeighbourState::Probe
-        );
+        // An address that is being confirmed is still used.
+        let valid = u16::from(message.header.state) & NUD_VALID != 0;
         let failed = message.header.state == NeighbourState::Failed;
         Some(Self { mac: mac.filter(|_| valid), failed })
     }

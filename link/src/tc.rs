@@ -31,8 +31,9 @@ const TCA_BPF_ACT: u16 = 1;
 const TCA_BPF_NAME: u16 = 7;
 // linux/gen_stats.h
 const TCA_STATS_QUEUE: u16 = 3;
-/// Where `drops` stands in a `gnet_stats_queue`.
-const DROPS: usize = 8;
+/// The words of a `struct gnet_stats_queue`.
+const QLEN: usize = 0;
+const DROPS: usize = 2;
 const CLSACT: &str = "clsact";
 
 /// Which packets a filter sees.
@@ -97,9 +98,7 @@ impl Netlink {
     /// for filters. Counted in 32 bits.
     pub fn clsact_drops(&mut self, interface: u32) -> io::Result<Option<u32>> {
         self.get(RouteNetlinkMessage::GetQueueDiscipline(clsact(interface)), |body| {
-            let statistics = attribute(body.get(HEADER_BYTES..)?, TCA_STATS2)?;
-            let queue = attribute(&statistics, TCA_STATS_QUEUE)?;
-            queue.get(DROPS..)?.first_chunk().copied().map(u32::from_ne_bytes)
+            queue_statistic(body.get(HEADER_BYTES..)?, DROPS)
         })
     }
 
@@ -248,7 +247,7 @@ impl Backlog {
 }
 
 /// The discipline in a message, if it is the root of this interface: its counts contain those of all
-/// below it. They are `struct gnet_stats_queue`: packets, bytes, drops, ...
+/// below it.
 fn root_queue(body: &[u8], index: i32) -> Option<Backlogged> {
     let header = TcHeader::parse(body).ok()?;
     if header.index != index || header.parent != TcHandle::ROOT {
@@ -256,8 +255,12 @@ fn root_queue(body: &[u8], index: i32) -> Option<Backlogged> {
     }
     let attributes = body.get(HEADER_BYTES..)?;
     let exists = attribute(attributes, TCA_KIND)? != NO_QUEUE;
-    let statistics = attribute(attributes, TCA_STATS2)?;
-    let queue = attribute(&statistics, TCA_STATS_QUEUE)?;
-    let word = |at: usize| queue.get(at * 4..)?.first_chunk().map(|word| u32::from_ne_bytes(*word));
-    Some(Backlogged { exists, waiting: word(0)?, dropped: word(2)? })
+    let word = |word| queue_statistic(attributes, word);
+    Some(Backlogged { exists, waiting: word(QLEN)?, dropped: word(DROPS)? })
+}
+
+/// One word of a discipline's `struct gnet_stats_queue`.
+fn queue_statistic(attributes: &[u8], word: usize) -> Option<u32> {
+    let queue = attribute(&attribute(attributes, TCA_STATS2)?, TCA_STATS_QUEUE)?;
+    queue.get(word * 4..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }

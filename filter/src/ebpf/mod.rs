@@ -137,11 +137,6 @@ pub enum Reg {
 impl Reg {
     /// The frame pointer: the stack is below it.
     pub const FP: Self = Self::R10;
-
-    /// True if it keeps its value over a call.
-    pub fn survives_calls(self) -> bool {
-        self >= Self::R6
-    }
 }
 
 /// A place in memory: a register and a distance from where it points. Written `R1 + 4`.
