@@ -172,7 +172,7 @@ const MAX_BYTES: usize = 1 << 46;
 pub struct PoolConfig {
     /// How many buffers a user can have.
     pub buffers: u32,
-    /// Bytes in each: a multiple of 64, and of 2048 or 4096 where AF_XDP shall use the pool.
+    /// Bytes in each: a multiple of 64, and of 2048 or 4096 if AF_XDP uses the pool.
     pub buffer_bytes: u32,
     /// Pages of 2 MiB where the system has them to spare.
     pub huge_pages: bool,

@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 const RUNNING: &str = "/run/sluice";
 /// The socket's name in its folder.
 const SOCKET: &str = "control.sock";
-/// Others that begin to listen in the same folder are waited for so long.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for other processes that begin to listen in the same folder.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files that sockets of this process listen at.
 static LISTENING: Mutex<Vec<Listening>> = Mutex::new(Vec::new());
@@ -136,14 +136,14 @@ fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// The file of a socket that somebody listens at. It is removed with this, unless it has become
-/// another's.
+/// The file of a listening socket. Dropping this removes the file, unless another process has replaced
+/// it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     identity: Option<Identity>,
-    /// The socket, until the file is removed: so long nobody takes that for stale and puts his own in
-    /// its place, and its inode's number is no other file's.
+    /// Keeps the socket open until the file is removed, so that no other process takes the file for stale
+    /// and replaces it, and its inode number stays in use.
     _listening: OwnedFd,
 }
 
@@ -197,7 +197,7 @@ impl Drop for SocketFile {
 /// timeout: any process that may read the folder can hold the lock.
 fn turn(path: &Path) -> Option<File> {
     let folder = File::open(folder(path)).ok()?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + LOCK_TIMEOUT;
     while let Err(TryLockError::WouldBlock) = folder.try_lock() {
         if Instant::now() >= end {
             return None;

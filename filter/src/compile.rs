@@ -167,7 +167,7 @@ pub(super) fn column(
         .or_else(|| read.iter().rev().find(is_word).map(|word| word.start))
 }
 
-/// The place of a name nobody knows, where it stands as a host or a network.
+/// The place of an unknown name that is used as a host or a network.
 fn unknown_name(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<usize> {
     let name = message.split('\'').nth(1)?;
     let mut before = "";

@@ -162,7 +162,7 @@ fn time(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Has this thread run on one CPU and no other.
+/// Pins this thread to one CPU.
 ///
 /// # Errors
 /// There is no such CPU, or a cpuset keeps it from this process.
@@ -185,7 +185,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
 /// Checks that a thread may run on a CPU, by pinning one that exits at once.
 ///
 /// # Errors
-/// As [`pin_thread`]; no thread to be had.
+/// As [`pin_thread`], or no thread can be started.
 pub fn may_pin(cpu: usize) -> Result<()> {
     std::thread::Builder::new()
         .spawn(move || pin_thread(cpu))
@@ -223,8 +223,8 @@ impl Allowed {
         (0..CpuSet::count()).filter(|&cpu| self.has(cpu)).count()
     }
 
-    /// Has this thread run on all of these but one. Where that leaves none, or the kernel does not
-    /// want it, the thread stays where it is.
+    /// Makes this thread run on all of these CPUs but one. If that leaves none, or the kernel refuses,
+    /// the thread keeps its CPUs.
     pub fn but(&self, cpu: usize) {
         let mut set = self.0;
         if self.count() > 1 && set.unset(cpu).is_ok() {

@@ -149,7 +149,7 @@ impl Ethtool {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::run_in`], or no socket is to be had.
+    /// As [`netns::run_in`], or the kernel gives no socket.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = netns::run_in(netns, || {
@@ -365,7 +365,7 @@ impl Ethtool {
     }
 }
 
-/// The area, with a page behind it that nobody may touch.
+/// The area, with an inaccessible page behind it.
 fn guarded_area() -> Result<Mmap> {
     let area = Mmap::anonymous(AREA_BYTES + PAGE_BYTES)?;
     let guard = area.at(AREA_BYTES);

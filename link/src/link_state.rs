@@ -49,7 +49,7 @@ impl LinkState {
     /// Opens a query for an interface of this thread's network namespace.
     ///
     /// # Errors
-    /// No socket is to be had.
+    /// The kernel gives no socket.
     pub fn of(interface: &Interface) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)

@@ -40,7 +40,7 @@ impl Netlink {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::run_in`], or no socket is to be had.
+    /// As [`netns::run_in`], or the kernel gives no socket.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         Self::open_to(netns, NETLINK_ROUTE)
     }

@@ -62,7 +62,7 @@ where
 /// Runs `work` in a new namespace without a name, which lives as long as its descriptor.
 ///
 /// # Errors
-/// A missing `CAP_SYS_ADMIN`, no thread to be had, and whatever `work` returns.
+/// A missing `CAP_SYS_ADMIN`, no thread can be started, or an error of `work`.
 pub fn private(work: impl FnOnce() -> Result<()> + Send) -> Result<File> {
     on_own_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)

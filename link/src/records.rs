@@ -98,7 +98,7 @@ impl Records {
 
 fn unwritable(operation: &'static str, path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
-        // Elsewhere nobody would find it.
+        // No other process would find a record elsewhere.
         Some(libc::EROFS) => Error::path(operation, path, error)
             .remedy("/run/sluice has to be writable: mount a tmpfs there"),
         _ => Error::path(operation, path, error),

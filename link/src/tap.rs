@@ -19,12 +19,12 @@ use sluicegate_base::error::{Error, Result};
 const DEVICE: &str = "/dev/net/tun";
 const ADMIN: &str = "CAP_NET_ADMIN";
 
-/// Tells whether the device may exist already.
+/// Allows a device that exists, or requires a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
-    /// It is used then, if nobody else has it.
+    /// An existing device is used, unless another process has it.
     OrUse,
-    /// It has to be new: the kernel decides who was first.
+    /// The device must be new: the kernel rejects a second maker.
     New,
 }
 
@@ -73,7 +73,7 @@ impl Tap {
         (&self.file).read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(rest)])
     }
 
-    /// Has the host receive a frame.
+    /// Makes the host receive a frame.
     #[inline]
     pub fn write(&self, frame: &[u8]) -> io::Result<()> {
         (&self.file).write(frame).map(|_| ())

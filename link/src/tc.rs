@@ -163,7 +163,7 @@ fn filter(interface: u32, place: &FilterPlace) -> TcMessage {
     message
 }
 
-/// The attribute of a filter that has packets enter an interface.
+/// The attribute of a filter that makes packets enter an interface.
 fn entering(interface: u32) -> Vec<u8> {
     let mut mirror = TcMirror::default();
     mirror.generic.action = TcActionType::Stolen;
@@ -227,7 +227,7 @@ impl Backlog {
     /// The queue of an interface of a network namespace, or of this thread's.
     ///
     /// # Errors
-    /// No such namespace, or no socket is to be had.
+    /// No such namespace, or the kernel gives no socket.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         let (name, index) = (interface.name.clone(), interface.index.cast_signed());
         Ok(Self { netlink: Netlink::open(netns)?, name, index })

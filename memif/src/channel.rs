@@ -96,7 +96,7 @@ impl Channel {
         }
     }
 
-    /// Says why the connection ends. It ends in any case.
+    /// Tells the peer why the connection ends. Errors are ignored, because it ends anyway.
     pub fn disconnect(&self, reason: &str) {
         let _ = self.send(&Message::Disconnect { code: 0, reason: reason.into() }, None);
     }
@@ -168,7 +168,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // A child that is between fork and exec has the socket, too: the peer shall not wait for that.
+        // A child between fork and exec has the socket, too, and the peer must not wait for it.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -206,7 +206,7 @@ pub fn wait<const N: usize>(
     timeout: Duration,
 ) -> Result<[bool; N], ChannelEnd> {
     let mut polled = files.map(|file| PollFd::new(file, PollFlags::POLLIN));
-    // Rounded up, so that nobody turns round and round in the last millisecond.
+    // Rounded up, so that the caller does not spin in the last millisecond.
     let timeout = PollTimeout::try_from(timeout.saturating_add(Duration::from_micros(999)));
     match poll(&mut polled, timeout.unwrap_or(PollTimeout::MAX)) {
         Ok(_) | Err(Errno::EINTR) => {}
@@ -258,8 +258,8 @@ impl Address {
         Ok(Channel::new(socket))
     }
 
-    /// Listens there. A file that nobody listens at any more is replaced; EADDRINUSE means that
-    /// somebody does, or is about to, or that it is no socket.
+    /// Listens there. A stale file is replaced; EADDRINUSE means that a process listens at the file or is
+    /// about to, or that the file is no socket.
     pub fn listen(&self) -> Result<Listener, Errno> {
         let socket = new_socket()?;
         let file = match self {
@@ -301,7 +301,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // First, since nobody replaces the file as long as we listen.
         self.file = None;
-        // A child that is between fork and exec has the socket, too: nobody shall connect to that.
+        // A child between fork and exec has the socket, too, and no client must connect to it.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 }

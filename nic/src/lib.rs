@@ -122,7 +122,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     }
     let files = SysFiles::of(interface)?;
     let records = Records::lock(&RECORDS)?;
-    // Again, for another may have been faster.
+    // Again, because another process may have been faster.
     match InterruptRecord::load(&records, &id).filter(InterruptRecord::is_dead) {
         Some(record) => put_back(&records, &files, &record).map(|()| true),
         None => Ok(false),

@@ -93,7 +93,7 @@ impl<'a> RingMut<'a> {
         unsafe { self.0.buffer_unchecked(index) }
     }
 
-    /// Says how many bytes of a slot's buffer are packet, and whether it goes on in the next
+    /// Sets how many bytes of a slot's buffer are packet, and whether the packet continues in the next
     /// slot.
     ///
     /// # Panics

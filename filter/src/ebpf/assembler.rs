@@ -298,7 +298,7 @@ pub enum Fault {
         /// The distance, without sign.
         insns: usize,
     },
-    /// The kernel takes none so long.
+    /// The kernel does not take a program of this length.
     #[error("{insns} instructions are too many, the kernel takes {MAX_INSNS}")]
     TooLong {
         /// Instructions it would have.

@@ -213,7 +213,7 @@ impl Translation<'_> {
         self.asm.lsh32(X, 2);
     }
 
-    /// Sees to it that the packet has what is needed from here on; false if it cannot.
+    /// Checks that the packet has the bytes needed from here on. False if no packet can.
     fn check_packet(&mut self, at: usize) -> bool {
         let (need, out) = (self.needs[at].packet, self.out_of_reach(at));
         if need > REACH {

@@ -30,7 +30,7 @@ const QUIET: &[(&str, &str)] = &[
 const REPORTS: &str = "/proc/sys/net/ipv6/mld_qrv";
 const REPORTS_DEFAULT: u64 = 2;
 /// The longest wait for those reports. Where they come later, the lab is merely less quiet.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
 /// The switches of forwarding. A new namespace has IPv4's from the machine's own.
@@ -50,7 +50,7 @@ pub(super) fn is_whole(config: &LabConfig) -> bool {
     })
 }
 
-/// Namespaces of these names that no record knows belong to somebody else.
+/// Rejects namespaces of these names that no lab has recorded.
 pub(super) fn refuse_foreign(config: &LabConfig) -> Result<()> {
     for host in config.shape.hosts() {
         let name = plan::netns(&config.name, host.name);
@@ -138,15 +138,15 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Waits until what IPv6 has to say of itself has been said and has arrived: from then on all
-/// counters stand still until somebody sends.
+/// Waits until IPv6's own reports were sent and have arrived: from then on all counters stand still
+/// until a program sends.
 fn settle(config: &LabConfig) -> Result<()> {
     if !Path::new(IPV6).exists() {
         return Ok(());
     }
     let reports = fs::read_to_string(REPORTS).ok();
     let reports = reports.and_then(|n| n.trim().parse().ok()).unwrap_or(REPORTS_DEFAULT);
-    let deadline = Instant::now() + SETTLE;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     for [left, right] in config.shape.links() {
         let mut ends = Vec::new();
         for (host, interface) in [left, right] {

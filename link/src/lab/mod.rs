@@ -145,8 +145,7 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// Makes a lab. Where it is up already it is left as it is; where somebody broke it, it is
-    /// made anew.
+    /// Makes a lab. One that is up already stays as it is; one that is broken is made anew.
     ///
     /// # Errors
     /// A lab of this name with another shape or number of queues, a namespace of its name that
@@ -182,7 +181,7 @@ impl Lab {
         Self::scratch_with(Shape::Pair, 1)
     }
 
-    /// Makes a lab under a name nobody else uses; it goes when it is dropped. Labs whose process
+    /// Makes a lab under a unique name, which is removed when it is dropped. Labs whose process
     /// ended without dropping them are removed on the way.
     ///
     /// # Errors
@@ -320,7 +319,7 @@ impl Lab {
 
     fn make(records: &Records, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
-        // Recorded first: whatever happens from here on, somebody can find and remove it.
+        // Recorded first, so that the lab can be found and removed whatever happens from here on.
         let record = LabRecord { config, owner };
         records.put(&record.config.name, &record.to_text())?;
         if let Err(error) = build::build(&record.config) {

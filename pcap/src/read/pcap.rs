@@ -48,7 +48,7 @@ impl Pcap {
         let (order, variant) = variant(magic).ok_or("no pcap file")?;
         let mut fields = Fields::new(&header[4..], order);
         let version = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
-        // Time zone and accuracy, which nobody fills in.
+        // Time zone and accuracy, which no program fills in.
         fields.take(8);
         let (snaplen, link) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
 

@@ -233,7 +233,7 @@ impl PcapNg {
         Ok(Placed { meta, data, options })
     }
 
-    /// A packet of the section's first interface, of which nobody took the time.
+    /// A packet of the section's first interface, without a timestamp.
     fn simple_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let wire = body.u32().ok_or("a packet block is too short")?;
         let (number, source) = self.source(0)?;

@@ -1,5 +1,5 @@
 //! Headers that kernels put before a packet in their own byte order: a file from a host of the
-//! other order has them turned round, so that every reader finds them in this host's order.
+//! other order has them byte-swapped, so that every reader finds them in this host's order.
 //!
 //! libpcap does the same (`pcap_post_process`), so a packet has the same bytes in every reader. Of a
 //! truncated header, the fields that exist are turned.

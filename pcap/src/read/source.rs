@@ -165,7 +165,7 @@ fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Decompresses lz4 frames, one after the other; the decoder itself knows but one.
+/// Decompresses lz4 frames, one after the other; the decoder reads a single frame.
 fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
     let mut packed = Watched { inner: packed, ran_dry: false };
     while let Some(magic) = packed.magic()? {
@@ -298,7 +298,7 @@ impl Buffer {
         self.start += n;
     }
 
-    /// Sees to it that at least one byte more can be read, and `wanted` unread bytes in all fit.
+    /// Makes room for at least one byte more, and for `wanted` unread bytes in all.
     /// With `may_move` it moves them to the front and grows as needed; what is behind `start`
     /// is lost then. False if there is no room without moving.
     pub(super) fn make_room(&mut self, wanted: usize, may_move: bool) -> Result<bool> {
@@ -333,7 +333,7 @@ impl Buffer {
         }
     }
 
-    /// Says how many bytes were read into the room.
+    /// Counts bytes that were read into the room.
     pub(super) fn filled(&mut self, n: usize) {
         assert!(n <= self.memory.bytes() - self.end);
         self.end += n;

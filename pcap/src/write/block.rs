@@ -46,7 +46,7 @@ pub(super) mod option {
     pub(crate) const ISB_USRDELIV: u16 = 8;
 }
 
-/// A format together with the unit of its times: what one needs to read a record.
+/// A format and the unit of its times: enough to read a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockLayout {
     Pcap,
@@ -212,7 +212,7 @@ pub struct InterfaceStats {
     pub end_ns: Option<u64>,
     /// Packets the interface received.
     pub received: Option<u64>,
-    /// Packets the interface dropped for want of resources.
+    /// Packets the interface dropped because it lacked resources.
     pub dropped: Option<u64>,
     /// Packets the filter let through.
     pub filter_accepted: Option<u64>,

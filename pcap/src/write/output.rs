@@ -115,7 +115,7 @@ impl Output {
     }
 
     /// Creates the file now, unless its name depends on the first packet. Files begun later are created
-    /// with the privileges that the process has then: what they lack is an error now.
+    /// with the privileges that the process has then; a missing one is an error now.
     ///
     /// # Errors
     /// A file cannot be created there.

@@ -220,8 +220,7 @@ impl Target {
         (bytes, failure)
     }
 
-    /// Deletes the file, unless somebody has put another in its place. False if it is still
-    /// there.
+    /// Deletes the file, unless another file has taken its place. False if a file is still there.
     pub(super) fn delete(&self) -> bool {
         match fs::symlink_metadata(&self.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
@@ -269,7 +268,7 @@ fn is_trusted(metadata: &Metadata) -> bool {
     metadata.uid() == 0 || metadata.uid() == geteuid().as_raw()
 }
 
-/// Gives a file of the process's user the owner and mode that it shall have.
+/// Sets the owner and the mode of a file that belongs to the process's user.
 fn share(file: &File, access: FileAccess) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
@@ -317,7 +316,7 @@ fn sync_directory(directory: &File) -> io::Result<()> {
     }
 }
 
-/// Says at once what would otherwise be found out with the first packet.
+/// Checks that files can be created in a directory, before the first packet arrives.
 pub(super) fn check_directory(directory: &Path) -> Result<()> {
     let failure = |error: io::Error, remedy| {
         let failure = Failure::new("write to", directory, error);
@@ -337,7 +336,8 @@ pub(super) fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
-/// Writes all of it, in as many calls as it takes. Says how far it came, and why not further.
+/// Writes all bytes, in as many calls as needed. Returns the bytes written, and the error that stopped
+/// it.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
     let mut done = 0;
     while done < bytes.len() {
@@ -345,7 +345,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
             Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
             Ok(n) => done += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Standard output can be somebody's non-blocking pipe.
+            // Standard output can be a non-blocking pipe of another process.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
                 if let Err(errno) = poll(&mut fds, PollTimeout::NONE)
@@ -360,7 +360,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
     (done, None)
 }
 
-/// Takes the last bytes off again, if it is we who wrote them: nothing follows.
+/// Removes the last bytes, if this process wrote them and nothing follows.
 fn cut_end(file: &mut File, bytes: u64) {
     if let (Ok(metadata), Ok(position)) = (file.metadata(), file.stream_position())
         && position == metadata.len()
