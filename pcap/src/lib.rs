@@ -34,6 +34,46 @@ use std::str::FromStr;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use sluicegate_base::error::Error;
 
+/// The numbers of both formats (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
+mod codes {
+    pub(crate) const PCAP_MICROSECONDS: u32 = 0xa1b2_c3d4;
+    pub(crate) const PCAP_NANOSECONDS: u32 = 0xa1b2_3c4d;
+    /// A section's first block; the number reads the same in both byte orders.
+    pub(crate) const SHB: u32 = 0x0a0d_0d0a;
+    pub(crate) const IDB: u32 = 1;
+    /// The packet block of pcapng's first years.
+    pub(crate) const OBSOLETE_PACKET: u32 = 2;
+    pub(crate) const SPB: u32 = 3;
+    pub(crate) const ISB: u32 = 5;
+    pub(crate) const EPB: u32 = 6;
+
+    /// Option codes. Those below 2 mean the same in every block.
+    pub(crate) mod option {
+        pub(crate) const END: u16 = 0;
+        pub(crate) const COMMENT: u16 = 1;
+        pub(crate) const SHB_HARDWARE: u16 = 2;
+        pub(crate) const SHB_OS: u16 = 3;
+        pub(crate) const SHB_USERAPPL: u16 = 4;
+        pub(crate) const IF_NAME: u16 = 2;
+        pub(crate) const IF_DESCRIPTION: u16 = 3;
+        pub(crate) const IF_TSRESOL: u16 = 9;
+        pub(crate) const IF_FILTER: u16 = 11;
+        pub(crate) const IF_OS: u16 = 12;
+        pub(crate) const IF_FCSLEN: u16 = 13;
+        pub(crate) const IF_TSOFFSET: u16 = 14;
+        pub(crate) const EPB_FLAGS: u16 = 2;
+        pub(crate) const EPB_DROPCOUNT: u16 = 4;
+        pub(crate) const EPB_QUEUE: u16 = 6;
+        pub(crate) const ISB_STARTTIME: u16 = 2;
+        pub(crate) const ISB_ENDTIME: u16 = 3;
+        pub(crate) const ISB_IFRECV: u16 = 4;
+        pub(crate) const ISB_IFDROP: u16 = 5;
+        pub(crate) const ISB_FILTERACCEPT: u16 = 6;
+        pub(crate) const ISB_OSDROP: u16 = 7;
+        pub(crate) const ISB_USRDELIV: u16 = 8;
+    }
+}
+
 /// How a capture file lays out its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {

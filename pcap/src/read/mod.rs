@@ -30,7 +30,9 @@ use pcapng::PcapNg;
 use pseudo::to_host;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::{Interface, Meta, Packet};
-use source::{Buffer, ByteOrder, ByteSource, Compression};
+use source::{Buffer, ByteOrder, ByteSource};
+
+use crate::Compression;
 
 /// A capture file being read.
 ///
@@ -154,7 +156,8 @@ impl Reader {
             meta: Meta::default(),
         };
         let mut magic = reader.magic()?;
-        if let Some(compression) = Compression::of(magic) {
+        let compression = source::compression(magic);
+        if compression != Compression::None {
             let begun = reader.buffer.unread().to_vec();
             reader.buffer.consume(begun.len());
             let decompressed = reader.source.decompress(compression, begun);

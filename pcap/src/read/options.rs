@@ -4,25 +4,8 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use super::source::{ByteOrder, Fields};
+use crate::codes::option;
 use sluicegate_base::ring::{Direction, Interface, Meta};
-
-const END_OF_OPTIONS: u16 = 0;
-const COMMENT: u16 = 1;
-
-mod interface {
-    pub(super) const NAME: u16 = 2;
-    pub(super) const DESCRIPTION: u16 = 3;
-    pub(super) const RESOLUTION: u16 = 9;
-    pub(super) const SYSTEM: u16 = 12;
-    pub(super) const CHECK_SEQUENCE_BYTES: u16 = 13;
-    pub(super) const OFFSET: u16 = 14;
-}
-
-mod packet {
-    pub(super) const FLAGS: u16 = 2;
-    pub(super) const DROPPED: u16 = 4;
-    pub(super) const QUEUE: u16 = 6;
-}
 
 /// Most bytes that are kept of a name or description.
 const MAX_TEXT_BYTES: usize = 1024;
@@ -41,14 +24,14 @@ impl<'a> Options<'a> {
 
     /// The comments on a block.
     pub(super) fn comments(self) -> impl Iterator<Item = &'a [u8]> {
-        self.until_end().filter_map(|(code, value)| (code == COMMENT).then_some(value))
+        self.until_end().filter_map(|(code, value)| (code == option::COMMENT).then_some(value))
     }
 
     /// The card's queue a packet came from (`epb_queue`).
     pub(super) fn queue(self) -> Option<u32> {
         let order = self.order;
         self.until_end()
-            .find(|(code, value)| *code == packet::QUEUE && value.len() == 4)
+            .find(|(code, value)| *code == option::EPB_QUEUE && value.len() == 4)
             .and_then(|(_, value)| Fields::new(value, order).u32())
     }
 
@@ -58,14 +41,14 @@ impl<'a> Options<'a> {
         for (code, value) in self.until_end() {
             let mut value_fields = Fields::new(value, order);
             match (code, value.len()) {
-                (packet::FLAGS, 4) => {
+                (option::EPB_FLAGS, 4) => {
                     meta.direction = match value_fields.u32().unwrap_or(0) & 3 {
                         1 => Direction::In,
                         2 => Direction::Out,
                         _ => Direction::Unknown,
                     };
                 }
-                (packet::DROPPED, 8) => {
+                (option::EPB_DROPCOUNT, 8) => {
                     let dropped = value_fields.u64().unwrap_or(0);
                     meta.drops_before = u32::try_from(dropped).unwrap_or(u32::MAX);
                 }
@@ -75,7 +58,7 @@ impl<'a> Options<'a> {
     }
 
     fn until_end(self) -> impl Iterator<Item = (u16, &'a [u8])> {
-        self.take_while(|(code, _)| *code != END_OF_OPTIONS)
+        self.take_while(|(code, _)| *code != option::END)
     }
 }
 
@@ -103,27 +86,27 @@ pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<R
     while !options.fields.rest().is_empty() {
         let (code, value) = options.next().ok_or("an interface's option is cut short")?;
         match (code, value) {
-            (END_OF_OPTIONS, []) => break,
-            (interface::RESOLUTION, [resolution]) if !resolution_seen => {
+            (option::END, []) => break,
+            (option::IF_TSRESOL, [resolution]) if !resolution_seen => {
                 resolution_seen = true;
                 clock = clock.with_resolution(*resolution).ok_or_else(|| {
                     format!("an interface's clock is too fine (if_tsresol {resolution:#x})")
                 })?;
             }
-            (interface::OFFSET, _) if value.len() == 8 && !offset_seen => {
+            (option::IF_TSOFFSET, _) if value.len() == 8 && !offset_seen => {
                 offset_seen = true;
                 let offset = Fields::new(value, order).u64().unwrap_or(0);
                 clock = clock.with_offset(offset.cast_signed());
             }
-            (END_OF_OPTIONS | interface::RESOLUTION | interface::OFFSET, _) => {
+            (option::END | option::IF_TSRESOL | option::IF_TSOFFSET, _) => {
                 return Err(format!(
                     "an interface's option {code} occurs twice or has the wrong length"
                 ));
             }
-            (interface::NAME, _) => to.name = text(value),
-            (interface::DESCRIPTION | COMMENT, _) => remarks.add(&text(value)),
-            (interface::SYSTEM, _) => remarks.add(&format!("captured on {}", text(value))),
-            (interface::CHECK_SEQUENCE_BYTES, [n]) => {
+            (option::IF_NAME, _) => to.name = text(value),
+            (option::IF_DESCRIPTION | option::COMMENT, _) => remarks.add(&text(value)),
+            (option::IF_OS, _) => remarks.add(&format!("captured on {}", text(value))),
+            (option::IF_FCSLEN, [n]) => {
                 remarks.add(&format!("frame check sequence of {n} bytes"));
             }
             _ => {}

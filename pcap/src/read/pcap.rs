@@ -3,12 +3,11 @@
 
 use super::source::{ByteOrder, Fields};
 use super::{Parsed, Placed, packet_limit, snapshot_limit};
+use crate::codes::{PCAP_MICROSECONDS, PCAP_NANOSECONDS};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
 pub(super) const HEADER_BYTES: usize = 24;
-const MICROSECONDS: u32 = 0xa1b2_c3d4;
-const NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// Written by some patched libpcaps (Red Hat Linux 6.1): records say more.
 const MODIFIED: u32 = 0xa1b2_cd34;
 
@@ -73,7 +72,7 @@ impl Pcap {
         }
         let pcap = Self {
             order,
-            fraction_ns: if variant == NANOSECONDS { 1 } else { 1000 },
+            fraction_ns: if variant == PCAP_NANOSECONDS { 1 } else { 1000 },
             record_header_bytes: if variant == MODIFIED { 24 } else { 16 },
             lengths,
             snapshot,
@@ -133,7 +132,7 @@ impl Pcap {
 }
 
 fn variant(magic: [u8; 4]) -> Option<(ByteOrder, u32)> {
-    let known = |n: &u32| [MICROSECONDS, NANOSECONDS, MODIFIED].contains(n);
+    let known = |n: &u32| [PCAP_MICROSECONDS, PCAP_NANOSECONDS, MODIFIED].contains(n);
     let little = Some(u32::from_le_bytes(magic)).filter(known);
     let big = Some(u32::from_be_bytes(magic)).filter(known);
     little.map(|n| (ByteOrder::Little, n)).or(big.map(|n| (ByteOrder::Big, n)))

@@ -4,15 +4,9 @@ use super::options::Resolution;
 use super::options::{Options, describe};
 use super::source::{ByteOrder, Fields};
 use super::{Parsed, Placed, packet_limit, snapshot_limit};
+use crate::codes::{EPB, IDB, OBSOLETE_PACKET, SHB, SPB};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, TimestampSource};
-
-/// A section's first block; the number reads the same in both byte orders.
-const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const INTERFACE_DESCRIPTION: u32 = 1;
-const PACKET: u32 = 2;
-const SIMPLE_PACKET: u32 = 3;
-const ENHANCED_PACKET: u32 = 6;
 
 /// Type, length, and the length again at the end.
 const FRAMING_BYTES: usize = 12;
@@ -47,7 +41,7 @@ struct InterfaceFormat {
 impl PcapNg {
     /// True if a file of this format can begin with `magic`.
     pub(super) fn recognises(magic: [u8; 4]) -> bool {
-        u32::from_le_bytes(magic) == SECTION_HEADER
+        u32::from_le_bytes(magic) == SHB
     }
 
     pub(super) fn new() -> Self {
@@ -92,11 +86,11 @@ impl PcapNg {
         self.at_first_block = false;
         let body = Fields::new(&block[8..length - 4], self.order);
         let found = match kind {
-            SECTION_HEADER => self.section(body)?,
-            INTERFACE_DESCRIPTION => self.interface(body, interfaces)?,
-            ENHANCED_PACKET => Some(self.enhanced_packet(body)?),
-            SIMPLE_PACKET => Some(self.simple_packet(body)?),
-            PACKET => Some(self.obsolete_packet(body)?),
+            SHB => self.section(body)?,
+            IDB => self.interface(body, interfaces)?,
+            EPB => Some(self.enhanced_packet(body)?),
+            SPB => Some(self.simple_packet(body)?),
+            OBSOLETE_PACKET => Some(self.obsolete_packet(body)?),
             _ => None,
         };
         Ok(match found {

@@ -24,32 +24,23 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
 
-use crate::without_signals;
+use crate::{Compression, without_signals};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::Mmap;
-
-/// A compression, told by a file's first four bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
-    Zstd,
-    Lz4,
-}
 
 /// Frames without packets that both formats allow anywhere, the beginning included.
 const SKIPPABLE: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
 
-impl Compression {
-    /// The compression these bytes begin with.
-    pub(super) fn of(magic: [u8; 4]) -> Option<Self> {
-        match u32::from_le_bytes(magic) {
-            ZSTD => Some(Self::Zstd),
-            LZ4 => Some(Self::Lz4),
-            // Written by pzstd; lz4's tools begin no file with one.
-            magic if SKIPPABLE.contains(&magic) => Some(Self::Zstd),
-            _ => None,
-        }
+/// The compression of a file, told by its first four bytes.
+pub(super) fn compression(magic: [u8; 4]) -> Compression {
+    match u32::from_le_bytes(magic) {
+        ZSTD => Compression::Zstd,
+        LZ4 => Compression::Lz4,
+        // Written by pzstd; lz4's tools begin no file with one.
+        magic if SKIPPABLE.contains(&magic) => Compression::Zstd,
+        _ => Compression::None,
     }
 }
 
@@ -87,6 +78,7 @@ impl ByteSource {
         let decode = move || match by {
             Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
             Compression::Lz4 => unpack_lz4(packed, &theirs),
+            Compression::None => pump(packed, &theirs),
         };
         let thread = std::thread::Builder::new().name("decompress".into());
         self.decoder = Some(without_signals(|| thread.spawn(decode))?);

@@ -3,7 +3,8 @@
 
 use std::fs;
 
-use super::super::Format;
+use crate::Format;
+use crate::codes::{IDB, ISB, PCAP_MICROSECONDS, PCAP_NANOSECONDS, SHB, option};
 use sluicegate_base::ring::Interface;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -17,35 +18,6 @@ pub(super) const MAXIMUM_SNAPLEN: u32 = 262_144;
 pub(super) const PCAP_RECORD: usize = 16;
 /// Bytes of an Enhanced Packet Block before the packet.
 pub(super) const EPB_HEADER: usize = 28;
-/// The block type of an Enhanced Packet Block.
-pub(super) const EPB: u32 = 6;
-
-const SHB: u32 = 0x0a0d_0d0a;
-const IDB: u32 = 1;
-const ISB: u32 = 5;
-
-/// Option codes. Those below 2 mean the same in every block.
-pub(super) mod option {
-    pub(crate) const END: u16 = 0;
-    pub(crate) const COMMENT: u16 = 1;
-    pub(crate) const SHB_HARDWARE: u16 = 2;
-    pub(crate) const SHB_OS: u16 = 3;
-    pub(crate) const SHB_USERAPPL: u16 = 4;
-    pub(crate) const IF_NAME: u16 = 2;
-    pub(crate) const IF_TSRESOL: u16 = 9;
-    pub(crate) const IF_FILTER: u16 = 11;
-    pub(crate) const EPB_FLAGS: u16 = 2;
-    pub(crate) const EPB_DROPCOUNT: u16 = 4;
-    pub(crate) const EPB_QUEUE: u16 = 6;
-    pub(crate) const ISB_STARTTIME: u16 = 2;
-    pub(crate) const ISB_ENDTIME: u16 = 3;
-    pub(crate) const ISB_IFRECV: u16 = 4;
-    pub(crate) const ISB_IFDROP: u16 = 5;
-    pub(crate) const ISB_FILTERACCEPT: u16 = 6;
-    pub(crate) const ISB_OSDROP: u16 = 7;
-    pub(crate) const ISB_USRDELIV: u16 = 8;
-}
-
 /// A format and the unit of its times: enough to read a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockLayout {
@@ -138,8 +110,8 @@ pub(super) fn pcap_header(
     snaplens: impl Iterator<Item = u32>,
 ) -> Vec<u8> {
     let magic: u32 = match layout {
-        BlockLayout::PcapMicroseconds => 0xa1b2_c3d4,
-        _ => 0xa1b2_3c4d,
+        BlockLayout::PcapMicroseconds => PCAP_MICROSECONDS,
+        _ => PCAP_NANOSECONDS,
     };
     let or_most = |bytes| if bytes == 0 { MAXIMUM_SNAPLEN } else { bytes };
     let snaplen = snaplens.map(or_most).max().unwrap_or(MAXIMUM_SNAPLEN);

@@ -113,7 +113,7 @@ impl OutputConfig {
 
 /// Counts of the packets that an output was given, and of its files.
 #[must_use = "a failure to write stands in `failure`"]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Summary {
     /// Files that were made.
     pub files: u64,

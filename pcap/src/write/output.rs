@@ -36,10 +36,8 @@ pub struct Output {
     schedule: Schedule,
     packer: Option<Packer>,
     progress: Arc<OutputCounts>,
-    files: u64,
-    files_deleted: u64,
-    packets_deleted: u64,
-    files_left: u64,
+    /// Counts of the files so far; the rest of it is known at the end.
+    summary: Summary,
     /// The files' directory, if they are to be on the disk.
     synced: Option<File>,
 }
@@ -106,10 +104,7 @@ impl Output {
             packer,
             progress,
             synced,
-            files: 0,
-            files_deleted: 0,
-            packets_deleted: 0,
-            files_left: 0,
+            summary: Summary::default(),
             config,
         })
     }
@@ -254,23 +249,18 @@ impl Output {
     /// without a packet leaves a file too.
     pub fn finish(mut self) -> Summary {
         // A file that cannot be opened even now has left its reason in `progress`.
-        if self.files == 0 && self.progress.check().is_ok() {
+        if self.summary.files == 0 && self.progress.check().is_ok() {
             let _ = self.open(now_ns());
         }
         self.write_pending();
         self.end_file();
         // Lets the workers finish.
         self.packer = None;
-        Summary {
-            files: self.files,
-            packets: self.progress.written(),
-            lost: self.progress.lost(),
-            bytes: self.progress.bytes(),
-            files_deleted: self.files_deleted,
-            packets_deleted: self.packets_deleted,
-            files_left: self.files_left,
-            failure: self.progress.check().err(),
-        }
+        self.summary.packets = self.progress.written();
+        self.summary.lost = self.progress.lost();
+        self.summary.bytes = self.progress.bytes();
+        self.summary.failure = self.progress.check().err();
+        self.summary
     }
 
     /// Opens the next file, if none is open.
@@ -279,7 +269,7 @@ impl Output {
             return Ok(());
         }
         let created = match &self.name {
-            Some(name) => match name.at(first_ns, self.files + 1) {
+            Some(name) => match name.at(first_ns, self.summary.files + 1) {
                 Ok(path) => Target::create(&path, self.config.access),
                 // A time that no name can hold.
                 Err(error) => {
@@ -303,7 +293,7 @@ impl Output {
                 return Err(failure);
             }
         };
-        self.files += 1;
+        self.summary.files += 1;
         self.keep_newest(&target);
         self.current = Some(Current { target, begun: false, bytes: 0, packets: 0 });
         Ok(())
@@ -326,10 +316,10 @@ impl Output {
         }
         let oldest = lock(&oldest);
         if oldest.delete() {
-            self.files_deleted += 1;
-            self.packets_deleted += oldest.packets();
+            self.summary.files_deleted += 1;
+            self.summary.packets_deleted += oldest.packets();
         } else {
-            self.files_left += 1;
+            self.summary.files_left += 1;
         }
     }
 

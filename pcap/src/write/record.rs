@@ -4,10 +4,10 @@ use std::io::Write;
 
 use super::super::Format;
 use super::block::{
-    BlockLayout, EPB, EPB_HEADER, MAXIMUM_SNAPLEN, PCAP_RECORD, option, padding, pcap_time,
-    push_option,
+    BlockLayout, EPB_HEADER, MAXIMUM_SNAPLEN, PCAP_RECORD, padding, pcap_time, push_option,
 };
 use super::chunk::{CHUNK_BYTES, Chunk};
+use crate::codes::{EPB, option};
 use sluicegate_base::ring::{Direction, Packet};
 
 /// Bytes of [`EncoderConfig::loss_cause`] that are kept: an option's length has 16 bits.
