@@ -5,10 +5,8 @@ mod decode;
 use std::fmt::{self, Write};
 
 use crate::plan::{Frames, Per, Plan};
-use crate::spec::form::Form;
-use crate::spec::layer::{Field, Given, Layer};
-use crate::spec::protocols::bytes::Hex;
-use crate::spec::value::{Set, Value};
+use crate::spec::layer::{Field, Given, Hex, Layer};
+use crate::spec::value::{Form, Set, Value};
 use crate::spec::{Spec, Stream};
 
 /// The longest frame: sizes in a plan have 16 bits.

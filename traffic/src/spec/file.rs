@@ -1,12 +1,12 @@
-//! A specification in TOML.
+//! Reads a specification in TOML.
 //!
-//! The tables are walked by hand rather than by serde: what a field may be says the table of
-//! layers, and every complaint is to have its place in the text.
+//! The code walks the tables instead of deriving serde: the table of layers defines which values a
+//! field takes, and every error names its position in the text.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
-use std::ops::Range;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::fault::{Fault, Origin, Position, SpecError};
-use super::layer::{Layer, Protocol, RawValue, read_setting};
+use super::layer::{Layer, Protocol, integer, kind, read_setting};
 use super::size::Size;
 use super::{MAX_STREAMS, Spec, Stream};
 
@@ -24,7 +24,7 @@ const MAX_FILE: u64 = 4 << 20;
 const KEYS: &[&str] = &["seed", "stream"];
 const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
 
-type Entry<'a, 'i> = (&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
+type TomlEntry<'a, 'i> = (&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
 pub(super) fn read(path: &Path) -> Result<Spec, SpecError> {
     let name = path.display().to_string();
@@ -66,20 +66,15 @@ impl Walk<'_> {
                         streams.push(self.stream(streams.len(), stream)?);
                     }
                 }
-                _ => return Err(unknown(key, "", KEYS)),
+                _ => return Err(unknown(key, KEYS)),
             }
         }
-        match streams.len() {
-            0 => {
-                let problem = "there is no stream: begin one by [[stream]]";
-                Err(Fault::new(&Position::Nowhere, "", problem))
-            }
-            1..=MAX_STREAMS => Ok((seed, streams)),
-            count => {
-                let problem = format!("{count} streams: at most {MAX_STREAMS}");
-                Err(Fault::new(&Position::Nowhere, "", problem))
-            }
-        }
+        let problem = match streams.len() {
+            0 => "there is no stream: begin one by [[stream]]".to_owned(),
+            1..=MAX_STREAMS => return Ok((seed, streams)),
+            count => format!("{count} streams: at most {MAX_STREAMS}"),
+        };
+        Err(Fault::new(&Position::Nowhere, "", problem))
     }
 
     fn stream(&self, index: usize, value: &Spanned<DeValue>) -> Result<Stream, Fault> {
@@ -94,17 +89,24 @@ impl Walk<'_> {
         };
         let table = table(value, "stream", "written [[stream]], once for each")?;
         if let Some(name) = table.get("name") {
-            stream.name = text(name, "stream", "a text")?.to_owned();
+            let text = name.get_ref().as_str().ok_or_else(|| not(name, "stream", "a text"));
+            stream.name = text?.to_owned();
         }
         let within = format!("stream {}", stream.name);
         let mut entries = in_order(table);
-        // A complaint about layers and sizes does not hide an unknown key.
+        // Unknown keys come first, so that an error in layers or sizes does not hide them.
         entries.sort_by_key(|(key, _)| STREAM_KEYS.contains(&key.get_ref().as_ref()));
         for (key, value) in entries {
             self.stream_key(&mut stream, key, value).map_err(|fault| fault.within(&within))?;
         }
-        check_pad(&stream, table).map_err(|fault| fault.within(&within))?;
-        Ok(stream)
+        match table.get("pad") {
+            Some(pad) if stream.size.is_some() => {
+                let problem = "the size says how long frames are: leave one of them out";
+                let fault = Fault::new(&Position::Text(pad.span()), "pad", problem);
+                Err(fault.within(&within))
+            }
+            _ => Ok(stream),
+        }
     }
 
     fn stream_key(
@@ -118,14 +120,17 @@ impl Walk<'_> {
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
             "flows" => stream.flows = number(value, 1..=u32::MAX.into(), "flows")? as u32,
             "size" => stream.size = Some((size(value)?, Position::Text(value.span()))),
-            "pad" => stream.pad = switch(value, "pad")?,
+            "pad" => {
+                let pad = value.get_ref().as_bool();
+                stream.pad = pad.ok_or_else(|| not(value, "pad", "true or false"))?;
+            }
             "layers" => {
                 let right = "a list of layers, like [\"ether\", { ipv4 = { ttl = 9 } }, \"udp\"]";
                 for layer in array(value, "layers", right)? {
                     stream.layers.push(self.layer(layer)?);
                 }
             }
-            _ => return Err(unknown(key, "", STREAM_KEYS)),
+            _ => return Err(unknown(key, STREAM_KEYS)),
         }
         Ok(())
     }
@@ -171,48 +176,28 @@ impl Walk<'_> {
         let place = Position::Text(value.span());
         let object = format!("{}.{}", protocol.name, field.name);
         let wrong = |problem| Fault::new(&place, &*object, problem);
-        let said = said(value).map_err(wrong)?;
-        let given = read_setting(field, &said, self.base).map_err(wrong)?;
+        let given = read_setting(field, value.get_ref(), self.base).map_err(wrong)?;
         layer.set(field, given, place);
         Ok(())
     }
 }
 
-/// Frames with a size are as long as it says.
-fn check_pad(stream: &Stream, table: &DeTable) -> Result<(), Fault> {
-    match table.get("pad") {
-        Some(pad) if stream.size.is_some() => {
-            let problem = "the size says how long frames are: leave one of them out";
-            Err(Fault::new(&Position::Text(pad.span()), "pad", problem))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The entries as they stand in the text: the table has sorted them.
-fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
+/// The entries in the order of the text: the table has sorted them.
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<TomlEntry<'a, 'i>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-fn unknown(key: &Spanned<Cow<str>>, object: &str, known: &[&str]) -> Fault {
+fn unknown(key: &Spanned<Cow<str>>, known: &[&str]) -> Fault {
     let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
-    Fault::new(&Position::Text(key.span()), object, problem)
+    Fault::new(&Position::Text(key.span()), "", problem)
 }
 
+/// The error for a value of the wrong kind; `right` describes a valid one.
 fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
-    let span: Range<usize> = value.span();
-    let what = match value.get_ref() {
-        DeValue::String(_) => "a text",
-        DeValue::Integer(_) => "a number",
-        DeValue::Float(_) => "a fraction",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date or a time",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
-    };
-    Fault::new(&Position::Text(span), object, format!("{what} is not what belongs here: {right}"))
+    let problem = format!("{} is not what belongs here: {right}", kind(value.get_ref()));
+    Fault::new(&Position::Text(value.span()), object, problem)
 }
 
 fn array<'a, 'i>(
@@ -220,10 +205,7 @@ fn array<'a, 'i>(
     object: &str,
     right: &str,
 ) -> Result<&'a DeArray<'i>, Fault> {
-    match value.get_ref() {
-        DeValue::Array(array) => Ok(array),
-        _ => Err(not(value, object, right)),
-    }
+    value.get_ref().as_array().ok_or_else(|| not(value, object, right))
 }
 
 fn table<'a, 'i>(
@@ -231,23 +213,12 @@ fn table<'a, 'i>(
     object: &str,
     right: &str,
 ) -> Result<&'a DeTable<'i>, Fault> {
-    match value.get_ref() {
-        DeValue::Table(table) => Ok(table),
-        _ => Err(not(value, object, right)),
-    }
-}
-
-fn text<'a>(value: &'a Spanned<DeValue>, object: &str, right: &str) -> Result<&'a str, Fault> {
-    value.get_ref().as_str().ok_or_else(|| not(value, object, right))
-}
-
-fn switch(value: &Spanned<DeValue>, object: &str) -> Result<bool, Fault> {
-    value.get_ref().as_bool().ok_or_else(|| not(value, object, "true or false"))
+    value.get_ref().as_table().ok_or_else(|| not(value, object, right))
 }
 
 fn number(
     value: &Spanned<DeValue>,
-    range: std::ops::RangeInclusive<u128>,
+    range: RangeInclusive<u128>,
     object: &str,
 ) -> Result<u128, Fault> {
     let right = format!("a number from {} to {}", range.start(), range.end());
@@ -258,12 +229,6 @@ fn number(
         }
         _ => not(value, object, &right),
     })
-}
-
-/// A TOML integer, if it is not negative.
-fn integer(value: &DeValue) -> Option<u128> {
-    let integer = value.as_integer()?;
-    u128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
@@ -283,20 +248,4 @@ fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
         _ => return Err(not(value, "size", "60, \"60,512,1514\", \"64-1500\" or \"imix\"")),
     };
     size.map_err(|problem| Fault::new(&Position::Text(value.span()), "size", problem))
-}
-
-/// Reads the TOML value of a field.
-fn said(value: &Spanned<DeValue>) -> Result<RawValue, String> {
-    Ok(match value.get_ref() {
-        DeValue::String(text) => RawValue::Text(text.clone().into_owned()),
-        DeValue::Boolean(on) => RawValue::Switch(*on),
-        DeValue::Array(array) => RawValue::List(array.iter().map(said).collect::<Result<_, _>>()?),
-        DeValue::Integer(number) => match integer(value.get_ref()) {
-            Some(number) => RawValue::Number(number),
-            None => return Err(format!("{number} is negative, or far too much")),
-        },
-        DeValue::Float(number) => return Err(format!("{} is not whole", number.as_str())),
-        DeValue::Datetime(_) => return Err("a date or a time is nothing that fields take".into()),
-        DeValue::Table(_) => return Err("a table is nothing that fields take".into()),
-    })
 }

@@ -5,15 +5,13 @@
 
 use std::path::Path;
 
+use toml::de::DeValue;
+
 use super::fault::{Fault, Origin, Position, SpecError};
-use super::form::Form;
-use super::layer::{Field, Given, Layer, Protocol, RawValue, read_setting};
-use super::protocols::bytes::{PAYLOAD, STAMP, is_data};
-use super::protocols::ip::{IPV4, IPV6};
-use super::protocols::link::{ETHER, VLAN};
-use super::protocols::transport::{ICMP, ICMPV6, TCP, UDP};
+use super::layer::{ETHER, ICMP, ICMPV6, IPV4, IPV6, PAYLOAD, STAMP, TCP, UDP, VLAN};
+use super::layer::{Field, Given, Layer, Protocol, read_setting};
 use super::size::Size;
-use super::value::{Set, Value};
+use super::value::{Form, Set, Value};
 use super::{Spec, Stream};
 use crate::plan::Per;
 
@@ -77,31 +75,13 @@ impl Spec {
     }
 }
 
-/// A flag, the layers that have what it says, and the field there.
-struct Row {
+/// A flag that sets a field of one of these layers.
+struct FieldFlag<'a> {
     flag: &'static str,
-    said: fn(&Flags) -> Option<&String>,
-    protocols: &'static [&'static Protocol],
+    text: &'a str,
+    layers: &'static [&'static Protocol],
     field: &'static str,
 }
-
-const ROWS: &[Row] = &[
-    Row { flag: "--smac", said: |flags| flags.smac.as_ref(), protocols: &[&ETHER], field: "src" },
-    Row { flag: "--dmac", said: |flags| flags.dmac.as_ref(), protocols: &[&ETHER], field: "dst" },
-    Row { flag: "--src", said: |flags| flags.src.as_ref(), protocols: IP, field: "src" },
-    Row { flag: "--dst", said: |flags| flags.dst.as_ref(), protocols: IP, field: "dst" },
-    Row { flag: "--sport", said: |flags| flags.sport.as_ref(), protocols: PORTS, field: "sport" },
-    Row { flag: "--dport", said: |flags| flags.dport.as_ref(), protocols: PORTS, field: "dport" },
-    Row {
-        flag: "--tcp-flags",
-        said: |flags| flags.tcp_flags.as_ref(),
-        protocols: &[&TCP],
-        field: "flags",
-    },
-];
-
-const IP: &[&Protocol] = &[&IPV4, &IPV6];
-const PORTS: &[&Protocol] = &[&UDP, &TCP];
 
 impl Flags {
     /// The layers of a stream from flags, without what is said of their fields.
@@ -140,11 +120,29 @@ impl Flags {
         })
     }
 
+    /// The flags that set a field, as far as they are given.
+    fn fields(&self) -> impl Iterator<Item = FieldFlag<'_>> {
+        const IP: &[&Protocol] = &[&IPV4, &IPV6];
+        const PORTS: &[&Protocol] = &[&UDP, &TCP];
+        let rows: [(_, _, &'static [&'static Protocol], _); 7] = [
+            ("--smac", &self.smac, &[&ETHER], "src"),
+            ("--dmac", &self.dmac, &[&ETHER], "dst"),
+            ("--src", &self.src, IP, "src"),
+            ("--dst", &self.dst, IP, "dst"),
+            ("--sport", &self.sport, PORTS, "sport"),
+            ("--dport", &self.dport, PORTS, "dport"),
+            ("--tcp-flags", &self.tcp_flags, &[&TCP], "flags"),
+        ];
+        rows.into_iter().filter_map(|(flag, text, layers, field)| {
+            Some(FieldFlag { flag, text: text.as_ref()?, layers, field })
+        })
+    }
+
     /// Reports whether a flag makes the packets of flows differ.
     fn varies(&self) -> bool {
-        let said = ROWS.iter().filter_map(|row| (row.said)(self));
+        let texts = self.fields().map(|flag| flag.text);
         // Only of what stays is the text a single number or address.
-        said.chain(&self.vlan).any(|text| {
+        texts.chain(self.vlan.iter().map(String::as_str)).any(|text| {
             [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
                 .iter()
                 .any(|form| Value::parse(text, *form).is_ok_and(|value| value.fixed().is_none()))
@@ -174,32 +172,27 @@ impl Flags {
                 stamp(stream);
             }
         }
-        for row in ROWS {
-            if let Some(text) = (row.said)(self) {
-                self.change_field(row, text, streams)?;
-            }
-        }
-        Ok(())
+        self.fields().try_for_each(|flag| self.change_field(&flag, streams))
     }
 
-    fn change_field(&self, row: &Row, text: &str, streams: &mut [Stream]) -> Result<(), Fault> {
-        let place = Position::Flag(row.flag);
+    fn change_field(&self, flag: &FieldFlag, streams: &mut [Stream]) -> Result<(), Fault> {
+        let place = Position::Flag(flag.flag);
         let mut found = false;
         for stream in streams {
-            let has = |layer: &&mut Layer| row.protocols.iter().any(|p| layer.protocol.is(p));
+            let has = |layer: &&mut Layer| flag.layers.iter().any(|p| layer.protocol.is(p));
             let Some(layer) = stream.layers.iter_mut().find(has) else { continue };
             found = true;
-            self.set(layer, row.field, text, &place)?;
+            self.set(layer, flag.field, flag.text, &place)?;
         }
         if found {
             return Ok(());
         }
-        let names: Vec<_> = row.protocols.iter().map(|protocol| protocol.name).collect();
+        let names: Vec<_> = flag.layers.iter().map(|protocol| protocol.name).collect();
         let problem = format!("there is no {} in what is sent: leave it out", names.join(" or "));
         Err(Fault::new(&place, "", problem))
     }
 
-    /// Says a field; by the flow, if there are flows.
+    /// Sets a field. If there are flows, a value that varies varies by the flow.
     fn set(
         &self,
         layer: &mut Layer,
@@ -210,7 +203,7 @@ impl Flags {
         let wrong = |problem| Fault::new(place, "", problem);
         let field: &'static Field = layer.protocol.field(name).map_err(wrong)?;
         let given =
-            read_setting(field, &RawValue::Text(text.to_owned()), Path::new("")).map_err(wrong)?;
+            read_setting(field, &DeValue::String(text.into()), Path::new("")).map_err(wrong)?;
         let given = match given {
             Given::Value(Value { set, per }) => {
                 let tied = self.flows.is_some() && !matches!(set, Set::One(_));
@@ -242,24 +235,20 @@ impl Flags {
         let Some(text) = &self.payload else { return Ok(()) };
         let place = Position::Flag("--payload");
         let wrong = |problem: String| Fault::new(&place, "", problem);
-        let (kind, said) = match text.split_once(':') {
-            None if text == "random" => ("random", RawValue::Switch(true)),
+        let (kind, raw) = match text.split_once(':') {
+            None if text == "random" => ("random", DeValue::Boolean(true)),
             Some((kind @ ("hex" | "text" | "pattern" | "file"), rest)) => {
-                (kind, RawValue::Text(rest.to_owned()))
+                (kind, DeValue::String(rest.into()))
             }
             _ => {
                 let right = "hex:00ff, text:hello, pattern:55aa, file:data or random";
                 return Err(wrong(format!("'{text}' is not {right}")));
             }
         };
-        let field = PAYLOAD.fields.iter().find(|field| field.name == kind);
-        let Some(field) = field else { return Ok(()) };
+        let field = PAYLOAD.field(kind).map_err(wrong)?;
+        let given = read_setting(field, &raw, Path::new("")).map_err(wrong)?;
         let mut payload = Layer::new(&PAYLOAD, place.clone());
-        payload.set(
-            field,
-            read_setting(field, &said, Path::new("")).map_err(wrong)?,
-            place.clone(),
-        );
+        payload.set(field, given, place);
         stream.layers.retain(|layer| !layer.protocol.is(&PAYLOAD));
         stream.layers.push(payload);
         Ok(())
@@ -271,7 +260,7 @@ fn stamp(stream: &mut Stream) {
     if stream.layers.iter().any(|layer| layer.protocol.is(&STAMP)) {
         return;
     }
-    let last = stream.layers.iter().rposition(|layer| !is_data(layer.protocol));
+    let last = stream.layers.iter().rposition(|layer| !layer.protocol.is_data());
     let end = last.map_or(0, |last| last + 1);
     stream.layers.insert(end, Layer::new(&STAMP, Position::Flag("--stamp")));
 }

@@ -8,13 +8,12 @@
 //!
 //! | module | what it knows |
 //! | --- | --- |
-//! | `value`, `form` | the grammar of a field's value; how its numbers are written |
-//! | `size` | how long frames are |
-//! | `layer` | layers: the table of protocols, and settings of fields |
-//! | `protocols` | one file a protocol family: fields, and what follows from other layers |
-//! | `header`, `build` | headers, payload, edits and checksums: from layers to a plan |
-//! | `file`, `flags` | where a specification comes from |
-//! | `fault` | what is wrong, and where |
+//! | `value`, `size` | the grammar of a field's value and notation of its numbers; sizes of frames |
+//! | `layer` | the table of protocols by family, settings of fields, the writer of headers |
+//! | `edits` | constants and changing numbers in the bytes of a frame |
+//! | `build` | from a stream's layers to a plan: headers, payload, edits and checksums |
+//! | `file`, `flags` | specifications from TOML and from flags of a command |
+//! | `fault` | errors and their positions |
 //!
 //! ```
 //! use sluicegate_traffic::plan::Frames;
@@ -34,13 +33,11 @@
 //! ```
 
 mod build;
+mod edits;
 mod fault;
 mod file;
 mod flags;
-pub(crate) mod form;
-mod header;
 pub(crate) mod layer;
-pub(crate) mod protocols;
 mod size;
 pub(crate) mod value;
 
@@ -138,7 +135,7 @@ impl Spec {
     /// Reports whether packets of a stream carry a stamp.
     pub(crate) fn is_stamped(&self, stream: usize) -> bool {
         let layers = self.streams.get(stream).map_or(&[][..], |stream| &stream.layers);
-        layers.iter().any(|layer| layer.protocol.is(&protocols::bytes::STAMP))
+        layers.iter().any(|layer| layer.protocol.is(&layer::STAMP))
     }
 
     fn build<'a>(&self, defaults: impl Fn(usize) -> &'a Defaults) -> Result<Plan, Fault> {

@@ -11,8 +11,7 @@
 
 use std::fmt;
 
-use super::form::Form;
-use super::value::{Set, Value};
+use super::value::{Form, Set, Value};
 
 /// The longest frame: offsets in a plan have 16 bits.
 pub(crate) const MAX_FRAME: u16 = 65_535;

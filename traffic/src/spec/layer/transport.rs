@@ -3,13 +3,13 @@
 
 use std::fmt;
 
-use super::tunnel;
+use super::payload::{Hex, hex};
+use super::writer::{Cover, HeaderWriter};
+use super::{Field, Given, KnownAs, Protocol, Takes, link};
 use crate::plan::Finish;
+use crate::spec::edits::Bits;
 use crate::spec::fault::Fault;
-use crate::spec::form::{Flag, Form};
-use crate::spec::header::{Cover, Header};
-use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
-use crate::spec::value::Value;
+use crate::spec::value::{Flag, Form, Value};
 
 const FLAGS: &[Flag] = &[
     Flag { name: "fin", letters: "F", bit: 0x001 },
@@ -36,27 +36,22 @@ pub(crate) const TCP: Protocol = Protocol {
         Field::number("ack", 8, 4),
         Field::part("offset", 12, 2, 12, 4),
         Field::part("reserved", 12, 2, 9, 3),
-        Field {
-            name: "flags",
-            takes: Takes::Value(Form::Flags { bits: 9, names: FLAGS }),
-            bits: Some(Bits { at: 12, cell: 2, shift: 0, width: 9 }),
-            default: "syn",
-        },
+        Field::part("flags", 12, 2, 0, 9).flags(FLAGS).or("syn"),
         Field::number("window", 14, 2).or("65535"),
         Field::checksum(16),
         Field::number("urgent", 18, 2),
         Field::special("options", Takes::TcpOptions),
     ],
     known_as: KnownAs { ethertype: None, ip: Some(6), port: None },
-    lay: tcp,
+    derive: tcp,
 };
 
-fn tcp(header: &mut Header) -> Result<(), Fault> {
+fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
     if let Some(setting) = header.setting("options")
         && let Given::TcpOptions(options) = &setting.given
     {
         for option in options {
-            option.lay(header);
+            option.write(header);
         }
         let bytes = header.bytes() - TCP.bytes;
         if bytes > MAX_OPTIONS {
@@ -70,88 +65,84 @@ fn tcp(header: &mut Header) -> Result<(), Fault> {
     header.checksum(16, Cover::Upper(6), Finish::Plain, false)
 }
 
-/// An option of the TCP header.
+/// An option of the TCP header (RFC 9293, section 3.2; RFC 7323; RFC 2018).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TcpOption {
-    Mss(Value),
-    WindowScale(Value),
-    SackOk,
-    /// Its own time and the other's.
-    Timestamps(Value, Value),
-    Nop,
-    /// Kind, length and all, as they are.
-    Raw(Vec<u8>),
+pub(crate) struct TcpOption {
+    name: &'static str,
+    /// Kind, length and data, with zeros for the values.
+    bytes: Vec<u8>,
+    /// Behind kind and length, each with its bytes.
+    values: Vec<(usize, Value)>,
 }
+
+/// Options with a length: name, kind, and the bytes of each value.
+const OPTIONS: &[(&str, u8, &[usize])] =
+    &[("mss", 2, &[2]), ("wscale", 3, &[1]), ("sack-ok", 4, &[]), ("timestamps", 8, &[4, 4])];
 
 const RIGHT: &str = "mss=1460, wscale=7, sack-ok, timestamps=1 0 (its own and the other's), nop \
                      or raw=0a0b0c (bytes in hexadecimal)";
 
-const fn bits(bits: u8) -> Form {
-    Form::Number { bits, names: &[] }
+/// How a value of an option is written.
+const fn form(bytes: usize) -> Form {
+    Form::Number { bits: bytes as u8 * 8, names: &[] }
 }
 
 impl TcpOption {
     /// Reads an option.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("'{}' is no TCP option: there are {RIGHT}", text.trim());
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name.trim(), Some(value.trim())),
+        let (name, given) = match text.split_once('=') {
+            Some((name, given)) => (name.trim(), Some(given.trim())),
             None => (text.trim(), None),
         };
         let of = |problem| format!("{name}: {problem}");
-        Ok(match (name, value) {
-            ("mss", Some(value)) => Self::Mss(Value::parse(value, bits(16)).map_err(of)?),
-            ("wscale", Some(value)) => Self::WindowScale(Value::parse(value, bits(8)).map_err(of)?),
-            ("sack-ok", None) => Self::SackOk,
-            ("nop", None) => Self::Nop,
-            ("timestamps", Some(value)) => {
-                let (own, other) = value.split_once(' ').unwrap_or((value, "0"));
-                let read = |one| Value::parse(one, bits(32)).map_err(of);
-                Self::Timestamps(read(own)?, read(other)?)
+        let values = Vec::new();
+        match (name, given) {
+            ("nop", None) => return Ok(Self { name: "nop", bytes: vec![1], values }),
+            ("raw", Some(bytes)) => {
+                let bytes = hex(bytes, MAX_OPTIONS).map_err(of)?;
+                return Ok(Self { name: "raw", bytes, values });
             }
-            ("raw", Some(value)) => Self::Raw(super::bytes::hex(value, MAX_OPTIONS).map_err(of)?),
-            _ => return Err(wrong()),
-        })
+            _ => {}
+        }
+        let option = OPTIONS
+            .iter()
+            .find(|(option, _, cells)| *option == name && cells.is_empty() == given.is_none());
+        let &(name, kind, cells) = option.ok_or_else(wrong)?;
+        let mut bytes = vec![kind, 2 + cells.iter().sum::<usize>() as u8];
+        bytes.resize(bytes[1].into(), 0);
+        let given = given.unwrap_or_default();
+        let (first, second) = match cells {
+            [_, _] => given.split_once(' ').unwrap_or((given, "0")),
+            _ => (given, ""),
+        };
+        let value = |(&cell, text)| Ok((cell, Value::parse(text, form(cell)).map_err(of)?));
+        let values = cells.iter().zip([first, second]).map(value).collect::<Result<_, String>>()?;
+        Ok(Self { name, bytes, values })
     }
 
-    /// Puts it behind the others (RFC 9293, section 3.2; RFC 7323; RFC 2018). Where its numbers
-    /// change they are edited wherever they stand: edits need no alignment.
-    fn lay(&self, header: &mut Header) {
-        let at = header.bytes();
-        let number = |at, cell: usize| Bits { at, cell, shift: 0, width: cell as u8 * 8 };
-        match self {
-            Self::Nop => header.append(&[1]),
-            Self::SackOk => header.append(&[4, 2]),
-            Self::Raw(bytes) => header.append(bytes),
-            Self::Mss(value) => {
-                header.append(&[2, 4, 0, 0]);
-                header.put(number(at + 2, 2), value);
-            }
-            Self::WindowScale(value) => {
-                header.append(&[3, 3, 0]);
-                header.put(number(at + 2, 1), value);
-            }
-            Self::Timestamps(own, other) => {
-                header.append(&[8, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
-                header.put(number(at + 2, 4), own);
-                header.put(number(at + 6, 4), other);
-            }
+    /// Appends the option. Edits need no alignment, so its values may change at any offset.
+    fn write(&self, header: &mut HeaderWriter) {
+        let mut at = header.bytes() + 2;
+        header.append(&self.bytes);
+        for (bytes, value) in &self.values {
+            header.put(Bits::cell(at, *bytes), value);
+            at += bytes;
         }
     }
 }
 
 impl fmt::Display for TcpOption {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::Nop => to.write_str("nop"),
-            Self::SackOk => to.write_str("sack-ok"),
-            Self::Raw(bytes) => write!(to, "raw={}", super::bytes::Hex(bytes)),
-            Self::Mss(value) => write!(to, "mss={}", value.shown(bits(16))),
-            Self::WindowScale(value) => write!(to, "wscale={}", value.shown(bits(8))),
-            Self::Timestamps(own, other) => {
-                write!(to, "timestamps={} {}", own.shown(bits(32)), other.shown(bits(32)))
-            }
+        to.write_str(self.name)?;
+        if self.name == "raw" {
+            return write!(to, "={}", Hex(&self.bytes));
         }
+        for (place, (bytes, value)) in self.values.iter().enumerate() {
+            let mark = if place == 0 { '=' } else { ' ' };
+            write!(to, "{mark}{}", value.shown(form(*bytes)))?;
+        }
+        Ok(())
     }
 }
 
@@ -168,10 +159,10 @@ pub(crate) const UDP: Protocol = Protocol {
         Field::checksum(6),
     ],
     known_as: KnownAs { ethertype: None, ip: Some(17), port: None },
-    lay: udp,
+    derive: udp,
 };
 
-fn udp(header: &mut Header) -> Result<(), Fault> {
+fn udp(header: &mut HeaderWriter) -> Result<(), Fault> {
     let port = header.next().and_then(|next| next.protocol.known_as.port);
     header.auto("dport", port.map_or(DISCARD, u128::from));
     header.length("length", 0);
@@ -180,8 +171,8 @@ fn udp(header: &mut Header) -> Result<(), Fault> {
 
 /// Over IPv4 a checksum of zero says that there is none. VXLAN does without (RFC 7348, section
 /// 5), and in a fragment none can be right: it would be the whole datagram's, which nobody sees.
-fn is_without(header: &Header) -> bool {
-    let tunnel = header.next().is_some_and(|next| next.protocol.is(&tunnel::VXLAN));
+fn is_without(header: &HeaderWriter) -> bool {
+    let tunnel = header.next().is_some_and(|next| next.protocol.is(&link::VXLAN));
     header.ip.as_ref().is_some_and(|ip| ip.version == 4 && (tunnel || ip.fragment))
 }
 
@@ -214,7 +205,7 @@ pub(crate) const ICMP: Protocol = Protocol {
     bytes: 8,
     fields: &fields(TYPES),
     known_as: KnownAs { ethertype: None, ip: Some(1), port: None },
-    lay: |header| header.checksum(2, Cover::Rest, Finish::Plain, false),
+    derive: |header| header.checksum(2, Cover::Rest, Finish::Plain, false),
 };
 
 pub(crate) const ICMPV6: Protocol = Protocol {
@@ -222,7 +213,7 @@ pub(crate) const ICMPV6: Protocol = Protocol {
     bytes: 8,
     fields: &fields(V6_TYPES),
     known_as: KnownAs { ethertype: None, ip: Some(58), port: None },
-    lay: |header| header.checksum(2, Cover::Upper(58), Finish::Plain, false),
+    derive: |header| header.checksum(2, Cover::Upper(58), Finish::Plain, false),
 };
 
 const fn fields(types: &'static [(&'static str, u64)]) -> [Field; 6] {

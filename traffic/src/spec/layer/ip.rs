@@ -1,11 +1,10 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200).
 
+use super::writer::{Cover, HeaderWriter, Ip};
+use super::{Field, KnownAs, Protocol, Takes};
 use crate::plan::Finish;
-use crate::spec::build::Ip;
 use crate::spec::fault::Fault;
-use crate::spec::form::{Flag, Form};
-use crate::spec::header::{Cover, Header};
-use crate::spec::layer::{Bits, Field, KnownAs, Protocol, Takes};
+use crate::spec::value::{Flag, Form};
 
 /// Differentiated services (RFC 8126's registry): classes of traffic with names.
 const DSCP: &[(&str, u64)] = &[
@@ -74,12 +73,7 @@ pub(crate) const IPV4: Protocol = Protocol {
         Field::part("ecn", 1, 1, 0, 2).named(ECN),
         Field::number("length", 2, 2),
         Field::number("id", 4, 2),
-        Field {
-            name: "flags",
-            takes: Takes::Value(Form::Flags { bits: 3, names: FLAGS }),
-            bits: Some(Bits { at: 6, cell: 2, shift: 13, width: 3 }),
-            default: "",
-        },
+        Field::part("flags", 6, 2, 13, 3).flags(FLAGS),
         Field::part("frag", 6, 2, 0, 13),
         Field::number("ttl", 8, 1).or("64"),
         Field::number("protocol", 9, 1).named(IP_PROTOCOLS),
@@ -90,22 +84,22 @@ pub(crate) const IPV4: Protocol = Protocol {
         Field::special("options", Takes::Hex(40)),
     ],
     known_as: KnownAs { ethertype: Some(0x0800), ip: Some(4), port: None },
-    lay: ipv4,
+    derive: ipv4,
 };
 
-fn ipv4(header: &mut Header) -> Result<(), Fault> {
-    header.append(header.given_bytes("options").unwrap_or_default());
+fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.append_given("options");
     // Zero ends the options.
     header.fill_to_multiple(4);
     header.auto("ihl", header.bytes() as u128 / 4);
     header.length("length", 0);
-    header.says_protocol("protocol")?;
+    header.name_next_protocol("protocol")?;
     header.checksum(10, Cover::Header, Finish::Plain, false)?;
     let flags = header.layer.value("flags");
     let frag = header.layer.value("frag");
     let fragment = flags.is_some_and(|flags| flags.may_be(|bits| bits & MORE_FRAGMENTS != 0))
         || frag.is_some_and(|frag| frag.may_be(|offset| offset != 0));
-    let addresses = header.at() + 12..header.at() + 20;
+    let addresses = header.at + 12..header.at + 20;
     header.draft.ip = Some(Ip { version: 4, addresses, fragment });
     Ok(())
 }
@@ -126,13 +120,13 @@ pub(crate) const IPV6: Protocol = Protocol {
         Field::address("dst", 24, Form::Ipv6).or("2001:db8::2"),
     ],
     known_as: KnownAs { ethertype: Some(0x86dd), ip: Some(41), port: None },
-    lay: ipv6,
+    derive: ipv6,
 };
 
-fn ipv6(header: &mut Header) -> Result<(), Fault> {
+fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.length("length", 40);
-    header.says_protocol("next-header")?;
-    let addresses = header.at() + 8..header.at() + 40;
+    header.name_next_protocol("next-header")?;
+    let addresses = header.at + 8..header.at + 40;
     header.draft.ip = Some(Ip { version: 6, addresses, fragment: false });
     Ok(())
 }
@@ -145,7 +139,7 @@ pub(crate) const HOP_BY_HOP: Protocol = Protocol {
     bytes: 2,
     fields: OPTIONS,
     known_as: KnownAs { ethertype: None, ip: Some(0), port: None },
-    lay: options,
+    derive: options,
 };
 
 pub(crate) const DESTINATION: Protocol = Protocol {
@@ -153,7 +147,7 @@ pub(crate) const DESTINATION: Protocol = Protocol {
     bytes: 2,
     fields: OPTIONS,
     known_as: KnownAs { ethertype: None, ip: Some(60), port: None },
-    lay: options,
+    derive: options,
 };
 
 const OPTIONS: &[Field] = &[
@@ -162,8 +156,8 @@ const OPTIONS: &[Field] = &[
     Field::special("options", Takes::Hex(MAX_DATA)),
 ];
 
-fn options(header: &mut Header) -> Result<(), Fault> {
-    header.append(header.given_bytes("options").unwrap_or_default());
+fn options(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.append_given("options");
     // One byte of padding is an option of its own; more are PadN (RFC 8200, section 4.2).
     let pad = match header.bytes() {
         2 => 6,
@@ -189,20 +183,20 @@ pub(crate) const ROUTING: Protocol = Protocol {
         Field::special("data", Takes::Hex(MAX_DATA)),
     ],
     known_as: KnownAs { ethertype: None, ip: Some(43), port: None },
-    lay: routing,
+    derive: routing,
 };
 
-fn routing(header: &mut Header) -> Result<(), Fault> {
-    header.append(header.given_bytes("data").unwrap_or_default());
+fn routing(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.append_given("data");
     extension(header)
 }
 
 /// Finishes an extension header that has a length: in units of eight bytes, without the first.
-fn extension(header: &mut Header) -> Result<(), Fault> {
+fn extension(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.fill_to_multiple(8);
     header.auto("length", header.bytes() as u128 / 8 - 1);
     header.draft.ip.clone_from(&header.ip);
-    header.says_protocol("next-header")
+    header.name_next_protocol("next-header")
 }
 
 pub(crate) const FRAGMENT: Protocol = Protocol {
@@ -215,10 +209,10 @@ pub(crate) const FRAGMENT: Protocol = Protocol {
         Field::number("id", 4, 4),
     ],
     known_as: KnownAs { ethertype: None, ip: Some(44), port: None },
-    lay: fragment,
+    derive: fragment,
 };
 
-fn fragment(header: &mut Header) -> Result<(), Fault> {
+fn fragment(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.draft.ip = header.ip.clone().map(|ip| Ip { fragment: true, ..ip });
-    header.says_protocol("next-header")
+    header.name_next_protocol("next-header")
 }

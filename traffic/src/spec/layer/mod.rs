@@ -1,65 +1,76 @@
 //! Layers and their fields.
 //!
-//! Each protocol is a row of [`PROTOCOLS`], made in a file of its own below `protocols/`: its
-//! fields with their places in the header, and a function that fills in what follows from the
-//! layers around it.
+//! Each protocol is a row of [`PROTOCOLS`]: its fields with their positions in the header, and a
+//! function that derives the rest from the layers around it.
+
+mod ip;
+mod link;
+mod payload;
+mod transport;
+pub(crate) mod writer;
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::fault::{Fault, Position};
-use super::form::Form;
-use super::header::Header;
-use super::protocols::bytes::{MAX_BYTES, hex};
-use super::protocols::transport::TcpOption;
-use super::protocols::{bytes, ip, link, transport, tunnel};
-use super::value::Value;
+use toml::de::DeValue;
 
-/// All there are, from the outside in.
+use super::edits::Bits;
+use super::fault::{Fault, Position};
+use super::value::{Flag, Form, Value};
+use payload::{MAX_BYTES, hex};
+use transport::TcpOption;
+use writer::HeaderWriter;
+
+pub(crate) use ip::{IPV4, IPV6};
+pub(crate) use link::{ETHER, VLAN, check_tpid};
+pub(crate) use payload::{Hex, PAYLOAD, RAW, STAMP};
+pub(crate) use transport::{ICMP, ICMPV6, TCP, UDP};
+
+/// All protocols, from the outside in.
 pub(crate) const PROTOCOLS: &[&Protocol] = &[
-    &link::ETHER,
-    &link::VLAN,
+    &ETHER,
+    &VLAN,
     &link::MPLS,
     &link::ARP,
-    &ip::IPV4,
-    &ip::IPV6,
+    &IPV4,
+    &IPV6,
     &ip::HOP_BY_HOP,
     &ip::ROUTING,
     &ip::FRAGMENT,
     &ip::DESTINATION,
-    &transport::UDP,
-    &transport::TCP,
-    &transport::ICMP,
-    &transport::ICMPV6,
-    &tunnel::GRE,
-    &tunnel::VXLAN,
-    &bytes::RAW,
-    &bytes::STAMP,
-    &bytes::PAYLOAD,
+    &UDP,
+    &TCP,
+    &ICMP,
+    &ICMPV6,
+    &link::GRE,
+    &link::VXLAN,
+    &RAW,
+    &STAMP,
+    &PAYLOAD,
 ];
 
 /// A kind of layer.
 pub(crate) struct Protocol {
     /// Its name in a specification.
     pub(crate) name: &'static str,
-    /// Bytes of the header without anything optional.
+    /// Bytes of the header without its optional parts.
     pub(crate) bytes: usize,
     pub(crate) fields: &'static [Field],
-    /// By what numbers those below it say that it follows.
+    /// The numbers by which headers below it name it.
     pub(crate) known_as: KnownAs,
-    /// Fills in what follows from other layers: types, lengths, checksums, options.
-    pub(crate) lay: fn(&mut Header) -> Result<(), Fault>,
+    /// Derives what follows from other layers: types, lengths, checksums, options.
+    pub(crate) derive: fn(&mut HeaderWriter) -> Result<(), Fault>,
 }
 
 /// The numbers of a protocol in the headers below it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownAs {
     pub(crate) ethertype: Option<u16>,
     /// The IP protocol, or IPv6's next header.
     pub(crate) ip: Option<u8>,
-    /// The UDP port that it is sent to.
+    /// The UDP destination port.
     pub(crate) port: Option<u16>,
 }
 
@@ -72,10 +83,9 @@ impl KnownAs {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
-    /// Where it stands; none if the protocol's function puts it in its place.
+    /// The position in the header; `None` if the protocol's function chooses it.
     pub(crate) bits: Option<Bits>,
-    /// The default in the field's syntax; empty for zero, or if the protocol's function computes
-    /// it.
+    /// The default in the field's syntax; empty for zero and for derived fields.
     pub(crate) default: &'static str,
 }
 
@@ -86,11 +96,11 @@ pub(crate) enum Takes {
     Value(Form),
     /// A value, or `right` or `bad`.
     Checksum,
-    /// Bytes in hexadecimal: as many at most.
+    /// Bytes in hexadecimal, at most this many.
     Hex(usize),
-    /// Bytes, as the text that they are.
+    /// Bytes, written as text.
     Text,
-    /// Bytes of a file.
+    /// The bytes of a file.
     File,
     /// `true` or `false`.
     Switch,
@@ -98,38 +108,13 @@ pub(crate) enum Takes {
     TcpOptions,
 }
 
-/// Where a field stands: in a cell of whole bytes that an edit can change at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bits {
-    /// The offset of the cell from the header's beginning.
-    pub(crate) at: usize,
-    /// Bytes of the cell: 1, 2 or 4; 6 and 16 for addresses that have it for themselves.
-    pub(crate) cell: usize,
-    /// How far from the cell's right end.
-    pub(crate) shift: u8,
-    pub(crate) width: u8,
-}
-
-impl Bits {
-    /// The bits of the header that it has, counted from its beginning.
-    fn span(self) -> std::ops::Range<usize> {
-        let end = (self.at + self.cell) * 8 - usize::from(self.shift);
-        end - usize::from(self.width)..end
-    }
-
-    pub(crate) fn overlaps(self, other: Self) -> bool {
-        let (a, b) = (self.span(), other.span());
-        a.start < b.end && b.start < a.end
-    }
-}
-
 impl Field {
-    /// A number that has `cell` bytes for itself.
+    /// A number that fills `cell` bytes.
     pub(crate) const fn number(name: &'static str, at: usize, cell: usize) -> Self {
         Self::part(name, at, cell, 0, cell as u8 * 8)
     }
 
-    /// `width` bits of a cell, `shift` from its right end.
+    /// A number of `width` bits of a cell, `shift` from its right end.
     pub(crate) const fn part(
         name: &'static str,
         at: usize,
@@ -143,13 +128,8 @@ impl Field {
 
     /// An address, in a cell of its own.
     pub(crate) const fn address(name: &'static str, at: usize, form: Form) -> Self {
-        let width = match form {
-            Form::Mac => 48,
-            Form::Ipv4 => 32,
-            _ => 128,
-        };
-        let bits = Bits { at, cell: width as usize / 8, shift: 0, width };
-        Self { name, takes: Takes::Value(form), bits: Some(bits), default: "" }
+        let bits = Some(Bits::cell(at, form.bits() as usize / 8));
+        Self { name, takes: Takes::Value(form), bits, default: "" }
     }
 
     /// A checksum.
@@ -166,17 +146,20 @@ impl Field {
         Self { default, ..self }
     }
 
-    /// Its numbers may be written as names, too.
+    /// Adds names for its numbers.
     pub(crate) const fn named(self, names: &'static [(&'static str, u64)]) -> Self {
-        let bits = match self.bits {
-            Some(bits) => bits.width,
-            None => 0,
-        };
+        let bits = self.form().bits();
         Self { takes: Takes::Value(Form::Number { bits, names }), ..self }
     }
 
-    /// How its numbers are written.
-    pub(crate) fn form(&self) -> Form {
+    /// Makes it a field of flags.
+    pub(crate) const fn flags(self, names: &'static [Flag]) -> Self {
+        let bits = self.form().bits();
+        Self { takes: Takes::Value(Form::Flags { bits, names }), ..self }
+    }
+
+    /// The notation of its numbers.
+    pub(crate) const fn form(&self) -> Form {
         match self.takes {
             Takes::Value(form) => form,
             _ => Form::Number { bits: 16, names: &[] },
@@ -184,11 +167,11 @@ impl Field {
     }
 }
 
-/// A layer of a stream: a protocol, and what is said of its fields.
+/// A layer of a stream: a protocol, and settings of its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) protocol: &'static Protocol,
-    /// In the order in which they are said.
+    /// In the order of the specification.
     pub(crate) settings: Vec<Setting>,
     pub(crate) place: Position,
 }
@@ -240,6 +223,11 @@ impl Protocol {
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.name == other.name
     }
+
+    /// Reports whether the layer is data, which no header below can name.
+    pub(crate) fn is_data(&self) -> bool {
+        self.known_as == KnownAs::NOTHING
+    }
 }
 
 impl Layer {
@@ -247,7 +235,7 @@ impl Layer {
         Self { protocol, settings: Vec::new(), place }
     }
 
-    /// Says something of a field, in place of what was said before.
+    /// Sets a field, in place of an earlier setting.
     pub(crate) fn set(&mut self, field: &'static Field, given: Given, place: Position) {
         self.settings.retain(|setting| setting.field.name != field.name);
         self.settings.push(Setting { field, given, place });
@@ -271,14 +259,12 @@ impl Layer {
         Fault::new(&setting.place, object, problem)
     }
 
-    /// No bit is said twice: `tos` and `dscp` are the same.
+    /// Checks that no two settings share a bit, as `tos` and `dscp` do.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         for (count, setting) in self.settings.iter().enumerate() {
             let Some(bits) = setting.field.bits else { continue };
-            let before = self.settings[..count].iter();
-            let mut twice =
-                before.filter(|other| other.field.bits.is_some_and(|o| bits.overlaps(o)));
-            if let Some(other) = twice.next() {
+            let shares = |other: &&Setting| other.field.bits.is_some_and(|o| bits.overlaps(o));
+            if let Some(other) = self.settings[..count].iter().find(shares) {
                 let problem = format!(
                     "it is a part of the same bits as {}: say one of them",
                     other.field.name
@@ -296,94 +282,89 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// A setting as a file or flag writes it.
-#[derive(Clone, Debug)]
-pub(super) enum RawValue {
-    Text(String),
-    Number(u128),
-    Switch(bool),
-    List(Vec<RawValue>),
+/// The kind of a TOML value, for errors.
+pub(super) fn kind(raw: &DeValue) -> &'static str {
+    match raw {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or a time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
 }
 
-impl RawValue {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "a text",
-            Self::Number(_) => "a number",
-            Self::Switch(_) => "true or false",
-            Self::List(_) => "a list",
-        }
-    }
-
-    /// As the text that it would be.
-    fn text(&self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text.clone()),
-            Self::Number(number) => Some(number.to_string()),
-            Self::Switch(_) | Self::List(_) => None,
-        }
-    }
+/// A TOML integer, if it is not negative.
+pub(super) fn integer(raw: &DeValue) -> Option<u128> {
+    let integer = raw.as_integer()?;
+    u128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 /// Converts a setting to the field's type; `Err` describes a valid one. Files are relative to
 /// `base`.
-pub(super) fn read_setting(field: &Field, raw: &RawValue, base: &Path) -> Result<Given, String> {
-    let not = |right: &str| Err(format!("{} is not {right}", raw.kind()));
+pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<Given, String> {
+    let not = |right: &str| Err(format!("{} is not {right}", kind(raw)));
     Ok(match (field.takes, raw) {
-        (Takes::Checksum, RawValue::Text(text)) if text == "bad" => Given::Bad,
-        (Takes::Checksum, RawValue::Text(text)) if text == "right" => Given::Right,
+        (Takes::Checksum, DeValue::String(text)) if text == "bad" => Given::Bad,
+        (Takes::Checksum, DeValue::String(text)) if text == "right" => Given::Right,
         (Takes::Checksum, raw) => {
             let hint = |wrong| format!("{wrong}; or right, or bad");
             Given::Value(value(field, raw).map_err(hint)?)
         }
         (Takes::Value(_), raw) => Given::Value(value(field, raw)?),
-        (Takes::Hex(most), RawValue::Text(text)) => Given::Bytes(hex(text, most)?),
+        (Takes::Hex(most), DeValue::String(text)) => Given::Bytes(hex(text, most)?),
         (Takes::Hex(_), _) => return not("bytes in hexadecimal, like \"00 ff 10\""),
-        (Takes::Text, RawValue::Text(text)) => match text.len() {
-            0..=MAX_BYTES => Given::Bytes(text.clone().into_bytes()),
+        (Takes::Text, DeValue::String(text)) => match text.len() {
+            0..=MAX_BYTES => Given::Bytes(text.clone().into_owned().into_bytes()),
             bytes => return Err(format!("these are {bytes} bytes: at most {MAX_BYTES}")),
         },
         (Takes::Text, _) => return not("a text"),
-        (Takes::File, RawValue::Text(name)) => Given::Bytes(file(&base.join(name))?),
+        (Takes::File, DeValue::String(name)) => Given::Bytes(file(&base.join(&**name))?),
         (Takes::File, _) => return not("the name of a file"),
-        (Takes::Switch, RawValue::Switch(on)) => Given::Switch(*on),
+        (Takes::Switch, DeValue::Boolean(on)) => Given::Switch(*on),
         (Takes::Switch, _) => return not("true or false"),
         (Takes::TcpOptions, raw) => Given::TcpOptions(options(raw)?),
     })
 }
 
-fn value(field: &Field, raw: &RawValue) -> Result<Value, String> {
-    let form = field.form();
-    let not = |raw: &RawValue| format!("{} is not {}", raw.kind(), form.right());
+fn value(field: &Field, raw: &DeValue) -> Result<Value, String> {
     match raw {
-        RawValue::Number(number) if !form.is_address() => Ok(form.in_range(*number)?.into()),
-        RawValue::Text(text) => Value::parse(text, form),
-        RawValue::List(all) => {
-            let one = |raw: &RawValue| match raw {
-                RawValue::Number(number) if !form.is_address() => form.in_range(*number),
-                RawValue::Text(text) => form.read(text.trim()),
-                _ => Err(not(raw)),
-            };
-            Value::list(all.iter().map(one).collect::<Result<_, _>>()?)
+        DeValue::String(text) => Value::parse(text, field.form()),
+        DeValue::Array(all) => {
+            let numbers = all.iter().map(|raw| number(field.form(), raw.get_ref()));
+            Value::list(numbers.collect::<Result<_, _>>()?)
         }
-        RawValue::Number(_) | RawValue::Switch(_) => Err(not(raw)),
+        raw => Ok(number(field.form(), raw)?.into()),
     }
 }
 
-/// A list of options, or a text with `;` between them.
-fn options(raw: &RawValue) -> Result<Vec<TcpOption>, String> {
+fn number(form: Form, raw: &DeValue) -> Result<u128, String> {
     match raw {
-        RawValue::Text(text) => text.split(';').map(TcpOption::parse).collect(),
-        RawValue::List(all) => {
-            let wrong = |raw: &RawValue| format!("{} is no TCP option", raw.kind());
-            let option = |raw: &RawValue| TcpOption::parse(&raw.text().ok_or_else(|| wrong(raw))?);
-            all.iter().map(option).collect()
-        }
-        _ => Err(format!("{} is no list of TCP options", raw.kind())),
+        DeValue::String(text) => form.read(text.trim()),
+        DeValue::Integer(number) if !form.is_address() => match integer(raw) {
+            Some(number) => form.in_range(number),
+            None => Err(format!("{number} is negative, or far too much")),
+        },
+        DeValue::Float(number) => Err(format!("{} is not whole", number.as_str())),
+        _ => Err(format!("{} is not {}", kind(raw), form.right())),
     }
 }
 
-/// The beginning of a file: as much as a frame has room for.
+/// Reads TCP options: a list, or a text with `;` between them.
+fn options(raw: &DeValue) -> Result<Vec<TcpOption>, String> {
+    let wrong = |raw| format!("{} is no TCP option", kind(raw));
+    match raw {
+        DeValue::String(text) => text.split(';').map(TcpOption::parse).collect(),
+        DeValue::Array(all) => {
+            let text = |raw| DeValue::as_str(raw).ok_or_else(|| wrong(raw));
+            all.iter().map(|raw| TcpOption::parse(text(raw.get_ref())?)).collect()
+        }
+        _ => Err(wrong(raw)),
+    }
+}
+
+/// Reads the beginning of a file: the bytes that fit into a frame.
 fn file(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read =

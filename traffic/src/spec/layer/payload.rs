@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use super::link;
+use super::writer::{Content, Fill, HeaderWriter};
+use super::{Field, Given, KnownAs, Protocol, Takes};
 use crate::plan::FieldSource;
-use crate::spec::build::{Content, Fill, What};
+use crate::spec::edits::Bits;
 use crate::spec::fault::Fault;
-use crate::spec::form::Form;
-use crate::spec::header::Header;
-use crate::spec::layer::{Bits, Field, Given, KnownAs, Protocol, Takes};
+use crate::spec::value::Form;
 
 /// The most bytes that a specification gives: a frame has no more.
 pub(crate) const MAX_BYTES: usize = 65_535;
@@ -18,8 +17,8 @@ pub(crate) const RAW: Protocol = Protocol {
     bytes: 0,
     fields: &[Field::special("hex", Takes::Hex(MAX_BYTES))],
     known_as: KnownAs::NOTHING,
-    lay: |header| {
-        header.append(header.given_bytes("hex").unwrap_or_default());
+    derive: |header| {
+        header.append_given("hex");
         Ok(())
     },
 };
@@ -27,25 +26,20 @@ pub(crate) const RAW: Protocol = Protocol {
 /// Identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
 /// transmit time.
 pub(crate) const STAMP: Protocol =
-    Protocol { name: "stamp", bytes: 16, fields: &[], known_as: KnownAs::NOTHING, lay: stamp };
+    Protocol { name: "stamp", bytes: 16, fields: &[], known_as: KnownAs::NOTHING, derive: stamp };
 
-fn stamp(header: &mut Header) -> Result<(), Fault> {
+fn stamp(header: &mut HeaderWriter) -> Result<(), Fault> {
     const MAGIC: u128 = 0x536c;
     let stream = header.draft.stream as u128;
     if stream > u128::from(u8::MAX) {
         let problem = "a stamp tells 256 streams apart: leave it out, or take fewer streams";
         return Err(Fault::new(&header.layer.place, "stamp", problem));
     }
-    let rows = [
-        (0, 2, What::Number(MAGIC)),
-        (2, 1, What::Number(stream)),
-        (3, 1, What::FieldSource(FieldSource::Worker)),
-        (4, 4, What::FieldSource(FieldSource::Sequence)),
-        (8, 8, What::FieldSource(FieldSource::Time)),
-    ];
-    for (at, cell, what) in rows {
-        header.put_what(Bits { at, cell, shift: 0, width: cell as u8 * 8 }, what);
-    }
+    header.put(Bits::cell(0, 2), &MAGIC.into());
+    header.put(Bits::cell(2, 1), &stream.into());
+    header.put_source(Bits::cell(3, 1), FieldSource::Worker);
+    header.put_source(Bits::cell(4, 4), FieldSource::Sequence);
+    header.put_source(Bits::cell(8, 8), FieldSource::Time);
     Ok(())
 }
 
@@ -61,10 +55,10 @@ pub(crate) const PAYLOAD: Protocol = Protocol {
         Field::special("length", Takes::Value(Form::Number { bits: 16, names: &[] })),
     ],
     known_as: KnownAs::NOTHING,
-    lay: payload,
+    derive: payload,
 };
 
-fn payload(header: &mut Header) -> Result<(), Fault> {
+fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
     let mut fill = Fill { place: header.layer.place.clone(), ..Fill::default() };
     let mut before: Option<&str> = None;
     for setting in &header.layer.settings {
@@ -93,25 +87,6 @@ fn payload(header: &mut Header) -> Result<(), Fault> {
     }
     header.draft.fill = Some(fill);
     Ok(())
-}
-
-/// Reports whether the layer is data, which no header below can name.
-pub(crate) fn is_data(protocol: &Protocol) -> bool {
-    [&RAW, &STAMP, &PAYLOAD].iter().any(|data| protocol.is(data))
-}
-
-/// Reports whether a frame may begin with the layer.
-pub(crate) fn may_be_first(protocol: &Protocol) -> bool {
-    protocol.is(&link::ETHER) || protocol.is(&RAW)
-}
-
-/// Reports whether `above` may follow `below`, whatever the headers' types are.
-pub(crate) fn may_follow(below: &Protocol, above: &Protocol) -> bool {
-    match () {
-        () if below.is(&PAYLOAD) => false,
-        () if below.is(&STAMP) => above.is(&RAW) || above.is(&PAYLOAD),
-        () => true,
-    }
 }
 
 /// Bytes in hexadecimal, with blanks or colons between them if that reads better.

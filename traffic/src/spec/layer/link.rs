@@ -1,0 +1,212 @@
+//! Layers that carry an EtherType or are named by one: Ethernet and its tags (IEEE 802.3, 802.1Q),
+//! MPLS (RFC 3032, RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN
+//! (RFC 7348).
+
+use super::writer::{Cover, HeaderWriter};
+use super::{Field, Given, KnownAs, Layer, Protocol, Takes};
+use crate::plan::Finish;
+use crate::spec::edits::Bits;
+use crate::spec::fault::Fault;
+use crate::spec::value::Form;
+
+/// IEEE 802: an EtherType for local experiments.
+pub(crate) const EXPERIMENTAL: u128 = 0x88b5;
+
+const DOT1Q: u64 = 0x8100;
+const DOT1AD: u64 = 0x88a8;
+
+const ETHERTYPES: &[(&str, u64)] = &[
+    ("ipv4", 0x0800),
+    ("arp", 0x0806),
+    ("teb", 0x6558),
+    ("dot1q", DOT1Q),
+    ("ipv6", 0x86dd),
+    ("mpls", 0x8847),
+    ("dot1ad", DOT1AD),
+    ("lldp", 0x88cc),
+    ("ptp", 0x88f7),
+];
+
+pub(crate) const ETHER: Protocol = Protocol {
+    name: "ether",
+    bytes: 14,
+    fields: &[
+        Field::address("dst", 0, Form::Mac),
+        Field::address("src", 6, Form::Mac),
+        Field::number("type", 12, 2).named(ETHERTYPES),
+    ],
+    // As such it is carried by tunnels (RFC 1701: transparent Ethernet bridging).
+    known_as: KnownAs { ethertype: Some(0x6558), ip: Some(143), port: None },
+    derive: ether,
+};
+
+fn ether(header: &mut HeaderWriter) -> Result<(), Fault> {
+    let asks = header.next().is_some_and(|next| next.protocol.is(&ARP));
+    let dst = if asks { [0xff; 6] } else { header.defaults.dmac };
+    header.auto("dst", number(dst));
+    header.auto("src", number(header.defaults.smac));
+    name_next_ethertype(header, "type")
+}
+
+/// A MAC address as a number.
+pub(super) fn number(mac: [u8; 6]) -> u128 {
+    mac.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+}
+
+pub(crate) const VLAN: Protocol = Protocol {
+    name: "vlan",
+    bytes: 4,
+    fields: &[
+        Field::part("pcp", 0, 2, 13, 3),
+        Field::part("dei", 0, 2, 12, 1),
+        Field::part("id", 0, 2, 0, 12).or("1"),
+        Field::number("type", 2, 2).named(ETHERTYPES),
+        // It stands in the header below.
+        Field::special("tpid", TPID),
+    ],
+    known_as: KnownAs { ethertype: Some(DOT1Q as u16), ip: None, port: None },
+    derive: |header| name_next_ethertype(header, "type"),
+};
+
+const TPID: Takes =
+    Takes::Value(Form::Number { bits: 16, names: &[("dot1q", DOT1Q), ("dot1ad", DOT1AD)] });
+
+/// Fills in a field that is the EtherType of the next header. The header below a tag holds its TPID:
+/// of two tags, the outer has the provider's (IEEE 802.1ad).
+fn name_next_ethertype(header: &mut HeaderWriter, name: &str) -> Result<(), Fault> {
+    let tag = header.next().filter(|next| next.protocol.is(&VLAN));
+    if let (Some(tag), Some(bits)) = (tag, header.unset(name)) {
+        let outer = header.above.get(1).is_some_and(|layer| layer.protocol.is(&VLAN));
+        let tpid = u128::from(if outer { DOT1AD } else { DOT1Q }).into();
+        header.put(bits, tag.value("tpid").unwrap_or(&tpid));
+        return Ok(());
+    }
+    header.name_next(name, |known| known.ethertype.map(u128::from), EXPERIMENTAL)
+}
+
+/// Checks that the layer below a tag has a type field for the tag's TPID.
+pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
+    let Some(setting) = tag.setting("tpid") else { return Ok(()) };
+    let types = ["type", "protocol"];
+    let said = types.iter().any(|field| below.setting(field).is_some());
+    if said || ![ETHER.name, VLAN.name, GRE.name].contains(&below.protocol.name) {
+        let name = below.protocol.name;
+        let problem = format!("it stands in {name} below, which has something else there");
+        return Err(tag.fault(setting, problem));
+    }
+    Ok(())
+}
+
+pub(crate) const MPLS: Protocol = Protocol {
+    name: "mpls",
+    bytes: 4,
+    fields: &[
+        Field::part("label", 0, 4, 12, 20).or("16"),
+        Field::part("tc", 0, 4, 9, 3),
+        Field::part("bottom", 0, 4, 8, 1),
+        Field::part("ttl", 0, 4, 0, 8).or("64"),
+    ],
+    // By IP: RFC 4023; by UDP: RFC 7510.
+    known_as: KnownAs { ethertype: Some(0x8847), ip: Some(137), port: Some(6635) },
+    derive: mpls,
+};
+
+fn mpls(header: &mut HeaderWriter) -> Result<(), Fault> {
+    let more = header.next().is_some_and(|next| next.protocol.is(&MPLS));
+    header.auto("bottom", u128::from(!more));
+    Ok(())
+}
+
+pub(crate) const ARP: Protocol = Protocol {
+    name: "arp",
+    bytes: 28,
+    fields: &[
+        Field::number("htype", 0, 2).or("1"),
+        Field::number("ptype", 2, 2).or("0x0800"),
+        Field::number("hlen", 4, 1).or("6"),
+        Field::number("plen", 5, 1).or("4"),
+        Field::number("op", 6, 2).named(&[("request", 1), ("reply", 2)]).or("request"),
+        Field::address("sha", 8, Form::Mac),
+        Field::address("spa", 14, Form::Ipv4).or("198.18.0.1"),
+        Field::address("tha", 18, Form::Mac),
+        Field::address("tpa", 24, Form::Ipv4).or("198.18.0.2"),
+    ],
+    known_as: KnownAs { ethertype: Some(0x0806), ip: None, port: None },
+    derive: arp,
+};
+
+fn arp(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.auto("sha", number(header.defaults.smac));
+    Ok(())
+}
+
+const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: &[] });
+
+pub(crate) const GRE: Protocol = Protocol {
+    name: "gre",
+    bytes: 4,
+    fields: &[
+        Field::part("has-checksum", 0, 2, 15, 1),
+        Field::part("has-key", 0, 2, 13, 1),
+        Field::part("has-seq", 0, 2, 12, 1),
+        Field::part("version", 0, 2, 0, 3),
+        Field::number("protocol", 2, 2),
+        // Present only if the specification sets them.
+        Field::special("checksum", Takes::Checksum),
+        Field::special("key", WORD),
+        Field::special("seq", WORD),
+    ],
+    known_as: KnownAs { ethertype: None, ip: Some(47), port: Some(4754) },
+    derive: gre,
+};
+
+fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
+    if header.setting("checksum").is_some() {
+        header.auto("has-checksum", 1);
+    }
+    for (field, flag) in [("key", "has-key"), ("seq", "has-seq")] {
+        if header.setting(field).is_some() {
+            header.auto(flag, 1);
+        }
+    }
+    name_next_ethertype(header, "protocol")?;
+    if let Some(setting) = header.setting("checksum") {
+        let at = header.bytes();
+        // Two bytes more are reserved.
+        header.append(&[0; 4]);
+        match &setting.given {
+            Given::Value(value) => header.put(Bits::cell(at, 2), value),
+            _ => header.checksum(at, Cover::Rest, Finish::Plain, true)?,
+        }
+    }
+    for field in ["key", "seq"] {
+        if let Some(value) = header.layer.value(field) {
+            let at = header.bytes();
+            header.append(&[0; 4]);
+            header.put(Bits::cell(at, 4), value);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) const VXLAN: Protocol = Protocol {
+    name: "vxlan",
+    bytes: 8,
+    fields: &[
+        // The VNI is valid.
+        Field::number("flags", 0, 1).or("0x08"),
+        Field::part("vni", 4, 4, 8, 24).or("1"),
+    ],
+    known_as: KnownAs { ethertype: None, ip: None, port: Some(4789) },
+    derive: vxlan,
+};
+
+fn vxlan(header: &mut HeaderWriter) -> Result<(), Fault> {
+    match header.next() {
+        Some(next) if !next.protocol.is(&ETHER) => {
+            let problem = "vxlan carries ether: put it between, or take raw for something else";
+            Err(Fault::new(&next.place, next.protocol.name, problem))
+        }
+        _ => Ok(()),
+    }
+}
