@@ -22,6 +22,7 @@ use sluicegate::ring::{Packet, TimestampSource};
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
 pub use track::{NumberRun, StreamCounts, Track, WINDOW};
+pub(crate) use walk::{Checksum, Observer, walk};
 pub use walk::{Condition, Found, look};
 
 /// Workers of streams that an analyser has room for: a window of numbers each, 8 KiB.

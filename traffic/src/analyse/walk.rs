@@ -29,7 +29,7 @@ pub enum Condition {
 /// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The stamp, if there is one.
+    /// The stamp behind the last header.
     pub stamp: Option<Stamp>,
     /// The frame's condition.
     pub condition: Condition,
@@ -38,16 +38,49 @@ pub struct Found {
 /// Walks an Ethernet frame. `whole` means that the capture did not truncate it.
 #[inline]
 pub fn look(frame: &[u8], whole: bool) -> Found {
-    let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact };
+    let (data, condition) = walk(frame, whole, &mut ());
+    Found { stamp: data.and_then(Stamp::read), condition }
+}
+
+/// Sees the headers of a walk.
+pub(crate) trait Observer<'a> {
+    /// A header of the protocol that specifications call `name`.
+    fn header(&mut self, _name: &'static str, _bytes: &'a [u8], _checksum: Checksum) {}
+
+    /// Bytes behind the length that a header gives.
+    fn padding(&mut self, _bytes: usize) {}
+}
+
+/// Sees nothing: the walk is for its result alone.
+impl Observer<'_> for () {}
+
+/// A checksum in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksum {
+    Absent,
+    /// It covers bytes that are not here.
+    Unchecked,
+    /// The sum of all that it covers, itself included; 0xffff if it is right.
+    Sum(u16),
+}
+
+/// Walks an Ethernet frame. Returns the data behind its headers, unless there are too many of those.
+#[inline]
+pub(crate) fn walk<'a>(
+    frame: &'a [u8],
+    whole: bool,
+    observer: &mut impl Observer<'a>,
+) -> (Option<&'a [u8]>, Condition) {
+    let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact, observer };
     let mut next = Next::Ether;
     for _ in 0..HEADERS_MAX {
-        // What cannot be read as a header is data.
+        // What is no valid header is data.
         next = walk.header(next).unwrap_or(Next::Data);
         if next == Next::Data {
-            return Found { stamp: Stamp::read(walk.rest), condition: walk.condition };
+            return (Some(walk.rest), walk.condition);
         }
     }
-    Found { stamp: None, condition: walk.condition }
+    (None, walk.condition)
 }
 
 /// The next header.
@@ -72,21 +105,23 @@ struct Below {
     fragment: bool,
 }
 
-struct Walk<'a> {
+struct Walk<'a, 'o, O> {
     /// Bytes that no header has taken, up to the length that headers give.
     rest: &'a [u8],
     whole: bool,
     below: Option<Below>,
     condition: Condition,
+    observer: &'o mut O,
 }
 
-impl<'a> Walk<'a> {
+impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     /// Reads a header and returns the next one; `None` if it is invalid.
     fn header(&mut self, next: Next) -> Option<Next> {
         match next {
             Next::Ether => self.ether(),
             Next::Type(number) => match number {
                 ethertype::IPV4 => self.ipv4(),
+                ethertype::ARP => self.arp(),
                 ethertype::ETHERNET => self.ether(),
                 ethertype::IPV6 => self.ipv6(),
                 ethertype::MPLS => self.mpls(),
@@ -102,7 +137,7 @@ impl<'a> Walk<'a> {
                 number if Ipv6Extension::is_extension(number) => self.extension(number),
                 _ => None,
             },
-            Next::Vxlan => self.take(8).map(|_| Next::Ether),
+            Next::Vxlan => self.fixed("vxlan", 8).map(|_| Next::Ether),
             Next::Gre => self.gre(),
             Next::Data => None,
         }
@@ -115,7 +150,15 @@ impl<'a> Walk<'a> {
         Some(header)
     }
 
-    /// A worse condition than there was.
+    /// Takes a header without a checksum.
+    #[inline]
+    fn fixed(&mut self, name: &'static str, bytes: usize) -> Option<&'a [u8]> {
+        let header = self.take(bytes)?;
+        self.observer.header(name, header, Checksum::Absent);
+        Some(header)
+    }
+
+    /// Makes the condition worse.
     fn worsen(&mut self, condition: Condition) {
         if self.condition != Condition::Corrupt {
             self.condition = condition;
@@ -127,8 +170,9 @@ impl<'a> Walk<'a> {
     fn cut(&mut self, bytes: usize) {
         match self.rest.get(..bytes) {
             Some(rest) => {
+                self.observer.padding(self.rest.len() - bytes);
                 self.rest = rest;
-                // What was cut off is behind it.
+                // What the capture cut off lies behind this length.
                 self.whole = true;
             }
             None if self.whole => self.worsen(Condition::Corrupt),
@@ -136,42 +180,44 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Checks a sum over all that it covers, itself too.
+    /// Checks the sum of all that a checksum covers, itself included.
     #[inline]
-    fn check(&mut self, sum: u64) {
-        if fold(sum) != 0xffff {
+    fn check(&mut self, sum: u64) -> Checksum {
+        let sum = fold(sum);
+        if sum != 0xffff {
             self.worsen(Condition::Corrupt);
         }
+        Checksum::Sum(u16::from_be(sum))
     }
 
-    /// Checks the sum of what is left, with a pseudo header if there is a protocol in it.
-    fn check_rest(&mut self, protocol: Option<u8>) {
+    /// Checks the sum of the rest, with a pseudo header if a protocol is given.
+    fn check_rest(&mut self, protocol: Option<u8>) -> Checksum {
         let below = self.below.unwrap_or(Below { sum: 0, v6: false, fragment: false });
         if below.fragment || !self.whole {
             self.worsen(Condition::Unchecked);
-            return;
+            return Checksum::Unchecked;
         }
         let pseudo = protocol.map_or(0, |protocol| {
             let number = |number: usize| sum(&(number as u32).to_be_bytes());
             below.sum + number(protocol.into()) + number(self.rest.len())
         });
-        self.check(pseudo + sum(self.rest));
+        self.check(pseudo + sum(self.rest))
     }
 
     fn ether(&mut self) -> Option<Next> {
-        let number = self.take(14)?.last_chunk()?;
+        let number = self.fixed("ether", 14)?.last_chunk()?;
         self.below = None;
         Some(Next::Type(u16::from_be_bytes(*number)))
     }
 
     fn vlan(&mut self) -> Option<Next> {
-        let number = self.take(4)?.last_chunk()?;
+        let number = self.fixed("vlan", 4)?.last_chunk()?;
         Some(Next::Type(u16::from_be_bytes(*number)))
     }
 
     fn mpls(&mut self) -> Option<Next> {
-        let bottom = self.take(4)?[2] & 1 != 0;
-        // What a label is for nobody says; a receiver guesses by the first bits (RFC 4928).
+        let bottom = self.fixed("mpls", 4)?[2] & 1 != 0;
+        // A label does not name its content; receivers guess by the first bits, too (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
             (false, _) => Next::Type(ethertype::MPLS),
             (true, 4) => Next::Type(ethertype::IPV4),
@@ -181,24 +227,34 @@ impl<'a> Walk<'a> {
         })
     }
 
+    fn arp(&mut self) -> Option<Next> {
+        let (hardware, protocol) = (*self.rest.get(4)?, *self.rest.get(5)?);
+        self.fixed("arp", 8 + 2 * (usize::from(hardware) + usize::from(protocol)))?;
+        self.observer.padding(self.rest.len());
+        self.rest = &[];
+        Some(Next::Data)
+    }
+
     fn ipv4(&mut self) -> Option<Next> {
         let fixed = self.rest.first_chunk::<20>()?;
         let addresses = sum(&fixed[12..20]);
         let Some(ip) = Ipv4Header::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes)
         else {
             self.worsen(Condition::Corrupt);
+            self.observer.header("ipv4", fixed, Checksum::Unchecked);
             return None;
         };
         self.cut(ip.total_bytes);
         let header = self.take(ip.header_bytes)?;
-        self.check(sum(header));
+        let checksum = self.check(sum(header));
+        self.observer.header("ipv4", header, checksum);
         self.below = Some(Below { sum: addresses, v6: false, fragment: ip.fragment });
         // Only the first piece has the next header.
         Some(if ip.first { Next::Ip(ip.protocol) } else { Next::Data })
     }
 
     fn ipv6(&mut self) -> Option<Next> {
-        let header = self.take(40)?;
+        let header = self.fixed("ipv6", 40)?;
         if header[0] >> 4 != 6 {
             self.worsen(Condition::Corrupt);
         }
@@ -209,7 +265,14 @@ impl<'a> Walk<'a> {
 
     fn extension(&mut self, kind: u8) -> Option<Next> {
         let extension = Ipv6Extension::read(kind, self.rest)?;
-        self.take(extension.bytes)?;
+        let name = match kind {
+            protocol::HOP_BY_HOP => "hop-by-hop",
+            protocol::ROUTING => "routing",
+            protocol::FRAGMENT => "fragment",
+            protocol::DESTINATION => "destination",
+            _ => "ah",
+        };
+        self.fixed(name, extension.bytes)?;
         if let Some(below) = &mut self.below {
             below.fragment |= extension.fragment;
         }
@@ -227,10 +290,12 @@ impl<'a> Walk<'a> {
                 self.cut(length);
             }
         }
-        if below.v6 || (sum, sum_low) != (0, 0) {
-            self.check_rest(Some(protocol::UDP));
-        }
-        self.take(8)?;
+        let checksum = match below.v6 || (sum, sum_low) != (0, 0) {
+            true => self.check_rest(Some(protocol::UDP)),
+            false => Checksum::Absent,
+        };
+        let header = self.take(8)?;
+        self.observer.header("udp", header, checksum);
         Some(match u16::from_be_bytes([high, low]) {
             _ if Stamp::read(self.rest).is_some() => Next::Data,
             VXLAN_PORT => Next::Vxlan,
@@ -242,36 +307,43 @@ impl<'a> Walk<'a> {
 
     fn tcp(&mut self) -> Option<Next> {
         let header_bytes = usize::from(self.rest.get(12)? >> 4) * 4;
-        self.check_rest(Some(protocol::TCP));
+        let checksum = self.check_rest(Some(protocol::TCP));
         if header_bytes < 20 {
             self.worsen(Condition::Corrupt);
             return None;
         }
-        self.take(header_bytes)?;
+        let header = self.take(header_bytes)?;
+        self.observer.header("tcp", header, checksum);
         Some(Next::Data)
     }
 
     fn icmp(&mut self, protocol: Option<u8>) -> Option<Next> {
-        self.check_rest(protocol);
-        self.take(8)?;
+        let checksum = self.check_rest(protocol);
+        let header = self.take(8)?;
+        self.observer.header(if protocol.is_some() { "icmpv6" } else { "icmp" }, header, checksum);
         Some(Next::Data)
     }
 
     fn gre(&mut self) -> Option<Next> {
         let all = self.rest;
         let &[flags, _, high, low] = self.take(4)? else { return None };
+        let mut checksum = Checksum::Absent;
         if flags & 0x80 != 0 {
             self.take(4)?;
-            match self.whole && !self.below.is_some_and(|below| below.fragment) {
+            checksum = match self.whole && !self.below.is_some_and(|below| below.fragment) {
                 true => self.check(sum(all)),
-                false => self.worsen(Condition::Unchecked),
-            }
+                false => {
+                    self.worsen(Condition::Unchecked);
+                    Checksum::Unchecked
+                }
+            };
         }
         for flag in [0x20, 0x10] {
             if flags & flag != 0 {
                 self.take(4)?;
             }
         }
+        self.observer.header("gre", &all[..all.len() - self.rest.len()], checksum);
         Some(Next::Type(u16::from_be_bytes([high, low])))
     }
 }

@@ -36,6 +36,17 @@ impl Bits {
         a.start < b.end && b.start < a.end
     }
 
+    /// Reads the bits of a header; `None` if it is too short.
+    pub(crate) fn read(self, header: &[u8]) -> Option<u128> {
+        let cell = number_of(header.get(self.at..self.at + self.cell)?);
+        Some((cell & self.mask()) >> self.shift)
+    }
+
+    /// The bits of the cell's number.
+    fn mask(self) -> u128 {
+        (u128::MAX >> (128 - u32::from(self.width))) << self.shift
+    }
+
     /// Divides the bits into pieces of at most `most` bytes, the lowest first. Each comes with the
     /// number of bits to its right.
     fn pieces(self, most: usize) -> Vec<(Self, u8)> {
@@ -59,6 +70,10 @@ impl Bits {
     }
 }
 
+fn number_of(cell: &[u8]) -> u128 {
+    cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+}
+
 /// The constant bytes of a frame, and what changes in them.
 #[derive(Debug, Default)]
 pub(crate) struct Template {
@@ -71,9 +86,7 @@ impl Template {
     /// Puts a constant into bits of the frame.
     pub(crate) fn number(&mut self, bits: Bits, number: u128) {
         let cell = &mut self.bytes[bits.at..][..bits.cell];
-        let mask = (u128::MAX >> (128 - u32::from(bits.width))) << bits.shift;
-        let old = cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
-        let new = old & !mask | number << bits.shift & mask;
+        let new = number_of(cell) & !bits.mask() | number << bits.shift & bits.mask();
         cell.copy_from_slice(&new.to_be_bytes()[16 - bits.cell..]);
     }
 
@@ -145,8 +158,7 @@ impl Template {
 
     /// Adds an edit of `base` and what the source adds to it.
     pub(crate) fn source(&mut self, bits: Bits, base: u64, source: FieldSource) {
-        let mask = (u64::MAX >> (64 - u32::from(bits.width))) << bits.shift;
-        let part = Part { mask, shift: bits.shift, base, source };
+        let part = Part { mask: bits.mask() as u64, shift: bits.shift, base, source };
         let (at, bytes) = (bits.at as u16, bits.cell as u8);
         match self.edits.iter_mut().find(|edit| edit.at == at) {
             Some(edit) => edit.parts.push(part),
@@ -167,7 +179,7 @@ impl Template {
         }
         for edit in &mut edits {
             let cell = &mut self.bytes[usize::from(edit.at)..][..usize::from(edit.bytes)];
-            let constant = cell.iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
+            let constant = number_of(cell) as u64;
             edit.keep = edit.parts.iter().fold(constant, |keep, part| keep & !part.mask);
             cell.fill(0);
         }

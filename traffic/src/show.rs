@@ -1,11 +1,13 @@
-//! Prints streams in a few lines each, then the first packets, decoded and as bytes.
-
-mod decode;
+//! Prints streams in a few lines each, then the first packets, decoded and as bytes. Packets are
+//! decoded as a receiver does, without the specification: the listing shows what is sent.
 
 use std::fmt::{self, Write};
 
-use crate::plan::{Frames, Per, Plan};
-use crate::spec::layer::{Field, Given, Hex, Layer};
+use etherparse::{TcpHeaderSlice, TcpOptionElement};
+
+use crate::analyse::{Checksum, Observer, Stamp, walk};
+use crate::plan::{Frames, Per, Plan, fold};
+use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
 use crate::spec::value::{Form, Set, Value};
 use crate::spec::{Spec, Stream};
 
@@ -44,7 +46,7 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
         let name = plan.streams.get(stream).map_or("", |stream| stream.name.as_str());
         writeln!(to, "\npacket {}: stream {name}, {bytes} bytes", number + 1)?;
         let stamped = spec.is_stamped(stream);
-        write_lines(&decode::decode(&room[..bytes], stamped), to)?;
+        write_lines(&decode(&room[..bytes], stamped), to)?;
         write_bytes(&room[..bytes], to)?;
     }
     Ok(())
@@ -201,4 +203,167 @@ fn value(value: &Value, form: Form) -> String {
         }
         Set::Prefix { address, bits } => format!("{}/{bits} (at random{per})", one(*address)),
     }
+}
+
+/// The line of each header. `{field}` is the field's value as a specification writes it. The
+/// part between two commas is left out where its field is absent, or is marked with `?` and zero.
+const LINES: &[(&str, &str)] = &[
+    ("ether", "{src} > {dst}, type {type}"),
+    ("vlan", "id {id}, pcp {pcp}, dei {?dei}, type {type}"),
+    ("mpls", "label {label}, tc {tc}, ttl {ttl}, bottom {?bottom}"),
+    ("arp", "{op}, {spa} is at {sha}, target {tpa} at {tha}"),
+    (
+        "ipv4",
+        "{src} > {dst}, dscp {?dscp}, ecn {?ecn}, ttl {ttl}, id {id}, flags {?flags}, frag {?frag}, \
+         {protocol}, length {length}, checksum {checksum}",
+    ),
+    (
+        "ipv6",
+        "{src} > {dst}, traffic class {?traffic-class}, flow label {?flow-label}, \
+         hop limit {hop-limit}, {next-header}, length {length}",
+    ),
+    ("hop-by-hop", "{bytes} bytes, {next-header}"),
+    ("routing", "{bytes} bytes, type {type}, {segments-left} segments left, {next-header}"),
+    ("fragment", "id {id}, frag {?frag}, mf {?mf}, {next-header}"),
+    ("destination", "{bytes} bytes, {next-header}"),
+    ("udp", "{sport} > {dport}, length {length}, checksum {checksum}"),
+    (
+        "tcp",
+        "{sport} > {dport}, {flags}, seq {seq}, ack {ack}, window {window}, urgent {?urgent}, \
+         options {options}, checksum {checksum}",
+    ),
+    ("icmp", "{type}, code {code}, id {id}, seq {seq}, checksum {checksum}"),
+    ("icmpv6", "{type}, code {code}, id {id}, seq {seq}, checksum {checksum}"),
+    ("gre", "{protocol}, checksum {checksum}, key {key}, seq {seq}"),
+    ("vxlan", "vni {vni}"),
+    ("ah", "{bytes} bytes"),
+];
+
+/// Returns one line per header, then the payload; `stamped` packets carry a stamp.
+fn decode(frame: &[u8], stamped: bool) -> Vec<(String, String)> {
+    let mut shown = ShownPacket::default();
+    let mut data = walk(frame, true, &mut shown).0.unwrap_or_default();
+    let mut line = |name: &str, text| shown.lines.push((name.to_owned(), text));
+    if stamped && let Some(Stamp { stream, worker, number, .. }) = Stamp::read(data) {
+        data = &data[Stamp::BYTES..];
+        let stamp = format!("stream {stream}, worker {worker}, number {number}");
+        line("stamp", format!("{stamp}, and the time it is sent"));
+    }
+    for (name, bytes) in [("payload", data.len()), ("padding", shown.padding)] {
+        if bytes > 0 {
+            line(name, format!("{bytes} bytes"));
+        }
+    }
+    shown.lines
+}
+
+/// The lines of a packet.
+#[derive(Default)]
+struct ShownPacket {
+    lines: Vec<(String, String)>,
+    padding: usize,
+}
+
+impl<'a> Observer<'a> for ShownPacket {
+    fn header(&mut self, name: &'static str, bytes: &'a [u8], checksum: Checksum) {
+        let line = LINES.iter().find(|(of, _)| *of == name).map_or("", |(_, line)| *line);
+        let header = ShownHeader { name, bytes, checksum };
+        let parts: Vec<_> = line.split(", ").filter_map(|part| header.part(part)).collect();
+        self.lines.push((name.to_owned(), parts.join(", ")));
+    }
+
+    fn padding(&mut self, bytes: usize) {
+        self.padding += bytes;
+    }
+}
+
+struct ShownHeader<'a> {
+    name: &'static str,
+    bytes: &'a [u8],
+    checksum: Checksum,
+}
+
+impl ShownHeader<'_> {
+    /// Fills in a part of a line.
+    fn part(&self, part: &str) -> Option<String> {
+        let mut text = String::new();
+        for (place, piece) in part.split(['{', '}']).enumerate() {
+            let name = piece.trim_start_matches('?');
+            if place % 2 == 0 {
+                text += piece;
+            } else if name != piece && self.number(name) == Some(0) {
+                return None;
+            } else {
+                text += &self.text(name)?;
+            }
+        }
+        Some(text)
+    }
+
+    fn field(&self, name: &str) -> Option<&'static Field> {
+        Protocol::find(self.name).ok()?.field(name).ok()
+    }
+
+    fn number(&self, name: &str) -> Option<u128> {
+        self.field(name)?.bits?.read(self.bytes)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        Some(match (self.name, name) {
+            (_, "bytes") => self.bytes.len().to_string(),
+            ("ether" | "vlan", "type") | ("gre", "protocol") => ethertype(self.number(name)?)?,
+            ("gre", "checksum") => self.checksum(self.gre_word(0x80)? >> 16),
+            ("gre", "key") => self.gre_word(0x20)?.to_string(),
+            ("gre", "seq") => self.gre_word(0x10)?.to_string(),
+            (_, "checksum") => self.checksum(self.number(name)? as u32),
+            ("tcp", "options") => self.tcp_options()?,
+            _ => Value::from(self.number(name)?).shown(self.field(name)?.form()).to_string(),
+        })
+    }
+
+    /// The optional word of a GRE header that this flag announces.
+    fn gre_word(&self, wanted: u8) -> Option<u32> {
+        let (flags, words) = (*self.bytes.first()?, self.bytes.as_chunks().0);
+        let before =
+            [0x80, 0x20, 0x10].iter().filter(|flag| **flag > wanted && flags & **flag != 0);
+        let word = words.get(1 + before.count()).filter(|_| flags & wanted != 0)?;
+        Some(u32::from_be_bytes(*word))
+    }
+
+    /// A checksum, and whether it is right.
+    fn checksum(&self, is: u32) -> String {
+        match self.checksum {
+            Checksum::Absent => "none".to_owned(),
+            Checksum::Unchecked => format!("{is:#06x} (of the whole, which is not here)"),
+            Checksum::Sum(0xffff) => format!("{is:#06x} (right)"),
+            Checksum::Sum(sum) => {
+                let without = fold(u64::from(sum) + u64::from(!(is as u16)));
+                format!("{is:#06x} (wrong: {:#06x} is right)", !without)
+            }
+        }
+    }
+
+    /// TCP options in the syntax of a specification.
+    fn tcp_options(&self) -> Option<String> {
+        let header = TcpHeaderSlice::from_slice(self.bytes).ok()?;
+        let option = |option| match option {
+            TcpOptionElement::Noop => "nop".into(),
+            TcpOptionElement::MaximumSegmentSize(bytes) => format!("mss={bytes}"),
+            TcpOptionElement::WindowScale(shift) => format!("wscale={shift}"),
+            TcpOptionElement::SelectiveAcknowledgementPermitted => "sack-ok".into(),
+            TcpOptionElement::SelectiveAcknowledgement(..) => "sack".into(),
+            TcpOptionElement::Timestamp(own, other) => format!("timestamps={own} {other}"),
+        };
+        let options: Vec<_> = header.options_iterator().map_while(Result::ok).map(option).collect();
+        (!options.is_empty()).then(|| options.join("; "))
+    }
+}
+
+/// An EtherType with its name, if it has one.
+fn ethertype(number: u128) -> Option<String> {
+    let field = Protocol::find("ether").ok()?.field("type").ok()?;
+    Some(match Value::from(number).shown(field.form()).to_string() {
+        name if name.starts_with(|c: char| c.is_ascii_digit()) => format!("{number:#06x}"),
+        name => format!("{name} ({number:#06x})"),
+    })
 }
