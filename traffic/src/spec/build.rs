@@ -215,7 +215,7 @@ impl Summing<'_> {
         let mut total = words(&self.template[from..shortest]);
         let mut sums = vec![fold(total)];
         for (place, byte) in self.template.iter().enumerate().skip(shortest) {
-            let upper = (place - from) % 2 == 0;
+            let upper = (place - from).is_multiple_of(2);
             total += u64::from(*byte) << if upper { 8 } else { 0 };
             sums.push(fold(total));
         }

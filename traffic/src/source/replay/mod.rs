@@ -1,16 +1,13 @@
 //! Packets of a capture file, sent again.
 //!
 //! ```text
-//!   file --> reading, as it is read --+--> clock: is it due? --> transmit ring
-//!               |                     |
-//!               +--> kept, to loop ---+
-//!   share: the worker of a packet    position: the sum of what precedes it in the file
+//!   file --> packets: read, or kept for loops --> clock: is it due? --> transmit ring
+//!                 ^
+//!               share: the worker of a packet
 //! ```
 
 mod clock;
-mod kept;
-mod position;
-mod reading;
+mod packets;
 mod share;
 
 use std::io::ErrorKind;
@@ -24,10 +21,8 @@ use sluicegate::ring::{Packet, RingMut};
 use super::{Filled, LeftOut, MAX_SLEEP, Source};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
-use clock::{ReplayClock, ReplayStart};
-use kept::Kept;
-use position::Position;
-use reading::Streamed;
+use clock::{Position, ReplayClock, ReplayStart};
+use packets::Packets;
 use share::Share;
 
 /// When packets are sent.
@@ -80,20 +75,6 @@ pub struct Replay {
     left_out: LeftOut,
 }
 
-/// The source of the packets.
-#[derive(Debug)]
-enum Packets {
-    Streamed(Box<Streamed>),
-    Kept(Box<Kept>),
-}
-
-impl ReplayOptions {
-    /// Rounds after the first; `None` means endless.
-    fn further_rounds(&self) -> Option<u64> {
-        (self.rounds > 0).then(|| self.rounds - 1)
-    }
-}
-
 impl Replay {
     /// Checks that `workers` workers can replay a file, before a port is opened and without reading
     /// from a pipe. Checks `link_type` if it is known.
@@ -103,7 +84,7 @@ impl Replay {
     /// would read several times.
     pub fn check(file: &PortName, rounds: u64, workers: u32, link_type: Option<u16>) -> Result<()> {
         if is_on_disk(file)? {
-            return reading::check(file, link_type);
+            return packets::check(file, link_type);
         }
         let what = match (rounds, workers) {
             (_, 2..) => "each thread reads it",
@@ -121,16 +102,14 @@ impl Replay {
     pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
         Self::check(file, options.rounds, workers, Some(options.link_type))?;
         let start = ReplayStart::of(workers);
-        let new = |packets| Self {
-            packets,
-            clock: ReplayClock::new(&options.tempo, start.clone()),
-            least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
-            most_bytes: options.most_bytes.unwrap_or(usize::MAX),
-            left_out: LeftOut::default(),
-        };
         let open = |worker| {
-            let streamed = Streamed::open(file, Share::new(worker, workers), options)?;
-            Ok(new(Packets::Streamed(Box::new(streamed))))
+            Ok(Self {
+                packets: Packets::open(file, Share::new(worker, workers), options)?,
+                clock: ReplayClock::new(&options.tempo, start.clone()),
+                least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
+                most_bytes: options.most_bytes.unwrap_or(usize::MAX),
+                left_out: LeftOut::default(),
+            })
         };
         (0..workers).map(open).collect()
     }
@@ -164,17 +143,8 @@ impl Source for Replay {
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
-        match &mut self.packets {
-            Packets::Kept(kept) => kept.give(&mut hand),
-            Packets::Streamed(streamed) => streamed.give(&mut hand),
-        }
-        let filled = hand.filled;
-        if let Packets::Streamed(streamed) = &mut self.packets
-            && let Some(kept) = streamed.take_kept()
-        {
-            self.packets = Packets::Kept(Box::new(kept));
-        }
-        Ok(filled)
+        self.packets.give(&mut hand);
+        Ok(hand.filled)
     }
 
     fn handed_over(&mut self, now_ns: u64) {
@@ -182,30 +152,23 @@ impl Source for Replay {
     }
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
-        match (self.clock.next_ns(), &mut self.packets) {
+        if !self.clock.has_begun() {
             // Other workers may need this CPU to arrive.
-            _ if !self.clock.has_begun() => std::thread::yield_now(),
-            (Some(due_ns), _) => super::rest_until(due_ns, now_ns),
-            (None, Packets::Streamed(streamed)) => streamed.wait(MAX_SLEEP)?,
-            // There is more at once.
-            (None, Packets::Kept(_)) => std::hint::spin_loop(),
+            std::thread::yield_now();
+        } else if let Some(due_ns) = self.clock.next_ns() {
+            super::rest_until(due_ns, now_ns);
+        } else if !self.packets.wait(MAX_SLEEP)? {
+            std::hint::spin_loop();
         }
         Ok(())
     }
 
     fn is_finished(&self) -> bool {
-        match &self.packets {
-            Packets::Streamed(streamed) => streamed.is_finished(),
-            Packets::Kept(kept) => kept.is_finished(),
-        }
+        self.packets.is_finished()
     }
 
     fn failure(&mut self) -> Option<Error> {
-        match &mut self.packets {
-            Packets::Streamed(streamed) => streamed.take_failure(),
-            // It has been read to its end.
-            Packets::Kept(_) => None,
-        }
+        self.packets.take_failure()
     }
 
     fn lateness(&self) -> Gaps {

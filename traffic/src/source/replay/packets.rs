@@ -1,0 +1,353 @@
+//! One worker's packets of a file: read in each round, or kept in memory for the rounds after the
+//! first, if the file is small enough. Their addresses change in the reader's ring.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::file::Format;
+use sluicegate::file::read::Reader;
+use sluicegate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue};
+use sluicegate::ring::{Meta, Packet, Wait};
+
+use super::clock::{Position, Round};
+use super::share::Share;
+use super::{Hand, ReplayOptions};
+
+/// The packets that a worker sends.
+#[derive(Debug)]
+pub(super) struct Packets {
+    file: PortName,
+    options: ReplayOptions,
+    share: Share,
+    /// The file's reader; `None` when its packets are used up.
+    reader: Option<Queue>,
+    /// The packets of the first round, if there are more rounds and memory for it.
+    kept: Option<Kept>,
+    /// The length of a round, if packets come from memory.
+    kept_round: Option<Position>,
+    /// Rounds after this one; `None` means endless.
+    rounds: Option<u64>,
+    /// The beginning of this round.
+    base: Position,
+    round: Round,
+    /// A packet of the right link type was read; a file without one is refused at its end.
+    any: bool,
+    failure: Option<Error>,
+}
+
+impl Packets {
+    pub(super) fn open(file: &PortName, share: Share, options: &ReplayOptions) -> Result<Self> {
+        Ok(Self {
+            reader: Some(open(file)?),
+            kept: Kept::of(file, options),
+            kept_round: None,
+            file: file.clone(),
+            options: options.clone(),
+            share,
+            rounds: (options.rounds > 0).then(|| options.rounds - 1),
+            base: Position::default(),
+            round: Round::default(),
+            any: false,
+            failure: None,
+        })
+    }
+
+    /// Gives packets to a hand, until the hand takes no more, the packets read are used up or the
+    /// round ends.
+    pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
+        if let (Some(length), Some(kept)) = (self.kept_round, &mut self.kept) {
+            match kept.give(hand, self.base, self.options.packets) {
+                Given::NotAll => {}
+                Given::All if self.begin_round(length) => {}
+                Given::All | Given::Limit => self.kept_round = None,
+            }
+            return;
+        }
+        if let Err(error) = self.read() {
+            self.failure = Some(error);
+            self.reader = None;
+        }
+        let Some(reader) = &mut self.reader else { return };
+        let (interfaces, link_type) = (reader.interfaces(), self.options.link_type);
+        // If all interfaces have the link type, no packet needs a check.
+        let all_fit = interfaces.iter().all(|interface| interface.link_type == link_type);
+        let limit = self.options.packets.map(|packets| packets - self.base.packets);
+        let mut slots = 0;
+        for packet in reader.rx().packets() {
+            let meta = packet.meta();
+            let position = self.round.position(meta);
+            if limit == Some(position.packets) {
+                break;
+            }
+            let fits = all_fit || fits(interfaces, link_type, meta);
+            self.any |= fits;
+            // The first worker counts packets that no worker sends.
+            let own = if fits { self.share.takes(packet.head()) } else { self.share.is_first() };
+            if !fits {
+                hand.left_out.other_link_type += u64::from(own);
+            } else if own && !hand.take(&packet, self.base.plus(position)) {
+                break;
+            }
+            if let Some(kept) = &mut self.kept
+                && !kept.take(&packet, fits, own, position)
+            {
+                self.kept = None;
+            }
+            self.round.pass(position, meta, packet.captured_bytes());
+            slots += packet.slots();
+        }
+        reader.rx_mut().release(slots);
+        if limit == Some(self.round.passed().packets) {
+            self.reader = None;
+        }
+    }
+
+    /// Reads packets into the reader's ring, when all those in it are released. An error comes after
+    /// the packets before it.
+    fn read(&mut self) -> Result<()> {
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        if reader.rx().available() > 0 {
+            return Ok(());
+        }
+        if reader.sync_rx()? > 0 {
+            rewrite(reader, &self.options);
+            return Ok(());
+        }
+        if !reader.is_finished() {
+            return Ok(());
+        }
+        let passed = self.round.passed();
+        if passed.packets > 0 && !self.any {
+            return Err(refusal(&self.file, reader.interfaces(), self.options.link_type));
+        }
+        self.reader = None;
+        // A round without packets would repeat for ever.
+        if !self.any || !self.begin_round(passed) {
+            return Ok(());
+        }
+        match &self.kept {
+            Some(kept) => self.kept_round = (!kept.chunks.is_empty()).then_some(passed),
+            None => {
+                self.round = Round::default();
+                self.reader = Some(open(&self.file)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the next round, behind one of this length. Returns false if there is none.
+    fn begin_round(&mut self, length: Position) -> bool {
+        if self.rounds == Some(0) {
+            return false;
+        }
+        self.rounds = self.rounds.map(|rounds| rounds - 1);
+        self.base = self.base.after_round(length);
+        true
+    }
+
+    /// Waits until there may be more to read from a pipe. Returns false if there is more at once.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<bool> {
+        match &mut self.reader {
+            Some(reader) if reader.rx().available() == 0 => {
+                let policy = Wait::Adaptive(Duration::from_micros(20));
+                reader.wait_rx(policy, timeout).map(|_| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.reader.is_none() && self.kept_round.is_none()
+    }
+
+    /// Takes the error that ended the file early.
+    pub(super) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
+    }
+}
+
+fn open(file: &PortName) -> Result<Queue> {
+    Ok(Port::open(file, &OpenOptions::default())?.queues.remove(0))
+}
+
+/// Reports whether a packet has the link type to send.
+#[inline]
+fn fits(interfaces: &[Interface], link_type: u16, meta: &Meta) -> bool {
+    let interface = interfaces.get(meta.interface as usize);
+    interface.is_some_and(|interface| interface.link_type == link_type)
+}
+
+/// Changes the addresses of the packets in the reader's ring.
+fn rewrite(reader: &mut Queue, options: &ReplayOptions) {
+    if options.rewrite.is_empty() {
+        return;
+    }
+    let mut at = reader.rx().head();
+    let mut begins = true;
+    for _ in 0..reader.rx().available() {
+        if begins && fits(reader.interfaces(), options.link_type, reader.rx().meta(at)) {
+            options.rewrite.apply(reader.rx_mut().bytes_mut(at));
+        }
+        begins = !reader.rx().slot(at).continues();
+        at = reader.rx().next(at);
+    }
+}
+
+/// Bytes and packets allocated at once: a full chunk never moves.
+const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_PACKETS: usize = 1 << 13;
+
+/// One worker's packets of a file in memory. The worker keeps them while it sends them for the
+/// first time.
+#[derive(Debug)]
+struct Kept {
+    chunks: Vec<Chunk>,
+    /// Memory that all workers' packets take; each worker counts it by itself.
+    taken: usize,
+    most: usize,
+    /// The next packet to give: chunk and index in it.
+    next: (usize, usize),
+}
+
+/// A chunk of consecutive packets.
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    packets: Vec<KeptPacket>,
+}
+
+/// A packet's offset in its chunk, and its metadata.
+#[derive(Debug)]
+struct KeptPacket {
+    at: usize,
+    bytes: u32,
+    /// It cannot be sent, and is only counted.
+    other_link_type: bool,
+    position: Position,
+    meta: Meta,
+}
+
+/// The packets of a round that a hand has taken.
+enum Given {
+    NotAll,
+    All,
+    /// All up to the limit of packets.
+    Limit,
+}
+
+impl Kept {
+    /// Returns `None` if the file is sent once or is too large.
+    fn of(file: &PortName, options: &ReplayOptions) -> Option<Self> {
+        let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
+        let keeps = options.rounds != 1 && on_disk <= options.keep_bytes as u64;
+        let most = options.keep_bytes;
+        keeps.then(|| Self { chunks: Vec::new(), taken: 0, most, next: (0, 0) })
+    }
+
+    /// Counts a packet, and keeps it if it is this worker's `own`; of one that does not fit, only
+    /// the metadata. Returns false when memory runs out, for all workers at the same packet.
+    #[inline]
+    fn take(&mut self, packet: &Packet<'_>, fits: bool, own: bool, position: Position) -> bool {
+        let bytes = if fits { packet.captured_bytes() } else { 0 };
+        self.taken += bytes + size_of::<KeptPacket>();
+        if self.taken > self.most {
+            return false;
+        }
+        if !own {
+            return true;
+        }
+        let chunk = match self.chunks.last_mut() {
+            Some(chunk) if chunk.has_room(bytes) => chunk,
+            _ => self.chunks.push_mut(Chunk {
+                bytes: Vec::with_capacity(bytes.max(CHUNK_BYTES)),
+                packets: Vec::with_capacity(CHUNK_PACKETS),
+            }),
+        };
+        let at = chunk.bytes.len();
+        if fits {
+            packet.segments().for_each(|segment| chunk.bytes.extend_from_slice(segment));
+        }
+        let meta = Meta { interface: 0, ..*packet.meta() };
+        let (bytes, other_link_type) = (bytes as u32, !fits);
+        chunk.packets.push(KeptPacket { at, bytes, other_link_type, position, meta });
+        true
+    }
+
+    /// Gives packets of a round that began at `base`, up to a limit counted from the first round.
+    fn give(&mut self, hand: &mut Hand<'_, '_>, base: Position, limit: Option<u64>) -> Given {
+        let (mut at, mut next) = self.next;
+        while let Some(chunk) = self.chunks.get(at) {
+            for kept in &chunk.packets[next..] {
+                let position = base.plus(kept.position);
+                if limit.is_some_and(|limit| position.packets >= limit) {
+                    return Given::Limit;
+                }
+                if kept.other_link_type {
+                    hand.left_out.other_link_type += 1;
+                } else {
+                    let bytes = &chunk.bytes[kept.at..kept.at + kept.bytes as usize];
+                    if !hand.take(&Packet::new(&kept.meta, bytes), position) {
+                        self.next = (at, next);
+                        return Given::NotAll;
+                    }
+                }
+                next += 1;
+            }
+            (at, next) = (at + 1, 0);
+        }
+        self.next = (0, 0);
+        Given::All
+    }
+}
+
+impl Chunk {
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        self.packets.len() < CHUNK_PACKETS && self.bytes.capacity() - self.bytes.len() >= bytes
+    }
+}
+
+/// Searches a file for an interface of a link type, reading as far as needed; without a link type,
+/// checks that the file is a capture.
+pub(super) fn check(file: &PortName, link_type: Option<u16>) -> Result<()> {
+    let mut reader = Reader::open(Path::new(file.name()))?;
+    let Some(link_type) = link_type else { return Ok(()) };
+    loop {
+        if reader.interfaces().iter().any(|interface| interface.link_type == link_type) {
+            return Ok(());
+        }
+        // Sending reports a broken file; the packets before the break have no such interface.
+        if reader.format() == Format::Pcap || !matches!(reader.next_packet(), Ok(Some(_))) {
+            return Err(refusal(file, reader.interfaces(), link_type));
+        }
+    }
+}
+
+/// The error for a file without a packet that can be sent.
+fn refusal(file: &PortName, interfaces: &[Interface], link_type: u16) -> Error {
+    let mut others: Vec<u16> = interfaces.iter().map(|interface| interface.link_type).collect();
+    others.sort_unstable();
+    others.dedup();
+    let others: Vec<String> = others.into_iter().map(named).collect();
+    file.error(format!(
+        "no packet of it can be sent here: they are of link type {}, and what is sent is of {}",
+        others.join(", "),
+        named(link_type)
+    ))
+}
+
+/// A link type's number in tcpdump.org's list, and its name if it is a common one.
+fn named(link_type: u16) -> String {
+    let name = match link_type {
+        LINKTYPE_ETHERNET => "Ethernet",
+        0 => "BSD loopback",
+        101 | 12 | 228 | 229 => "raw IP",
+        105 => "802.11",
+        113 => "Linux cooked",
+        127 => "802.11 with radiotap",
+        276 => "Linux cooked v2",
+        _ => return link_type.to_string(),
+    };
+    format!("{link_type} ({name})")
+}
