@@ -27,5 +27,3 @@ pub mod rewrite;
 pub mod show;
 pub mod source;
 pub mod spec;
-#[cfg(test)]
-mod test_frame;

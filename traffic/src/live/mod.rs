@@ -3,7 +3,6 @@
 //! program, counters and thread.
 
 pub(crate) mod arith;
-mod counter_layout;
 mod pace;
 mod program;
 
@@ -19,7 +18,6 @@ use sluicegate::xdp::live::{
 
 use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
-use counter_layout::{CounterLayout, Table, word};
 use program::MakeJob;
 
 /// Runs of the program at first: there is much to do, and to begin a run takes a moment.
@@ -37,24 +35,18 @@ const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// One worker's share of a plan, ready to be sent.
 #[derive(Debug)]
 pub struct Live {
-    sheet: Arc<SharedCounters>,
-    gaps: Table,
-    maker: LiveProgram,
+    counters: WorkerCounters,
+    program: LiveProgram,
     exit: Arc<Exit>,
-    paced: bool,
-    worker: (u32, u32),
 }
 
 /// One worker, sending.
 #[derive(Debug)]
 pub struct Sending {
-    sheet: Arc<SharedCounters>,
-    gaps: Table,
+    counters: WorkerCounters,
     limit: Option<u64>,
     done: Arc<OnceLock<Instant>>,
     running: LiveThread,
-    paced: bool,
-    worker: (u32, u32),
 }
 
 /// Counters of a worker.
@@ -93,25 +85,24 @@ impl Live {
         let most_behind = dial.map(Dial::most_behind);
         let job = MakeJob { plan, worker, workers, exit: Some(&exit), most_behind };
         let sheet = SharedCounters::new(&program::sheet(&job))?;
-        sheet.set(word::LIMIT as usize / 8, u64::MAX);
-        if let Some(dial) = dial {
-            sheet.set(word::BURST as usize / 8, dial.burst().into());
-            // No burst is on its way.
-            sheet.set(word::IDLE as usize / 8, 1);
-            set_period(&sheet, dial.period(), (worker, workers));
-        }
         let instructions = program::program(&job, &sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
-        let maker = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
-        Ok(Self {
-            sheet: Arc::new(sheet),
+        let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
+        let counters = WorkerCounters {
+            shared: Arc::new(sheet),
             gaps: CounterLayout::gaps(plan),
-            maker,
-            exit,
             paced: dial.is_some(),
             worker: (worker, workers),
-        })
+        };
+        counters.set(word::LIMIT, u64::MAX);
+        if let Some(dial) = dial {
+            counters.set(word::BURST, dial.burst().into());
+            // No burst has begun.
+            counters.set(word::IDLE, 1);
+            counters.set_period(dial.period());
+        }
+        Ok(Self { counters, program, exit })
     }
 
     /// The next packet, which is not sent.
@@ -119,7 +110,7 @@ impl Live {
     /// # Errors
     /// The program refused to make it, or it is not due yet.
     pub fn next_packet(&self) -> Result<Vec<u8>> {
-        self.maker.once()
+        self.program.once()
     }
 
     /// Begins to send, from a thread pinned to a CPU if one is given: `packets` packets, or endlessly
@@ -128,58 +119,51 @@ impl Live {
     /// # Errors
     /// The system has no thread left, or no socket.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        let Self { sheet, gaps, maker, exit, paced, worker } = self;
+        let Self { counters, program, exit } = self;
         let limit = packets.unwrap_or(u64::MAX);
-        sheet.set(word::LIMIT as usize / 8, limit);
-        let made = Arc::clone(&sheet);
+        counters.set(word::LIMIT, limit);
+        let made = counters.clone();
         let done = Arc::<OnceLock<Instant>>::default();
         let done_at = Arc::clone(&done);
         let next = move || {
-            let count = |word: i16| made.get(word as usize / 8);
-            // The time of the run before is an old one.
-            made.set(word::CLOCK_LEFT as usize / 8, 0);
-            let left = limit.saturating_sub(count(word::PACKETS) + count(word::REFUSED));
-            match (left, packets.is_some() && !paced) {
+            // The run before has left an old time.
+            made.set(word::CLOCK_LEFT, 0);
+            let left = limit.saturating_sub(made.get(word::PACKETS) + made.get(word::REFUSED));
+            match (left, made.paced) {
                 (0, _) => {
                     done_at.get_or_init(Instant::now);
                     Next::End
                 }
-                (_, true) => Next::Run(left),
                 // With a timetable most runs of the program make no packet: it stops by itself.
-                (_, false) if paced => Next::Run(rest(&made).min(until_end(&made, left))),
-                (_, false) => Next::Run(u64::MAX),
+                (_, true) => Next::Run(made.rest().min(made.until_end(left))),
+                (_, false) => Next::Run(packets.map_or(u64::MAX, |_| left)),
             }
         };
-        let seat = LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits: false };
-        let running = LiveThread::start(maker, &seat, next)?;
-        Ok(Sending { sheet, gaps, limit: packets, done, running, paced, worker })
+        let config = LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits: false };
+        let running = LiveThread::start(program, &config, next)?;
+        Ok(Sending { counters, limit: packets, done, running })
     }
 
     /// Sets the pace, as [`Sending::set_pace`].
     pub fn set_pace(&self, pace: Pace) {
-        if self.paced {
-            set_period(&self.sheet, pace.period(), self.worker);
-        }
+        self.counters.set_pace(pace);
     }
 }
 
 impl Sending {
-    /// Another pace of all workers together, from now on; bursts stay as long as they are. One that
-    /// was started without a pace stays as it is.
+    /// Sets the pace of all workers together; the length of bursts stays. A worker that was started
+    /// without a pace ignores it.
     pub fn set_pace(&self, pace: Pace) {
-        if self.paced {
-            set_period(&self.sheet, pace.period(), self.worker);
-        }
+        self.counters.set_pace(pace);
     }
 
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
-        let count = |word: i16| self.sheet.get(word as usize / 8);
         Counters {
-            packets: count(word::PACKETS),
-            bytes: count(word::BYTES),
-            refused: count(word::REFUSED),
-            restarts: count(word::RESTARTS),
+            packets: self.counters.get(word::PACKETS),
+            bytes: self.counters.get(word::BYTES),
+            refused: self.counters.get(word::REFUSED),
+            restarts: self.counters.get(word::RESTARTS),
         }
     }
 
@@ -190,8 +174,9 @@ impl Sending {
 
     /// How late packets were against the timetable, each burst's first.
     pub fn gaps(&self) -> Gaps {
-        let first = self.gaps.at as usize / 8;
-        Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| self.sheet.get(index)))
+        let WorkerCounters { shared, gaps, .. } = &self.counters;
+        let first = gaps.at as usize / 8;
+        Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| shared.get(index)))
     }
 
     /// Reports whether it failed: it ended before all packets were sent.
@@ -232,35 +217,159 @@ impl Sending {
     }
 }
 
-/// Sleeps where nothing is due for a while: how often the program runs then.
-fn rest(sheet: &SharedCounters) -> u64 {
-    let get = |word: i16| Duration::from_nanos(sheet.get(word as usize / 8));
-    let idle = get(word::IDLE);
-    if idle < NEAR {
-        let rarely = !idle.is_zero() && get(word::PERIOD) > 2 * NEAR;
-        return if rarely { FEW_RUNS } else { u64::MAX };
+/// The memory that a worker's program and this process share.
+#[derive(Clone, Debug)]
+struct WorkerCounters {
+    shared: Arc<SharedCounters>,
+    gaps: Table,
+    /// The program keeps a timetable.
+    paced: bool,
+    /// The number of this worker, and of all.
+    worker: (u32, u32),
+}
+
+impl WorkerCounters {
+    fn get(&self, word: i16) -> u64 {
+        self.shared.get(word as usize / 8)
     }
-    // The idle time is unknown until the program runs again.
-    sheet.set(word::IDLE as usize / 8, 0);
-    // A request to end unparks the thread.
-    std::thread::park_timeout((idle - NEAR / 2).min(MAX_SLEEP));
-    // A look is enough where it goes on sleeping.
-    if idle > MAX_SLEEP + NEAR { 1 } else { FEW_RUNS }
+
+    fn set(&self, word: i16, number: u64) {
+        self.shared.set(word as usize / 8, number);
+    }
+
+    fn set_pace(&self, pace: Pace) {
+        if self.paced {
+            self.set_period(pace.period());
+        }
+    }
+
+    /// Sets the period. The program may see one word before the other, which is wrong by less than a
+    /// ns once.
+    fn set_period(&self, period: Period) {
+        let (worker, workers) = self.worker;
+        let period = period.times(workers);
+        self.set(word::PHASE, period.part_ns(worker, workers));
+        self.set(word::FRACTION, period.fraction.into());
+        // The program detects changes by the period, and takes 0 for none.
+        self.set(word::PERIOD, period.ns.max(1));
+    }
+
+    /// Sleeps if nothing is due for a while, and returns the number of runs of the program to
+    /// follow.
+    fn rest(&self) -> u64 {
+        let idle = Duration::from_nanos(self.get(word::IDLE));
+        if idle < NEAR {
+            let period = Duration::from_nanos(self.get(word::PERIOD));
+            return if !idle.is_zero() && period > 2 * NEAR { FEW_RUNS } else { u64::MAX };
+        }
+        // The idle time is unknown until the program runs again.
+        self.set(word::IDLE, 0);
+        // A request to end unparks the thread.
+        std::thread::park_timeout((idle - NEAR / 2).min(MAX_SLEEP));
+        // One run is enough to find out that it goes on sleeping.
+        if idle > MAX_SLEEP + NEAR { 1 } else { FEW_RUNS }
+    }
+
+    /// The number of runs for the packets left: few towards the end, so that the thread ends soon
+    /// after the last packet.
+    fn until_end(&self, left: u64) -> u64 {
+        let bursts = left / self.get(word::BURST).max(1);
+        let left_ns = bursts.saturating_mul(self.get(word::PERIOD));
+        if u128::from(left_ns) < SOON.as_nanos() { FEW_RUNS } else { u64::MAX }
+    }
 }
 
-/// The number of runs for the packets left: few towards the end, so that the run does not outlast
-/// them by long.
-fn until_end(sheet: &SharedCounters, left: u64) -> u64 {
-    let get = |word: i16| sheet.get(word as usize / 8);
-    let left_ns = (left / get(word::BURST).max(1)).saturating_mul(get(word::PERIOD));
-    if u128::from(left_ns) < SOON.as_nanos() { FEW_RUNS } else { u64::MAX }
+/// The words at the start: what the program counts.
+mod word {
+    /// Packets handed to the interface.
+    pub const PACKETS: i16 = 0;
+    /// Their bytes.
+    pub const BYTES: i16 = 8;
+    /// Packets that the kernel refused to make as long as they should be.
+    pub const REFUSED: i16 = 16;
+    /// Where in the turns it is.
+    pub const TURN: i16 = 24;
+    /// From one of this worker's bursts to its next: [`crate::rate::Period::ns`]. We write it.
+    pub const PERIOD: i16 = 32;
+    /// Packets a burst. We write it.
+    pub const BURST: i16 = 40;
+    /// The period by which [`DUE`] was found; 0 before the first burst. A period is never 0.
+    pub const KEPT: i16 = 48;
+    /// When the next burst is due, in ns of CLOCK_MONOTONIC.
+    pub const DUE: i16 = 56;
+    /// Packets left of this burst.
+    pub const IN_BURST: i16 = 64;
+    /// Times it was too late to keep to the timetable.
+    pub const RESTARTS: i16 = 72;
+    /// Packets after which none is due any more.
+    pub const LIMIT: i16 = 80;
+    /// [`crate::rate::Period::fraction`]. We write it.
+    pub const FRACTION: i16 = 88;
+    /// And parts of a ns when the next burst is due.
+    pub const DUE_FRACTION: i16 = 96;
+    /// How long after a timetable's begin this worker's first burst is due, in ns. We write it.
+    pub const PHASE: i16 = 104;
+    /// How long until the next burst, when it was last looked at, in ns; 0 if one was due.
+    pub const IDLE: i16 = 112;
+    /// The time that stamps say, in ns of CLOCK_MONOTONIC, where packets share one.
+    pub const CLOCK: i16 = 120;
+    /// How many packets more say it. We set it back before each run of the program.
+    pub const CLOCK_LEFT: i16 = 128;
+    /// Bytes of all of these; the streams' numbers come next.
+    pub const END: usize = 136;
 }
 
-/// The program sees one number before the other, which is wrong by less than a ns once.
-fn set_period(sheet: &SharedCounters, period: Period, (worker, workers): (u32, u32)) {
-    let period = period.times(workers);
-    sheet.set(word::PHASE as usize / 8, period.part_ns(worker, workers));
-    sheet.set(word::FRACTION as usize / 8, period.fraction.into());
-    // 0 is no period to the program, which tells changes by it.
-    sheet.set(word::PERIOD as usize / 8, period.ns.max(1));
+/// A table of 64-bit numbers in the shared counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Table {
+    /// Offset in bytes from the start of the counters.
+    at: u32,
+    /// Count of numbers.
+    count: u32,
+}
+
+/// The offsets of all words and tables, with their initial content.
+#[derive(Debug, Default)]
+struct CounterLayout {
+    words: Vec<u64>,
+}
+
+impl CounterLayout {
+    /// Creates the counters of a plan and its streams, and the histogram of a timetable.
+    fn new(plan: &Plan) -> Self {
+        let mut sheet = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
+        sheet.table(std::iter::repeat_n(0, Gaps::CLASSES));
+        sheet
+    }
+
+    /// The histogram, at the same offset in all programs of a plan.
+    fn gaps(plan: &Plan) -> Table {
+        Table { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
+    }
+
+    /// The offset of the number of a stream's next packet.
+    fn number_of(stream: usize) -> u32 {
+        (word::END + stream * 8) as u32
+    }
+
+    /// Adds a table.
+    fn table(&mut self, numbers: impl IntoIterator<Item = u64>) -> Table {
+        let at = self.words.len();
+        self.words.extend(numbers);
+        Table { at: (at * 8) as u32, count: (self.words.len() - at) as u32 }
+    }
+
+    /// Adds bytes.
+    fn bytes(&mut self, bytes: &[u8]) -> Table {
+        self.table(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        }))
+    }
+
+    /// Returns the initial content.
+    fn words(&self) -> &[u64] {
+        &self.words
+    }
 }

@@ -8,7 +8,7 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
 use super::arith;
 use super::arith::held::*;
-use super::counter_layout::{Table, word};
+use super::{Table, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
 /// Lets a packet be made only when it is due. What is left of the registers: those that helpers

@@ -21,8 +21,8 @@ use sluicegate::filter::ebpf::{
 use sluicegate::xdp::live::Exit;
 
 use super::arith::{self, held::*};
-use super::counter_layout::{CounterLayout, Table, word};
 use super::pace;
+use super::{CounterLayout, Table, word};
 use crate::plan::{
     Draw, Edit, FieldSource, Index, Key, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term, fold,
 };

@@ -70,7 +70,8 @@ impl Bits {
     }
 }
 
-fn number_of(cell: &[u8]) -> u128 {
+/// The number of some bytes in network order.
+pub(crate) fn number_of(cell: &[u8]) -> u128 {
     cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 

@@ -27,6 +27,8 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use sluicegate::link::Mac;
+
 use crate::plan::Per;
 
 /// The most numbers in a list: they stand in memory, and in the kernel's.
@@ -371,7 +373,12 @@ impl Form {
     pub(crate) fn read(self, text: &str) -> Result<u128, String> {
         let wrong = || format!("'{text}' is not {}", self.right());
         match self {
-            Self::Mac => mac(text).ok_or_else(wrong),
+            Self::Mac => match text.parse() {
+                Ok(Mac([a, b, c, d, e, f])) => {
+                    Ok(u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into())
+                }
+                Err(_) => Err(wrong()),
+            },
             Self::Ipv4 => {
                 text.parse::<Ipv4Addr>().map(|a| u128::from(a.to_bits())).map_err(|_| wrong())
             }
@@ -403,8 +410,7 @@ impl Form {
         match self {
             Self::Mac => {
                 let [_, _, bytes @ ..] = (number as u64).to_be_bytes();
-                let [a, b, c, d, e, f] = bytes;
-                write!(to, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+                write!(to, "{}", Mac(bytes))
             }
             Self::Ipv4 => write!(to, "{}", Ipv4Addr::from_bits(number as u32)),
             Self::Ipv6 => write!(to, "{}", Ipv6Addr::from_bits(number)),
@@ -428,23 +434,6 @@ fn number(text: &str) -> Option<u128> {
     // The library's parser takes a sign.
     let plain = digits.chars().all(|digit| digit.is_digit(radix));
     if plain { u128::from_str_radix(digits, radix).ok() } else { None }
-}
-
-/// Six bytes of two hexadecimal digits.
-fn mac(text: &str) -> Option<u128> {
-    let mut number = 0;
-    let mut bytes = 0;
-    for byte in text.split(':') {
-        if byte.len() != 2 || !byte.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        number = number << 8 | u128::from(u8::from_str_radix(byte, 16).ok()?);
-        bytes += 1;
-        if bytes > 6 {
-            return None;
-        }
-    }
-    (bytes == 6).then_some(number)
 }
 
 /// Names joined by `+`, or a word of letters.

@@ -87,7 +87,7 @@ fn mix(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_frame::frame;
+    use crate::rewrite::tests::frame;
 
     /// Swaps addresses and ports.
     fn reversed(frame: &[u8], v6: bool) -> Vec<u8> {

@@ -5,7 +5,7 @@
 use super::writer::{Cover, HeaderWriter};
 use super::{Field, Given, KnownAs, Layer, Protocol, Takes};
 use crate::plan::Finish;
-use crate::spec::edits::Bits;
+use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
@@ -43,14 +43,9 @@ pub(crate) const ETHER: Protocol = Protocol {
 fn ether(header: &mut HeaderWriter) -> Result<(), Fault> {
     let asks = header.next().is_some_and(|next| next.protocol.is(&ARP));
     let dst = if asks { [0xff; 6] } else { header.defaults.dmac };
-    header.auto("dst", number(dst));
-    header.auto("src", number(header.defaults.smac));
+    header.auto("dst", number_of(&dst));
+    header.auto("src", number_of(&header.defaults.smac));
     name_next_ethertype(header, "type")
-}
-
-/// A MAC address as a number.
-pub(super) fn number(mac: [u8; 6]) -> u128 {
-    mac.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 
 pub(crate) const VLAN: Protocol = Protocol {
@@ -136,7 +131,7 @@ pub(crate) const ARP: Protocol = Protocol {
 };
 
 fn arp(header: &mut HeaderWriter) -> Result<(), Fault> {
-    header.auto("sha", number(header.defaults.smac));
+    header.auto("sha", number_of(&header.defaults.smac));
     Ok(())
 }
 
