@@ -22,25 +22,20 @@
 //! | --- | --- |
 //! | `switch` | ports in turns, a batch of each; what has become of them |
 //! | `run` | a switch on a thread of its own |
-//! | `decide`, `pass` | where each packet goes; its way there |
+//! | `forward` | where each packet goes; its way there |
 //! | [`table`] | which hosts are behind which ports |
-//! | [`vlan`], `frame` | VLANs of a port; the header fields a switch reads |
-//! | `member`, `counts` | a port in the switch, the pool of all ports; counters and the flood limit |
+//! | [`vlan`] | the header fields a switch reads; VLANs of a port |
+//! | `member` | a port in the switch: its counters and flood limit; the pool of all ports |
 #![forbid(unsafe_code)]
 
-mod counts;
-mod decide;
-mod frame;
+mod forward;
 mod member;
-mod pass;
 mod run;
 mod switch;
 pub mod table;
 pub mod vlan;
 
-pub use counts::{CAUSES, Counts, LossCause};
-pub use decide::Rules;
-pub use member::shared_pool;
-pub use member::{MemberConfig, MemberState, Opened};
+pub use forward::Rules;
+pub use member::{CAUSES, Counts, LossCause, MemberConfig, MemberState, Opened, shared_pool};
 pub use run::{Handle, SwitchOutcome, Worker};
 pub use switch::{Event, Switch, SwitchConfig};

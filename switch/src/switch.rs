@@ -19,9 +19,8 @@ use sluicegate::monitor::Writer;
 use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait, now_ns};
 
-use crate::decide::{Decider, Decision, Fate, Rules, form, tick};
+use crate::forward::{self, Batch, Decider, Decision, Fate, Rules, form, tick};
 use crate::member::{Member, MemberConfig, MemberState, Opened};
-use crate::pass::{self, Batch};
 use crate::table::{MAX_PORTS, MacEntry, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::{Form, LAST};
 
@@ -327,7 +326,7 @@ impl Switch {
                         form(self.rules, to, decision.vlan, decision.tag) == Some(Form::AsIs)
                     };
                     match place {
-                        Some(to) if as_is(to) => pass::run(source, batch, to, run),
+                        Some(to) if as_is(to) => forward::run(source, batch, to, run),
                         _ => {
                             let to = std::slice::from_mut(place);
                             spread(self.rules, source, batch, to, run, &mut self.scratch);
@@ -433,9 +432,9 @@ fn spread(
         let Some(packet) = from.rx().packets().next() else { return copies };
         for to in members.iter_mut().flatten() {
             let Some(form) = form(rules, to, decision.vlan, decision.tag) else { continue };
-            let bytes = pass::formed_bytes(decision.bytes, decision.tag, form);
-            let packet = pass::formed(packet, form, scratch);
-            pass::copy(to, batch, &packet, bytes);
+            let bytes = forward::formed_bytes(decision.bytes, decision.tag, form);
+            let packet = forward::formed(packet, form, scratch);
+            forward::copy(to, batch, &packet, bytes);
             copies += 1;
         }
         from.rx_mut().release(decision.slots.into());

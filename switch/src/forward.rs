@@ -1,0 +1,348 @@
+//! Where each packet of a batch goes, and its way there: from a port's receive ring to others'
+//! transmit rings, by exchange of buffers if it goes to one port that shares the pool, copied
+//! otherwise.
+
+use std::time::Instant;
+
+use sluicegate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use sluicegate::port::Queue;
+use sluicegate::ring::{Direction, Packet};
+
+use crate::member::{LossCause, Member};
+use crate::table::{Learned, PortNumber, Table, Tick};
+use crate::vlan::{Form, FrameHeader, TAG, Vlans, is_group, is_link_local};
+
+/// The fate of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// One port gets it.
+    To(PortNumber),
+    /// All get it but the one it came from.
+    Flood,
+    /// Nobody gets it.
+    Nowhere,
+    /// The run has ended.
+    AfterEnd,
+}
+
+/// The fate of a packet, and the properties that its counting needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub fate: Fate,
+    pub slots: u16,
+    pub vlan: u16,
+    /// Its tag, where it has one.
+    pub tag: Option<u16>,
+    /// Its bytes on the wire.
+    pub bytes: u32,
+}
+
+/// Rules of the switch that hold for all ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Knows VLANs: each is a switch of its own.
+    pub vlans: bool,
+    /// Forwards what is for link-local groups, pause frames excepted.
+    pub link_local: bool,
+}
+
+/// All that decisions are made of.
+pub(crate) struct Decider<'a> {
+    pub rules: Rules,
+    pub table: &'a mut Table,
+    pub members: &'a [Option<Box<Member>>],
+    pub now: Tick,
+}
+
+/// Where MAC control frames go (IEEE 802.3, 31A): between the ends of a link only.
+const PAUSE: u64 = 0x0180_c200_0001;
+
+impl Decider<'_> {
+    /// Decides on a packet that has come in at a port, and learns from it.
+    #[inline]
+    pub fn decide(
+        &mut self,
+        packet: &Packet<'_>,
+        number: PortNumber,
+        from: &mut Member,
+    ) -> Decision {
+        let bytes = packet.meta().wire_bytes;
+        from.counts.packets += 1;
+        from.counts.bytes += u64::from(bytes);
+        let slots = packet.slots() as u16;
+        let nowhere = Decision { fate: Fate::Nowhere, slots, vlan: 0, tag: None, bytes };
+        let header = FrameHeader::read(packet.head()).filter(|header| !is_group(header.from));
+        let admitted = header.ok_or(LossCause::Malformed).and_then(|header| {
+            let vlan = self.admit(&header, packet, &from.config.vlans)?;
+            Ok((header, vlan))
+        });
+        let (header, vlan) = match admitted {
+            Ok(admitted) => admitted,
+            Err(cause) => {
+                from.counts.drop(cause);
+                return nowhere;
+            }
+        };
+        self.learn(vlan, header.from, number, from);
+        let fate = match self.fate(&header, vlan, number, from) {
+            Ok(fate) => fate,
+            Err(cause) => {
+                from.counts.drop(cause);
+                Fate::Nowhere
+            }
+        };
+        Decision { fate, vlan, tag: header.tag, ..nowhere }
+    }
+
+    /// The VLAN of a frame that may come in.
+    #[inline]
+    fn admit(
+        &self,
+        header: &FrameHeader,
+        packet: &Packet<'_>,
+        vlans: &Vlans,
+    ) -> Result<u16, LossCause> {
+        if packet.captured_bytes() < packet.meta().wire_bytes as usize {
+            return Err(LossCause::Cut);
+        }
+        if is_link_local(header.to) && !(self.rules.link_local && header.to != PAUSE) {
+            return Err(LossCause::LinkLocal);
+        }
+        if !self.rules.vlans {
+            return Ok(0);
+        }
+        let vlan = vlans.of(header.tag).ok_or(LossCause::Vlan)?;
+        // Where the outer tag is taken off, the inner one would lead into another VLAN.
+        if header.is_tagged_again && vlans.untagged == Some(vlan) {
+            return Err(LossCause::Vlan);
+        }
+        Ok(vlan)
+    }
+
+    /// A port that leaves teaches nothing: what it had is forgotten, and its number may soon be another's.
+    #[inline]
+    fn learn(&mut self, vlan: u16, mac: u64, number: PortNumber, from: &mut Member) {
+        if from.leaving.is_some() {
+            return;
+        }
+        match self.table.learn(vlan, mac, number, self.now) {
+            Learned::Same | Learned::New => {}
+            Learned::Moved => from.counts.moved += 1,
+            Learned::Elsewhere => from.counts.elsewhere += 1,
+            Learned::NoRoom => from.counts.unlearned += 1,
+        }
+    }
+
+    #[inline]
+    fn fate(
+        &mut self,
+        header: &FrameHeader,
+        vlan: u16,
+        number: PortNumber,
+        from: &mut Member,
+    ) -> Result<Fate, LossCause> {
+        let known =
+            if is_group(header.to) { None } else { self.table.find(vlan, header.to, self.now) };
+        match known {
+            Some(port) if port == number => Err(LossCause::SamePort),
+            Some(port) if self.reaches(port, vlan, header.tag) => {
+                from.counts.forwarded += 1;
+                Ok(Fate::To(port))
+            }
+            Some(_) => Err(LossCause::NoPort),
+            None => self.flood(header, vlan, from),
+        }
+    }
+
+    /// A packet for all others: where there is but one other, it is as if it was known.
+    fn flood(&self, header: &FrameHeader, vlan: u16, from: &mut Member) -> Result<Fate, LossCause> {
+        // The port that it came from has been taken out of the members meanwhile.
+        let mut others = (0..self.members.len() as PortNumber)
+            .filter(|&port| self.reaches(port, vlan, header.tag));
+        let (first, second) = (others.next(), others.next());
+        let first = first.ok_or(LossCause::NoPort)?;
+        if from.storm.as_mut().is_some_and(|storm| !storm.allow()) {
+            return Err(LossCause::Storm);
+        }
+        from.counts.flooded += 1;
+        Ok(if second.is_some() { Fate::Flood } else { Fate::To(first) })
+    }
+
+    /// Returns true if a port sends packets of a VLAN.
+    fn reaches(&self, port: PortNumber, vlan: u16, tag: Option<u16>) -> bool {
+        let member = self.members.get(usize::from(port)).and_then(Option::as_deref);
+        member.is_some_and(|member| form(self.rules, member, vlan, tag).is_some())
+    }
+}
+
+/// How a frame of a VLAN leaves by a port; none if it may not.
+#[inline]
+pub(crate) fn form(rules: Rules, to: &Member, vlan: u16, tag: Option<u16>) -> Option<Form> {
+    match rules.vlans {
+        _ if !to.takes() => None,
+        true => to.config.vlans.form(vlan, tag),
+        false => Some(Form::AsIs),
+    }
+}
+
+/// The moment as the table has it.
+pub(crate) fn tick(start: Instant, now: Instant) -> Tick {
+    (now.saturating_duration_since(start).as_millis() / 100) as Tick
+}
+
+/// The values that all packets of a batch share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// The queue they came by, by its place in its port.
+    pub queue: usize,
+    /// Nanoseconds since 1970, where somebody watches.
+    pub now_ns: u64,
+    /// Its number, from 1 on.
+    pub number: u64,
+}
+
+/// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
+/// has no room for is lost.
+#[inline]
+pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
+    let mut slots: u32 = run.iter().map(|decision| u32::from(decision.slots)).sum();
+    while let Some(next) = run.first() {
+        let mut swapped = if to.down { 0 } else { swap(from, batch, to, slots) };
+        slots -= swapped;
+        if swapped == 0 {
+            if let Some(packet) = from.rx().packets().next() {
+                copy(to, batch, &packet, next.bytes);
+            }
+            from.rx_mut().release(next.slots.into());
+            slots -= u32::from(next.slots);
+            run = &run[1..];
+        }
+        while let Some((done, rest)) = run.split_first().filter(|_| swapped > 0) {
+            to.counts.given += 1;
+            to.counts.swapped += 1;
+            to.counts.queued_bytes += u64::from(done.bytes);
+            to.given = true;
+            swapped -= u32::from(done.slots).min(swapped);
+            run = rest;
+        }
+    }
+}
+
+/// Exchanges the buffers of whole packets in the first slots, as many as can be. How many slots.
+#[inline]
+fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
+    let sender = to.sender(batch.queue);
+    let given = sender.tx().head();
+    let swapped = from.rx_mut().swap_into(&mut sender.tx_mut(), slots);
+    if swapped > 0 && !to.watchers.is_empty() {
+        to.show_given(batch.queue, given, batch.now_ns);
+    }
+    swapped
+}
+
+/// Copies a packet for a port. One without room is synced, once a batch, and then loses it.
+#[inline]
+pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_bytes: u32) {
+    to.counts.given += 1;
+    if to.down {
+        to.counts.down += 1;
+        return;
+    }
+    let tried = to.tried == batch.number;
+    let sender = to.sender(batch.queue);
+    let mut pushed = sender.tx_mut().push(packet);
+    if !pushed && !sender.tx_mut().can_ever_hold(packet) {
+        to.counts.too_long += 1;
+        return;
+    }
+    if !pushed && !tried {
+        // What fails here fails again when all are synced, and is told then.
+        let _ = sender.sync_tx();
+        pushed = sender.tx_mut().push(packet);
+        to.tried = batch.number;
+    }
+    if pushed {
+        to.counts.copied += 1;
+        to.counts.queued_bytes += u64::from(wire_bytes);
+        to.given = true;
+        if !to.watchers.is_empty() {
+            let mut meta = *packet.meta();
+            meta.wire_bytes = wire_bytes;
+            to.show(&packet.with_meta(&meta), Direction::Out, batch.now_ns);
+        }
+    } else {
+        to.counts.full += 1;
+    }
+}
+
+/// A packet in another form, put together in `scratch`; as it is where that is the form.
+#[inline]
+pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8>) -> Packet<'a> {
+    let tag = match form {
+        Form::AsIs => return packet,
+        Form::Untagged => None,
+        Form::Tagged(tag) => Some(tag),
+    };
+    scratch.clear();
+    packet.segments().for_each(|segment| scratch.extend_from_slice(segment));
+    let tagged = scratch.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + 2) == Some(&TAG[..]);
+    let old = MAC_ADDRESSES_BYTES..if tagged {
+        MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES
+    } else {
+        MAC_ADDRESSES_BYTES
+    };
+    match tag {
+        Some(tag) => {
+            let [high, low] = tag.to_be_bytes();
+            scratch.splice(old, [TAG[0], TAG[1], high, low]);
+        }
+        None => drop(scratch.splice(old, [])),
+    }
+    Packet::new(packet.meta(), scratch)
+}
+
+/// Bytes on the wire of a packet in another form. A file may say that there were fewer than it has.
+#[inline]
+pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
+    match form {
+        Form::Untagged => bytes.saturating_sub(VLAN_TAG_BYTES as u32),
+        Form::Tagged(_) if tag.is_none() => bytes.saturating_add(VLAN_TAG_BYTES as u32),
+        Form::AsIs | Form::Tagged(_) => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::ring::Meta;
+
+    use super::*;
+
+    #[test]
+    fn a_tag_comes_and_goes() {
+        let (plain, tagged): (Vec<u8>, Vec<u8>) = (
+            (0..12).chain([8, 0, 1, 2]).collect(),
+            (0..12).chain([0x81, 0, 0xa0, 5, 8, 0, 1, 2]).collect(),
+        );
+        let meta = Meta::default();
+        for (sentence, frame, form, expected) in [
+            ("put in", &plain, Form::Tagged(0xa005), &tagged),
+            ("taken out", &tagged, Form::Untagged, &plain),
+            ("changed", &tagged, Form::Tagged(0xa005), &tagged),
+            ("none to take out", &plain, Form::Untagged, &plain),
+            ("left alone", &tagged, Form::AsIs, &tagged),
+        ] {
+            let mut scratch = Vec::new();
+            let packet = formed(Packet::new(&meta, frame), form, &mut scratch);
+            assert_eq!(packet.head(), &expected[..], "{sentence}");
+            let tag = (frame.len() == tagged.len()).then_some(5);
+            assert!(
+                formed_bytes(0, tag, form) <= VLAN_TAG_BYTES as u32,
+                "{sentence}, wrong length"
+            );
+            if (form, tag) != (Form::Untagged, None) {
+                let bytes = formed_bytes(frame.len() as u32, tag, form);
+                assert_eq!(bytes as usize, expected.len(), "{sentence}");
+            }
+        }
+    }
+}
