@@ -3,11 +3,11 @@
 use sluicegate::filter::ebpf::Reg;
 use sluicegate::filter::ebpf::{Assembler, Size};
 
-use crate::plan::{Finish, Key, constants};
+use crate::plan::{Finish, RandomKey, constants};
 use crate::rate::Histogram;
 
 /// to = the hash of `number` by `key`; as [`crate::plan::hash`]. `scratch` holds nothing afterwards.
-pub(super) fn hash(asm: &mut Assembler, key: Key, number: Reg, to: Reg, scratch: Reg) {
+pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, to: Reg, scratch: Reg) {
     let [first, second] = constants::MIX;
     if to != number {
         asm.mov(to, number);

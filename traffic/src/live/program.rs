@@ -24,7 +24,8 @@ use super::arith::{self, held::*};
 use super::pace;
 use super::{CounterLayout, Table, word};
 use crate::plan::{
-    Draw, Edit, FieldSource, Index, Key, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term, fold,
+    Draw, Edit, FieldSource, Index, Operand, Part, Per, Plan, RandomKey, Sizes, Stream, Sum, Term,
+    fold,
 };
 
 /// Bytes of a frame that are written anew for each packet, at least.
@@ -53,8 +54,8 @@ pub(super) struct MakeJob<'a> {
 /// A stream, and what the program needs of it.
 struct Lane<'a> {
     stream: &'a Stream,
-    packets: Key,
-    flows: Key,
+    packets: RandomKey,
+    flows: RandomKey,
     /// Its number of the next packet, in the shared counters.
     number: u32,
     /// The whole template, where frames of other streams take its place.
@@ -127,8 +128,8 @@ impl<'a> ProgramWriter<'a> {
                 .then(|| self.sheet.bytes(&stream.template));
             self.make(&Lane {
                 stream,
-                packets: Key::of_packets(plan.seed, index, self.job.worker),
-                flows: Key::of_flows(plan.seed, index),
+                packets: RandomKey::of_packets(plan.seed, index, self.job.worker),
+                flows: RandomKey::of_flows(plan.seed, index),
                 number: CounterLayout::number_of(index),
                 template,
             });
@@ -242,7 +243,7 @@ impl<'a> ProgramWriter<'a> {
         }
     }
 
-    fn draw_word(&mut self, key: Key, words: u8, word: u8, place: i16) {
+    fn draw_word(&mut self, key: RandomKey, words: u8, word: u8, place: i16) {
         arith::multiply(&mut self.asm, R1, u64::from(words), R2);
         arith::add(&mut self.asm, R1, u64::from(word), R2);
         arith::hash(&mut self.asm, key, R1, R1, R2);

@@ -19,7 +19,7 @@ mod frames;
 
 pub(crate) use frames::constants;
 pub(crate) use frames::words;
-pub use frames::{Frames, Key, fold, hash};
+pub use frames::{Frames, RandomKey, fold, hash};
 
 /// A plan of the packets to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,12 +215,22 @@ pub enum Finish {
 }
 
 impl Sizes {
-    /// The shortest frame there is, with this template.
+    /// The length of the shortest frame.
     pub fn shortest(&self, template: &[u8]) -> usize {
         match self {
             Self::Fixed => template.len(),
-            Self::InTurn(sizes) => sizes.iter().copied().min().map_or(0, usize::from),
+            Self::InTurn(sizes) => sizes.iter().min().map_or(0, |size| (*size).into()),
             Self::AtRandom { first, .. } => usize::from(*first),
+        }
+    }
+}
+
+impl Part {
+    /// The index that it depends on, if it does.
+    fn index(&self) -> Option<&Index> {
+        match &self.source {
+            FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => Some(index),
+            _ => None,
         }
     }
 }
@@ -228,13 +238,8 @@ impl Sizes {
 impl Stream {
     /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
-        let by_flow = |part: &Part| match &part.source {
-            FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => {
-                index.per == Per::Flow
-            }
-            _ => false,
-        };
-        self.edits.iter().flat_map(|edit| &edit.parts).any(by_flow)
+        let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
+        indices.any(|index| index.per == Per::Flow)
     }
 }
 

@@ -1,18 +1,18 @@
 //! Specifications at random, with what their packets may have in each field.
 
-use sluicegate_traffic::plan::{Key, hash};
+use sluicegate_traffic::plan::{RandomKey, hash};
 
 use crate::headers::FIELDS;
 
 /// Numbers at random, the same each time.
 pub struct Random {
-    key: Key,
+    key: RandomKey,
     count: u64,
 }
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self { key: Key(seed), count: 0 }
+        Self { key: RandomKey(seed), count: 0 }
     }
 
     pub fn next(&mut self) -> u64 {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Given, KnownAs, Layer, Setting};
-use crate::plan::{FieldSource, Finish, Key, hash};
+use crate::plan::{FieldSource, Finish, RandomKey, hash};
 use crate::spec::Defaults;
 use crate::spec::edits::{Bits, Template};
 use crate::spec::fault::{Fault, Position};
@@ -96,7 +96,7 @@ impl Fill {
             }
             Content::Random => {
                 // No worker has this number, so no packet shares these random numbers.
-                let key = Key::of_packets(seed, stream, u32::MAX);
+                let key = RandomKey::of_packets(seed, stream, u32::MAX);
                 for (number, bytes) in room.chunks_mut(8).enumerate() {
                     let random = hash(key, number as u64).to_be_bytes();
                     bytes.copy_from_slice(&random[..bytes.len()]);
