@@ -9,7 +9,7 @@ use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 use sluicegate::xdp::live::{self, leaves_by};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
-use sluicegate_traffic::source::{Made, Source};
+use sluicegate_traffic::source::{PacketSource, PlanSource};
 
 use crate::args::Common;
 use crate::notice;
@@ -188,10 +188,10 @@ impl SendMethod<'_> {
         opened.fallbacks.splice(0..0, fallen);
         notice::fallbacks(&opened, self.common.verbose);
         let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
-        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {
+        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn PacketSource>> {
             let packets = orders.share(worker as usize, workers as usize);
             let dial = dial.clone();
-            Ok(Box::new(Made::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
+            Ok(Box::new(PlanSource::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
         };
         Sender::Ring(RingSender::new(opened, Box::new(supply)))
     }

@@ -11,7 +11,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::{ThreadCpuUsage, pin_thread};
 use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
-use sluicegate_traffic::source::{LeftOut, Source};
+use sluicegate_traffic::source::{LeftOut, PacketSource};
 
 use super::run::{Done, Orders};
 use crate::run::{Inquiry, Snapshot, WorkerCounters};
@@ -36,7 +36,7 @@ const STUCK_LOOK: Duration = Duration::from_micros(50);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// Gives a worker its packets: its number, and of how many.
-pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
+pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn PacketSource>>>;
 
 /// Sends through a port.
 pub struct RingSender {
@@ -198,7 +198,7 @@ impl RingSender {
 /// One worker's share of the work.
 struct WorkShare {
     queue: Queue,
-    source: Box<dyn Source>,
+    source: Box<dyn PacketSource>,
     cpu: Option<usize>,
     counters: Arc<WorkerCounters>,
     snapshot: Arc<Snapshot<Done>>,

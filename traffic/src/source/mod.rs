@@ -61,7 +61,7 @@ fn rest_until(due_ns: u64, now_ns: u64) {
 }
 
 /// Where the packets of one worker come from.
-pub trait Source: Send {
+pub trait PacketSource: Send {
     /// Puts up to `most` packets that are due into the ring, as many as it has room for, and gives
     /// their slots to the backend. `now_ns` is the time of a clock that never goes back.
     ///
@@ -174,13 +174,13 @@ impl Filler {
 
 /// A worker's packets of a plan, endlessly many or some.
 #[derive(Debug)]
-pub struct Made {
+pub struct PlanSource {
     filler: Filler,
     left: Option<u64>,
     timetable: Option<Timetable>,
 }
 
-impl Made {
+impl PlanSource {
     /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at the pace that
     /// all workers keep together, if there is one. `time_ns` is asked where a packet is to carry the time.
     pub fn new(
@@ -196,7 +196,7 @@ impl Made {
     }
 }
 
-impl Source for Made {
+impl PacketSource for PlanSource {
     #[inline]
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
         let mut most = self.left.map_or(most, |left| left.min(most.into()) as u32);

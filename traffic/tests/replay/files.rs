@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluicegate::file::read::Reader;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
-use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
+use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 
 use crate::real_captures::real_captures;
 use crate::support::*;

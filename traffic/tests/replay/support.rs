@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluicegate::file::read::Reader;
 use sluicegate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, Use};
 use sluicegate_traffic::rate::{Dial, Pace, Unit};
-use sluicegate_traffic::source::{Filled, Replay, ReplayOptions, Source, Tempo};
+use sluicegate_traffic::source::{Filled, PacketSource, Replay, ReplayOptions, Tempo};
 
 /// A packet: its time in ns, and its bytes.
 pub type Recorded = (u64, Vec<u8>);

@@ -1,7 +1,7 @@
 //! When packets are sent.
 
 use sluicegate_traffic::rate::Unit;
-use sluicegate_traffic::source::{Replay, ReplayOptions, Source, Tempo};
+use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 
 use crate::support::*;
 

@@ -18,7 +18,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Packet, RingMut};
 
-use super::{Filled, LeftOut, MAX_SLEEP, Source};
+use super::{Filled, LeftOut, MAX_SLEEP, PacketSource};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Position, ReplayClock, ReplayStart};
@@ -65,7 +65,7 @@ pub struct ReplayOptions {
 }
 
 /// One worker's part of a file. A read error does not end a replay at once: all workers send the
-/// packets before it, then [`failure`](Source::failure) returns it.
+/// packets before it, then [`failure`](PacketSource::failure) returns it.
 #[derive(Debug)]
 pub struct Replay {
     packets: Packets,
@@ -129,7 +129,7 @@ fn is_on_disk(file: &PortName) -> Result<bool> {
     }
 }
 
-impl Source for Replay {
+impl PacketSource for Replay {
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
         let Some(begun_ns) = self.clock.begun(now_ns) else { return Ok(Filled::default()) };
         let mut hand = Hand {
